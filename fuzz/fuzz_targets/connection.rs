@@ -2,4 +2,4 @@
 //! of a driver's socket may send them.
 #![no_main]
 
-netnice_fuzz::target!(netnice_driver::hostile::connection, mended);
+netnice_fuzz::target!(netnice_driver::hostile::connection, corrected);

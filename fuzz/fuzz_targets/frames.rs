@@ -2,4 +2,4 @@
 //! and decodes the frames and the messages in them.
 #![no_main]
 
-netnice_fuzz::target!(netnice_api::hostile, mended);
+netnice_fuzz::target!(netnice_api::hostile, corrected);

@@ -2,4 +2,4 @@
 //! driver's demultiplexer gives them to with those that an independent parser names.
 #![no_main]
 
-netnice_fuzz::target!(netnice_driver::hostile::receive, mended);
+netnice_fuzz::target!(netnice_driver::hostile::receive, corrected);

@@ -2,4 +2,4 @@
 //! the driver's templates.
 #![no_main]
 
-netnice_fuzz::target!(netnice_driver::hostile::transmit, mended);
+netnice_fuzz::target!(netnice_driver::hostile::transmit, corrected);

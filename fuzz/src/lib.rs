@@ -4,8 +4,8 @@
 //!
 //! # A target
 //! ```text
-//!  libFuzzer ──bytes──▶ judged ──outcome──▶ one file for each outcome
-//!      ▲                  └──panic──▶ a finding
+//!  libFuzzer ──bytes──▶ outcome_of ──outcome──▶ one file for each outcome
+//!      ▲                      └──panic──▶ a finding
 //!      └── new bytes, near those that reached new code; every other time with lengths and
 //!          checksums made right
 //! ```
@@ -20,16 +20,17 @@ use std::sync::Mutex;
 #[doc(hidden)]
 pub use libfuzzer_sys;
 
-/// A target from a module with `judged`, and with `mend` if that is named too.
+/// A target from a module with `outcome_of`, and with `correct_lengths` if `corrected` is named
+/// too.
 #[macro_export]
 macro_rules! target {
     ($judge:path) => {
         use $judge as judge;
         $crate::libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-            $crate::keep(bytes, &judge::judged(bytes));
+            $crate::keep(bytes, &judge::outcome_of(bytes));
         });
     };
-    ($judge:path, mended) => {
+    ($judge:path, corrected) => {
         $crate::target!($judge);
         $crate::libfuzzer_sys::fuzz_mutator!(|bytes: &mut [u8],
                                               size: usize,
@@ -41,7 +42,7 @@ macro_rules! target {
             };
             // What is wrong must be tried too.
             if seed % 2 == 0 {
-                judge::mend(&mut bytes[..size]);
+                judge::correct_lengths(&mut bytes[..size]);
             }
             size
         });

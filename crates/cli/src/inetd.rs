@@ -14,7 +14,7 @@ use std::process;
 use netnice_api::{Exit, RuntimeDir};
 use netnice_core::units::Rate;
 use netnice_share::config::{Config, ConfigError, ConfigErrorKind};
-use netnice_share::inetd::{self, InetdError, StartGate};
+use netnice_share::inetd::{self, InetdError, StartGateCommand};
 use rustix::process::{Gid, Resource, Rlimit, Uid, getrlimit, setrlimit};
 
 use crate::error::CommandError;
@@ -109,7 +109,7 @@ fn super_server(
     let mut words = vec![OsString::from("inetd-session")];
     words.extend(raise_file_limit().map(|before| format!("--files={before}").into()));
     words.push("--".into());
-    let gate = StartGate {
+    let gate = StartGateCommand {
         helper,
         args: words,
     };

@@ -36,7 +36,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use forest::Forest;
-pub use refusal::{Bound, Holder, Reason, Refusal, Shortfall, SlowLink, Subject};
+pub use refusal::{Bound, CapacityShortfall, Holder, Reason, Refusal, Shortfall, Subject};
 
 use crate::contract::{Contract, Direction, IfName};
 use crate::link::Link;

@@ -286,7 +286,7 @@ pub(crate) trait Enforcer {
     /// Drops members whose end was not noticed.
     fn forget_dead(&mut self) -> Result<(), RequestError>;
     /// What an earlier daemon has left in force.
-    fn found(&mut self) -> Result<Recovered, RequestError>;
+    fn recovered(&mut self) -> Result<Recovered, RequestError>;
     /// True if anything is in force.
     fn is_enforcing(&self) -> bool;
     /// The queues in the leaves: `fq_codel` or `sparse+bulk`.

@@ -80,7 +80,7 @@ impl PidFd {
     /// Takes over a descriptor that another process sent, if it is a pidfd. Returns the handle and
     /// the process id in this process's PID namespace. `None` if the descriptor is not a pidfd, or
     /// the process has been reaped.
-    pub fn received(fd: OwnedFd) -> Option<(Self, u32)> {
+    pub fn from_received(fd: OwnedFd) -> Option<(Self, u32)> {
         let info = read_text(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
         let pid = info
             .lines()
@@ -91,8 +91,8 @@ impl PidFd {
         Some((Self(fd), pid))
     }
 
-    /// As [`PidFd::received`] without the process id, for a process that cannot open files. `None`
-    /// if the descriptor is not a pidfd. waitid(2) succeeds or fails with ECHILD only if the
+    /// As [`PidFd::from_received`] without the process id, for a process that cannot open files.
+    /// `None` if the descriptor is not a pidfd. waitid(2) succeeds or fails with ECHILD only if the
     /// descriptor is a pidfd.
     pub fn verified(fd: OwnedFd) -> Option<Self> {
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

@@ -171,7 +171,7 @@ pub fn multicast_mac(group: IpAddr) -> Option<[u8; 6]> {
 
 /// A change of routes or next hops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum RouteChange {
     /// The state of a next hop changed.
     Neighbour {
         /// The index of its interface.
@@ -208,18 +208,18 @@ impl RouteListener {
     ///
     /// # Errors
     /// `WouldBlock` if there is no change, else the error of recvmsg(2).
-    pub fn read(&mut self) -> io::Result<Vec<Change>> {
+    pub fn read(&mut self) -> io::Result<Vec<RouteChange>> {
         let messages = match self.0.read() {
             Ok(messages) => messages,
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                return Ok(vec![Change::Routes]);
+                return Ok(vec![RouteChange::Routes]);
             }
             Err(error) => return Err(error),
         };
         let change = |message: &Message| match message.kind {
             libc::RTM_NEWNEIGH | libc::RTM_DELNEIGH => parse_neighbour(message)
-                .map(|(index, next_hop, _)| Change::Neighbour { index, next_hop }),
-            _ => Some(Change::Routes),
+                .map(|(index, next_hop, _)| RouteChange::Neighbour { index, next_hop }),
+            _ => Some(RouteChange::Routes),
         };
         Ok(messages.iter().filter_map(change).collect())
     }

@@ -54,9 +54,9 @@ use crate::world::{Host, World};
 
 /// A driver that does not run yet.
 pub struct DriverSetup {
-    turn: Datapath,
+    datapath: Datapath,
     link: Link,
-    ear: Ingress,
+    ingress: Ingress,
     next_hop: Mac,
     /// Both endpoints, without ports.
     ends: (SocketAddr, SocketAddr),
@@ -70,17 +70,17 @@ pub struct RunningDriver {
     thread: Option<JoinHandle<(EventLoop, Duration)>>,
     flows: Vec<(u16, FlowNo)>,
     _sink: UdpSocket,
-    _ear: Ingress,
+    _ingress: Ingress,
     /// The scheduling class that the driver's thread got: real-time, or ordinary without the right
     /// to real-time priority.
-    pub pace: SchedulingClass,
+    pub scheduling_class: SchedulingClass,
     /// Start of the driver's first iteration (wall clock, ns).
     pub began: u64,
 }
 
 /// A driver that has ended, with its counters.
 pub struct EndedDriver {
-    server: EventLoop,
+    event_loop: EventLoop,
     /// Processor time of the driver's thread.
     pub worked: Duration,
     flows: Vec<(u16, FlowNo)>,
@@ -107,13 +107,13 @@ impl DriverSetup {
             host.ns.enter(|| Ok(Link::open(&device, Some(mode))?))
         };
         let next_hop = open(server, Mode::Fallback)?.0.interface().mac;
-        let (link, ear) = open(client, mode)?;
-        let turn = Datapath::new(wire, link.interface().mac)?;
+        let (link, ingress) = open(client, mode)?;
+        let datapath = Datapath::new(wire, link.interface().mac)?;
         let ends = ((client.port().v4, 0).into(), (server.port().v4, 0).into());
         Ok(DriverSetup {
-            turn,
+            datapath,
             link,
-            ear,
+            ingress,
             next_hop,
             ends,
             flows: Vec::new(),
@@ -137,8 +137,8 @@ impl DriverSetup {
     ) -> Result<SenderProgram> {
         let service = Service::of(&contract.parse::<Contract>()?)?;
         let open = self.open(port, service, SENDING);
-        let (attachment, flow) = self.attach(&open, |turn, program, open| {
-            Ok(turn.open(program, open, monotonic())?)
+        let (attachment, flow) = self.attach(&open, |datapath, program, open| {
+            Ok(datapath.open(program, open, monotonic())?)
         })?;
         self.sender(attachment, flow, port, length)
     }
@@ -146,7 +146,7 @@ impl DriverSetup {
     /// Makes an overbooked slice of the link, shared by these classes. Returns its number for
     /// [`DriverSetup::add_member`].
     pub(crate) fn add_server(&mut self, slice: Slice, classes: &[Class]) -> Result<FlowId> {
-        Ok(self.turn.insert_server(slice, classes, monotonic())?)
+        Ok(self.datapath.insert_server(slice, classes, monotonic())?)
     }
 
     /// Adds a program as [`DriverSetup::add_sender`] does, with few buffers ([`SHORT`]). Its flow
@@ -160,8 +160,8 @@ impl DriverSetup {
     ) -> Result<SenderProgram> {
         let service = Service::of(&contract.parse::<Contract>()?)?;
         let open = self.open(port, service, SHORT);
-        let (attachment, flow) = self.attach(&open, |turn, program, open| {
-            Ok(turn.open_member(program, open, of, monotonic())?)
+        let (attachment, flow) = self.attach(&open, |datapath, program, open| {
+            Ok(datapath.open_member(program, open, of, monotonic())?)
         })?;
         self.sender(attachment, flow, port, FRAME)
     }
@@ -182,8 +182,8 @@ impl DriverSetup {
             transport: Transport::Udp,
             local,
         });
-        let (attachment, flow) = self.attach(&open, |turn, program, open| {
-            Ok(turn.open(program, open, monotonic())?)
+        let (attachment, flow) = self.attach(&open, |datapath, program, open| {
+            Ok(datapath.open(program, open, monotonic())?)
         })?;
         let claim = FrameMatch::Endpoints {
             protocol: 17,
@@ -191,7 +191,7 @@ impl DriverSetup {
             remote: None,
         };
         let flow_of_it = self.flows.last().map(|(_, flow)| *flow);
-        self.ear.add_match(&claim, flow_of_it)?;
+        self.ingress.add_match(&claim, flow_of_it)?;
         self.receive_frames(world)?;
         Ok(ReceiverProgram::new(attachment, flow))
     }
@@ -199,13 +199,13 @@ impl DriverSetup {
     /// From this call on the driver gets received frames. Frames without a registered flow go to
     /// the kernel.
     pub(crate) fn receive_frames(&mut self, world: &World) -> Result<()> {
-        let ear = &mut self.ear;
-        world.client().ns.enter(|| Ok(ear.start()?))
+        let ingress = &mut self.ingress;
+        world.client().ns.enter(|| Ok(ingress.start()?))
     }
 
     /// The mode of the driver's link.
     pub(crate) fn mode(&self) -> Mode {
-        self.ear.mode()
+        self.ingress.mode()
     }
 
     /// The parameters of a flow that sends from `port`, for a program that opens the flow itself.
@@ -258,39 +258,41 @@ impl DriverSetup {
         self,
         processor: Option<usize>,
     ) -> Result<(RunningDriver, CommandSender)> {
-        let (orders, mut inbox) = commands::pair()?;
+        let (commands, mut inbox) = commands::pair()?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
-        let (tell, begun) = mpsc::channel();
-        let mut server = EventLoop::new(self.turn, self.link)?;
-        server.watch_wakeup(inbox.wakeup_fd())?;
-        if let Err(error) = server.keep_awake() {
+        let (report_start, started) = mpsc::channel();
+        let mut event_loop = EventLoop::new(self.datapath, self.link)?;
+        event_loop.watch_wakeup(inbox.wakeup_fd())?;
+        if let Err(error) = event_loop.keep_awake() {
             eprintln!("netnice-lab: cannot keep processors awake between packets: {error}");
         }
         let thread = std::thread::Builder::new()
             .name("driver".into())
             .spawn(move || {
-                let begun = set_scheduling(processor).map(|pace| (pace, sys::now_ns()));
-                let failed = begun.is_err();
-                let _ = tell.send(begun);
+                let started = set_scheduling(processor)
+                    .map(|scheduling_class| (scheduling_class, sys::now_ns()));
+                let failed = started.is_err();
+                let _ = report_start.send(started);
                 while !failed && !stopped.load(Ordering::Relaxed) {
                     // The loop goes on after the other side dropped its `CommandSender`.
-                    inbox.execute(&mut server);
-                    server.iterate(LONGEST_SLEEP);
+                    inbox.execute(&mut event_loop);
+                    event_loop.iterate(LONGEST_SLEEP);
                 }
-                (server, sys::thread_time())
+                (event_loop, sys::thread_time())
             })?;
-        let (pace, began) = begun.recv().context("the driver's thread has ended")??;
+        let (scheduling_class, began) =
+            started.recv().context("the driver's thread has ended")??;
         let running_driver = RunningDriver {
             stop,
             thread: Some(thread),
             flows: self.flows,
             _sink: self.sink,
-            _ear: self.ear,
-            pace,
+            _ingress: self.ingress,
+            scheduling_class,
             began,
         };
-        Ok((running_driver, orders))
+        Ok((running_driver, commands))
     }
 
     fn attach(
@@ -307,8 +309,8 @@ impl DriverSetup {
             bytes: open.shape.plan()?.bytes(),
         })?;
         let attachment = client.handles().attach()?;
-        let program = self.turn.attach(client);
-        let opened = how(&mut self.turn, program, open)?;
+        let program = self.datapath.attach(client);
+        let opened = how(&mut self.datapath, program, open)?;
         if let Sends::Ports { local, .. } = &open.sender.sends {
             self.flows.push((local.port(), opened.flow));
         }
@@ -332,9 +334,9 @@ impl RunningDriver {
     /// Ends the driver and returns it for evaluation. Fails if its thread panicked.
     pub fn end(mut self) -> Result<EndedDriver> {
         let done = self.halt().context("a driver ends once")?;
-        let (server, worked) = done?;
+        let (event_loop, worked) = done?;
         Ok(EndedDriver {
-            server,
+            event_loop,
             worked,
             flows: std::mem::take(&mut self.flows),
         })
@@ -358,13 +360,13 @@ impl EndedDriver {
     pub fn counters(&mut self, port: u16) -> Result<FlowCounters> {
         let known = self.flows.iter().find(|(of, _)| *of == port);
         let (_, flow) = known.with_context(|| format!("no flow of port {port}"))?;
-        let counters = self.server.counters(*flow);
+        let counters = self.event_loop.counters(*flow);
         counters.with_context(|| format!("the flow of port {port} is gone"))
     }
 
     /// The driver's event loop, with its counters.
     pub fn event_loop(&mut self) -> &mut EventLoop {
-        &mut self.server
+        &mut self.event_loop
     }
 }
 

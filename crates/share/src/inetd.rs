@@ -9,7 +9,7 @@
 //!       └─ closed, with a              └─ limit refused: ended       other shares follow
 //!          line in the log                                  at once, at most every 100 ms
 //! ```
-//! The program of a session starts behind a *gate*: a helper process ([`StartGate`]) has the
+//! The program of a session starts behind a *gate*: a helper process ([`StartGateCommand`]) has the
 //! program's descriptors and waits for one byte. The super-server writes the byte when the share is
 //! in force, and the helper executes the program. So no byte of a session is sent without its
 //! limit.
@@ -55,7 +55,7 @@ use socket::Listener;
 /// The command that starts a program behind a gate: `HELPER ARGS… UID GID groups=GID,… PROGRAM
 /// ARGV0 ARGS…`. The gate, a pipe, is its standard error.
 #[derive(Clone, Debug)]
-pub struct StartGate {
+pub struct StartGateCommand {
     /// The file of the helper program.
     pub helper: PathBuf,
     /// The first arguments of the helper.
@@ -91,7 +91,7 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
 pub fn serve(
     config: Config,
     dir: &RuntimeDir,
-    gate: StartGate,
+    gate: StartGateCommand,
     log: &mut dyn FnMut(&str),
 ) -> Result<(), InetdError> {
     let listeners = listen(&config)?;
@@ -137,7 +137,7 @@ struct SuperServer<'a> {
     config: Config,
     pool: Pool,
     keeper: Keeper,
-    gate: StartGate,
+    gate: StartGateCommand,
     listeners: Vec<Listener>,
     /// By the keeper's number, so in the order of their starts.
     sessions: BTreeMap<u64, Session>,

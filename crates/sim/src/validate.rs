@@ -24,7 +24,7 @@ pub enum SimulationError {
     },
     /// A flow with a class has a contract that is no cell contract.
     #[error("`{0}` has a class: its contract must be a cell contract, and nothing else")]
-    NoMember(String),
+    ClassWithoutCell(String),
     /// A flow behind a processor has a class.
     #[error("`{0}` has a class: a server is on the link, with no [processor] before it")]
     ClassBehindProcessor(String),
@@ -114,7 +114,7 @@ impl Simulation {
         match () {
             () if self.processor.is_some() => Err(SimulationError::ClassBehindProcessor(name())),
             () if !matches!(flow.service, Service::Cell(_)) => {
-                Err(SimulationError::NoMember(name()))
+                Err(SimulationError::ClassWithoutCell(name()))
             }
             () if class >= server.classes.len() => Err(SimulationError::NoClass {
                 flow: name(),

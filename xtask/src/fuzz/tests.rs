@@ -69,10 +69,10 @@ fn the_properties_of_the_tree_are_found() {
     let all: Vec<String> = all.flatten().map(|one| one.full_name()).collect();
     for wanted in [
         "netnice-ring scenario::fuzz::any_state_of_the_rings_keeps_the_ledger_balanced",
-        "netnice-ring scenario::fuzz::script::scenarios_near_those_that_are_kept",
-        "netnice-driver template::tests::kept::frames_near_those_that_are_kept",
-        "netnice-driver demux::tests::kept::frames_near_those_that_are_kept",
-        "netnice-driver control::connection::tests::streams_near_those_that_are_kept",
+        "netnice-ring scenario::fuzz::script::scenarios_near_the_corpus_keep_the_rules",
+        "netnice-driver template::tests::kept::frames_near_the_corpus_keep_the_rules",
+        "netnice-driver demux::tests::kept::frames_near_the_corpus_keep_the_rules",
+        "netnice-driver control::connection::tests::streams_near_the_corpus_end_without_a_panic",
         "netnice-api wire::tests::corpus::streams_near_the_corpus_decode_without_a_panic",
         "netnice-core sched_fuzz packets_are_conserved_in_any_scenario",
     ] {

@@ -1,5 +1,5 @@
-//! Untrusted bytes on the daemon's socket. [`judged`] decodes a stream as the daemon and a driver
-//! do, and returns the kind of the last message, or the reason why the stream is invalid.
+//! Untrusted bytes on the daemon's socket. [`outcome_of`] decodes a stream as the daemon and a
+//! driver do, and returns the kind of the last message, or the reason why the stream is invalid.
 //!
 //! The tests and the fuzz target `frames` of `fuzz/` call the same function. It panics if encoding
 //! and decoding change a decoded request or call. It also panics if a target, a change or an
@@ -24,7 +24,7 @@ use crate::frame::Decoder;
 /// # Panics
 /// If encoding and decoding change a decoded request or call, or if printing and parsing change the
 /// value of a target, a change or an interface name in a request.
-pub fn judged(stream: &[u8]) -> String {
+pub fn outcome_of(stream: &[u8]) -> String {
     let mut decoder = Decoder::new(LONGEST_REQUEST);
     decoder.push(stream);
     let mut last = "nothing".to_owned();
@@ -118,7 +118,7 @@ fn body_of(frame: &[u8]) -> &[u8] {
 /// Corrects the lengths of the frames in a stream, so that it consists of whole messages after
 /// bytes were inserted or removed. A frame gets the rest of the stream if its length is 0, exceeds
 /// the rest, or leaves too little for another frame.
-pub fn mend(stream: &mut [u8]) {
+pub fn correct_lengths(stream: &mut [u8]) {
     let mut at = 0;
     while let Some(left) = stream
         .len()

@@ -29,7 +29,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::draw::{TerminalStyle, draw};
-use super::screen::{Action, Answer, NO_ANSWER, Screen};
+use super::screen::{Action, Answer, NO_RESPONSE, Screen};
 use crate::error::CommandError;
 use crate::{daemon, process};
 
@@ -105,7 +105,7 @@ fn process_inputs(
                 Input::Size => {}
                 Input::Closed => return Ok(Some(SIGHUP)),
                 Input::Signal(signal) => return Ok(Some(signal)),
-                Input::Answer(answer) => screen.handle_answer(&answer.0, answer.1),
+                Input::Answer(answer) => screen.handle_response(&answer.0, answer.1),
             }
             next = inputs.try_recv().ok();
         }
@@ -185,7 +185,7 @@ fn send(
         Ok(process) => process,
         Err(error) => return Err(error.to_string()),
     };
-    let lost = |error: ClientError| format!("{NO_ANSWER}{error}; trying again");
+    let lost = |error: ClientError| format!("{NO_RESPONSE}{error}; trying again");
     let mut connected = match client.take() {
         Some(client) => client,
         None => Client::connect(dir).map_err(lost)?,

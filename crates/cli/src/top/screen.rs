@@ -170,7 +170,7 @@ impl Screen {
     }
 
     /// Processes the response to a request.
-    pub(super) fn handle_answer(&mut self, request: &Request, answer: Answer) {
+    pub(super) fn handle_response(&mut self, request: &Request, answer: Answer) {
         if matches!(request, Request::Watch(_)) {
             self.awaits_table = false;
         }
@@ -197,7 +197,7 @@ impl Screen {
     }
 
     fn update_table(&mut self, doc: WatchDoc) {
-        if self.status.is_error && self.status.text.starts_with(NO_ANSWER) {
+        if self.status.is_error && self.status.text.starts_with(NO_RESPONSE) {
             self.status = StatusLine::default();
         }
         self.table.update(doc);
@@ -434,7 +434,7 @@ fn change_action(word: Option<&str>, typed: &str, target: &str) -> Result<Action
 }
 
 /// The beginning of the error text if the daemon does not respond.
-pub(super) const NO_ANSWER: &str = "no answer: ";
+pub(super) const NO_RESPONSE: &str = "no answer: ";
 
 /// The intervals at which the daemon's history fills the time before the first table: those close
 /// to a second, which is the length of the history's points.

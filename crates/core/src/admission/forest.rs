@@ -12,7 +12,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::refusal::{Bound, Holder, Reason, Shortfall, SlowLink};
+use super::refusal::{Bound, CapacityShortfall, Holder, Reason, Shortfall};
 use super::{MAX_DEPTH, TargetEntry, TargetId};
 use crate::contract::{Contract, Direction, IfName};
 use crate::link::Link;
@@ -162,7 +162,7 @@ impl<'a> Forest<'a> {
             for condition in top.into_iter().chain(inner) {
                 let sum = self.sum(condition.scope, &condition.directions);
                 if sum > condition.most.into() {
-                    return Err(Reason::LinkTooSlow(Box::new(SlowLink {
+                    return Err(Reason::LinkTooSlow(Box::new(CapacityShortfall {
                         direction,
                         holders: self.holders(&condition, None),
                         bound: condition.bound,

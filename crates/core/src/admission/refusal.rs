@@ -95,7 +95,7 @@ pub enum Reason {
     /// With the requested guarantee, or limit, a sum of guarantees exceeds a bound.
     DoesNotFit(Box<Shortfall>),
     /// The new capacity of a link is below the guarantees on it.
-    LinkTooSlow(Box<SlowLink>),
+    LinkTooSlow(Box<CapacityShortfall>),
     /// The link, or the direction, is to be unmanaged and still has guarantees.
     StillHeld {
         /// The guarantees.
@@ -149,7 +149,7 @@ pub struct Holder {
 /// The reason why a new capacity of a link is too small: guarantees on the link exceed a bound that
 /// depends on the capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SlowLink {
+pub struct CapacityShortfall {
     /// The direction in which the capacity is too small.
     pub direction: Direction,
     /// The origin of the bound that the guarantees exceed.
@@ -311,7 +311,7 @@ impl Refusal {
     }
 }
 
-impl SlowLink {
+impl CapacityShortfall {
     fn explain(&self, f: &mut fmt::Formatter<'_>, subject: &str) -> fmt::Result {
         let word = self.direction.word();
         write!(f, "refused: {subject}: its {word} guarantees would not fit")?;
@@ -396,8 +396,8 @@ impl Shortfall {
     }
 }
 
-/// Sets [`SlowLink::least`] of a reason, by a binary search over the capacity in `direction`: a
-/// link that carries all guarantees also carries them with a larger capacity.
+/// Sets [`CapacityShortfall::least`] of a reason, by a binary search over the capacity in
+/// `direction`: a link that carries all guarantees also carries them with a larger capacity.
 pub(super) fn with_least(
     reason: Reason,
     new: &Link,

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 
 use netnice_kernel::enforce::Exits;
 use netnice_kernel::netlink::Listener;
-use netnice_kernel::routes;
+use netnice_kernel::routes::{self, RouteChange};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
@@ -86,14 +86,14 @@ impl RouteEvents {
     }
 
     /// Waits for changes and returns them. Lost events count as a change of all routes.
-    pub(super) async fn changed(&mut self) -> io::Result<Vec<routes::Change>> {
+    pub(super) async fn changed(&mut self) -> io::Result<Vec<RouteChange>> {
         loop {
             let mut ready = self.0.readable_mut().await?;
             match ready.try_io(|listener| listener.get_mut().read()) {
                 Ok(Ok(changes)) => return Ok(changes),
                 Ok(Err(error)) => {
                     ready.clear_ready();
-                    return log_read_error("routes", &error).map(|()| vec![routes::Change::Routes]);
+                    return log_read_error("routes", &error).map(|()| vec![RouteChange::Routes]);
                 }
                 Err(_would_block) => {}
             }

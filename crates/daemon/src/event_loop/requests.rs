@@ -33,7 +33,7 @@ pub(super) fn answer<H: Host, N: Network>(
         connection,
         reply,
     } = pending;
-    let named = fd.and_then(PidFd::received);
+    let named = fd.and_then(PidFd::from_received);
     if let Request::Direct(request) = request {
         let caller = named.and_then(|(handle, pid)| {
             Some(Caller {

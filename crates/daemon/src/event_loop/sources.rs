@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use listenfd::ListenFd;
-use netnice_kernel::routes::Change;
+use netnice_kernel::routes::RouteChange;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -50,7 +50,7 @@ pub(super) enum Event {
     /// The connection of a program with flows ended. The number is its session.
     ConnectionEnded(u64),
     /// Routes or next hops changed.
-    Routes(Vec<Change>),
+    Routes(Vec<RouteChange>),
     /// Another program changed interfaces, qdiscs, classes or filters, or such an event was lost.
     Links,
     /// Control groups appeared or disappeared beside held ones.

@@ -335,7 +335,7 @@ impl<N: Network> Flows<N> {
             .map(|state| state.census_waiters);
         self.tickets.take(&untold.unwrap_or_default(), None);
         self.send_ready_replies(promises, now);
-        if let Err(error) = promises.set_part(link, None) {
+        if let Err(error) = promises.set_direct_part(link, None) {
             promises.journal().warn(
                 now,
                 format!("cannot give {link} back to its classes: {error}"),

@@ -354,7 +354,7 @@ impl<N: Network> Flows<N> {
             &messages::mode(&state.mode, state.why_not_native.as_deref()),
         );
         if let (Some(split), Some(need)) = (state.split, state.need) {
-            let part = promises.part(link);
+            let part = promises.direct_part(link);
             let tree = part.map_or(split.tree, |part| part.tree);
             page.row(
                 "has",

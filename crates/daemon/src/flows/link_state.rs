@@ -164,7 +164,7 @@ impl<N: Network> Flows<N> {
                 state.last_totals,
                 state.pending_tree,
             ) = (None, None, None, None);
-            promises.set_part(link, None)?;
+            promises.set_direct_part(link, None)?;
             promises.heal(now);
             return Ok(());
         };
@@ -205,7 +205,7 @@ impl<N: Network> Flows<N> {
             _ => split.tree,
         };
         let part = DirectPart { need, flows, tree };
-        promises.set_part(link, Some(part))?;
+        promises.set_direct_part(link, Some(part))?;
         if state.split == Some(split) {
             return Ok(());
         }
@@ -231,9 +231,9 @@ impl<N: Network> Flows<N> {
         let Some(tree) = state.pending_tree.take() else {
             return;
         };
-        let part = promises.part(link);
+        let part = promises.direct_part(link);
         if let Some(part) = part
-            && let Err(error) = promises.set_part(link, Some(DirectPart { tree, ..part }))
+            && let Err(error) = promises.set_direct_part(link, Some(DirectPart { tree, ..part }))
         {
             promises
                 .journal()
@@ -313,7 +313,7 @@ impl<N: Network> Flows<N> {
                 if let Some(state) = self.link_states.get_mut(link) {
                     (state.capacity, state.split, state.need) = (None, None, None);
                 }
-                promises.set_part(link, None)
+                promises.set_direct_part(link, None)
             }
         };
         if let Err(error) = settled {

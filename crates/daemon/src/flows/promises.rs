@@ -42,13 +42,17 @@ pub(crate) trait Promises {
     /// total.
     fn promised_to_targets(&self, link: &Link) -> (Vec<(String, Amount)>, Amount);
     /// The flows' part of a link; `None` if it has none.
-    fn part(&self, link: &IfName) -> Option<DirectPart>;
+    fn direct_part(&self, link: &IfName) -> Option<DirectPart>;
     /// Sets the flows' part of a link, and gives the rest to the kernel's classes. The part is not
     /// in the state file: the next daemon asks the drivers.
     ///
     /// # Errors
     /// If the kernel refuses the classes; then nothing has changed.
-    fn set_part(&mut self, link: &IfName, part: Option<DirectPart>) -> Result<(), RequestError>;
+    fn set_direct_part(
+        &mut self,
+        link: &IfName,
+        part: Option<DirectPart>,
+    ) -> Result<(), RequestError>;
     /// Bytes that the kernel's classes of a link have sent so far; `None` if unknown.
     fn sent_by_classes(&self, link: &IfName) -> Option<u64>;
     /// Admits degraded targets again, as far as they fit: flows have released rate.

@@ -18,7 +18,7 @@ use netnice_api::direct::{Endpoint, FlowNotification};
 use netnice_api::driver::{DriverFlow, DriverRequest};
 use netnice_core::contract::IfName;
 use netnice_core::units::Nanos;
-use netnice_kernel::routes::{Change, HostKind, Neighbour};
+use netnice_kernel::routes::{HostKind, Neighbour, RouteChange};
 
 use super::network::{Network, Nic};
 use super::open_flow::{remote_end, reply_next_hop};
@@ -35,7 +35,7 @@ impl<N: Network> Flows<N> {
     pub(crate) fn routes_changed(
         &mut self,
         promises: &mut impl Promises,
-        changes: &[Change],
+        changes: &[RouteChange],
         now: Now,
     ) {
         if self.link_states.is_empty() {
@@ -43,8 +43,8 @@ impl<N: Network> Flows<N> {
         }
         for change in changes {
             match change {
-                Change::Routes => self.check_routes = true,
-                Change::Neighbour { index, next_hop } => {
+                RouteChange::Routes => self.check_routes = true,
+                RouteChange::Neighbour { index, next_hop } => {
                     self.check_neighbour(*index, *next_hop, now)
                 }
             }

@@ -14,7 +14,7 @@ use netnice_api::direct::{
 };
 use netnice_api::{LinkChange, Request, Response, Set};
 use netnice_core::units::{Instant, Nanos};
-use netnice_kernel::routes::Change;
+use netnice_kernel::routes::RouteChange;
 use tokio::sync::{mpsc, oneshot};
 
 use super::promises::Promises;
@@ -261,7 +261,7 @@ impl Fixture {
         self.exchange();
     }
 
-    fn changed(&mut self, change: Change) {
+    fn changed(&mut self, change: RouteChange) {
         self.flows
             .routes_changed(&mut self.service, &[change], self.now);
         self.flows.handle_timeouts(&mut self.service, self.now);
@@ -275,13 +275,15 @@ impl Fixture {
             ..self.flows.network.clone()
         };
         self.flows = Flows::new(network);
-        self.service.set_part(&eth0(), None).expect("given back");
+        self.service
+            .set_direct_part(&eth0(), None)
+            .expect("given back");
         self.flows.adopt_driver(&eth0(), self.now);
         self.exchange();
     }
 
-    fn part(&self) -> Option<crate::ledger::direct_part::DirectPart> {
-        self.service.ledger().part(&eth0()).copied()
+    fn direct_part(&self) -> Option<crate::ledger::direct_part::DirectPart> {
+        self.service.ledger().direct_part(&eth0()).copied()
     }
 }
 

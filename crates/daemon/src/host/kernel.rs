@@ -392,7 +392,7 @@ impl Enforcer for KernelHost {
     }
 
     fn expect_groups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), RequestError> {
-        Ok(self.kernel.expect_cgroups(names)?)
+        Ok(self.kernel.expect_groups(names)?)
     }
 
     fn place_containers(
@@ -420,7 +420,7 @@ impl Enforcer for KernelHost {
         Ok(())
     }
 
-    fn found(&mut self) -> Result<Recovered, RequestError> {
+    fn recovered(&mut self) -> Result<Recovered, RequestError> {
         Ok(self.kernel.recovered()?)
     }
 

@@ -25,13 +25,13 @@ pub(crate) struct DirectPart {
 
 impl Ledger {
     /// The direct path's part of a link; `None` if the direct path has no flow there.
-    pub(crate) fn part(&self, link: &IfName) -> Option<&DirectPart> {
+    pub(crate) fn direct_part(&self, link: &IfName) -> Option<&DirectPart> {
         self.parts.get(link)
     }
 
     /// Replaces the direct path's part of a link (`None`: it has no flow there), and returns the
     /// former one.
-    pub(crate) fn set_part(
+    pub(crate) fn set_direct_part(
         &mut self,
         link: &IfName,
         part: Option<DirectPart>,

@@ -46,7 +46,7 @@ pub(super) enum DiscardError {
     Empty,
     /// The pattern has too many words; contains their number.
     #[error("{0} terms in one pattern; {PATTERN_WORDS} are allowed")]
-    ChangeDuration(usize),
+    TooManyTerms(usize),
     /// The link has too many patterns; contains their number.
     #[error("{0} discard patterns for one link; {MAX_PATTERNS} are allowed")]
     Patterns(usize),
@@ -59,7 +59,7 @@ pub(super) enum DiscardError {
 pub(super) fn pattern(text: &str) -> Result<Vec<Term>, DiscardError> {
     let terms: Vec<&str> = text.split_whitespace().collect();
     if terms.len() > usize::from(PATTERN_WORDS) {
-        return Err(DiscardError::ChangeDuration(terms.len()));
+        return Err(DiscardError::TooManyTerms(terms.len()));
     }
     let mut bytes: BTreeMap<u16, Term> = BTreeMap::new();
     for text in terms {

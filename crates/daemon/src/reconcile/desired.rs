@@ -123,7 +123,7 @@ pub(crate) fn burst(contract: &Contract) -> Nanos {
 fn link(ledger: &Ledger, managed: &ManagedLink) -> plan::Link {
     let link = &managed.link;
     let usable = link.usable(Direction::Up);
-    let tree = ledger.part(&link.name).map(|part| part.tree);
+    let tree = ledger.direct_part(&link.name).map(|part| part.tree);
     plan::Link {
         name: link.name.to_string(),
         up: usable.map(|usable| tree.map_or(usable, |tree| tree.min(usable))),

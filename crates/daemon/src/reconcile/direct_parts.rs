@@ -16,21 +16,21 @@ impl<H: Host> Reconciler<H> {
     ///
     /// # Errors
     /// If the kernel refuses the classes. Then the former part stays.
-    pub(crate) fn set_part(
+    pub(crate) fn set_direct_part(
         &mut self,
         link: &IfName,
         part: Option<DirectPart>,
     ) -> Result<(), RequestError> {
         let ledger = &mut self.books.ledger;
         let tree = |part: Option<&DirectPart>| part.map(|part| part.tree);
-        let same_tree = tree(ledger.part(link)) == tree(part.as_ref());
-        let before = ledger.set_part(link, part);
+        let same_tree = tree(ledger.direct_part(link)) == tree(part.as_ref());
+        let before = ledger.set_direct_part(link, part);
         if same_tree || ledger.link(link.as_str()).is_none() {
             return Ok(());
         }
         let wanted = self.deviations.desired_state(ledger);
         if let Err(error) = self.host.apply(&wanted) {
-            ledger.set_part(link, before);
+            ledger.set_direct_part(link, before);
             return Err(error);
         }
         Ok(())

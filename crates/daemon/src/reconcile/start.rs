@@ -183,7 +183,7 @@ impl<H: Host> Reconciler<H> {
         if unknown.is_empty() {
             return Ok(());
         }
-        let found = self.host.found()?;
+        let found = self.host.recovered()?;
         let around = |id| (id, self.outer_of_unknown(&found, id));
         let outer_targets = unknown.into_iter().map(around).collect();
         self.host.act(&Act::Release {
@@ -242,7 +242,7 @@ impl<H: Host> Reconciler<H> {
     /// Keeps in force what is found in the kernel without a record. Returns a notice that begins
     /// with `why`.
     fn keep_recovered(&mut self, why: String, now: Now) -> String {
-        let found = self.host.found().unwrap_or_else(|error| {
+        let found = self.host.recovered().unwrap_or_else(|error| {
             self.journal.warn(
                 now,
                 format!("cannot read the limits from the kernel: {error}"),

@@ -1,6 +1,6 @@
 //! The connections of one target, from the kernel's socket lists, for `netnice top`. A privileged
 //! peer sees all of them, any other peer those of its own sockets. The response has at most
-//! [`MAX_CONNECTIONS`] (200), those with the most traffic first, and the numbers of those that are
+//! [`MAX_LISTED`] (200), those with the most traffic first, and the numbers of those that are
 //! left out. Fails if the target is not held, or for a process if no target contains it.
 
 use netnice_api::{Connection, ConnectionsDoc, Found};
@@ -50,8 +50,8 @@ impl<H: Inventory> View<'_, H> {
             c.sent.unwrap_or(0).saturating_add(c.received.unwrap_or(0))
         };
         visible.sort_by_key(|c| (std::cmp::Reverse(passed(c)), c.inode));
-        let more = visible.len().saturating_sub(MAX_CONNECTIONS);
-        visible.truncate(MAX_CONNECTIONS);
+        let more = visible.len().saturating_sub(MAX_LISTED);
+        visible.truncate(MAX_LISTED);
         Ok(ConnectionsDoc {
             target: held.entry.target.to_string(),
             at_ns: now.monotonic.0,
@@ -84,4 +84,4 @@ fn connection_doc(connection: connections::Connection) -> Connection {
 }
 
 /// Largest number of connections in a response; those with the least traffic are left out.
-const MAX_CONNECTIONS: usize = 200;
+const MAX_LISTED: usize = 200;

@@ -143,7 +143,7 @@ impl<H: Host> View<'_, H> {
             ),
             Body::App(None) => "no file is there now".to_owned(),
             Body::Cgroup(Some(bound)) => match self.deviations.placements.get(&held.id) {
-                Some(housing) => describe_placement(housing, &bound.path),
+                Some(placement) => describe_placement(placement, &bound.path),
                 None => format!("sockets that were made in control group {}", bound.path),
             },
             Body::Cgroup(None) if matches!(target, Target::Container(_)) => {
@@ -322,8 +322,8 @@ fn class_row(place: &TargetClass, both: bool) -> String {
 
 /// The text about the place where a container's traffic is limited. `group` is the path of its
 /// control group.
-fn describe_placement(housing: &ContainerPlacement, group: &str) -> String {
-    match housing {
+fn describe_placement(placement: &ContainerPlacement, group: &str) -> String {
+    match placement {
         ContainerPlacement::NotRunning => {
             format!("control group {group}, in which no process is now")
         }

@@ -67,12 +67,16 @@ impl<H: Host> Promises for Service<H> {
         (each.collect(), together)
     }
 
-    fn part(&self, link: &IfName) -> Option<DirectPart> {
-        self.reconciler.books.ledger.part(link).copied()
+    fn direct_part(&self, link: &IfName) -> Option<DirectPart> {
+        self.reconciler.books.ledger.direct_part(link).copied()
     }
 
-    fn set_part(&mut self, link: &IfName, part: Option<DirectPart>) -> Result<(), RequestError> {
-        self.reconciler.set_part(link, part)
+    fn set_direct_part(
+        &mut self,
+        link: &IfName,
+        part: Option<DirectPart>,
+    ) -> Result<(), RequestError> {
+        self.reconciler.set_direct_part(link, part)
     }
 
     fn sent_by_classes(&self, link: &IfName) -> Option<u64> {

@@ -1,9 +1,9 @@
 //! Tests the classification of received frames with any bytes.
 //!
-//! [`judged`] decodes frames from a byte string, each behind its length in two bytes. It classifies
-//! each frame by a [`Demux`] with a fixed set of flows, and by simple rules over a parser that is
-//! independent of this crate, and compares the flows. Tests and the fuzz target `receive` call the
-//! same function.
+//! [`outcome_of`] decodes frames from a byte string, each behind its length in two bytes. It
+//! classifies each frame by a [`Demux`] with a fixed set of flows, and by simple rules over a
+//! parser that is independent of this crate, and compares the flows. Tests and the fuzz target
+//! `receive` call the same function.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -19,7 +19,7 @@ use crate::test_frames::{OWN, endpoint, mend_checksum, mend_lengths};
 /// If a frame that the demultiplexer gives to flows goes to other flows by the simple rules (later
 /// fragments, and all fragments of IPv6, are not compared), or if a frame is not counted exactly
 /// once.
-pub fn judged(bytes: &[u8]) -> String {
+pub fn outcome_of(bytes: &[u8]) -> String {
     let flows = flows();
     let mut demux = table(&flows);
     let (mut rest, mut now, mut last) = (bytes, 0, "nothing".to_owned());
@@ -58,7 +58,7 @@ pub fn judged(bytes: &[u8]) -> String {
 }
 
 /// Corrects the lengths in each frame's headers, and the checksum of an IPv4 header.
-pub fn mend(bytes: &mut [u8]) {
+pub fn correct_lengths(bytes: &mut [u8]) {
     let mut rest = bytes;
     while let Some((length, behind)) = rest.split_first_chunk_mut::<2>() {
         let length = usize::from(u16::from_be_bytes(*length)).min(behind.len());

@@ -1,9 +1,9 @@
 //! Tests the check of packets that a program submits, with any bytes.
 //!
-//! [`judged`] decodes a flow and a frame from a byte string: the first byte chooses the flow, the
-//! others are the frame. It checks the frame by the flow's [`Template`], and by simple rules over a
-//! parser that is independent of this crate, and compares the results. Tests and the fuzz target
-//! `transmit` call the same function.
+//! [`outcome_of`] decodes a flow and a frame from a byte string: the first byte chooses the flow,
+//! the others are the frame. It checks the frame by the flow's [`Template`], and by simple rules
+//! over a parser that is independent of this crate, and compares the results. Tests and the fuzz
+//! target `transmit` call the same function.
 
 use etherparse::{Ethernet2Header, Ipv4Header, Ipv6Header, TcpHeader, UdpHeader};
 
@@ -15,7 +15,7 @@ use crate::test_frames::{OWN, PEER, endpoint, mend_checksum, mend_lengths};
 ///
 /// # Panics
 /// If the simple rules give another result, or if other bytes leave than were checked.
-pub fn judged(bytes: &[u8]) -> String {
+pub fn outcome_of(bytes: &[u8]) -> String {
     let Some((which, frame)) = bytes.split_first() else {
         return "nothing".to_owned();
     };
@@ -34,7 +34,7 @@ pub fn judged(bytes: &[u8]) -> String {
 }
 
 /// Corrects the lengths in the frame's headers, and the checksum of an IPv4 header.
-pub fn mend(bytes: &mut [u8]) {
+pub fn correct_lengths(bytes: &mut [u8]) {
     if let Some((_, frame)) = bytes.split_first_mut() {
         mend_lengths(frame);
         mend_checksum(frame);

@@ -424,7 +424,7 @@ impl Kernel {
     /// component alone for a cgroup that has only slices above it; a name of 256 bytes or more is
     /// skipped. Earlier registrations that are not in `names` are removed. No effect if the
     /// programs are not loaded.
-    pub fn expect_cgroups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), KernelError> {
+    pub fn expect_groups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), KernelError> {
         let Some(programs) = &mut self.programs else {
             return Ok(());
         };

@@ -354,7 +354,7 @@ fn measure_prepared(
     let judged = context.quick && context.subject == Subject::Netnice;
     if judged && cell.load == Load::Udp && error < -tolerance {
         let sends = without_limit(world, limiter, cell, program.pid())?;
-        if sends < aim * MAX_FLOOD_EXCESS {
+        if sends < aim * MIN_FLOOD_EXCESS {
             context.say(format!(
                 "{cell}: without a limit the machine sends {:.0} Mbit/s",
                 sends / 1e6
@@ -456,7 +456,7 @@ const NO_LIMIT: Rate = Rate {
 };
 /// If a flood without a limit is at least this many times as fast as the limit, a rate below the
 /// limit counts as an error.
-const MAX_FLOOD_EXCESS: f64 = 1.2;
+const MIN_FLOOD_EXCESS: f64 = 1.2;
 /// Slow cells measured at the same time.
 const SLOW_CONCURRENT: usize = 10;
 /// The largest limit in bit/s whose cells a quick run measures beside others.

@@ -94,7 +94,7 @@ pub fn validate(
 
 /// Adds a note with the driver's AF_XDP mode and scheduling class to the outcome.
 pub fn note_mode(outcome: &mut Outcome, mode: Mode, running_driver: &RunningDriver) {
-    let pace = match running_driver.pace {
+    let pace = match running_driver.scheduling_class {
         SchedulingClass::Fifo => "SCHED_FIFO",
         SchedulingClass::Ordinary => "no real-time priority",
     };

@@ -27,19 +27,20 @@ const DEVICE: &str = "/dev/cpu_dma_latency";
 const NO_SLEEP: i32 = 0;
 const NO_REQUEST: i32 = 2_000_000_000;
 
-/// Most runs of [`check_slices`]. The next one is made only if a program has too little so far: a
-/// busy or emulated machine can take the processor from a program for most of a run.
+/// Most runs of [`check_slices`]. The next one is made only if a program has too little so far.
 const RUNS: u32 = 3;
 
-/// Checks that each program gets its slices, in all runs together: at least half, because a busy
-/// machine sends less; at most 3 % more, and one slice more for each window, which can begin or end
-/// within one. The experiment `vert-fig5a` judges exact slices.
+/// Checks that each program gets its slices, in all runs together: at most 3 % more, and one slice
+/// more for each window, which can begin or end within one. A busy or emulated machine takes the
+/// processor from the driver, and the slices of that time are lost for all: so the programs get a
+/// quarter of their slices at least, and each gets at least half of what they get on average. The
+/// experiment `vert-fig5a` judges exact slices.
 fn check_slices(mode: Mode) -> Result<()> {
     let mut sent = [0.0; SLICES.len()];
     for run in 1..=RUNS {
         let windows = f64::from(run);
         let periods = windows * WINDOW_NS as f64 / 1e6 / PERIOD as f64;
-        let mut starved = Vec::new();
+        let mut parts = Vec::new();
         for ((ms, sum), bytes) in SLICES.iter().zip(&mut sent).zip(send_in_slices(mode)?) {
             let slice = (LINK / 8 * ms) as f64 / 1e3;
             *sum += bytes;
@@ -49,14 +50,14 @@ fn check_slices(mode: Mode) -> Result<()> {
             );
             println!("{text}");
             ensure!(*sum <= slice * (periods * 1.03 + windows), "{text}");
-            if *sum < slice * periods * 0.5 {
-                starved.push(text);
-            }
+            parts.push(*sum / (slice * periods));
         }
-        if starved.is_empty() {
+        let mean = parts.iter().sum::<f64>() / parts.len() as f64;
+        let has_enough = |part: &f64| *part >= 0.5 * mean;
+        if mean >= 0.25 && parts.iter().all(has_enough) {
             return Ok(());
         }
-        ensure!(run < RUNS, "{starved:?}");
+        ensure!(run < RUNS, "{mode:?}: parts of the slices: {parts:?}");
     }
     Ok(())
 }

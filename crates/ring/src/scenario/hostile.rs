@@ -1,10 +1,10 @@
 //! Tests the driver's side against a hostile program, with scenarios that are decoded from bytes.
 //!
 //! A scenario is a sequence of steps of both sides on one flow, and of writes of any value to its
-//! indices and entries. [`judged`] runs one and returns how it ends. It panics if the driver's side
-//! accepts a record outside the data area or with a chunk of another record, miscounts its chunks,
-//! or cannot give back a record that it took. The tests and the fuzz target `ring` of `fuzz/` call
-//! the same function.
+//! indices and entries. [`outcome_of`] runs one and returns how it ends. It panics if the driver's
+//! side accepts a record outside the data area or with a chunk of another record, miscounts its
+//! chunks, or cannot give back a record that it took. The tests and the fuzz target `ring` of
+//! `fuzz/` call the same function.
 
 use super::{BothSides, piece};
 use crate::driver::{DriverRings, Taken};
@@ -327,7 +327,7 @@ impl Script<'_> {
 ///
 /// # Panics
 /// If the driver's side breaks one of the properties in the documentation of this module.
-pub fn judged(bytes: &[u8]) -> String {
+pub fn outcome_of(bytes: &[u8]) -> String {
     let mut script = Script(bytes.iter());
     let start = if script.byte().is_some_and(|byte| byte % 2 == 1) {
         START

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Signal, pidfd_send_signal};
 
-use super::StartGate;
+use super::StartGateCommand;
 use crate::config::Service;
 use crate::keeper::Member;
 
@@ -28,7 +28,7 @@ impl Session {
     pub(super) fn start(
         index: usize,
         service: &Service,
-        gate: &StartGate,
+        gate: &StartGateCommand,
         socket: OwnedFd,
         client: Option<IpAddr>,
     ) -> io::Result<(Session, Member)> {

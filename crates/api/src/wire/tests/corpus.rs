@@ -4,7 +4,7 @@
 
 use netnice_cases::{Corpus, changed};
 
-use super::super::hostile::{judged, mend};
+use super::super::hostile::{correct_lengths, outcome_of};
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn corpus_messages_have_their_recorded_outcomes() {
     let outcomes = [
         "nothing", "request", "call", "json", "version", "cut", "toolong", "empty",
     ];
-    corpus().replay(judged, &outcomes);
+    corpus().replay(outcome_of, &outcomes);
 }
 
 proptest! {
@@ -26,16 +26,16 @@ proptest! {
     fn streams_near_the_corpus_decode_without_a_panic(
         bytes in changed(corpus().some(1..4).prop_map(|streams| streams.concat())),
     ) {
-        judged(&bytes);
+        outcome_of(&bytes);
     }
 }
 
 #[test]
-fn mend_corrects_the_lengths_of_frames() {
+fn the_lengths_of_frames_are_corrected() {
     let two = [b"\0\0\0\x02{}".as_slice(), b"\0\0\0\x03[1]"].concat();
     let mended = |stream: &[u8]| {
         let mut stream = stream.to_vec();
-        mend(&mut stream);
+        correct_lengths(&mut stream);
         stream
     };
     assert_eq!(mended(&two), two);

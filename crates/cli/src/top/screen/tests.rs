@@ -52,7 +52,7 @@ fn actions(screen: &mut Screen) -> Vec<Action> {
 }
 
 fn answer(screen: &mut Screen, request: &Request, response: Response) {
-    screen.handle_answer(request, Ok(response));
+    screen.handle_response(request, Ok(response));
 }
 
 /// A screen after its first answer.
@@ -302,9 +302,9 @@ fn a_missing_daemon_is_reported_until_a_daemon_answers() {
     let mut screen = loaded();
     screen.handle_time(at(1000));
     let request = super::table_request(Nanos::from_secs(1));
-    screen.handle_answer(
+    screen.handle_response(
         &request,
-        Err(format!("{}nobody; trying again", super::NO_ANSWER)),
+        Err(format!("{}nobody; trying again", super::NO_RESPONSE)),
     );
     assert!(screen.status.is_error);
     assert_eq!(screen.poll_timeout(), Some(at(2000)));
@@ -404,7 +404,7 @@ mod any_keys {
                 while let Some(action) = screen.poll_action() {
                     if let Action::Send(request, _) = action {
                         let change = request.clone();
-                        screen.handle_answer(&change, Err("no".to_string()));
+                        screen.handle_response(&change, Err("no".to_string()));
                     }
                 }
                 let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));

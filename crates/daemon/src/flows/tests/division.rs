@@ -16,7 +16,12 @@ fn unused_rate_of_one_side_is_lent_to_the_other() {
     let client = fixture.attached_client(&Peer::ROOT, 7);
     fixture.opened(&client, "10.0.0.2:6000", "");
     let whole = |fixture: &Fixture| {
-        fixture.driver.rate + fixture.part().expect("a part").tree.bits_per_second()
+        fixture.driver.rate
+            + fixture
+                .direct_part()
+                .expect("a part")
+                .tree
+                .bits_per_second()
     };
     assert_eq!(whole(&fixture), 100_000_000);
     let half = fixture.driver.rate;
@@ -24,7 +29,7 @@ fn unused_rate_of_one_side_is_lent_to_the_other() {
     // The classes use their whole rate, the flow nothing.
     let mut sent = 0;
     for _ in 0..10 {
-        let tree = fixture.part().expect("a part").tree;
+        let tree = fixture.direct_part().expect("a part").tree;
         sent += tree.bits_per_second() / 8 / 5;
         fixture.service.host().sent.insert("eth0".to_owned(), sent);
         fixture.now.monotonic = fixture.now.monotonic.after(Nanos::from_millis(200));
@@ -35,7 +40,7 @@ fn unused_rate_of_one_side_is_lent_to_the_other() {
     assert!(fixture.driver.rate < 10_000_000, "{}", fixture.driver.rate);
     // Then the flow and the classes both use all they get.
     for _ in 0..10 {
-        let tree = fixture.part().expect("a part").tree;
+        let tree = fixture.direct_part().expect("a part").tree;
         sent += tree.bits_per_second() / 8 / 5;
         fixture.service.host().sent.insert("eth0".to_owned(), sent);
         fixture.driver.totals.sent_bytes += fixture.driver.rate / 8 / 5;
@@ -52,7 +57,7 @@ fn the_classes_grow_after_the_driver_has_shrunk() {
     let mut fixture = Fixture::new();
     let client = fixture.attached_client(&Peer::ROOT, 7);
     let flow = fixture.opened(&client, "10.0.0.2:6000", "min 90mbit").flow;
-    let before = fixture.part().expect("a part").tree;
+    let before = fixture.direct_part().expect("a part").tree;
     fixture.driver_answers = false;
     let change = ChangeFlow {
         flow,
@@ -61,7 +66,7 @@ fn the_classes_grow_after_the_driver_has_shrunk() {
     let mut answer = fixture.begin(&client, DirectRequest::Change(change));
     assert!(answer.try_recv().is_err());
     // The flow needs less now, but the division stays while no side needs more.
-    assert_eq!(fixture.part().expect("a part").tree, before);
+    assert_eq!(fixture.direct_part().expect("a part").tree, before);
     let split = Split {
         driver: mbit(40),
         tree: mbit(60),
@@ -71,7 +76,7 @@ fn the_classes_grow_after_the_driver_has_shrunk() {
         .apply_split(&mut fixture.service, &eth0(), split, fixture.now);
     applied.expect("applied");
     fixture.exchange();
-    let tree = |fixture: &Fixture| fixture.part().expect("a part").tree;
+    let tree = |fixture: &Fixture| fixture.direct_part().expect("a part").tree;
     assert_eq!(tree(&fixture), before, "not before the driver says so");
     fixture
         .flows

@@ -27,7 +27,7 @@ fn a_program_that_ends_while_the_driver_stalls_leaves_nothing_held() {
         assert!(fixture.driver.flows.is_empty());
         assert!(fixture.flows.flows.is_empty());
         assert!(fixture.flows.held_ports().is_empty());
-        assert_eq!(fixture.part(), None);
+        assert_eq!(fixture.direct_part(), None);
     }
 }
 
@@ -54,7 +54,11 @@ fn a_change_that_timed_out_is_undone_everywhere() {
         assert_eq!(at_driver.contract, "min 10mbit");
         let known = &fixture.flows.flows[&flow].contract;
         assert_eq!(known.to_string(), "min 10mbit");
-        let need = fixture.part().expect("a part").need.bits_per_second();
+        let need = fixture
+            .direct_part()
+            .expect("a part")
+            .need
+            .bits_per_second();
         assert!((10_000_000..30_000_000).contains(&need), "{need}");
         // The rate that was not granted is free for another flow.
         fixture.opened(&client, "10.0.0.3:1", "min 70mbit");
@@ -74,7 +78,7 @@ fn a_flow_closed_at_a_stalled_driver_holds_its_port_until_the_answer() {
     assert_eq!(fixture.flows.held_ports().len(), 1);
     fixture.answer_pending();
     assert!(fixture.flows.held_ports().is_empty());
-    assert_eq!(fixture.part(), None);
+    assert_eq!(fixture.direct_part(), None);
 }
 
 #[test]
@@ -86,11 +90,11 @@ fn a_flow_that_timed_out_returns_its_part_of_the_link() {
         let open = DirectRequest::Open(udp("0.0.0.0:0", Some("10.0.0.2:1"), "min 30mbit"));
         let _answer = fixture.begin(&client, open);
         fixture.advance(STALL);
-        assert_eq!(fixture.part(), None);
+        assert_eq!(fixture.direct_part(), None);
         fixture.advance(stall);
         fixture.answer_pending();
         assert!(fixture.driver.flows.is_empty());
-        assert_eq!(fixture.part(), None);
+        assert_eq!(fixture.direct_part(), None);
         assert!(fixture.flows.calls.is_empty());
     }
 }
@@ -115,7 +119,7 @@ fn the_classes_grow_after_a_late_answer_of_the_driver() {
     fixture.advance(STALL);
     fixture.answer_pending();
     assert_eq!(fixture.driver.rate, 30_000_000);
-    assert_eq!(fixture.part().expect("a part").tree, mbit(70));
+    assert_eq!(fixture.direct_part().expect("a part").tree, mbit(70));
     assert!(!fixture.flows.link_states[&eth0()].totals_pending);
 }
 
@@ -130,7 +134,14 @@ fn earlier_flows_are_taken_over_from_a_late_census() {
     assert!(fixture.flows.flows.is_empty());
     fixture.answer_pending();
     assert_eq!(fixture.flows.flows.len(), 1);
-    assert!(fixture.part().expect("a part").need.bits_per_second() >= 30_000_000);
+    assert!(
+        fixture
+            .direct_part()
+            .expect("a part")
+            .need
+            .bits_per_second()
+            >= 30_000_000
+    );
 }
 
 #[test]

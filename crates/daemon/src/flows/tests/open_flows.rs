@@ -26,7 +26,7 @@ fn opening_waits_for_the_resolution_of_the_next_hop() {
         .network
         .next_hops
         .insert(host(2), Neighbour::Known([7; 6]));
-    fixture.changed(Change::Neighbour {
+    fixture.changed(RouteChange::Neighbour {
         index: 2,
         next_hop: host(2),
     });
@@ -84,7 +84,7 @@ fn a_changed_next_hop_reaches_driver_and_program() {
         .network
         .next_hops
         .insert(host(2), Neighbour::Known([9; 6]));
-    fixture.changed(Change::Neighbour {
+    fixture.changed(RouteChange::Neighbour {
         index: 2,
         next_hop: host(2),
     });
@@ -99,7 +99,7 @@ fn a_changed_next_hop_reaches_driver_and_program() {
         .network
         .next_hops
         .insert(host(2), Neighbour::Failed);
-    fixture.changed(Change::Neighbour {
+    fixture.changed(RouteChange::Neighbour {
         index: 2,
         next_hop: host(2),
     });
@@ -121,7 +121,7 @@ fn a_flow_whose_route_moves_to_another_link_is_closed_with_that_link_named() {
     let flow = fixture.opened(&client, "10.0.0.2:1", "").flow;
     fixture.opened(&client, "10.0.0.3:1", "");
     fixture.flows.network.moved.insert(host(2), 3);
-    fixture.changed(Change::Routes);
+    fixture.changed(RouteChange::Routes);
     match client.notifications().as_slice() {
         [FlowNotification::Closed { flow: closed, why }] => {
             assert_eq!(*closed, flow);
@@ -141,7 +141,7 @@ fn a_flow_whose_route_moves_during_opening_is_refused_and_closed() {
     let open = DirectRequest::Open(udp("0.0.0.0:0", Some("10.0.0.2:1"), ""));
     let mut answer = fixture.begin(&client, open);
     fixture.flows.network.moved.insert(host(2), 3);
-    fixture.changed(Change::Routes);
+    fixture.changed(RouteChange::Routes);
     fixture.answer_pending();
     let text = error_text(&answer.try_recv().expect("an answer").response);
     assert!(text.contains("leads over eth1 now"), "{text}");
@@ -149,7 +149,7 @@ fn a_flow_whose_route_moves_during_opening_is_refused_and_closed() {
     assert!(fixture.driver.flows.is_empty());
     assert!(fixture.flows.flows.is_empty());
     assert!(fixture.flows.held_ports().is_empty());
-    assert_eq!(fixture.part(), None);
+    assert_eq!(fixture.direct_part(), None);
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_program_that_ends_during_opening_leaves_nothing_held() {
     assert!(fixture.driver.flows.is_empty() && fixture.driver.programs.is_empty());
     assert!(fixture.flows.flows.is_empty());
     assert!(fixture.flows.held_ports().is_empty());
-    assert_eq!(fixture.part(), None);
+    assert_eq!(fixture.direct_part(), None);
 }
 
 #[test]
@@ -176,9 +176,9 @@ fn programs_are_notified_when_a_link_goes_down_and_up() {
     let mut client = fixture.attached_client(&ANN, 8);
     fixture.opened(&client, "10.0.0.2:1", "");
     fixture.flows.network.up = false;
-    fixture.changed(Change::Routes);
+    fixture.changed(RouteChange::Routes);
     fixture.flows.network.up = true;
-    fixture.changed(Change::Routes);
+    fixture.changed(RouteChange::Routes);
     let up = |up| FlowNotification::Link { up };
     assert_eq!(client.notifications(), [up(false), up(true)]);
     assert_eq!(fixture.driver.flows.len(), 1);
@@ -200,7 +200,7 @@ fn the_end_of_a_driver_closes_all_flows_and_the_next_attachment_starts_another()
         other => panic!("{other:?}"),
     }
     assert!(fixture.flows.held_ports().is_empty());
-    assert_eq!(fixture.part(), None);
+    assert_eq!(fixture.direct_part(), None);
     assert!(error_text(&fixture.open(&client, "10.0.0.2:1", "")).contains("attach"));
     let again = fixture.attach(&client, 3);
     assert!(
@@ -240,7 +240,7 @@ fn a_disconnected_program_gets_the_violated_rule_and_others_continue() {
         other => panic!("{other:?}"),
     }
     assert_eq!(fixture.flows.held_ports().len(), 1);
-    assert_eq!(fixture.part().expect("a part").flows, 1);
+    assert_eq!(fixture.direct_part().expect("a part").flows, 1);
 }
 
 #[test]
@@ -263,7 +263,14 @@ fn a_restarted_daemon_takes_over_open_flows() {
             other => panic!("{other:?}"),
         }]
     );
-    assert!(fixture.part().expect("a part").need.bits_per_second() >= 30_000_000);
+    assert!(
+        fixture
+            .direct_part()
+            .expect("a part")
+            .need
+            .bits_per_second()
+            >= 30_000_000
+    );
     // The program ends.
     let program = *fixture.driver.programs.keys().next().expect("it is there");
     let event = DriverMessage::Event(DriverEvent::ProgramEnded { program });
@@ -274,7 +281,7 @@ fn a_restarted_daemon_takes_over_open_flows() {
         fixture.now,
     );
     assert!(fixture.flows.flows.is_empty());
-    assert_eq!(fixture.part(), None);
+    assert_eq!(fixture.direct_part(), None);
 }
 
 #[test]
@@ -370,7 +377,7 @@ fn a_flow_that_the_driver_refuses_leaves_nothing_held() {
     let text = error_text(&fixture.open(&client, "10.0.0.2:1", "min 30mbit"));
     assert!(text.contains("no room"), "{text}");
     assert!(fixture.flows.held_ports().is_empty());
-    assert_eq!(fixture.part(), None);
+    assert_eq!(fixture.direct_part(), None);
 }
 
 #[test]
@@ -433,7 +440,7 @@ fn clearing_all_ends_flows_and_drivers() {
         [FlowNotification::Ended { .. }]
     ));
     assert!(fixture.flows.is_idle() && fixture.flows.held_ports().is_empty());
-    assert_eq!(fixture.part(), None);
+    assert_eq!(fixture.direct_part(), None);
 }
 
 #[test]

@@ -27,11 +27,11 @@ fn a_flow_is_opened_at_the_driver_and_closed_without_traces() {
     );
     assert_eq!(at_driver.receive_budget, Some(500_000), "half of its time");
     assert_eq!(fixture.flows.held_ports(), [local]);
-    assert_eq!(fixture.part().expect("a part").flows, 1);
+    assert_eq!(fixture.direct_part().expect("a part").flows, 1);
     assert!(matches!(fixture.close(&client, 1), Some(Response::Done(_))));
     assert!(fixture.driver.flows.is_empty());
     assert!(fixture.flows.held_ports().is_empty());
-    assert_eq!(fixture.part(), None);
+    assert_eq!(fixture.direct_part(), None);
     fixture.opened(&client, "10.0.0.2:6000", "");
     fixture
         .flows
@@ -39,7 +39,7 @@ fn a_flow_is_opened_at_the_driver_and_closed_without_traces() {
     fixture.exchange();
     assert!(fixture.driver.programs.is_empty());
     assert!(fixture.flows.held_ports().is_empty());
-    assert_eq!(fixture.part(), None);
+    assert_eq!(fixture.direct_part(), None);
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn unsupported_endpoints_and_clauses_are_refused_with_the_reason() {
     let why = "0.0.0.0 names none; `ip address show dev eth0` lists those of eth0";
     assert!(text.contains(why), "{text}");
     assert!(fixture.flows.held_ports().is_empty());
-    assert_eq!(fixture.part(), None);
+    assert_eq!(fixture.direct_part(), None);
 }
 
 #[test]
@@ -340,7 +340,7 @@ fn a_changed_contract_is_admitted_or_the_old_one_stays() {
     assert_eq!(at_driver(&fixture).as_deref(), Some("min 60mbit weight 7"));
     fixture.change(&client, flow, "min none");
     assert_eq!(at_driver(&fixture).as_deref(), Some("weight 7"));
-    let need = fixture.part().expect("a part").need;
+    let need = fixture.direct_part().expect("a part").need;
     assert_eq!(need.bits_per_second(), 1_000_000);
     assert!(error_text(&fixture.change(&client, 77, "up 1mbit")).contains("flow:77 is not open"));
 }

@@ -198,7 +198,7 @@ impl Enforcer for FakeMachine {
         Ok(())
     }
 
-    fn found(&mut self) -> Result<Recovered, RequestError> {
+    fn recovered(&mut self) -> Result<Recovered, RequestError> {
         let limit =
             |target: &netnice_kernel::plan::Target| netnice_kernel::enforce::RecoveredLimit {
                 slot: target.slot,

@@ -1,10 +1,10 @@
 //! Tests a connection with the input of a hostile peer: any bytes, in any pieces, each with up to
 //! two descriptors.
 //!
-//! [`judged`] decodes the pieces from a byte string and sends them to a [`Connection`]. It compares
-//! the requests that the connection returns with those of a second, simple decoder of the stream,
-//! and returns how the connection ends. Tests and the fuzz target `connection` call the same
-//! function.
+//! [`outcome_of`] decodes the pieces from a byte string and sends them to a [`Connection`]. It
+//! compares the requests that the connection returns with those of a second, simple decoder of the
+//! stream, and returns how the connection ends. Tests and the fuzz target `connection` call the
+//! same function.
 
 use std::io::{PipeReader, Read as _, pipe};
 
@@ -20,14 +20,14 @@ use super::*;
 /// # Panics
 /// If the requests or the outcome differ from those of the simple decoder, data stays queued or is
 /// lost, or a descriptor stays open.
-pub fn judged(bytes: &[u8]) -> String {
+pub fn outcome_of(bytes: &[u8]) -> String {
     run(&pieces(bytes))
 }
 
 /// Corrects the length of the last piece, and the lengths of the messages in the stream of all
 /// pieces.
 #[cfg(fuzzing)]
-pub fn mend(bytes: &mut [u8]) {
+pub fn correct_lengths(bytes: &mut [u8]) {
     let (mut at, mut places) = (0, Vec::new());
     while let Some(left) = bytes.len().checked_sub(at + 3) {
         let length = usize::from(u16::from_be_bytes([bytes[at + 1], bytes[at + 2]]));
@@ -37,7 +37,7 @@ pub fn mend(bytes: &mut [u8]) {
         at += 3 + length;
     }
     let mut stream: Vec<u8> = places.iter().map(|at| bytes[*at]).collect();
-    netnice_api::hostile::mend(&mut stream);
+    netnice_api::hostile::correct_lengths(&mut stream);
     for (at, byte) in places.into_iter().zip(stream) {
         bytes[at] = byte;
     }

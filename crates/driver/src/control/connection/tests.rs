@@ -7,7 +7,7 @@ use netnice_api::frame::encode;
 use netnice_cases::{Corpus, cases};
 use proptest::prelude::*;
 
-use super::hostile::{InputPiece, judged, pieces, run};
+use super::hostile::{InputPiece, outcome_of, pieces, run};
 use super::*;
 
 fn corpus() -> Corpus {
@@ -25,7 +25,7 @@ fn kept_streams_have_their_recorded_outcomes() {
         "json",
         "version",
     ];
-    corpus().replay(judged, &outcomes);
+    corpus().replay(outcome_of, &outcomes);
 }
 
 /// The longest allowed message arrives in several pieces and is accepted; one byte more is refused.
@@ -142,8 +142,8 @@ proptest! {
     #![proptest_config(cases(300))]
 
     #[test]
-    fn streams_near_those_that_are_kept(bytes in corpus().near()) {
-        judged(&bytes);
+    fn streams_near_the_corpus_end_without_a_panic(bytes in corpus().near()) {
+        outcome_of(&bytes);
     }
 
     /// Good and bad calls, cut at any place.

@@ -3,7 +3,7 @@
 
 use netnice_cases::Corpus;
 
-use super::super::hostile::{judged, mend};
+use super::super::hostile::{correct_lengths, outcome_of};
 use super::*;
 
 fn corpus() -> Corpus {
@@ -12,19 +12,19 @@ fn corpus() -> Corpus {
 
 #[test]
 fn kept_frames_have_their_recorded_verdicts() {
-    corpus().replay(judged, &OUTCOMES);
+    corpus().replay(outcome_of, &OUTCOMES);
 }
 
 proptest! {
     #![proptest_config(cases(1000))]
 
     #[test]
-    fn frames_near_those_that_are_kept(bytes in corpus().near(), mended in any::<bool>()) {
+    fn frames_near_the_corpus_keep_the_rules(bytes in corpus().near(), corrected in any::<bool>()) {
         let mut bytes = bytes;
-        if mended {
-            mend(&mut bytes);
+        if corrected {
+            correct_lengths(&mut bytes);
         }
-        judged(&bytes);
+        outcome_of(&bytes);
     }
 }
 

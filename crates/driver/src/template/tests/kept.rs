@@ -3,7 +3,7 @@
 
 use netnice_cases::Corpus;
 
-use super::super::hostile::{judged, mend};
+use super::super::hostile::{correct_lengths, outcome_of};
 use super::*;
 
 fn corpus() -> Corpus {
@@ -12,19 +12,19 @@ fn corpus() -> Corpus {
 
 #[test]
 fn kept_frames_have_their_recorded_outcomes() {
-    corpus().replay(judged, &OUTCOMES);
+    corpus().replay(outcome_of, &OUTCOMES);
 }
 
 proptest! {
     #![proptest_config(cases(2000))]
 
     #[test]
-    fn frames_near_those_that_are_kept(bytes in corpus().near(), mended in any::<bool>()) {
+    fn frames_near_the_corpus_keep_the_rules(bytes in corpus().near(), corrected in any::<bool>()) {
         let mut bytes = bytes;
-        if mended {
-            mend(&mut bytes);
+        if corrected {
+            correct_lengths(&mut bytes);
         }
-        judged(&bytes);
+        outcome_of(&bytes);
     }
 }
 
@@ -40,14 +40,14 @@ fn mend_corrects_lengths_and_checksums() {
             let right = udp(from, to).data(&[0; 7]).frame();
             let headers = right.len() - 7;
             let mut bytes = [&[which][..], &right[..headers], &changed].concat();
-            assert_eq!(judged(&bytes), "length");
-            mend(&mut bytes);
-            assert_eq!(judged(&bytes), "allowed");
+            assert_eq!(outcome_of(&bytes), "length");
+            correct_lengths(&mut bytes);
+            assert_eq!(outcome_of(&bytes), "allowed");
         }
     }
     for short in [&b""[..], b"a", &[0; 35]] {
         let mut bytes = short.to_vec();
-        mend(&mut bytes);
+        correct_lengths(&mut bytes);
         assert_eq!(bytes, short);
     }
 }

@@ -7,7 +7,7 @@
 use netnice_cases::{Corpus, cases};
 use proptest::prelude::*;
 
-use super::super::hostile::judged;
+use super::super::hostile::outcome_of;
 
 fn corpus() -> Corpus {
     Corpus::of(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"))
@@ -16,7 +16,7 @@ fn corpus() -> Corpus {
 #[test]
 #[cfg_attr(miri, ignore = "reads files")]
 fn kept_scenarios_end_as_their_file_names_state() {
-    corpus().replay(judged, &OUTCOMES);
+    corpus().replay(outcome_of, &OUTCOMES);
 }
 
 proptest! {
@@ -24,8 +24,8 @@ proptest! {
 
     #[test]
     #[cfg_attr(miri, ignore = "reads files")]
-    fn scenarios_near_those_that_are_kept(bytes in corpus().near()) {
-        judged(&bytes);
+    fn scenarios_near_the_corpus_keep_the_rules(bytes in corpus().near()) {
+        outcome_of(&bytes);
     }
 }
 
