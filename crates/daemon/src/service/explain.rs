@@ -168,8 +168,14 @@ impl<H: Host> View<'_, H> {
             attached.join(", ")
         );
         page.row("found by", &text);
-        for place in self.machine.target_classes(held.id) {
-            page.row("passes", &class_row(&place, contract.both().is_some()));
+        let classes = self.machine.target_classes(held.id);
+        let is_same =
+            |a: &TargetClass, b: &TargetClass| (&a.device, &a.class) == (&b.device, &b.class);
+        for (at, place) in classes.iter().enumerate() {
+            // The class of a limit on both directions together has an entry for each direction.
+            if !classes[..at].iter().any(|before| is_same(before, place)) {
+                page.row("passes", &class_row(place, contract.both().is_some()));
+            }
         }
         page.row(
             "queues",
