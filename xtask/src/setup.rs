@@ -92,8 +92,9 @@ pub fn ensure(tree: &Tree, what: Use) -> Result<()> {
     Ok(())
 }
 
-/// The `PATH` for programs under test: this process's folders, then unpacked tools, then the
-/// system's folders, because the path of a normal user lacks the folders with `tc`.
+/// The `PATH` for programs under test: the folders of this process's `PATH`, then the folder of the
+/// unpacked nginx, then the system's folders with `tc`, which the `PATH` of a normal user lacks.
+/// Fails if the name of a folder contains a colon.
 pub fn program_path(tree: &Tree) -> Result<OsString> {
     let own = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&own)

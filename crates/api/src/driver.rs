@@ -110,7 +110,8 @@ pub struct DriverFlow {
     /// The daemon's number of the flow. The next daemon finds it in the census.
     #[serde(default)]
     pub number: u32,
-    /// The protocol and the addresses; all of them are chosen.
+    /// The protocol and the addresses, as the daemon resolved them: a local address is never
+    /// unspecified, and a local port is never 0.
     #[serde(rename = "speaks")]
     pub endpoint: Endpoint,
     /// The next hop. `None`: the program writes the next hop into each frame.

@@ -38,7 +38,7 @@ mod player;
 mod report;
 mod run_once;
 
-pub use run_once::Typed;
+pub use run_once::ExecutedCommand;
 
 /// Seconds since the start of a run.
 mod time {
@@ -68,7 +68,7 @@ pub(crate) struct RunRecord {
     backup: Report,
     pings: Pings,
     /// The `netnice` commands and their output; empty in the first run.
-    typed: Vec<Typed>,
+    commands: Vec<ExecutedCommand>,
 }
 
 /// The figures of one run, over the compared seconds.
@@ -140,9 +140,9 @@ pub fn run(out: &Path) -> Result<bool> {
         "\nTyped in the second run, {:.0} s after its beginning:\n",
         time::COMMANDS
     );
-    for typed in &with.typed {
+    for typed in &with.commands {
         println!("  # {}", typed.line);
-        for line in typed.answer.lines() {
+        for line in typed.stdout.lines() {
             println!("    {line}");
         }
     }

@@ -472,8 +472,10 @@ impl ProgramRings {
         self.take_back(Ring::Reclaim)
     }
 
-    /// Takes a record with a received packet. The program then holds its chunks, including those
-    /// that the packet did not need (length 0). Returns `None` if there is no record.
+    /// Takes a record that the driver has returned on the receive channel. If [`Record::status`] is
+    /// [`Status::DONE`](crate::Status::DONE), it contains a received packet; otherwise it contains
+    /// nothing. The program then holds its chunks, including those that the packet did not need
+    /// (length 0). Returns `None` if the driver has returned no record.
     ///
     /// # Errors
     /// If the flow has ended.

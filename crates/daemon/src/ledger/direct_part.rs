@@ -1,9 +1,9 @@
 //! The direct path's part of a link, beside the targets of the kernel path.
 //!
-//! The driver process sends at one part of a link's rate, the kernel's classes at the rest. Of the
-//! promises to flows, the ledger has only the rate that the driver needs for all of them
-//! ([`DirectPart::need`]). For admission this rate is one more promise, to the target
-//! `direct:LINK`. [`crate::flows`] has the promise of each flow.
+//! The driver process sends at one part of a link's rate, the kernel's classes at the rest.
+//! [`crate::flows`] stores the promise to each flow. The ledger stores only the rate that the
+//! driver needs to keep all of these promises ([`DirectPart::need`]). For admission this rate is
+//! one more promise, to the target `direct:LINK`.
 
 use netnice_core::admission::{TargetEntry, TargetId};
 use netnice_core::contract::{Change, Contract, IfName};

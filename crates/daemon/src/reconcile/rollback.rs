@@ -1,4 +1,5 @@
-//! Rolls back changes when their time is over or their process has ended. If the former value of a
+//! Rolls back changes when their time is over (`--for`, or `--confirm` without a confirmation), or
+//! when the process that the request named with `--until-exit` has ended. If the former value of a
 //! clause no longer fits, the clauses that the change added are still removed. The result of each
 //! rollback goes to the journal. A rollback that fails is not tried again.
 

@@ -1,9 +1,9 @@
 //! Keeps processors awake while packets of cell contracts leave.
 //!
 //! A sleeping processor takes time to wake, up to hundreds of microseconds from a deep state. On a
-//! virtual machine, the host takes a sleeping processor away and stops the processor repeatedly
-//! after its return. There, gaps of 120 µs between packets of a cell contract varied by 30 µs (1st
-//! to 99th percentile), and vary by 3 µs with processors awake.
+//! virtual machine, the host deschedules a virtual processor that sleeps, and preempts it several
+//! times after it runs again. There, gaps of 120 µs between packets of a cell contract varied by
+//! 30 µs (1st to 99th percentile), and vary by 3 µs with processors awake.
 //!
 //! So a [`LatencyRequest`] asks the kernel to keep processors awake (PM QoS,
 //! `/dev/cpu_dma_latency`): the kernel's idle loop then spins. This costs power. So the request is

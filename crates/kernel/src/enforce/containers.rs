@@ -37,9 +37,11 @@ pub enum ContainerPlacement {
 }
 
 impl Kernel {
-    /// Sets which targets are containers: `groups` maps the number of each to the path of its
-    /// cgroup, or to `None` if the container does not run. Returns how each is joined to this
-    /// namespace. If the programs are loaded, attaches them to the joining interfaces.
+    /// Sets which targets are containers: `groups` maps the target number of each to the path of
+    /// its cgroup, or to `None` if the container does not run. Returns how each is connected to
+    /// this network namespace. If the eBPF programs are loaded, writes the containers and their
+    /// veth pairs to the maps of the programs. If there is a container, also attaches the programs
+    /// to every veth interface.
     pub fn place_containers(
         &mut self,
         groups: &BTreeMap<u32, Option<String>>,

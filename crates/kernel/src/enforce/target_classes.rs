@@ -31,8 +31,8 @@ pub struct TargetClass {
 
 impl Kernel {
     /// The classes that queue packets of the target with this number: at most one for each
-    /// direction in the cap stage and on each managed link. Empty for a target that no limit and no
-    /// share covers.
+    /// direction in the cap stage and on each managed link. Empty if neither the target nor a
+    /// target around it has a limit or a class of its own on a managed link.
     pub fn target_classes(&self, id: u32) -> Vec<TargetClass> {
         let mut found = Vec::new();
         if let Some(leaves) = self.installed.leaves.get(&id) {

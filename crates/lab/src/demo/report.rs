@@ -175,7 +175,7 @@ fn marked(record: &RunRecord, chart: Chart) -> Chart {
         .x_range(0.0, time::TO)
         .shade(time::FROM, time::TO)
         .moment(time::LOAD_BEGINS, "backup and download begin");
-    if record.typed.is_empty() {
+    if record.commands.is_empty() {
         chart
     } else {
         chart.moment(time::COMMANDS, "netnice is typed")
@@ -189,14 +189,14 @@ fn typed(out: &mut String, with: &RunRecord) {
         "<section><h2>What was typed, {:.0} seconds into the second run</h2><pre class=\"terminal\">",
         time::COMMANDS
     );
-    for (i, (typed, meaning)) in with.typed.iter().zip(MEANINGS).enumerate() {
+    for (i, (typed, meaning)) in with.commands.iter().zip(MEANINGS).enumerate() {
         let gap = if i == 0 { "" } else { "\n" };
         let _ = writeln!(
             out,
             "{gap}<span class=\"remark\"># {meaning}</span>\n<span class=\"prompt\">#</span> <b>{}</b>",
             escape(&typed.line)
         );
-        for line in typed.answer.lines() {
+        for line in typed.stdout.lines() {
             let _ = writeln!(out, "{}", escape(line));
         }
     }

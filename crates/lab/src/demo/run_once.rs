@@ -12,13 +12,13 @@ use crate::traffic::real_programs::{self, Pings};
 use crate::traffic::{self, Running, Tcp};
 use crate::world::{Cable, Family, Host, Netnice, World};
 
-/// A `netnice` command of the second run, and its output.
+/// A `netnice` command that the run with netnice executed, and its output.
 #[derive(Debug, Clone)]
-pub struct Typed {
+pub struct ExecutedCommand {
     /// The command line, with the word `netnice`.
     pub line: String,
     /// The standard output, without the blanks and line breaks at its end.
-    pub answer: String,
+    pub stdout: String,
 }
 
 /// The world, and the programs at both ends of its cable: of each pair the one on the server first.
@@ -99,7 +99,7 @@ pub fn run(with_netnice: bool, say: &impl Fn(f64, &str)) -> Result<RunRecord> {
         ends[0].go()?;
     }
     until(time::COMMANDS, "a backup and a download run");
-    let typed = match &netnice {
+    let commands = match &netnice {
         Some(netnice) => type_lines(netnice, &programs.lines())?,
         None => Vec::new(),
     };
@@ -123,18 +123,18 @@ pub fn run(with_netnice: bool, say: &impl Fn(f64, &str)) -> Result<RunRecord> {
         download: download.stop()?,
         backup: backup.stop()?,
         pings,
-        typed,
+        commands,
     })
 }
 
-fn type_lines(netnice: &Netnice, lines: &[String]) -> Result<Vec<Typed>> {
+fn type_lines(netnice: &Netnice, lines: &[String]) -> Result<Vec<ExecutedCommand>> {
     lines
         .iter()
         .map(|line| {
-            let answer = netnice.run_line(line)?;
-            Ok(Typed {
-                line: answer.command_line,
-                answer: answer.stdout.trim_end().to_owned(),
+            let stdout = netnice.run_line(line)?;
+            Ok(ExecutedCommand {
+                line: stdout.command_line,
+                stdout: stdout.stdout.trim_end().to_owned(),
             })
         })
         .collect()

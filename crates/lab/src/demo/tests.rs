@@ -34,9 +34,9 @@ fn the_page_is_complete_for_empty_records() {
         download: Report::default(),
         backup: Report::default(),
         pings: Pings::default(),
-        typed: vec![Typed {
+        commands: vec![ExecutedCommand {
             line: "netnice set pid:1 --up 4mbit".into(),
-            answer: "pid:1 <up> & 4 Mbit/s".into(),
+            stdout: "pid:1 <up> & 4 Mbit/s".into(),
         }],
     };
     let page = report::page(

@@ -374,17 +374,17 @@ impl Rogue {
         let word = TO_DRIVER + u64::from(slot / 64) * 8;
         self.memory
             .write(word, &(1_u64 << (slot % 64)).to_ne_bytes())?;
-        self.ring_doorbell()
+        self.write_doorbell()
     }
 
     /// Writes the driver's doorbell even if the driver does not sleep.
-    pub fn ring_doorbell(&self) -> Result<()> {
+    pub fn write_doorbell(&self) -> Result<()> {
         match std::io::Write::write(&mut &self.doorbell, &1_u64.to_ne_bytes()) {
             Ok(_) => Ok(()),
             // The counter is full because the driver did not read it; the doorbell is readable
             // anyway.
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Ok(()),
-            Err(e) => Err(e).context("cannot ring the doorbell"),
+            Err(e) => Err(e).context("cannot write the doorbell"),
         }
     }
 
@@ -395,7 +395,7 @@ impl Rogue {
         let sleeps = flag != [0; 4];
         if sleeps {
             self.memory.write(DRIVER_SLEEPS, &[0; 4])?;
-            self.ring_doorbell()?;
+            self.write_doorbell()?;
         }
         Ok(sleeps)
     }

@@ -1,11 +1,12 @@
 //! Clients that change limits concurrently, each over a connection of its own, and record each
 //! change and its outcome. Between the changes they request `show` and `ping`.
 //!
-//! Each client has a target that no other client of the same user has. So the n-th line of the
-//! daemon's log with a user and a target belongs to the n-th logged change of one client. After the
-//! clients have ended, the program reads commands from standard input, one a line (`TARGET up
-//! 4mbit` or `TARGET clear`), sends each to a second daemon (`--second`), and prints its outcome. A
-//! test can thus repeat the changes of all clients in one order.
+//! Each client has a target that no other client of the same user has. So if only the log lines of
+//! one user and one target are counted, the n-th line belongs to the n-th logged change of one
+//! client. After the clients have ended, the program reads commands from standard input, one a line
+//! (`TARGET up 4mbit` or `TARGET clear`), sends each to a second daemon (`--second`), and prints
+//! its outcome. With these commands a test repeats the changes of all clients one after the other,
+//! in the order of the first daemon's log, and compares the outcomes.
 
 use std::io::BufRead;
 use std::os::fd::{AsFd, OwnedFd};

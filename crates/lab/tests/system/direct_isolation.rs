@@ -167,7 +167,7 @@ fn damage_memory(handle: &RogueHandle, stop: &AtomicBool) -> Result<u64> {
         let rogue = handle.attach()?;
         ensure!(rogue.file().set_len(0).is_err(), "the file can be cut");
         for number in 0..2_000_u32 {
-            rogue.ring_doorbell()?;
+            rogue.write_doorbell()?;
             if number % 100 == 0 {
                 rogue.overwrite_driver_memory(number.wrapping_mul(0x0101_0101))?;
             }
@@ -178,7 +178,7 @@ fn damage_memory(handle: &RogueHandle, stop: &AtomicBool) -> Result<u64> {
             "a page can be removed"
         );
         for _ in 0..2_000 {
-            rogue.ring_doorbell()?;
+            rogue.write_doorbell()?;
         }
         count += 1;
     }
@@ -350,7 +350,7 @@ fn measure_calls(
 fn needless_doorbells_wake_the_driver_rarely() {
     world::begin().expect("a clean machine");
     let (spent, run_time) =
-        measure_calls(Duration::from_secs(1), Rogue::ring_doorbell).expect("it can be measured");
+        measure_calls(Duration::from_secs(1), Rogue::write_doorbell).expect("it can be measured");
     println!("{spent:?} in {run_time:.1} s");
     // The driver reads the doorbell once in each period in which it listens to it.
     assert!(spent.unasked > 20, "{spent:?}");

@@ -1,7 +1,9 @@
-//! Repeats figures 5 and 6 of the paper VERT on real packets: how slices divide a link of 100
-//! Mbit/s, and how two senders without a slice share it. The senders and the driver are threads of
-//! this process, and a tap at the receiver measures. An experiment fails if the tap lost a packet,
-//! or if the driver counted another number of sent packets than arrived.
+//! Repeats figures 5 and 6 of the paper VERT on real packets. Figure 5 shows how slices divide a
+//! link of 100 Mbit/s. Figure 6 shows how two senders without a slice share the link, once through
+//! the driver and once through the kernel with HTB. With the driver, the senders and the driver are
+//! threads of this process; with HTB, the senders are processes. A tap at the receiver measures. An
+//! experiment fails if the tap lost a packet, or if the driver counted another number of sent
+//! packets than arrived.
 
 use std::time::Duration;
 
