@@ -1,6 +1,7 @@
 //! Identifies processes by a pidfd ([`open`]) or by pid and start time ([`exit_of`]), and finds the
-//! process that runs netnice. Opening fails with a [`CommandError`] if there is no such process, or
-//! if the number is that of a thread.
+//! shell or script that started the `netnice` command ([`invoking_process`]). Opening fails with a
+//! [`CommandError`] if there is no such process, if the number is that of a thread, or if the
+//! kernel refuses.
 
 use std::os::fd::OwnedFd;
 

@@ -12,7 +12,7 @@
 //! min R        guarantee, sending              channel mmax=SIZE,rmax=N/s,bmax=N,deadline=T
 //! min-down R   guarantee, receiving            weight 1..1000 (100)
 //! on IFACE     the link of the guarantees      priority 0..7 (4), 0 is first
-//! burst T      burst of the limits (5ms)       none clears a clause, for a rate 0 too
+//! burst T      burst of the limits (5ms)       none clears a clause; 0 also clears a rate
 //! ```
 //!
 //! The burst is what may pass at once after a silence, as time at the limit's rate. KIND is

@@ -109,7 +109,7 @@ impl Policer {
     }
 
     /// A check of packets (for a channel: of messages) against a contract. A limit applies to all
-    /// observed packets, because their direction is not visible from outside.
+    /// observed packets, because an [`Observation`] has no direction.
     ///
     /// # Errors
     /// [`NotCheckable`] unless the contract has exactly one of the clauses `up`, `down`, `both`,

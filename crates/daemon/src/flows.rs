@@ -41,7 +41,7 @@ mod driver_events;
 pub(crate) mod drivers;
 mod endpoint;
 pub(crate) mod flow_replies;
-mod link_state;
+mod link_promises;
 mod messages;
 pub(crate) mod network;
 mod open_flow;

@@ -16,8 +16,9 @@
 //! the driver lets frames gather ([`crate::event_loop`]), so that many frames share one iteration
 //! before any frame is dropped. A flow whose frame was dropped is suspended until it can pay for
 //! packets again (`shared::FlowBudget::admit` returns the time). If the flow has a port of its own,
-//! XDP drops its frames until then, before they reach the driver. The driver looks up each of all
-//! other frames: in the fallback mode, of groups, and of other protocols.
+//! XDP drops its frames until then, before they reach the driver. All other frames of suspended
+//! flows reach the driver, which looks up each of them before it drops it: the frames in the
+//! fallback mode, the frames of groups, and the frames of other protocols.
 //!
 //! All flows together may use as much as the flow with the largest budget: see `shared`.
 

@@ -620,7 +620,7 @@ impl ParentProcess {
         Ok(pid)
     }
 
-    /// Writes a line to the standard input of a child.
+    /// Writes a line to the standard input of the child with the pid `child`.
     pub fn write_line(&mut self, child: u32, line: &str) -> Result<()> {
         self.proc.write_line(&format!("tell {child} {line}"))
     }

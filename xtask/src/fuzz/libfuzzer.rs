@@ -72,10 +72,11 @@ struct Coverage {
     features: u64,
 }
 
-/// Runs every target, or those whose name contains the filter, for this time.
+/// Runs every target, or those whose name contains the filter, each for this time. Several run at
+/// the same time.
 ///
 /// # Errors
-/// If a target has a finding, or cannot be built or run.
+/// If no target's name contains the filter, or a target has a finding, or cannot be built or run.
 pub fn run(tree: &Tree, time: Duration, filter: Option<&str>) -> Result<()> {
     let mut targets = targets(tree)?;
     targets.retain(|one| filter.is_none_or(|filter| one.name.contains(filter)));

@@ -9,13 +9,14 @@
 //! | waiting | goes to its owner, and the held ones follow; the datagram is known | is held |
 //! | known | goes to the owner, unless it names another flow | goes to the owner |
 //!
-//! A datagram becomes unknown again [`LIFETIME`] (2 s) after its latest first fragment, and a
-//! waiting one after [`LIFETIME`]; its held fragments are then dropped. The last fragment ends
-//! neither time, since any sender can send a last fragment.
+//! A known datagram becomes unknown again [`LIFETIME`] (2 s) after its latest first fragment. A
+//! waiting datagram becomes unknown again [`LIFETIME`] after its earliest held fragment, and its
+//! held fragments are dropped. The last fragment of a datagram does not shorten these times, since
+//! any sender can send a last fragment.
 //!
 //! The demultiplexer does not reassemble: every fragment goes on as it came, and the flow's own
 //! stack reassembles. If all flows take fragments in order only, no fragment is held: a later
-//! fragment of an unknown datagram is unclaimed.
+//! fragment of an unknown datagram goes to the kernel.
 //!
 //! # Bounds
 //! Known datagrams are stored per owner, at most [`MAX_KNOWN_PER_OWNER`] (256); the oldest is

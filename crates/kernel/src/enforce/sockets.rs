@@ -2,11 +2,12 @@
 //!
 //! A process may have tens of thousands of sockets, and other requests wait while they are tagged.
 //! So a survey of the sockets of some processes ([`Survey`]) runs in steps. The first step runs at
-//! once, visits up to 512 descriptors ([`FIRST_STEP`]), and is enough for nearly all processes. The
-//! caller runs the other steps, of some milliseconds each, when it has time
-//! ([`Kernel::continue_survey`]). With [`MAX_SURVEYS`] (64) unfinished surveys, a new one runs
-//! completely at once. The result is an [`Adoption`]: how many sockets were tagged, and why others
-//! were not.
+//! once, visits up to 512 of their descriptors ([`FIRST_STEP`]), and is enough for nearly all
+//! processes. If some of the sockets listen, it also searches up to 8,192 descriptors of other
+//! processes, because a listening socket on which they accept too is not tagged. The caller runs
+//! the other steps, of some milliseconds each, when it has time ([`Kernel::continue_survey`]). With
+//! [`MAX_SURVEYS`] (64) unfinished surveys, a new one runs completely at once. The result is an
+//! [`Adoption`]: how many sockets were tagged, and why others were not.
 //!
 //! Two other kinds of survey tag only sockets without an owner: of a user's processes when the user
 //! becomes a target, and of all members when a new daemon starts.

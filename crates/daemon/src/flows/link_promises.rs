@@ -1,7 +1,8 @@
-//! Keeps the promises to flows on a link, and applies the division of the link between the driver
-//! of the direct path and the kernel's classes. [`Flows::admit`] admits or refuses a new or changed
-//! flow. [`Flows::settle`] degrades and restores flows when the link or its promises have changed.
-//! If the division changes, the side whose rate shrinks gets its new rate first.
+//! Grants and withdraws the promises to the flows of a link, and applies the division of the link
+//! between the driver of the direct path and the kernel's classes. [`Flows::admit`] admits or
+//! refuses a new or changed flow. [`Flows::settle`] degrades and restores flows when the link or
+//! its promises have changed. If the division changes, the side whose rate shrinks gets its new
+//! rate first.
 
 use netnice_api::direct::FlowNotification;
 use netnice_api::driver::DriverRequest;
