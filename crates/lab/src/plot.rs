@@ -360,6 +360,8 @@ impl Chart {
         }
         let mut row = 0.0;
         let mut before = f64::NEG_INFINITY;
+        // After all lines, so that the line of one moment does not cross the label of another.
+        let mut labels = String::new();
         for (x, word) in &self.moments {
             let at = f.px(*x);
             // A label that would overlap the one before goes one row lower.
@@ -368,16 +370,21 @@ impl Chart {
             let _ = write!(
                 out,
                 "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{:.1}\" y2=\"{:.1}\" stroke=\"{ink}\" \
-                 stroke-dasharray=\"2 3\"/><text x=\"{:.1}\" y=\"{:.1}\" font-weight=\"600\" \
-                 fill=\"{ink}\" {HALO}>{}</text>",
+                 stroke-dasharray=\"2 3\"/>",
                 f.top,
                 f.bottom,
+                ink = palette::INK
+            );
+            let _ = write!(
+                labels,
+                "<text x=\"{:.1}\" y=\"{:.1}\" font-weight=\"600\" fill=\"{ink}\" {HALO}>{}</text>",
                 at + 6.0,
                 f.top + 13.0 + 15.0 * row,
                 escape(word),
                 ink = palette::INK
             );
         }
+        out.push_str(&labels);
     }
 }
 
