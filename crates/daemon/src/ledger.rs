@@ -297,17 +297,17 @@ impl Ledger {
         // The id may be of a closed target: then there is no target around them.
         let known = |own: Option<u32>| own.filter(|own| self.slots.contains_key(own));
         let around = known(around);
-        let limits = |other: &u32| {
-            let held = self.by_id(*other);
-            !above.contains(other) && held.is_some_and(HeldTarget::has_privileged_claim)
-        };
+        let contains = self.with_around(slot);
         let moves = |held: &HeldTarget| match known(held.place.own) {
             own if own == around => true,
             None => true,
             Some(own) => {
                 let chain = self.ancestors_of(Some(own));
                 let is_inside = inside.contains(&own) || chain.contains(&id);
-                !is_inside && (privileged || !chain.iter().any(limits))
+                let limited = self.around(held.entry.id).any(|outer| {
+                    outer.has_privileged_claim() && !contains.contains(&outer.entry.id)
+                });
+                !is_inside && (privileged || !limited)
             }
         };
         let inner: Vec<TargetId> = self

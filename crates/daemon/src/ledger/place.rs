@@ -104,16 +104,23 @@ impl Ledger {
         slot: TargetId,
         place: &TargetPlace,
     ) -> BTreeSet<TargetId> {
-        let innermost = self.at_place(place).map(|held| held.entry.id);
-        let innermost_and_around = innermost.into_iter().flat_map(|innermost| {
-            let itself = self.get(innermost).into_iter();
-            itself.chain(self.around(innermost))
-        });
-        innermost_and_around
-            .chain(self.around(slot))
-            .filter(|held| held.has_privileged_claim())
-            .map(|held| held.entry.id)
-            .collect()
+        let innermost = self
+            .at_place(place)
+            .map(|held| self.with_around(held.entry.id));
+        let around = self.around(slot).map(|held| held.entry.id);
+        let all = innermost.unwrap_or_default().into_iter().chain(around);
+        all.filter(|slot| self.is_privileged(*slot)).collect()
+    }
+
+    /// The slot of a target and those of the targets around it.
+    pub(crate) fn with_around(&self, slot: TargetId) -> BTreeSet<TargetId> {
+        let around = self.around(slot).map(|held| held.entry.id);
+        around.chain([slot]).collect()
+    }
+
+    /// True if root, the group or the policy has a claim on the target.
+    pub(crate) fn is_privileged(&self, slot: TargetId) -> bool {
+        self.get(slot).is_some_and(HeldTarget::has_privileged_claim)
     }
 
     /// The place of a target after a process at another place has joined it: the facts that hold

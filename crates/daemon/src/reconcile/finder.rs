@@ -45,7 +45,7 @@ impl<'a, I: Inventory> Finder<'a, I> {
         only: bool,
         privileged: bool,
     ) -> Result<TargetId, RequestError> {
-        let inside = self.inside_process(process, only)?;
+        let inner = self.inner_targets(process, only)?;
         let place = self.place_of(process);
         let around = place.own;
         let slot = draft.ledger.open(NewTarget {
@@ -57,9 +57,11 @@ impl<'a, I: Inventory> Finder<'a, I> {
             place,
             inside: BTreeSet::new(),
         })?;
-        draft.ledger.put_inside(slot, &inside, around, privileged);
+        draft
+            .ledger
+            .put_inside(slot, &inner.inside, around, privileged);
         let id = draft.ledger.get(slot).map_or(0, |held| held.id);
-        let keep = kept(&draft.ledger, id, inside, privileged);
+        let keep = inner.kept(&draft.ledger, slot, privileged);
         draft.acts.push(adopt(id, process, only, keep));
         Ok(slot)
     }
@@ -105,15 +107,13 @@ impl<'a, I: Inventory> Finder<'a, I> {
         draft
             .ledger
             .set_body(slot, Body::Processes { roots, only }, place);
-        let mut keep = self.inside_process(process, only)?;
-        keep.remove(&id);
-        draft.ledger.put_inside(slot, &keep, around, privileged);
-        let contains: BTreeSet<TargetId> = draft
+        let mut inner = self.inner_targets(process, only)?;
+        inner.inside.remove(&id);
+        draft
             .ledger
-            .around(slot)
-            .map(|outer| outer.entry.id)
-            .collect();
-        let leaves = |outer: &&TargetId| **outer != slot && !contains.contains(outer);
+            .put_inside(slot, &inner.inside, around, privileged);
+        let contains = draft.ledger.with_around(slot);
+        let leaves = |outer: &&TargetId| !contains.contains(outer);
         if let Some(left) = must_stay.iter().find(leaves) {
             let left = before.get(*left);
             let left = left.map_or_else(String::new, |left| left.entry.target.to_string());
@@ -124,7 +124,7 @@ impl<'a, I: Inventory> Finder<'a, I> {
                 process.root.pid, held.entry.target
             )));
         }
-        let keep = kept(&draft.ledger, id, keep, privileged);
+        let keep = inner.kept(&draft.ledger, slot, privileged);
         draft.acts.push(adopt(id, process, only, keep));
         Ok(())
     }
@@ -136,39 +136,37 @@ impl<'a, I: Inventory> Finder<'a, I> {
         }
     }
 
-    /// The ids of the held targets whose members all descend from a process; none with `only`.
-    fn inside_process(
+    /// The held targets with members among the descendants of a process; none with `only`.
+    fn inner_targets(
         &mut self,
         process: &Process,
         only: bool,
-    ) -> Result<BTreeSet<u32>, RequestError> {
+    ) -> Result<InnerTargets, RequestError> {
         if only {
-            return Ok(BTreeSet::new());
+            return Ok(InnerTargets::default());
         }
         let family = self.machine.family(process.root.pid);
-        self.inside_family(&family, Some(process.root.pid))
+        self.inner_targets_of(&family, Some(process.root.pid))
     }
 
-    /// The ids of the held targets whose members are all in `family`, a set of process ids, except
-    /// targets that contain `newcomer`. `newcomer` is the process from which the family descends,
-    /// if it descends from one.
-    fn inside_family(
+    /// The held targets with members in `family`, a set of process ids, except targets that contain
+    /// `newcomer`. `newcomer` is the process from which the family descends, if it descends from
+    /// one.
+    fn inner_targets_of(
         &mut self,
         family: &BTreeSet<u32>,
         newcomer: Option<u32>,
-    ) -> Result<BTreeSet<u32>, RequestError> {
-        // A nested target has a member in the family. If all of the family belong to the
-        // surrounding target or to none, no target is nested.
+    ) -> Result<InnerTargets, RequestError> {
         let around = newcomer.map_or(0, |pid| self.machine.membership(pid).0);
-        let mixed = family.iter().any(|pid| {
-            let (own, _) = self.machine.membership(*pid);
-            own != around && own != 0
-        });
-        if !mixed {
-            return Ok(BTreeSet::new());
+        let own = family.iter().map(|pid| self.machine.membership(*pid).0);
+        let all: BTreeSet<u32> = own.filter(|own| *own != around && *own != 0).collect();
+        // If all of the family belong to the surrounding target or to none, no target is nested.
+        if all.is_empty() {
+            return Ok(InnerTargets::default());
         }
         let members = self.machine.members()?;
-        Ok(ancestry::inside(self.ledger, &members, family, newcomer))
+        let inside = ancestry::inside(self.ledger, &members, family, newcomer);
+        Ok(InnerTargets { all, inside })
     }
 
     /// The slot of a target that is not a process and exists on the machine. If no held target has
@@ -230,7 +228,7 @@ impl<'a, I: Inventory> Finder<'a, I> {
         let inside = match body {
             Body::App(Some(key)) => {
                 let family = self.machine.running(key);
-                self.inside_family(&family, None)?
+                self.inner_targets_of(&family, None)?.inside
             }
             _ => BTreeSet::new(),
         };
@@ -343,21 +341,37 @@ pub(crate) fn consists_of(body: &Body, target: &Target) -> Option<Found> {
     }
 }
 
-/// The targets whose members stay in them when the target `id` takes in a process with its
-/// descendants: those that nest inside it, and, unless the request is privileged, those that root
-/// or the group limits and that do not contain it.
-fn kept(ledger: &Ledger, id: u32, inside: BTreeSet<u32>, privileged: bool) -> BTreeSet<u32> {
-    let mut keep = inside;
-    if !privileged {
-        let around = ledger.ancestors_of(Some(id));
-        let limited = ledger.held().filter(|held| {
-            matches!(held.body, Body::Processes { .. })
-                && held.has_privileged_claim()
-                && !around.contains(&held.id)
-        });
-        keep.extend(limited.map(|held| held.id));
+/// The held targets with members in a family of processes, without those around the family. Ids.
+#[derive(Default)]
+struct InnerTargets {
+    /// All of them.
+    all: BTreeSet<u32>,
+    /// Those that nest inside a target of the family.
+    inside: BTreeSet<u32>,
+}
+
+impl InnerTargets {
+    /// The targets whose members stay in them when the target at `slot` takes in the family: those
+    /// that nest inside it, and, unless the request is privileged, those whose members would leave
+    /// a target that root or the group limits.
+    fn kept(self, ledger: &Ledger, slot: TargetId, privileged: bool) -> BTreeSet<u32> {
+        let mut keep = self.inside;
+        if !privileged && !self.all.is_empty() {
+            let contains = ledger.with_around(slot);
+            let leaves_limit = |id: &u32| {
+                let around = ledger
+                    .by_id(*id)
+                    .map(|held| ledger.with_around(held.entry.id));
+                let mut left = around
+                    .iter()
+                    .flatten()
+                    .filter(|one| !contains.contains(one));
+                left.any(|outer| ledger.is_privileged(*outer))
+            };
+            keep.extend(self.all.into_iter().filter(leaves_limit));
+        }
+        keep
     }
-    keep
 }
 
 fn adopt(id: u32, process: &Process, only: bool, keep: BTreeSet<u32>) -> Act {

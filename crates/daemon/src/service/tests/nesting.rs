@@ -355,6 +355,19 @@ fn a_user_cannot_take_a_process_out_of_roots_limit_by_limiting_its_parent() {
         assert_eq!(fixture.own(pid).as_deref(), Some("name:n"), "{pid}");
     }
     assert_eq!(fixture.own(10).as_deref(), Some("pid:10"));
+    // Nor out of a target of the user's inside of root's.
+    ok(fixture.clear_as(&ANN, "pid:10"));
+    fixture.machine().fork(11, 13);
+    fixture.machine().fork(20, 21);
+    ok(fixture.run_named(&ANN, "in", 13, "up 3mbit"));
+    ok(fixture.run_named(&ANN, "in", 21, ""));
+    assert_eq!(fixture.parent("name:in").as_deref(), Some("name:n"));
+    ok(fixture.set_as(&ANN, "pid:10", "up 90mbit"));
+    assert_eq!(fixture.own(13).as_deref(), Some("name:in"));
+    assert_eq!(fixture.parent("name:in").as_deref(), Some("name:n"));
+    fixture.machine().exit(13);
+    fixture.machine().exit(21);
+    fixture.advance(1);
     // Root may.
     ok(fixture.set("pid:10", "up 2mbit"));
     ok(fixture.clear("pid:10"));
