@@ -76,10 +76,22 @@ pub(crate) fn start(dir: &RuntimeDir) -> Result<(), StartError> {
     })
 }
 
-/// Runs the middle process: leaves the terminal, starts the daemon, and returns once it serves.
+/// Runs the middle process: leaves the terminal, starts the daemon, and returns once it serves. A
+/// daemon that is ending can hold the folder for a moment and does not serve, so the start is
+/// repeated for [`OTHER_END`].
 pub(crate) fn start_detached(dir: &RuntimeDir) -> Result<(), StartError> {
     // Fails only for the leader of a process group, which is in a group of its own already.
     let _ = rustix::process::setsid();
+    let until = Instant::now() + OTHER_END;
+    loop {
+        match start_once(dir) {
+            Err(StartError::Ended(text)) if text.contains(OTHER) && Instant::now() < until => {}
+            done => return done,
+        }
+    }
+}
+
+fn start_once(dir: &RuntimeDir) -> Result<(), StartError> {
     let mut stderr = unnamed_file()?;
     let mut daemon = Command::new(daemon_beside(&std::env::current_exe()?))
         .arg("--runtime-dir")
@@ -164,6 +176,12 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Longest time until another daemon serves, after the started one ended because of it.
 const OTHER_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Longest time in which another daemon that holds the folder and does not serve must end.
+const OTHER_END: Duration = Duration::from_secs(5);
+
+/// What the error of a daemon contains if another one holds the folder.
+const OTHER: &str = "another netniced";
 
 /// Time between two attempts to connect.
 const RETRY_AFTER: Duration = Duration::from_millis(10);

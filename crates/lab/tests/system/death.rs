@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use netnice_lab::experiment::bench::{R4M, Rate, pause};
-use netnice_lab::process::EVENT_TIMEOUT;
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::stats;
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
@@ -111,5 +111,27 @@ fn a_daemon_killed_between_two_commands_keeps_all_answered_changes() {
     assert!(
         becomes_true(|| bed.target(&name).is_null()),
         "{name} is held though it has ended"
+    );
+}
+
+#[test]
+fn a_command_waits_for_a_daemon_that_is_ending() {
+    let mut bed = TestBed::new().expect("a test bed");
+    let program = bed.sleeper();
+    bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
+    bed.netnice.kill_daemon();
+    // Its folder stays locked for a while, as by a daemon whose end takes time.
+    let lock = bed.netnice.runtime().join("lock");
+    let mut holder = std::process::Command::new("flock");
+    holder
+        .arg(&lock)
+        .args(["sh", "-c", "echo locked; exec sleep 1.5"]);
+    let mut holder = Proc::start(holder).expect("a holder");
+    assert_eq!(holder.next_line(EVENT_TIMEOUT).expect("a line"), "locked");
+    let shown = bed.netnice.run_line("show").expect("it runs");
+    assert_eq!(shown.status, 0, "{shown:?}");
+    assert_eq!(
+        bed.effective_up(&format!("pid:{}", program.pid())),
+        4_000_000
     );
 }
