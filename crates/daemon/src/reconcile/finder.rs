@@ -88,14 +88,14 @@ impl<'a, I: Inventory> Finder<'a, I> {
         let Body::Processes { roots, .. } = &held.body else {
             return Ok(());
         };
-        let before = draft.ledger.clone();
         let mut roots = roots.clone();
         let place = self.place_of(process);
         let around = place.own;
-        let must_stay = match privileged {
-            true => BTreeSet::new(),
-            false => draft.ledger.privileged_around(slot, &place),
-        };
+        // For a user's request: the ledger to return to, and the targets that must contain both.
+        let before = (!privileged).then(|| {
+            let must_contain = draft.ledger.privileged_around(slot, &place);
+            (draft.ledger.clone(), must_contain)
+        });
         let place = match roots.is_empty() {
             true => place,
             false if roots.contains(&process.root) => held.place.clone(),
@@ -114,7 +114,9 @@ impl<'a, I: Inventory> Finder<'a, I> {
             .put_inside(slot, &inner.inside, around, privileged);
         let contains = draft.ledger.with_around(slot);
         let leaves = |outer: &&TargetId| !contains.contains(outer);
-        if let Some(left) = must_stay.iter().find(leaves) {
+        if let Some((before, must_contain)) = before
+            && let Some(left) = must_contain.iter().find(leaves)
+        {
             let left = before.get(*left);
             let left = left.map_or_else(String::new, |left| left.entry.target.to_string());
             draft.ledger = before;

@@ -168,14 +168,8 @@ impl<H: Host> View<'_, H> {
             attached.join(", ")
         );
         page.row("found by", &text);
-        let classes = self.machine.target_classes(held.id);
-        let is_same =
-            |a: &TargetClass, b: &TargetClass| (&a.device, &a.class) == (&b.device, &b.class);
-        for (at, place) in classes.iter().enumerate() {
-            // The class of a limit on both directions together has an entry for each direction.
-            if !classes[..at].iter().any(|before| is_same(before, place)) {
-                page.row("passes", &class_row(place, contract.both().is_some()));
-            }
+        for place in self.machine.target_classes(held.id) {
+            page.row("passes", &class_row(&place));
         }
         page.row(
             "queues",
@@ -301,13 +295,12 @@ fn format_contract(contract: &Contract) -> String {
     }
 }
 
-/// The text about one class that delays packets of a target. `both`: the target's limit applies to
-/// both directions together.
-fn class_row(place: &TargetClass, both: bool) -> String {
-    let what = match (place.down, both && place.link.is_none()) {
-        (_, true) => "what is sent and received",
-        (false, false) => "what is sent",
-        (true, false) => "what is received",
+/// The text about one class that delays packets of a target.
+fn class_row(place: &TargetClass) -> String {
+    let what = match place.direction {
+        None => "what is sent and received",
+        Some(Direction::Up) => "what is sent",
+        Some(Direction::Down) => "what is received",
     };
     let whose = match place.own {
         true => "",

@@ -141,7 +141,9 @@ impl Kernel {
                     true => None,
                     false => process::parent(pid).and_then(|parent| kept.get(&parent).copied()),
                 };
-                inherited.map(|inherited| kept.insert(pid, inherited));
+                if let Some(inherited) = inherited {
+                    kept.insert(pid, inherited);
+                }
                 let target = inherited.unwrap_or(target);
                 let mut new = old;
                 match which {

@@ -1,6 +1,7 @@
 //! Lists the classes that queue the packets of a target, with their interfaces and highest rates
 //! ([`Kernel::target_classes`]), for `netnice explain`.
 
+use netnice_core::contract::Direction;
 use netnice_core::units::Rate;
 
 use super::{Kernel, stages};
@@ -14,9 +15,8 @@ use crate::{
 pub struct TargetClass {
     /// The managed link of the class; `None` for the cap stage.
     pub link: Option<String>,
-    /// True in the entry for received packets; false in that for sent packets. The class of a limit
-    /// on both directions together has both entries.
-    pub down: bool,
+    /// The direction of the packets; `None` for a limit on both directions together.
+    pub direction: Option<Direction>,
     /// The name of the interface that has the class; for a receive stage, `the receive stage of
     /// LINK`.
     pub device: String,
@@ -24,10 +24,12 @@ pub struct TargetClass {
     pub class: String,
     /// The highest rate of the class; `None` if it is outside the range of [`Rate`].
     pub max_rate: Option<Rate>,
-    /// True if the class is the target's own; false if it is that of a target around it, and in the
-    /// entry for received packets of a limit on both directions together.
+    /// True if the class is the target's own; false if it is that of a target around it.
     pub own: bool,
 }
+
+/// The directions in the order of the plan's leaves.
+const DIRECTIONS: [Direction; 2] = [Direction::Up, Direction::Down];
 
 impl Kernel {
     /// The classes that queue packets of the target with this number: at most one for each
@@ -36,11 +38,16 @@ impl Kernel {
     pub fn target_classes(&self, id: u32) -> Vec<TargetClass> {
         let mut found = Vec::new();
         if let Some(leaves) = self.installed.leaves.get(&id) {
-            for dir in 0..2 {
+            // One class limits both directions together.
+            let together = leaves.cap[0] == leaves.cap[1];
+            for (dir, direction) in DIRECTIONS.into_iter().enumerate() {
+                if together && dir == 1 {
+                    break;
+                }
                 let class = parent_class(&self.installed.cap, leaves.cap[dir], stages::CAP_MAJOR);
                 found.extend(class.map(|(class, max_rate)| TargetClass {
                     link: None,
-                    down: dir == 1,
+                    direction: (!together).then_some(direction),
                     device: stages::CAP_NEAR.to_owned(),
                     class,
                     max_rate,
@@ -65,7 +72,7 @@ impl Kernel {
                 let class = parent_class(tree, leaves[dir], major);
                 found.extend(class.map(|(class, max_rate)| TargetClass {
                     link: Some(name.clone()),
-                    down: dir == 1,
+                    direction: Some(DIRECTIONS[dir]),
                     device: match dir {
                         0 => name.clone(),
                         _ => format!("the receive stage of {name}"),

@@ -32,9 +32,9 @@ const RUNS: u32 = 3;
 
 /// Checks that each program gets its slices, in all runs together: at most 3 % more, and one slice
 /// more for each window, which can begin or end within one. A busy or emulated machine takes the
-/// processor from the driver, and the slices of that time are lost for all: so the programs get a
-/// quarter of their slices at least, and each gets at least half of what they get on average. The
-/// experiment `vert-fig5a` judges exact slices.
+/// processor from the driver, and the slices of that time are lost for all: so the programs get
+/// half of their slices on average, and each gets at least half of that average. The experiment
+/// `vert-fig5a` judges exact slices.
 fn check_slices(mode: Mode) -> Result<()> {
     let mut sent = [0.0; SLICES.len()];
     for run in 1..=RUNS {
@@ -54,7 +54,7 @@ fn check_slices(mode: Mode) -> Result<()> {
         }
         let mean = parts.iter().sum::<f64>() / parts.len() as f64;
         let has_enough = |part: &f64| *part >= 0.5 * mean;
-        if mean >= 0.25 && parts.iter().all(has_enough) {
+        if mean >= 0.5 && parts.iter().all(has_enough) {
             return Ok(());
         }
         ensure!(run < RUNS, "{mode:?}: parts of the slices: {parts:?}");

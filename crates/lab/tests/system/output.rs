@@ -1,6 +1,7 @@
 //! Tests the output of `show` for people and programs, of `explain`, `doctor` and `log`, dry runs
 //! of changes, and many targets.
 
+use crate::users::{ANN, process_of};
 use netnice_lab::experiment::bench::pause;
 use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::testbed::{TestBed, becomes_true};
@@ -397,4 +398,32 @@ fn two_hundred_targets_are_set_one_by_one() {
     drop(sleepers);
     let empty = || bed.shown()["targets"] == json!([]);
     assert!(becomes_true(empty), "targets outlive their processes");
+}
+
+#[test]
+fn explain_has_one_row_for_each_class_that_packets_pass() {
+    let bed = TestBed::new().expect("a test bed");
+    let process = process_of(&bed, ANN);
+    let (user, pid) = (format!("user:{ANN}"), format!("pid:{}", process.pid()));
+    // The directions of the rows, and whether the class is of a target around it.
+    let rows = |target: &str| -> Vec<(String, bool)> {
+        let page = bed.run_ok(&format!("explain {target}")).stdout;
+        let words: Vec<&str> = page.split_whitespace().collect();
+        let page = words.join(" ");
+        let row = |row: &str| {
+            let what = row.split(" class ").next().unwrap_or_default();
+            let (row, _) = row.split_once(')').unwrap_or((row, ""));
+            (what.to_owned(), row.contains("of a target around it"))
+        };
+        page.split("passes ").skip(1).map(row).collect()
+    };
+    let row = |what: &str, of_outer| (what.to_owned(), of_outer);
+    bed.run_ok(&format!("set {user} --up 8mbit"));
+    bed.run_ok(&format!("set {pid} --down 4mbit"));
+    let expected = [row("what is sent:", true), row("what is received:", false)];
+    assert_eq!(rows(&pid), expected);
+    let sleeper = bed.sleeper();
+    let together = format!("pid:{}", sleeper.pid());
+    bed.run_ok(&format!("set {together} --both 8mbit"));
+    assert_eq!(rows(&together), [row("what is sent and received:", false)]);
 }

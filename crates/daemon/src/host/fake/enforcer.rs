@@ -232,18 +232,15 @@ impl Enforcer for FakeMachine {
     fn target_classes(&self, id: u32) -> Vec<TargetClass> {
         let targets = self.in_force.desired.targets.iter();
         let mine = targets.filter(|target| target.id == id);
-        // As for a limit on both directions together.
-        let entries = mine.flat_map(|target| [(target, false), (target, true)]);
-        entries
-            .map(|(target, down)| TargetClass {
-                link: None,
-                down,
-                device: "nn0".to_owned(),
-                class: format!("4e00:{:x}", target.slot * 8),
-                max_rate: None,
-                own: !down,
-            })
-            .collect()
+        mine.map(|target| TargetClass {
+            link: None,
+            direction: None,
+            device: "nn0".to_owned(),
+            class: format!("4e00:{:x}", target.slot * 8),
+            max_rate: None,
+            own: true,
+        })
+        .collect()
     }
 
     fn probe(&mut self) -> Vec<Finding> {
