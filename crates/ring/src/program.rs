@@ -599,6 +599,8 @@ impl ProgramRings {
         };
         match rings.forward.has_room(1 + pairs.len() as u32) {
             Ok(true) => {}
+            // The indices of a closed flow are cleared, which can look like a full ring.
+            Ok(false) if !self.is_open() => return Err(FlowError::Closed.into()),
             Ok(false) => return Err(RecordError::Full),
             Err(violation) => return Err(self.flow_error(violation).into()),
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::layout::Ring;
-use crate::program::FlowError;
+use crate::program::{FlowError, RecordError};
 use crate::record::Status;
 use crate::scenario::{SMALL, piece};
 use crate::violation::Rule;
@@ -325,6 +325,30 @@ fn a_hole_in_the_memory_file_affects_only_the_flows_of_its_program() {
     there.submit(&[piece(chunk, 0, 8)], false).unwrap();
     there.publish();
     assert!(matches!(here.take(), Ok(Taken::Record(_))));
+}
+
+#[test]
+fn a_closed_flow_is_not_mistaken_for_a_full_ring() {
+    let mut memory = ProgramMemory::create(BUDGET).unwrap();
+    let program = attach(&memory);
+    let many = Shape {
+        chunks: 32,
+        ..SMALL
+    };
+    let flow = memory.open(many).unwrap();
+    let mut program_flow = program.flow(flow.location()).unwrap();
+    let mut prime = || {
+        let chunk = program_flow.chunk().expect("more chunks than entries");
+        program_flow.prime(&[piece(chunk, 0, 8)])
+    };
+    let full = (0..32).find_map(|_| prime().err());
+    assert!(matches!(full, Some(RecordError::Full)), "{full:?}");
+    memory.close(flow);
+    let closed = prime();
+    assert!(
+        matches!(closed, Err(RecordError::Flow(FlowError::Closed))),
+        "{closed:?}"
+    );
 }
 
 #[test]
