@@ -138,14 +138,16 @@ fn check_limited(connection: Connection) {
         )
     };
     pause(0.5);
-    let (from, before) = sent(&bed);
-    bed.await_limited(
-        || bed.sent_rate(0.0, 1.5).expect("a rate"),
-        R4M,
-        "what it sends",
-    );
-    let (to, after) = sent(&bed);
-    let counted = (after - before) as f64 * 8e9 / (to - from) as f64;
+    // What is counted is judged over the same seconds as what arrived.
+    let mut counted = 0.0;
+    let measure = || {
+        let (from, before) = sent(&bed);
+        let arrived = bed.sent_rate(0.0, 1.5).expect("a rate");
+        let (to, after) = sent(&bed);
+        counted = (after - before) as f64 * 8e9 / (to - from) as f64;
+        arrived
+    };
+    bed.await_limited(measure, R4M, "what it sends");
     bed.assert_limited(counted, R4M, "what is counted, once");
     let _receives = container.run(&network, &Tcp::connect(down, 3).sink());
     bed.await_limited(|| received_rate(&network, 1.5), R8M, "what it receives");

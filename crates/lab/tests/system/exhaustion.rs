@@ -105,6 +105,7 @@ fn without_lockable_memory_limits_hold_and_flows_open() {
 struct MemoryGroup {
     folder: PathBuf,
     limit: PathBuf,
+    usage: PathBuf,
     /// The limit's text for no limit.
     all: &'static str,
 }
@@ -120,29 +121,47 @@ impl MemoryGroup {
             let there = fs::read_to_string(root.join("cgroup.controllers"));
             there.is_ok_and(|there| there.split(' ').any(|one| one.trim() == "memory"))
         });
-        let (root, limit, all) = match second {
+        let (root, limit, usage, all) = match second {
             Some(root) => {
                 fs::write(root.join("cgroup.subtree_control"), "+memory").ok()?;
-                (root, "memory.max", "max")
+                (root, "memory.max", "memory.current", "max")
             }
             None => (
                 Path::new("/sys/fs/cgroup/memory"),
                 "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
                 "-1",
             ),
         };
         let folder = root.join(name);
         fs::create_dir(&folder).ok()?;
-        let limit = folder.join(limit);
-        limit.exists().then_some(MemoryGroup { folder, limit, all })
+        let (limit, usage) = (folder.join(limit), folder.join(usage));
+        let exists = limit.exists();
+        exists.then_some(MemoryGroup {
+            folder,
+            limit,
+            usage,
+            all,
+        })
     }
 
     fn add_process(&self, pid: u32) {
         fs::write(self.folder.join("cgroup.procs"), pid.to_string()).expect("it is taken in");
     }
 
-    fn allow(&self, bytes: &str) {
-        fs::write(&self.limit, bytes).expect("a limit");
+    /// Limits the group to so many bytes more than it uses now.
+    fn limit_to_spare(&self, spare: u64) {
+        // The first cgroup version refuses a limit below the usage, which may grow meanwhile.
+        let is_set = becomes_true(|| {
+            let used = fs::read_to_string(&self.usage).expect("a usage");
+            let used: u64 = used.trim().parse().expect("a number");
+            fs::write(&self.limit, (used + spare).max(4096).to_string()).is_ok()
+        });
+        assert!(is_set, "no limit could be set");
+    }
+
+    fn remove_limit(&self) {
+        fs::write(&self.limit, self.all).expect("no limit");
     }
 }
 
@@ -180,12 +199,12 @@ fn without_free_memory_a_change_is_made_or_refused_and_limits_stay() {
         group.add_process(pid);
         // Memory that the daemon already has is charged to its earlier cgroup; new memory is
         // charged here.
-        group.allow(&spare.max(4096).to_string());
+        group.limit_to_spare(spare);
         let line = set(k);
         let words: Vec<&str> = line.split(' ').collect();
         let answer = bed.netnice.run(&words).expect("an answer");
         println!("{spare} bytes to spare: {answer:?}");
-        group.allow(group.all);
+        group.remove_limit();
         // A process that the kernel kills for want of memory closes its connections before it ends.
         let killed =
             answer.stderr.contains("closed the connection") || !bed.netnice.daemon_is_running();

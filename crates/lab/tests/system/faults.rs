@@ -133,7 +133,9 @@ impl PendingRequest {
         PendingRequest { thread }
     }
 
-    /// Sends a request to a starting daemon as soon as it listens; gives up when `over` is set.
+    /// Sends a request to a starting daemon as soon as it listens. If the front process ends
+    /// before the answer, the daemon starts another one, and the request is sent again. Gives up
+    /// when `over` is set.
     fn send_to_starting_daemon(
         netnice: &Netnice,
         request: Request,
@@ -142,8 +144,10 @@ impl PendingRequest {
         let (dir, over) = (dir(netnice), over.clone());
         let thread = std::thread::spawn(move || {
             loop {
-                match Client::connect(&dir) {
-                    Ok(mut client) => break client.call(&request, None),
+                let called =
+                    Client::connect(&dir).and_then(|mut client| client.call(&request, None));
+                match called {
+                    Ok(response) => break Ok(response),
                     Err(error) if over.load(Ordering::Relaxed) => break Err(error),
                     Err(_) => std::thread::sleep(Duration::from_millis(2)),
                 }
