@@ -68,7 +68,7 @@ impl LockedFolder {
             folder: folder.to_owned(),
             source,
         };
-        let made = !folder.exists();
+        let made = !folder.try_exists().map_err(unusable)?;
         if made {
             fs::create_dir_all(folder).map_err(unusable)?;
             fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).map_err(unusable)?;

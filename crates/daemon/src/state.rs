@@ -191,12 +191,14 @@ impl Store {
     }
 
     /// Renames a damaged file to `state.json.damaged-N`, so that a person can inspect it. Returns
-    /// the new path.
+    /// the new path. At most [`MAX_DAMAGED`] are kept; one more replaces the last.
     pub(crate) fn rename_damaged(&self) -> Result<PathBuf, StateError> {
-        let aside = (1..)
-            .map(|n| self.path.with_extension(format!("json.damaged-{n}")))
-            .find(|aside| !aside.exists())
-            .unwrap_or_else(|| self.path.with_extension("json.damaged"));
+        let named = |n| self.path.with_extension(format!("json.damaged-{n}"));
+        // A path that cannot be looked at is not free.
+        let aside = (1..MAX_DAMAGED)
+            .map(named)
+            .find(|aside| aside.try_exists().is_ok_and(|exists| !exists))
+            .unwrap_or_else(|| named(MAX_DAMAGED));
         fs::rename(&self.path, &aside).map_err(|error| self.io("write", error))?;
         Ok(aside)
     }
@@ -230,6 +232,8 @@ fn checksum(version: u32, state: &str) -> String {
 /// The version of the file format.
 const VERSION: u32 = 1;
 const FILE: &str = "state.json";
+/// Largest number of damaged files that are kept.
+const MAX_DAMAGED: u32 = 100;
 
 #[cfg(test)]
 mod tests;

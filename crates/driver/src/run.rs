@@ -259,7 +259,7 @@ fn raise_limits() {
 /// Makes the folder of the drivers in a runtime folder; see [`confine::folder`].
 fn folder(runtime: &RuntimeDir) -> Result<PathBuf, RunError> {
     let path = runtime.path();
-    if !path.exists() {
+    if !path.try_exists().map_err(unusable(path))? {
         let created = fs::create_dir_all(path)
             .and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o755)));
         created.map_err(unusable(path))?;

@@ -559,7 +559,9 @@ fn remove_filters(folder: &Path, netlink: &mut NetlinkClient, index: u32, name: 
         }
     }
     let made = made_clsact(folder, index);
-    if made.exists() && tc::has_no_filters(netlink, index).unwrap_or(false) {
+    if retry::with_retries(|| made.try_exists()).unwrap_or(false)
+        && tc::has_no_filters(netlink, index).unwrap_or(false)
+    {
         let _ = tc::remove_clsact(netlink, index);
         retry::remove_file(made);
     }

@@ -13,6 +13,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::retry::with_retries;
+
 /// Grace periods are short while this value lives.
 #[derive(Debug)]
 pub(crate) struct ShortGracePeriods(Setting);
@@ -67,7 +69,9 @@ impl Setting {
     }
 
     fn restore_after_crash(self) {
-        if self.marker.exists() {
+        // A look that failed counts as "yes": a setting left at 1 costs the whole machine, one set
+        // to 0 only the next batch of another program.
+        if with_retries(|| self.marker.try_exists()).unwrap_or(true) {
             drop(ShortGracePeriods(self));
         }
     }

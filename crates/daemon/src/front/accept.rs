@@ -40,6 +40,8 @@ pub(super) struct Users {
     limits: Arc<SharedLimits>,
     daemon: Arc<DaemonPipe>,
     next: u32,
+    /// Sockets of users for whom no thread could be started; see [`Users::drop_socket`].
+    unclosed: Vec<(Option<u32>, OwnedFd)>,
     /// True if the kernel refuses descriptors that clients send.
     refuses_descriptors: bool,
 }
@@ -73,6 +75,7 @@ impl Users {
             }),
             daemon: Arc::new(daemon),
             next: 1,
+            unclosed: Vec::new(),
             refuses_descriptors,
         }
     }
@@ -99,12 +102,18 @@ impl Users {
     fn admit(&mut self, socket: OwnedFd) {
         let peer = match peer::of(socket.as_fd()) {
             Ok(peer) => peer,
-            Err(error) => return tracing::warn!(%error, "cannot read the credentials of a client"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot read the credentials of a client");
+                return self.drop_socket(socket, None);
+            }
         };
         let uid = peer.uid;
         let inbox = match self.inbox(uid) {
             Ok(inbox) => inbox,
-            Err(error) => return tracing::warn!(%error, uid, "cannot start the thread of a user"),
+            Err(error) => {
+                tracing::warn!(%error, uid, "cannot start the thread of a user");
+                return self.drop_socket(socket, Some(uid));
+            }
         };
         // The user's own thread closes idle connections. If it is behind or stuck, further
         // connections are refused here.
@@ -145,7 +154,15 @@ impl Users {
                 inbox.counted.fetch_add(1, Ordering::Relaxed);
                 drop(inbox.push(message));
             }
-            Err(error) => tracing::warn!(%error, uid, "cannot start the thread of a user"),
+            Err(error) => {
+                tracing::warn!(%error, uid, "cannot start the thread of a user");
+                if uid != 0 {
+                    self.limits.counted.fetch_sub(1, Ordering::Relaxed);
+                }
+                if let InboxMessage::Connected { socket, .. } = message {
+                    self.drop_socket(socket, Some(uid));
+                }
+            }
         }
     }
 
@@ -160,8 +177,32 @@ impl Users {
         let user = User::new(uid, inbox.clone(), limits, self.daemon.clone())?;
         let thread = thread::Builder::new().name(format!("user {uid}"));
         thread.stack_size(STACK).spawn(move || user.run())?;
+        let (own, others) = std::mem::take(&mut self.unclosed)
+            .into_iter()
+            .partition(|(user, _)| *user == Some(uid));
+        self.unclosed = others;
+        let own: Vec<(Option<u32>, OwnedFd)> = own;
+        for (_, socket) in own {
+            let _ = inbox.push(InboxMessage::Close(socket));
+        }
         self.users.insert(uid, inbox.clone());
         Ok(inbox)
+    }
+
+    /// Closes a socket for which there is no thread. If a descriptor may be queued in it, the close
+    /// could block, so it waits for the next thread of its user (`None`: the user is unknown).
+    fn drop_socket(&mut self, socket: OwnedFd, uid: Option<u32>) {
+        if self.refuses_descriptors || shut_down_empty(&socket) {
+            return;
+        }
+        if self.unclosed.len() >= MAX_STUCK {
+            tracing::error!(
+                "{MAX_STUCK} connections cannot be closed, because no thread can be started: the \
+                 front ends, and all connections with it"
+            );
+            std::process::exit(1);
+        }
+        self.unclosed.push((uid, socket));
     }
 
     /// Makes a user's thread close an idle connection: the thread of the user with the most
@@ -182,13 +223,7 @@ impl Users {
             // A new socket has room; the send fails if the client has closed it.
             let _ = fds::send(socket.as_fd(), &frame, &[]);
         }
-        let empty = || {
-            // After the shutdown no byte can be queued, and without a queued byte there is no
-            // queued descriptor.
-            rustix::net::shutdown(&socket, Shutdown::Both).is_ok()
-                && rustix::io::ioctl_fionread(&socket) == Ok(0)
-        };
-        if self.refuses_descriptors || empty() {
+        if self.refuses_descriptors || shut_down_empty(&socket) {
             return;
         }
         if inbox.waiting() > MAX_STUCK {
@@ -228,6 +263,13 @@ impl Users {
             thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+/// Shuts a socket down. True if no descriptor is queued in it: after the shutdown no byte can be
+/// queued, and without a queued byte there is no queued descriptor.
+fn shut_down_empty(socket: &OwnedFd) -> bool {
+    rustix::net::shutdown(socket, Shutdown::Both).is_ok()
+        && rustix::io::ioctl_fionread(socket) == Ok(0)
 }
 
 fn stuck_refusal(uid: u32, counted: usize, most: usize) -> Response {

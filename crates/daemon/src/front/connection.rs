@@ -37,8 +37,9 @@ pub(super) struct Connection {
     read_by: Option<Instant>,
     /// Deadline for the client to take the first of `queued`.
     write_by: Option<Instant>,
-    /// The user's counter at the last change of idleness: the smallest value is idle for longest.
-    pub idle_since: u64,
+    /// The user's counter when it was opened or got its last message from the daemon: of the idle
+    /// ones, the one with the smallest value is idle for longest.
+    pub last_activity: u64,
     /// True if it counts against the user's limit.
     pub is_counted: bool,
     /// True if the client hung up while its request waits; the connection is closed when the daemon
@@ -86,7 +87,7 @@ impl Connection {
             queued: VecDeque::new(),
             read_by: None,
             write_by: None,
-            idle_since: 0,
+            last_activity: 0,
             is_counted: true,
             hung_up: false,
         }

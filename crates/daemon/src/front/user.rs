@@ -12,7 +12,7 @@
 //! connections. The thread runs as long as its user has connections, and for [`LINGER`] (5 s) after
 //! that.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -38,6 +38,8 @@ pub(super) struct User {
     daemon: Arc<DaemonPipe>,
     epoll: OwnedFd,
     connections: HashMap<u64, Connection>,
+    /// Those that count against the limit, by their `last_activity`.
+    counted: BTreeMap<u64, u64>,
     due: BTreeSet<(Instant, u64)>,
     activity: u64,
     /// Number of requests that the daemon has.
@@ -68,6 +70,7 @@ impl User {
             daemon,
             epoll,
             connections: HashMap::new(),
+            counted: BTreeMap::new(),
             due: BTreeSet::new(),
             activity: 0,
             at_daemon: 0,
@@ -165,14 +168,7 @@ impl User {
 
     fn connect(&mut self, number: u64, socket: OwnedFd, groups: Vec<u32>, now: Instant) {
         let mut connection = Connection::new(socket, groups);
-        self.activity += 1;
-        connection.idle_since = self.activity;
-        let held = self
-            .connections
-            .values()
-            .filter(|held| held.is_counted)
-            .count();
-        let is_full = held >= self.limits.max_of(self.uid) && !self.close_idle();
+        let is_full = self.counted.len() >= self.limits.max_of(self.uid) && !self.close_idle();
         if epoll::add(
             &self.epoll,
             connection.socket(),
@@ -188,6 +184,9 @@ impl User {
         if is_full {
             next = connection.send_last(busy_refusal(self.uid, self.limits.max_of(self.uid)), now);
         }
+        self.activity += 1;
+        connection.last_activity = self.activity;
+        self.counted.insert(self.activity, number);
         self.connections.insert(number, connection);
         self.apply_step(number, next);
     }
@@ -199,11 +198,13 @@ impl User {
         let Some(connection) = self.connections.get_mut(&number) else {
             return;
         };
-        let was_counted = connection.is_counted;
+        let was_counted = self.counted.remove(&connection.last_activity).is_some();
         self.activity += 1;
-        connection.idle_since = self.activity;
+        connection.last_activity = self.activity;
         let next = connection.deliver(message, now);
-        if was_counted && !connection.is_counted {
+        if connection.is_counted {
+            self.counted.insert(self.activity, number);
+        } else if was_counted {
             self.uncount();
         }
         self.apply_step(number, next);
@@ -288,12 +289,12 @@ impl User {
 
     /// Closes the connection that is idle for longest; false if none is idle.
     fn close_idle(&mut self) -> bool {
-        let idle = self
-            .connections
-            .iter()
-            .filter(|(_, held)| held.is_counted && held.is_idle());
-        let longest = idle.min_by_key(|(_, held)| held.idle_since);
-        let Some(number) = longest.map(|(number, _)| *number) else {
+        let is_idle = |number: &&u64| {
+            self.connections
+                .get(*number)
+                .is_some_and(Connection::is_idle)
+        };
+        let Some(number) = self.counted.values().find(is_idle).copied() else {
             return false;
         };
         self.close(number);
@@ -304,7 +305,7 @@ impl User {
         let Some(connection) = self.connections.remove(&number) else {
             return;
         };
-        if connection.is_counted {
+        if self.counted.remove(&connection.last_activity).is_some() {
             self.uncount();
         }
         if connection.groups.is_none() {

@@ -339,7 +339,13 @@ impl Kernel {
                 .map_err(KernelError::file("read a setting of lo", path(name)))?;
             now.push((name, value.trim().to_owned()));
         }
-        if !saved.exists() {
+        // A look that failed must not count as "no file": the values of now would replace the saved
+        // ones.
+        let is_saved = with_retries(|| saved.try_exists()).map_err(KernelError::file(
+            "look for the saved settings of lo",
+            &saved,
+        ))?;
+        if !is_saved {
             let lines = now.iter().map(|(name, value)| format!("{name} {value}\n"));
             let before: String = lines.collect();
             // Written and renamed, so the file is complete: after a change the earlier values
