@@ -82,6 +82,15 @@ impl BothSides {
         bytes
     }
 
+    /// The bytes of the data area.
+    pub(crate) fn data_area(&self) -> Vec<u8> {
+        let shape = self.location.shape;
+        let mut bytes = vec![0; shape.area_bytes() as usize];
+        let at = self.location.offset + shape.plan().expect("a shape").area();
+        self.region.copy_out(at, &mut bytes);
+        bytes
+    }
+
     /// Overwrites a producer index in shared memory.
     pub(crate) fn set_producer(&self, ring: Ring, index: u32) {
         self.word(ring.producer()).store(index, Ordering::Relaxed);

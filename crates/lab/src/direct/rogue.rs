@@ -435,6 +435,34 @@ impl Rogue {
         self.write(self.place.shape.plan()?.area() + base + at, bytes)
     }
 
+    /// Fills all chunks with a fixed byte, except the first `used` bytes of each.
+    pub fn fill_canary(&self, used: u64) -> Result<()> {
+        let (at, shape) = (self.place.shape.plan()?.area(), self.place.shape);
+        for chunk in 0..u64::from(shape.chunks) {
+            let from = chunk * u64::from(shape.chunk_bytes) + used;
+            let bytes = vec![CANARY; (u64::from(shape.chunk_bytes) - used) as usize];
+            self.write(at + from, &bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Fails if a byte that [`Rogue::fill_canary`] wrote has changed. `used` must be a multiple of
+    /// 64.
+    pub fn check_canary(&self, used: u64) -> Result<()> {
+        let (at, shape) = (self.place.shape.plan()?.area(), self.place.shape);
+        for chunk in 0..u64::from(shape.chunks) {
+            let base = chunk * u64::from(shape.chunk_bytes);
+            for from in (used..u64::from(shape.chunk_bytes)).step_by(64) {
+                let bytes: [u8; 64] = self.memory.read(self.place.offset + at + base + from)?;
+                ensure!(
+                    bytes == [CANARY; 64],
+                    "the driver wrote into chunk {chunk} behind byte {from}: {bytes:02x?}"
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// Overwrites memory of the flow's region that only the driver may write with the word `with`:
     /// the description of the flow (the first 64 bytes), and the driver's own indices.
     pub fn overwrite_driver_memory(&self, with: u32) -> Result<()> {
@@ -466,6 +494,8 @@ impl Rogue {
 
 /// Number of valid records before a violation.
 const VALID_RECORDS: u64 = 4;
+/// The byte of [`Rogue::fill_canary`].
+const CANARY: u8 = 0xc5;
 /// Offsets from `docs/reference/ring.md`, in the file and in a flow's region.
 const DRIVER_SLEEPS: u64 = 0x40;
 const TO_DRIVER: u64 = 0x200;

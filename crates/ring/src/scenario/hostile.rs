@@ -2,8 +2,9 @@
 //!
 //! A scenario is a sequence of steps of both sides on one flow, and of writes of any value to its
 //! indices and entries. [`outcome_of`] runs one and returns how it ends. It panics if the driver's
-//! side accepts a record outside the data area or with a chunk of another record, miscounts its
-//! chunks, or cannot give back a record that it took. The tests and the fuzz target `ring` of
+//! side accepts a record outside the data area or with a chunk of another record, writes a byte
+//! outside the record that it fills, miscounts its chunks, or cannot give back a record that it
+//! took. The tests and the fuzz target `ring` of
 //! `fuzz/` call the same function.
 
 use super::{BothSides, piece};
@@ -59,6 +60,21 @@ fn check_record(record: &Record, driver: &DriverRings, held: &[Record]) {
     seen.dedup();
     assert_eq!(seen.len(), all, "a chunk belongs to two records");
     assert_eq!(driver.balance().in_use as usize, all);
+}
+
+/// Checks that a write of `length` bytes into a record changed no byte of the data area outside the
+/// beginning of the record.
+fn check_written(record: &Record, length: usize, before: &[u8], after: &[u8]) {
+    let mut expected = before.to_vec();
+    let mut left = length;
+    for pair in record.pairs() {
+        let from = pair.base as usize;
+        let part = from..from + left.min(pair.length as usize);
+        left -= part.len();
+        expected[part.clone()].copy_from_slice(&after[part]);
+    }
+    assert_eq!(left, 0, "the record is shorter than the packet");
+    assert!(expected == after, "a byte outside the record changed");
 }
 
 /// A scenario on one flow, and the records and packets that are in flight in it.
@@ -123,7 +139,9 @@ impl Scenario {
                 let length = length.min(record.bytes());
                 self.number = self.number.wrapping_add(1);
                 let bytes = vec![self.number; length];
+                let before = self.both.data_area();
                 assert_eq!(self.both.driver.write(&record, 0, &bytes), length);
+                check_written(&record, length, &before, &self.both.data_area());
                 self.both.driver.deliver(record, length, Status::DONE, 1);
                 self.delivered.push_back((self.number, length));
                 true
