@@ -47,8 +47,17 @@ fn check_rate_through_htb(family: Family, offloads: Offloads) {
     let tap = Tap::start(&server.ns, "eth0").expect("tap");
     let start = source.go().expect("go") + 500_000_000;
     pause(2100);
-    let record = tap.stop(&server.ns).expect("record");
     let got = sink.stop().expect("the sink reports");
+    drop(source);
+    // The tap and the device are read one after the other, so nothing may arrive meanwhile.
+    let arrived = || server.ns.counters("eth0").expect("counters").rx_bytes;
+    let is_quiet = || {
+        let before = arrived();
+        pause(100);
+        arrived() == before
+    };
+    assert!(becomes_true(is_quiet), "packets still arrive");
+    let record = tap.stop(&server.ns).expect("record");
     let end = start + 1_500_000_000;
     record.validate().expect("sound");
     assert_near(
