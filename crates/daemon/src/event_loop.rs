@@ -21,6 +21,7 @@
 mod failure;
 mod listeners;
 mod path_lookup;
+mod probes;
 mod request_queue;
 mod requests;
 mod sources;
@@ -176,6 +177,9 @@ impl Daemon {
     }
 
     fn answer(&mut self, pending: PendingRequest, rights: LookupRights, now: Now) {
+        if matches!(pending.request, Request::Doctor(_)) && self.service.needs_probe(now) {
+            return self.sources.probes.submit(pending);
+        }
         if matches!(pending.request, Request::Users(_)) {
             let doc = self.users(&pending.peer, now);
             drop(pending.reply.send(Response::Users(doc).into()));
@@ -258,6 +262,12 @@ impl Daemon {
                 let user = pending.peer.user();
                 self.answer(pending, rights, now);
                 self.charge(user, now);
+            }
+            Event::Probed(findings) => {
+                self.service.set_findings(&findings, now);
+                for pending in self.sources.probes.take_waiting() {
+                    self.answer(pending, LookupRights::NoLookup, now);
+                }
             }
             Event::Metrics(scrape) => {
                 // The send fails if the scraper has closed its connection; the page is dropped

@@ -26,7 +26,6 @@ use netnice_core::units::{Instant, Rate};
 use netnice_kernel::connections::Connection;
 use netnice_kernel::enforce::{Adoption, ContainerPlacement, Recovered, Sample, TargetClass};
 use netnice_kernel::plan::Desired;
-use netnice_kernel::probe::Finding;
 use netnice_kernel::traffic::ByteCounts;
 
 use crate::error::RequestError;
@@ -297,8 +296,6 @@ pub(crate) trait Enforcer {
     fn attachment(&self) -> &'static str;
     /// The classes that delay packets of a target.
     fn target_classes(&self, id: u32) -> Vec<TargetClass>;
-    /// The features of this kernel.
-    fn probe(&mut self) -> Vec<Finding>;
 }
 
 /// What was counted: of targets and their classes, and of interfaces.

@@ -43,6 +43,7 @@ use std::path::{Path, PathBuf};
 
 use netnice_api::{ClearWhat, LogLines, Pong, Request, Response, UsersDoc};
 use netnice_core::units::Instant;
+use netnice_kernel::probe::Finding;
 
 pub(crate) use named_process::NamedProcess;
 
@@ -91,6 +92,16 @@ impl<H: Host> Service<H> {
     /// The machine.
     pub(crate) fn host(&mut self) -> &mut H {
         &mut self.reconciler.host
+    }
+
+    /// True if `netnice doctor` needs a new probe of the kernel first.
+    pub(crate) fn needs_probe(&self, now: Now) -> bool {
+        self.doctor.needs_probe(now)
+    }
+
+    /// Keeps the findings of a probe for `netnice doctor`.
+    pub(crate) fn set_findings(&mut self, findings: &[Finding], now: Now) {
+        self.doctor.set_findings(findings, now);
     }
 
     /// Adds a warning to the journal.
@@ -195,9 +206,7 @@ impl<H: Host> Service<H> {
                 view.explain(&explain.target, now).map(Response::Explained)
             }
             Request::Find(find) => view.find(&find.target).map(Response::Found),
-            Request::Doctor(_) => view
-                .doctor(&mut self.doctor, &self.rules, now)
-                .map(Response::Doctor),
+            Request::Doctor(_) => view.doctor(&self.doctor, &self.rules).map(Response::Doctor),
             _ => Err(RequestError::Failed(
                 "this request is not for the service".to_owned(),
             )),

@@ -1,5 +1,5 @@
-//! The sources of events for the event loop: signals, timers, requests, path look-ups, scrapes of
-//! the metrics page, drivers, ends of programs' connections, netlink, inotify, and the ring buffer
+//! The sources of events for the event loop: signals, timers, requests, path look-ups, probes
+//! of the kernel, scrapes of the metrics page, drivers, ends of programs' connections, netlink, inotify, and the ring buffer
 //! in which eBPF programs report ended processes (the exit ring). The event loop waits only here.
 //! [`Sources::next`] waits for one [`Event`] and returns it. It fails if a source cannot be waited
 //! for any more.
@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use listenfd::ListenFd;
+use netnice_kernel::probe::Finding;
 use netnice_kernel::routes::RouteChange;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -22,6 +23,7 @@ use super::Settings;
 use super::failure::{During, RunError};
 use super::listeners::{ExitEvents, FolderEvents, LinkEvents, RouteEvents};
 use super::path_lookup::PathLookups;
+use super::probes::Probes;
 use super::timers::{Timer, Timers};
 use crate::clock::Now;
 use crate::flows::driver;
@@ -43,6 +45,8 @@ pub(super) enum Event {
     Request(Box<PendingRequest>),
     /// The path of a request was looked up with its user's rights.
     PathLookedUp(Box<(PendingRequest, LookupRights)>),
+    /// The features of the kernel were probed.
+    Probed(Vec<Finding>),
     /// A scraper requests the metrics page.
     Metrics(Scrape),
     /// A driver connected, sent a message or ended.
@@ -70,6 +74,7 @@ impl Event {
             Event::Timer(timer) => timer.name(),
             Event::Request(_) => "request",
             Event::PathLookedUp(_) => "path look-up",
+            Event::Probed(_) => "probe",
             Event::Metrics(_) => "metrics",
             Event::Driver(_) => "driver",
             Event::ConnectionEnded(_) => "end of a connection",
@@ -95,6 +100,9 @@ pub(super) struct Sources {
     /// The threads that look up paths with the rights of the requesting user.
     pub lookups: PathLookups,
     looked_up: mpsc::Receiver<(PendingRequest, LookupRights)>,
+    /// The thread that probes the kernel.
+    pub probes: Probes,
+    probed: mpsc::Receiver<Vec<Finding>>,
     scrapes: mpsc::Receiver<Scrape>,
     drivers: DriverEvents,
     disconnected: UnboundedReceiver<u64>,
@@ -127,6 +135,7 @@ impl Sources {
         let unit_files = FolderEvents::open_for_files().during("watch unit files")?;
         let (to_service, requests) = mpsc::channel::<PendingRequest>(QUEUE_LENGTH);
         let (lookups, looked_up) = PathLookups::new();
+        let (probes, probed) = Probes::new();
         let path = settings.runtime.socket();
         let mut server = listen(&path).during(&format!("listen at {}", path.display()))?;
         if settings.take_descriptors {
@@ -156,6 +165,8 @@ impl Sources {
             requests,
             lookups,
             looked_up,
+            probes,
+            probed,
             scrapes,
             drivers,
             disconnected,
@@ -192,7 +203,7 @@ impl Sources {
     }
 
     /// Waits for the next event. If several are ready, signals come first, then due timers, then
-    /// looked-up paths, then requests.
+    /// looked-up paths and probes, then requests.
     ///
     /// # Errors
     /// If a source cannot be waited for any more.
@@ -212,6 +223,7 @@ impl Sources {
                     None => continue,
                 },
                 Some(looked_up) = self.looked_up.recv() => Event::PathLookedUp(Box::new(looked_up)),
+                Some(findings) = self.probed.recv() => Event::Probed(findings),
                 Some(request) = self.requests.recv() => Event::Request(Box::new(request)),
                 Some(changed) = self.drivers.recv() => Event::Driver(changed),
                 Some(session) = self.disconnected.recv() => Event::ConnectionEnded(session),

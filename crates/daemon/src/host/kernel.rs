@@ -11,7 +11,6 @@ use netnice_kernel::enforce::{
 };
 use netnice_kernel::netlink::NetlinkClient;
 use netnice_kernel::plan::{Desired, LeafQdisc};
-use netnice_kernel::probe::{self, Finding};
 use netnice_kernel::{KernelError, device, ethtool, executable, process, traffic};
 
 use super::{
@@ -445,10 +444,6 @@ impl Enforcer for KernelHost {
 
     fn target_classes(&self, id: u32) -> Vec<TargetClass> {
         self.kernel.target_classes(id)
-    }
-
-    fn probe(&mut self) -> Vec<Finding> {
-        probe::probe()
     }
 }
 

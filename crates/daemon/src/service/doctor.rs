@@ -1,6 +1,6 @@
 //! `netnice doctor`: reports which features this kernel has, what is in force, and what needs
-//! attention. The features are probed again if the last probe is older than [`FRESH`] (60 s). Of
-//! degraded targets, the report has at most [`MAX_TARGETS`] (20). Fails if the machine's interfaces
+//! attention. The event loop probes the features again if the last probe is older than [`FRESH`] (60
+//! s). Of degraded targets, the report has at most [`MAX_TARGETS`] (20). Fails if the machine's interfaces
 //! cannot be read.
 
 use netnice_api::{DoctorItem, DoctorReport, Status};
@@ -24,19 +24,26 @@ pub(super) struct DoctorState {
     at: Option<Instant>,
 }
 
+impl DoctorState {
+    /// True if the last probe is older than [`FRESH`], or there was none.
+    pub(super) fn needs_probe(&self, now: Now) -> bool {
+        let is_fresh = |at: Instant| now.monotonic.since(at) < FRESH;
+        !self.at.is_some_and(is_fresh)
+    }
+
+    pub(super) fn set_findings(&mut self, findings: &[Finding], now: Now) {
+        self.at = Some(now.monotonic);
+        self.offers = findings.iter().map(item).collect();
+    }
+}
+
 impl<H: Host> View<'_, H> {
     /// The report, in three parts: the features, the state of this daemon, and faults.
     pub(super) fn doctor(
         &mut self,
-        state: &mut DoctorState,
+        state: &DoctorState,
         rules: &Rules,
-        now: Now,
     ) -> Result<DoctorReport, RequestError> {
-        let fresh = |at: Instant| now.monotonic.since(at) < FRESH;
-        if !state.at.is_some_and(fresh) {
-            state.at = Some(now.monotonic);
-            state.offers = self.machine.probe().iter().map(item).collect();
-        }
         let mut items = state.offers.clone();
         items.push(self.service());
         for notice in &state.notices {

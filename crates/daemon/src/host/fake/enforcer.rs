@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use netnice_core::units::Instant;
 use netnice_kernel::enforce::{Adoption, ContainerPlacement, Recovered, TargetClass};
 use netnice_kernel::plan::Desired;
-use netnice_kernel::probe::Finding;
 
 use super::{FakeMachine, InForce};
 use crate::error::RequestError;
@@ -241,9 +240,5 @@ impl Enforcer for FakeMachine {
             own: true,
         })
         .collect()
-    }
-
-    fn probe(&mut self) -> Vec<Finding> {
-        Vec::new()
     }
 }

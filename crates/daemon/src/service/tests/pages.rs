@@ -1,6 +1,8 @@
 //! Tests of the responses to `netnice explain` and `netnice doctor`, and to the request `Find`.
 
 use netnice_api::{Doctor, DoctorReport, Explain, Find, Found, Status};
+use netnice_core::units::Nanos;
+use netnice_kernel::probe::{FeatureState, Finding};
 
 use super::*;
 use crate::reconcile::SavedState;
@@ -168,6 +170,26 @@ fn doctor_reports_what_needs_attention() {
         detail.contains("500") && detail.contains("4096"),
         "{detail}"
     );
+}
+
+#[test]
+fn findings_of_a_probe_are_reported_for_a_minute() {
+    let mut fixture = Fixture::new();
+    assert!(fixture.service.needs_probe(fixture.now));
+    let finding = Finding {
+        name: "attachment",
+        state: FeatureState::Fallback,
+        detail: "clsact filters".to_owned(),
+        hint: None,
+    };
+    fixture.service.set_findings(&[finding], fixture.now);
+    assert_eq!(doctor(&mut fixture).items[0].name, "attachment");
+    let later = |fixture: &Fixture, seconds| Now {
+        monotonic: fixture.now.monotonic.after(Nanos::from_secs(seconds)),
+        ..fixture.now
+    };
+    assert!(!fixture.service.needs_probe(later(&fixture, 59)));
+    assert!(fixture.service.needs_probe(later(&fixture, 60)));
 }
 
 #[test]
