@@ -167,6 +167,25 @@ fn a_rule_of_a_name_stays_without_processes() {
 }
 
 #[test]
+fn users_cannot_limit_a_name_of_the_policy_before_a_process_of_theirs_joins() {
+    let mut fixture = Fixture::new();
+    let rule = "[[rule]]\nname = \"b\"\nmatch = \"name:build\"\nup = \"4mbit\"\n";
+    let file = File::new("wait", rule);
+    fixture.service.load_policy(&file.0, fixture.now);
+    let before = fixture.service.ledger().clone();
+    let why = refused(fixture.set_as(&ANN, "name:build", "up 1kbit"));
+    assert!(why.contains("no process runs as name:build yet"), "{why}");
+    assert_eq!(*fixture.service.ledger(), before);
+    // Root may, and the limit of a user holds once the process of that user has joined.
+    ok(fixture.set("name:build", "up 3mbit"));
+    fixture.machine().spawn(10, 1000);
+    ok(fixture.run_named(&ANN, "build", 10, "up 1mbit"));
+    ok(fixture.set_as(&ANN, "name:build", "up 2mbit"));
+    assert_eq!(fixture.show().targets[0].effective.up, Some(2_000_000));
+    fixture.check();
+}
+
+#[test]
 fn an_invalid_file_leaves_the_former_policy_in_force() {
     let mut fixture = Fixture::new();
     fixture
