@@ -285,7 +285,11 @@ impl Ledger {
         if parent.is_some()
             && let Ok(grant) = admission::admit(&links, &others, of(privileged.clone(), None))
         {
-            return self.update(slot, |held| held.granted(grant));
+            let without_users = privileged != whole.contract;
+            return self.update(slot, |held| {
+                held.granted(grant);
+                held.aside = without_users.then(|| held.why_aside(&refusal.to_string()));
+            });
         }
         let limits = of(whole.contract.without_guarantees(), parent);
         let left = match admission::admit(&links, &others, limits) {

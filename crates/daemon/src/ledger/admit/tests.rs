@@ -143,6 +143,28 @@ fn readmission_prefers_root_regardless_of_age() {
 }
 
 #[test]
+fn a_users_claim_stays_set_aside_where_roots_holds_outside_the_target_around_it() {
+    let mut ledger = Ledger::default();
+    let between = process(&mut ledger, 1, None);
+    let held = ledger.get(between).expect("held");
+    let (body, id) = (held.body.clone(), held.id);
+    ledger.set_body(between, body, TargetPlace::default());
+    let pid = process(&mut ledger, 2, Some(id));
+    ask(&mut ledger, pid, Claimant::ROOT, "both 9mbit").expect("it fits");
+    ask(&mut ledger, pid, USER, "both 2mbit").expect("it fits");
+    let around = group(&mut ledger, "/group");
+    ask(&mut ledger, around, Claimant::ROOT, "up 4mbit").expect("it contains neither");
+    // Now the group contains the process, and has a limit of another kind.
+    ledger.close(between);
+    assert_eq!(in_force(&ledger, pid), "both 9mbit");
+    assert_eq!(ledger.get(pid).expect("held").entry.parent, None);
+    assert!(is_aside(&ledger, pid));
+    ask(&mut ledger, around, Claimant::ROOT, "up none").expect("it fits");
+    assert_eq!(ledger.heal().len(), 1);
+    assert_eq!(in_force(&ledger, pid), "both 2mbit");
+}
+
+#[test]
 fn a_users_small_limit_does_not_prevent_roots_minimum() {
     let mut ledger = Ledger::default();
     let link = "eth0".parse().expect("a name");
