@@ -189,8 +189,9 @@ impl Ledger {
     /// users, oldest target first. A target whose privileged claims do not fit keeps their limits
     /// and becomes degraded. A claim of an unprivileged user that does not fit is set aside.
     pub(crate) fn readmit(&mut self) {
+        // Also the guarantees of a target that is degraded now.
         let claimed = |held: &HeldTarget| TargetEntry {
-            contract: held.of_privileged(),
+            contract: held.claims.of_privileged(),
             ..held.entry.clone()
         };
         let mut held: Vec<&HeldTarget> = self.held.values().collect();
@@ -202,7 +203,7 @@ impl Ledger {
             };
             match answer {
                 Ok(grant) => held.granted(grant),
-                Err(refusal) => held.degrade(held.of_privileged(), refusal.to_string()),
+                Err(refusal) => held.degrade(held.claims.of_privileged(), refusal.to_string()),
             }
         }
         let asks = |held: &&HeldTarget| held.claims.iter().any(|claim| !claim.by.privileged);

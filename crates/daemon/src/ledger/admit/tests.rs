@@ -46,6 +46,19 @@ fn group(ledger: &mut Ledger, path: &str) -> TargetId {
     ledger.open(newcomer).expect("room")
 }
 
+/// The link eth0 with this sending rate.
+fn link(rate: &str) -> Link {
+    Link {
+        name: "eth0".parse().expect("a name"),
+        up: Some(Capacity {
+            rate: rate.parse().expect("a rate"),
+            source: CapacitySource::Operator,
+        }),
+        down: None,
+        overhead: Bytes(0),
+    }
+}
+
 fn ask(
     ledger: &mut Ledger,
     slot: TargetId,
@@ -143,6 +156,25 @@ fn readmission_prefers_root_regardless_of_age() {
 }
 
 #[test]
+fn a_degraded_target_stays_degraded_when_all_is_admitted_once_more() {
+    let mut ledger = Ledger::default();
+    ledger.manage(link("10mbit"), 0).expect("a link");
+    let pid = process(&mut ledger, 1, None);
+    ask(&mut ledger, pid, Claimant::ROOT, "min 8mbit up 9mbit").expect("it fits");
+    let slower = crate::ledger::ManagedLink {
+        link: link("5mbit"),
+        by: 0,
+    };
+    ledger.restore_link(slower);
+    ledger.readmit();
+    let once = ledger.clone();
+    assert!(once.get(pid).expect("held").refused.is_some());
+    assert_eq!(in_force(&once, pid), "up 9mbit");
+    ledger.readmit();
+    assert_eq!(ledger, once);
+}
+
+#[test]
 fn a_users_claim_stays_set_aside_where_roots_holds_outside_the_target_around_it() {
     let mut ledger = Ledger::default();
     let between = process(&mut ledger, 1, None);
@@ -167,18 +199,7 @@ fn a_users_claim_stays_set_aside_where_roots_holds_outside_the_target_around_it(
 #[test]
 fn a_users_small_limit_does_not_prevent_roots_minimum() {
     let mut ledger = Ledger::default();
-    let link = "eth0".parse().expect("a name");
-    let capacity = Capacity {
-        rate: "10mbit".parse().expect("a rate"),
-        source: CapacitySource::Operator,
-    };
-    let link = Link {
-        name: link,
-        up: Some(capacity),
-        down: None,
-        overhead: Bytes(0),
-    };
-    ledger.manage(link, 0).expect("a link");
+    ledger.manage(link("10mbit"), 0).expect("a link");
     let pid = process(&mut ledger, 1, None);
     ask(&mut ledger, pid, USER, "up 1kbit").expect("it fits");
     ask(&mut ledger, pid, Claimant::ROOT, "min 2mbit on eth0").expect("root comes first");
