@@ -83,6 +83,23 @@ impl Ledger {
         }
     }
 
+    /// Replaces the claims of a target after some of them were withdrawn or have ended. That takes
+    /// effect even if the others do not fit, for example because their guarantee is larger: then
+    /// claims are set aside or the target becomes degraded, as after a restart. No effect if the
+    /// slot is free.
+    pub(crate) fn withdraw(&mut self, slot: TargetId, left: Claims, now_ns: u64) {
+        let before = self.clone();
+        if self.admit(slot, left.clone(), now_ns).is_ok() {
+            return;
+        }
+        *self = before;
+        self.update(slot, |held| {
+            held.claims = left;
+            held.changed_ns = now_ns;
+        });
+        self.readmit_one(slot);
+    }
+
     fn request(&self, slot: TargetId, contract: Contract) -> Result<TargetEntry, RequestError> {
         Ok(TargetEntry {
             contract,
