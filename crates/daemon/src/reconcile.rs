@@ -144,8 +144,14 @@ impl<H: Host> Reconciler<H> {
         // Sockets may carry the ids that the draft assigned, even if it is dropped afterwards.
         self.books.ledger.skip_ids(draft.ledger.next_id());
         let first = !self.host.is_enforcing() && after != Desired::default();
-        if first {
-            self.books.save_before_first()?;
+        if first && let Err(error) = self.books.save_before_first() {
+            match draft.unrequested {
+                // The file is written later, as with every change that no request caused.
+                true => {
+                    tracing::warn!(%error, "the first change takes effect without a state file")
+                }
+                false => return Err(error),
+            }
         }
         let mut installed = install::install(&mut self.host, &before, &after, &draft.acts);
         if installed.is_err() && self.host.audit(true).is_ok_and(|faults| !faults.is_empty()) {

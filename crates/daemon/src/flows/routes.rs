@@ -379,16 +379,13 @@ impl<N: Network> Flows<N> {
             Endpoint::Protocol { .. } | Endpoint::EtherType { .. } => NextHop::Any,
         };
         let mut held = Vec::new();
+        let remote_end = remote_end(&setup.endpoint);
         for (at, group) in wants {
-            let remote = if group {
-                None
-            } else {
-                remote_end(&setup.endpoint)
-            };
+            let remote = if group { None } else { remote_end };
             match self.hold_port(peer, PortRequest { at, remote, group }, index) {
                 Ok(at) => held.push(at),
                 Err(error) => {
-                    self.release_ports(&held, remote);
+                    self.release_ports(&held, remote_end);
                     return (next_hop, Err(error));
                 }
             }

@@ -8,6 +8,8 @@ mod late_answers;
 mod open_flows;
 mod scenarios;
 
+use std::net::SocketAddr;
+
 use netnice_api::direct::{
     Attach, ChangeFlow, CloseFlow, DirectReply, DirectRequest, Endpoint, FindNextHop,
     FlowNotification, FlowOpened, OpenFlow, ShapeDoc,
@@ -270,8 +272,13 @@ impl Fixture {
 
     /// Restarts the daemon; driver and programs stay.
     fn restart(&mut self) {
+        self.restart_with_taken(&[]);
+    }
+
+    /// As [`Fixture::restart`], with addresses that sockets hold meanwhile.
+    fn restart_with_taken(&mut self, taken: &[SocketAddr]) {
         let network = FakeNetwork {
-            taken: Default::default(),
+            taken: taken.iter().copied().collect(),
             ..self.flows.network.clone()
         };
         self.flows = Flows::new(network);

@@ -83,6 +83,23 @@ impl Ledger {
         }
     }
 
+    /// Replaces the claims of a target after some of them were withdrawn or have ended. That takes
+    /// effect even if the others do not fit, for example because their guarantee is larger: then
+    /// claims are set aside or the target becomes degraded, as after a restart. No effect if the
+    /// slot is free.
+    pub(crate) fn withdraw(&mut self, slot: TargetId, left: Claims, now_ns: u64) {
+        let before = self.clone();
+        if self.admit(slot, left.clone(), now_ns).is_ok() {
+            return;
+        }
+        *self = before;
+        self.update(slot, |held| {
+            held.claims = left;
+            held.changed_ns = now_ns;
+        });
+        self.readmit_one(slot);
+    }
+
     fn request(&self, slot: TargetId, contract: Contract) -> Result<TargetEntry, RequestError> {
         Ok(TargetEntry {
             contract,
@@ -189,8 +206,9 @@ impl Ledger {
     /// users, oldest target first. A target whose privileged claims do not fit keeps their limits
     /// and becomes degraded. A claim of an unprivileged user that does not fit is set aside.
     pub(crate) fn readmit(&mut self) {
+        // Also the guarantees of a target that is degraded now.
         let claimed = |held: &HeldTarget| TargetEntry {
-            contract: held.of_privileged(),
+            contract: held.claims.of_privileged(),
             ..held.entry.clone()
         };
         let mut held: Vec<&HeldTarget> = self.held.values().collect();
@@ -202,7 +220,7 @@ impl Ledger {
             };
             match answer {
                 Ok(grant) => held.granted(grant),
-                Err(refusal) => held.degrade(held.of_privileged(), refusal.to_string()),
+                Err(refusal) => held.degrade(held.claims.of_privileged(), refusal.to_string()),
             }
         }
         let asks = |held: &&HeldTarget| held.claims.iter().any(|claim| !claim.by.privileged);
@@ -285,7 +303,11 @@ impl Ledger {
         if parent.is_some()
             && let Ok(grant) = admission::admit(&links, &others, of(privileged.clone(), None))
         {
-            return self.update(slot, |held| held.granted(grant));
+            let without_users = privileged != whole.contract;
+            return self.update(slot, |held| {
+                held.granted(grant);
+                held.aside = without_users.then(|| held.why_aside(&refusal.to_string()));
+            });
         }
         let limits = of(whole.contract.without_guarantees(), parent);
         let left = match admission::admit(&links, &others, limits) {

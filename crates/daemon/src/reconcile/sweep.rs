@@ -94,7 +94,7 @@ impl<H: Host> Reconciler<H> {
     }
 
     /// Closes process targets whose last member has ended. A target with a claim of the policy
-    /// stays, without processes.
+    /// stays, without processes; if that claim no longer fits, the target becomes degraded.
     fn close_ended(&mut self, now: Now) -> Result<(), RequestError> {
         let ended = self.ended_targets()?;
         if ended.is_empty() {
@@ -113,7 +113,7 @@ impl<H: Host> Reconciler<H> {
                 draft
                     .ledger
                     .set_body(slot, held.body.without(), TargetPlace::default());
-                draft.ledger.admit(slot, claims, now.wall_ns)?;
+                draft.ledger.withdraw(slot, claims, now.wall_ns);
                 draft.rollbacks.forget_target(held.id);
             } else if let Some(closed) = draft.close(slot) {
                 draft.ledger.keep_draining(&closed, now.monotonic);

@@ -225,7 +225,7 @@ fn find_name<H: Host>(
                 .open_process(draft, target.clone(), process, only, privileged)?
         }
         (Some(held), process) => {
-            may_use_name(request.peer, &held)?;
+            may_use_name(request.peer, &held, joins)?;
             if let Some(process) = process {
                 reconciler
                     .finder()
@@ -310,12 +310,20 @@ fn claim_of(held: &HeldTarget, uid: u32) -> Contract {
     own.map_or_else(Contract::default, |claim| claim.contract.clone())
 }
 
-/// Checks that a peer may limit or join a held name.
-fn may_use_name(peer: &Peer, held: &HeldTarget) -> Result<(), RequestError> {
+/// Checks that a peer may limit or join a held name. `joins`: the request lets a process of the
+/// peer join it.
+fn may_use_name(peer: &Peer, held: &HeldTarget, joins: bool) -> Result<(), RequestError> {
     let target = &held.entry.target;
     let waits = matches!(&held.body, Body::Processes { roots, .. } if roots.is_empty());
     if !waits {
         return authority::may_limit_target(peer, target, held.owner());
+    }
+    if !joins && !peer.privileged {
+        return Err(RequestError::NotPermitted(format!(
+            "no process runs as {target} yet, and its first process may belong to another user: \
+             only root and the group netnice may limit it now; you may start a process in it with \
+             `netnice run --name`"
+        )));
     }
     let asks = held.claims.effective().as_change().needs_privilege();
     match asks {

@@ -285,6 +285,27 @@ fn a_restarted_daemon_takes_over_open_flows() {
 }
 
 #[test]
+fn a_flow_taken_over_without_its_groups_port_holds_no_other_port() {
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&Peer::ROOT, 7);
+    let group = "239.1.1.1:5000".parse().expect("an address");
+    let open = OpenFlow {
+        endpoint: Endpoint::Group {
+            local: "0.0.0.0:0".parse().expect("an address"),
+            group,
+        },
+        ..udp("0.0.0.0:0", None, "")
+    };
+    fixture
+        .request(&client, DirectRequest::Open(open))
+        .expect("an answer");
+    assert_eq!(fixture.flows.held_ports().len(), 2);
+    fixture.restart_with_taken(&[group]);
+    assert_eq!(fixture.flows.flows.len(), 1, "the flow continues");
+    assert!(fixture.flows.held_ports().is_empty());
+}
+
+#[test]
 fn a_promise_that_no_longer_fits_is_degraded_and_restored_later() {
     let mut fixture = Fixture::new();
     let mut client = fixture.attached_client(&Peer::ROOT, 7);

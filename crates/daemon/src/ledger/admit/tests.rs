@@ -46,6 +46,19 @@ fn group(ledger: &mut Ledger, path: &str) -> TargetId {
     ledger.open(newcomer).expect("room")
 }
 
+/// The link eth0 with this sending rate.
+fn link(rate: &str) -> Link {
+    Link {
+        name: "eth0".parse().expect("a name"),
+        up: Some(Capacity {
+            rate: rate.parse().expect("a rate"),
+            source: CapacitySource::Operator,
+        }),
+        down: None,
+        overhead: Bytes(0),
+    }
+}
+
 fn ask(
     ledger: &mut Ledger,
     slot: TargetId,
@@ -143,20 +156,50 @@ fn readmission_prefers_root_regardless_of_age() {
 }
 
 #[test]
+fn a_degraded_target_stays_degraded_when_all_is_admitted_once_more() {
+    let mut ledger = Ledger::default();
+    ledger.manage(link("10mbit"), 0).expect("a link");
+    let pid = process(&mut ledger, 1, None);
+    ask(&mut ledger, pid, Claimant::ROOT, "min 8mbit up 9mbit").expect("it fits");
+    let slower = crate::ledger::ManagedLink {
+        link: link("5mbit"),
+        by: 0,
+    };
+    ledger.restore_link(slower);
+    ledger.readmit();
+    let once = ledger.clone();
+    assert!(once.get(pid).expect("held").refused.is_some());
+    assert_eq!(in_force(&once, pid), "up 9mbit");
+    ledger.readmit();
+    assert_eq!(ledger, once);
+}
+
+#[test]
+fn a_users_claim_stays_set_aside_where_roots_holds_outside_the_target_around_it() {
+    let mut ledger = Ledger::default();
+    let between = process(&mut ledger, 1, None);
+    let held = ledger.get(between).expect("held");
+    let (body, id) = (held.body.clone(), held.id);
+    ledger.set_body(between, body, TargetPlace::default());
+    let pid = process(&mut ledger, 2, Some(id));
+    ask(&mut ledger, pid, Claimant::ROOT, "both 9mbit").expect("it fits");
+    ask(&mut ledger, pid, USER, "both 2mbit").expect("it fits");
+    let around = group(&mut ledger, "/group");
+    ask(&mut ledger, around, Claimant::ROOT, "up 4mbit").expect("it contains neither");
+    // Now the group contains the process, and has a limit of another kind.
+    ledger.close(between);
+    assert_eq!(in_force(&ledger, pid), "both 9mbit");
+    assert_eq!(ledger.get(pid).expect("held").entry.parent, None);
+    assert!(is_aside(&ledger, pid));
+    ask(&mut ledger, around, Claimant::ROOT, "up none").expect("it fits");
+    assert_eq!(ledger.heal().len(), 1);
+    assert_eq!(in_force(&ledger, pid), "both 2mbit");
+}
+
+#[test]
 fn a_users_small_limit_does_not_prevent_roots_minimum() {
     let mut ledger = Ledger::default();
-    let link = "eth0".parse().expect("a name");
-    let capacity = Capacity {
-        rate: "10mbit".parse().expect("a rate"),
-        source: CapacitySource::Operator,
-    };
-    let link = Link {
-        name: link,
-        up: Some(capacity),
-        down: None,
-        overhead: Bytes(0),
-    };
-    ledger.manage(link, 0).expect("a link");
+    ledger.manage(link("10mbit"), 0).expect("a link");
     let pid = process(&mut ledger, 1, None);
     ask(&mut ledger, pid, USER, "up 1kbit").expect("it fits");
     ask(&mut ledger, pid, Claimant::ROOT, "min 2mbit on eth0").expect("root comes first");

@@ -167,6 +167,63 @@ fn a_rule_of_a_name_stays_without_processes() {
 }
 
 #[test]
+fn a_rule_that_does_not_fit_without_processes_does_not_stop_the_sweep() {
+    let mut fixture = Fixture::new();
+    let text = |min: &str| {
+        format!(
+            "[[link]]\nname = \"eth0\"\nrate = \"100mbit\"\n\
+             [[rule]]\nname = \"b\"\nmatch = \"name:build\"\nmin = \"{min}\"\n"
+        )
+    };
+    let file = File::new("sweep", &text("30mbit"));
+    fixture.service.load_policy(&file.0, fixture.now);
+    for pid in [10, 20, 30] {
+        fixture.machine().spawn(pid, 0);
+    }
+    fixture.machine().fork(10, 11);
+    ok(fixture.set("pid:10", "min 60mbit"));
+    ok(fixture.run_named(&Peer::ROOT, "build", 11, ""));
+    assert_eq!(fixture.parent("name:build").as_deref(), Some("pid:10"));
+    // Inside pid:10 it counts as part of that guarantee.
+    file.write(&text("50mbit"));
+    ok(reload(&mut fixture));
+    ok(fixture.set("pid:20", "min 40mbit"));
+    ok(fixture.set("pid:30", "up 1mbit"));
+    fixture.machine().exit(11);
+    fixture.machine().exit(30);
+    fixture.advance(1);
+    assert!(fixture.held("pid:30").is_none(), "it has ended");
+    let held = fixture.held("name:build").expect("the rule stays");
+    let why = held.refused.expect("degraded");
+    assert!(why.contains("does not fit"), "{why}");
+    assert!(!held.entry.contract.is_guaranteed());
+    fixture.check();
+    ok(fixture.clear("pid:10"));
+    let held = fixture.held("name:build").expect("held");
+    assert!(held.refused.is_none() && held.entry.contract.is_guaranteed());
+    fixture.check();
+}
+
+#[test]
+fn users_cannot_limit_a_name_of_the_policy_before_a_process_of_theirs_joins() {
+    let mut fixture = Fixture::new();
+    let rule = "[[rule]]\nname = \"b\"\nmatch = \"name:build\"\nup = \"4mbit\"\n";
+    let file = File::new("wait", rule);
+    fixture.service.load_policy(&file.0, fixture.now);
+    let before = fixture.service.ledger().clone();
+    let why = refused(fixture.set_as(&ANN, "name:build", "up 1kbit"));
+    assert!(why.contains("no process runs as name:build yet"), "{why}");
+    assert_eq!(*fixture.service.ledger(), before);
+    // Root may, and the limit of a user holds once the process of that user has joined.
+    ok(fixture.set("name:build", "up 3mbit"));
+    fixture.machine().spawn(10, 1000);
+    ok(fixture.run_named(&ANN, "build", 10, "up 1mbit"));
+    ok(fixture.set_as(&ANN, "name:build", "up 2mbit"));
+    assert_eq!(fixture.show().targets[0].effective.up, Some(2_000_000));
+    fixture.check();
+}
+
+#[test]
 fn an_invalid_file_leaves_the_former_policy_in_force() {
     let mut fixture = Fixture::new();
     fixture

@@ -279,3 +279,37 @@ fn timed_changes_end_although_the_state_file_cannot_be_written() {
     assert!(kept.is_none_or(|state| state.rollbacks.iter().next().is_none()));
     std::fs::remove_dir_all(&folder).expect("removed");
 }
+
+#[test]
+fn cleared_limits_come_back_although_the_state_file_cannot_be_written() {
+    let folder = std::env::temp_dir().join(format!("netnice-first-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let store = || Store::new(&folder, "this boot", 7);
+    let mut fixture = Fixture::new();
+    fixture.service = Service::new(fixture.machine().clone(), Some(store()));
+    fixture.machine().spawn(10, 0);
+    ok(fixture.set("pid:10", "up 4mbit"));
+    let clear = Clear {
+        what: ClearWhat::All,
+        dry_run: false,
+        confirm_ns: None,
+        for_ns: Some(10_000_000_000),
+        until: None,
+    };
+    ok(fixture.ask(&Peer::ROOT, Request::Clear(clear), None));
+    assert!(!fixture.machine().is_enforcing(), "nothing is in force");
+    std::fs::remove_dir_all(&folder).expect("removed");
+    fixture.advance(11);
+    let up = |fixture: &Fixture| fixture.held("pid:10")?.entry.contract.up();
+    assert_eq!(up(&fixture), "4mbit".parse().ok());
+    assert!(fixture.machine().is_enforcing());
+    fixture.check();
+    // A request is still refused while its change cannot be written.
+    let why = failed(fixture.set("pid:10", "up 1mbit"));
+    assert!(why.contains("cannot write the state file"), "{why}");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    fixture.advance(1);
+    let kept = store().load().expect("complete").expect("written");
+    assert_eq!(kept.ledger.held().count(), 1);
+    std::fs::remove_dir_all(&folder).expect("removed");
+}
