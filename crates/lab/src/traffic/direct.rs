@@ -5,6 +5,7 @@
 //! driver returned unsent are counted as refused, by status. If the daemon or the driver closes the
 //! flow, the program prints `{"closed": reason}` at once. At its end it prints a [`super::Report`].
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -148,12 +149,22 @@ fn send(mut socket: Socket, args: &DirectArgs, tally: &Tally) -> Result<(), Stac
     count(&mut socket, size, tally)
 }
 
-/// Counts the returned packets.
+/// Counts the returned packets, of `size` bytes each.
 fn count(socket: &mut Socket, size: usize, tally: &Tally) -> Result<(), StackError> {
+    count_returned(socket, tally, |_| size)
+}
+
+/// Counts the returned packets. `length_of` has the payload's length of each by its number.
+fn count_returned(
+    socket: &mut Socket,
+    tally: &Tally,
+    mut length_of: impl FnMut(u64) -> usize,
+) -> Result<(), StackError> {
     while let Some(outcome) = socket.outcome()? {
+        let length = length_of(outcome.number);
         match outcome.status {
             Status::DONE => {
-                tally.sent.fetch_add(size as u64, Relaxed);
+                tally.sent.fetch_add(length as u64, Relaxed);
             }
             other => tally.count_refused(&format!("status {}", other.0)),
         }
@@ -178,26 +189,46 @@ fn receive(mut socket: Socket, tally: &Tally) -> Result<(), StackError> {
     }
 }
 
+/// Sends each datagram back whole. One that is longer than the flow can send counts as refused.
 fn echo(mut socket: Socket, tally: &Tally) -> Result<(), StackError> {
     let any = socket.remote().is_none();
-    let mut bytes = [0; 2048];
+    let overhead = 8 + frame_overhead(socket.local().is_ipv6());
+    let mut bytes = vec![0; LONGEST_DATAGRAM];
+    // Lengths of the packets that the driver has not returned, by number.
+    let mut lengths = HashMap::new();
     loop {
-        let received = match socket.recv(&mut bytes, Some(RECEIVE_TIMEOUT)) {
-            Ok(received) => received,
-            Err(StackError::WouldBlock) => continue,
+        let received = socket.recv(&mut bytes, Some(RECEIVE_TIMEOUT));
+        tally.lost.store(socket.lost_total(), Relaxed);
+        match received {
+            Ok(received) => {
+                let length = received.whole;
+                tally.received.fetch_add(length as u64, Relaxed);
+                let wire = length as u64 + overhead;
+                tally.received_wire.fetch_add(wire, Relaxed);
+                if length > socket.longest() {
+                    tally.count_refused("longer than the flow can send");
+                    continue;
+                }
+                let answer = &bytes[..length];
+                let number = match any {
+                    true => socket.send_to(answer, received.from, Some(DRAIN_TIMEOUT))?,
+                    false => socket.send(answer, Some(DRAIN_TIMEOUT))?,
+                };
+                lengths.insert(number, length);
+                tally.sends.fetch_add(1, Relaxed);
+            }
+            // Packets are returned although nothing arrives.
+            Err(StackError::WouldBlock) => {}
             Err(error) => return Err(error),
-        };
-        tally.received.fetch_add(received.whole as u64, Relaxed);
-        let answer = &bytes[..received.bytes];
-        match any {
-            true => socket.send_to(answer, received.from, Some(DRAIN_TIMEOUT))?,
-            false => socket.send(answer, Some(DRAIN_TIMEOUT))?,
-        };
-        tally.sends.fetch_add(1, Relaxed);
-        count(&mut socket, received.bytes, tally)?;
+        }
+        count_returned(&mut socket, tally, |number| {
+            lengths.remove(&number).unwrap_or(0)
+        })?;
     }
 }
 
+/// The longest payload of a datagram, in bytes.
+const LONGEST_DATAGRAM: usize = 65_535;
 /// Time limit for the last packets to be sent.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which a receiver updates its count of lost packets.
