@@ -312,6 +312,33 @@ mod tests {
     }
 
     #[test]
+    fn a_direct_program_has_one_role_and_only_the_options_of_it() {
+        let parse = |line: &str| {
+            let words = "netnice-lab traffic direct --local 10.0.0.1:7".split(' ');
+            Arguments::try_parse_from(words.chain(line.split_whitespace())).is_ok()
+        };
+        for line in [
+            "--source --remote 10.0.0.2:7 --rate 1000 --size 100 --count 3",
+            "--sink",
+            "--sink --group 239.0.0.1:7",
+            "--echo",
+        ] {
+            assert!(parse(line), "{line}");
+        }
+        for line in [
+            "",
+            "--source",
+            "--sink --echo",
+            "--echo --rate 1000",
+            "--echo --group 239.0.0.1:7",
+            "--sink --size 100",
+            "--sink --count 3",
+        ] {
+            assert!(!parse(line), "{line}");
+        }
+    }
+
+    #[test]
     fn the_command_lines_of_the_documents_are_read() {
         let verbs: Vec<_> = Arguments::command()
             .get_subcommands()

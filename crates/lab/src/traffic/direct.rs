@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use netnice_stack::udp::{Buffers, Remote, UdpOptions};
 use netnice_stack::{Program, RuntimeDir, Socket, StackError, Status};
 
@@ -20,6 +20,7 @@ use super::run::{RunArgs, Tally, frame_overhead, run_until_end, send_paced};
 
 /// The arguments of `netnice-lab traffic direct`.
 #[derive(Debug, Clone, clap::Args)]
+#[group(id = "role", args = ["source", "sink", "echo"], required = true, multiple = false)]
 pub struct DirectArgs {
     /// The local endpoint; port 0 and an unspecified address are chosen by the stack.
     #[arg(long)]
@@ -43,19 +44,19 @@ pub struct DirectArgs {
     #[arg(long)]
     source: bool,
     /// Receive.
-    #[arg(long, conflicts_with = "source")]
+    #[arg(long)]
     sink: bool,
     /// Send back what comes.
-    #[arg(long, conflicts_with_all = ["source", "sink"])]
+    #[arg(long)]
     echo: bool,
     /// Wire bits per second to offer; without it there is always something to send.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["sink", "echo"])]
     rate: Option<u64>,
     /// Payload bytes per datagram; without it the most that the link carries.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["sink", "echo"])]
     size: Option<usize>,
     /// Datagrams to send; without it there is no end.
-    #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
+    #[arg(long, conflicts_with_all = ["sink", "echo"], default_value_t = u64::MAX, hide_default_value = true)]
     count: u64,
     /// Buffers each way.
     #[arg(long, default_value_t = 128)]
@@ -64,11 +65,8 @@ pub struct DirectArgs {
     run: RunArgs,
 }
 
-/// Runs the program. Returns only if it fails: for bad arguments, or if no flow can be opened.
+/// Runs the program. Returns only if it fails: if no flow can be opened.
 pub fn main(args: &DirectArgs) -> Result<()> {
-    if !args.source && !args.sink && !args.echo {
-        bail!("a direct program needs --source, --sink or --echo");
-    }
     let dir = RuntimeDir::choose(
         args.runtime_dir.clone(),
         std::env::var_os(RuntimeDir::VARIABLE),
