@@ -11,7 +11,8 @@
 //! property stores its failed case in its crate (in `proptest-regressions`), and every later run
 //! begins with that case.
 //!
-//! [`libfuzzer`] runs the targets of `fuzz/` instead; coverage guides them.
+//! [`libfuzzer`] runs the targets of `fuzz/` instead; coverage guides them. Both hold the machine's
+//! lock ([`MachineLock`]): they use all processors, and libFuzzer judges the time of each input.
 
 mod libfuzzer;
 
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::lock::MachineLock;
 use crate::setup::{self, Use};
 use crate::suite;
 use crate::tree::{Crate, Tree};
@@ -61,7 +63,12 @@ enum FuzzCommand<'a> {
 
 /// Runs `fuzz [--learn] [--for SECONDS] [FILTER]` or `fuzz --replay TARGET FILE`.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
-    match parse(words)? {
+    let command = parse(words)?;
+    let _lock = match command {
+        FuzzCommand::Properties(..) | FuzzCommand::Learn(..) => Some(MachineLock::take()?),
+        FuzzCommand::Replay { .. } => None,
+    };
+    match command {
         FuzzCommand::Properties(time, filter) => properties(tree, time, filter),
         FuzzCommand::Learn(time, filter) => libfuzzer::run(tree, time, filter),
         FuzzCommand::Replay { target, file } => libfuzzer::replay(tree, target, Path::new(file)),

@@ -1,6 +1,9 @@
 //! Takes one lock for the whole machine. Two measuring runs at the same time would disturb each
 //! other's results, and two runs that load kernel programs would see each other's programs.
 //!
+//! A verb takes the lock if it makes network namespaces, or if its tests measure or limit times.
+//! Miri, loom and `test --unit` do neither and take no lock.
+//!
 //! The kernel releases the lock at the end of the process, however the process ends. Taking the
 //! lock fails if the lock file cannot be opened or locked.
 

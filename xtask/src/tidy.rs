@@ -8,8 +8,8 @@
 //! - Sizes: a source file has at most [`MAX_LINES`] lines, in the daemon [`MAX_DAEMON_LINES`]; a
 //!   longer one contains several subjects. A line of Rust or C that is a comment has at most
 //!   [`MAX_COMMENT`] characters, unless it contains a URL.
-//! - Names: no file or folder has a name in [`REFUSED_NAMES`], such as `utils`; a helper belongs to
-//!   the module of its subject.
+//! - Names: no file or folder has a name in [`REFUSED_NAMES`], such as `utils`, with any ending; a
+//!   helper belongs to the module of its subject.
 //! - [`module_names`]: the name of a module is a term of the glossary, or in a list of plain words.
 //! - Opening lines: the documentation of a crate begins with the lines `Answers:`, `May touch:` and
 //!   `Must never:`.
@@ -268,7 +268,7 @@ fn comments<'a>(place: &'a str, text: &'a str) -> impl Iterator<Item = Complaint
 fn refused_name(place: &str) -> Option<Complaint> {
     let refused = Path::new(place).components().find_map(|part| {
         let part = part.as_os_str().to_str()?;
-        let stem = part.strip_suffix(".rs").unwrap_or(part);
+        let stem = part.split('.').next().unwrap_or(part);
         REFUSED_NAMES.contains(&stem).then(|| stem.to_owned())
     })?;
     Some(Complaint::new(

@@ -13,7 +13,8 @@
 //!
 //! The emulator uses one of this machine's processors for a guest. So there are as many guests as
 //! processors, at most [`MAX_GUESTS`], and each runs a part of the tests. A run with a filter has
-//! one guest. With `--shell` one guest runs a shell command in place of the tests.
+//! one guest. With `--shell` one guest runs a shell command in place of the tests. The verb holds
+//! the machine's lock ([`MachineLock`]): guests use all processors, and all runs share one folder.
 //!
 //! Without KVM qemu translates every instruction, so everything takes 10 to 30 times as long. The
 //! tests are the same as on the host, with the same bounds. The guest has fq_codel, netem and every
@@ -35,6 +36,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::flaky::KnownFlaky;
+use crate::lock::MachineLock;
 use crate::nextest;
 use crate::results::{self, Outcome, Results, TestResult};
 use crate::setup::{self, Use};
@@ -49,6 +51,7 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     let job = Job::parse(words)?;
     step::require_root("make test-vm", "the guest's root user is this one")?;
     setup::ensure(tree, Use::Vm)?;
+    let _lock = MachineLock::take()?;
     let folder = tree.target.join("vm");
     let assets = Assets::ensure(&folder)?;
     let guests = job.guests();

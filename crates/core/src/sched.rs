@@ -201,14 +201,18 @@ impl Scheduler {
 
     /// Changes the rate, the overhead and the other parameters of the link, from the next packet
     /// on. Flows, their heads and their state stay. The minimums of the classes of servers are not
-    /// checked again.
+    /// checked again. A head that is longer than the new [`Wire::longest`] is sent as a packet of
+    /// that length. A call that shortens it takes time linear in the number of flows.
     ///
     /// # Errors
     /// As [`Scheduler::new`].
     pub fn set_wire(&mut self, wire: Wire) -> Result<(), SchedulerError> {
-        let busy = self.wire.busy_until;
+        let (busy, longest) = (self.wire.busy_until, self.wire.longest);
         self.wire = WireState::new(wire)?;
         self.wire.set_busy_until(busy);
+        if self.wire.longest < longest {
+            self.shorten_heads();
+        }
         for server in self.servers.iter_mut().flatten() {
             // The flow of a removed server may belong to another contract now.
             if let ServiceState::Server { slice, .. } = &self.flows[server.flow as usize].service {
@@ -216,6 +220,17 @@ impl Scheduler {
             }
         }
         Ok(())
+    }
+
+    /// Sets the length of each head that is longer than the wire's longest packet to that length.
+    fn shorten_heads(&mut self) {
+        for id in 0..self.flows.len() as u32 {
+            let flow = &mut self.flows[id as usize];
+            if flow.is(Flag::HasHead) && flow.length() > self.wire.longest {
+                flow.set_length(self.wire.longest);
+                self.requeue(id);
+            }
+        }
     }
 
     /// Adds a flow with an empty queue.

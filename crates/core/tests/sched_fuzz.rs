@@ -3,10 +3,10 @@
 //!
 //! A scenario is a hundred thousand random operations on one link: flows of every kind (servers and
 //! their members, limits) come, change and go; packets arrive and are flushed; time advances,
-//! stands, jumps and goes back; the link gets another rate. It begins at 0, at a random time, or
-//! just before the end of time. The short form runs with every test. Ten million operations are
-//! `cargo test --release -p netnice-core --test sched_fuzz -- --ignored`, part of `cargo xtask
-//! long`. The message of a failure names the scenario's seed.
+//! stands, jumps and goes back; the link gets another rate and longest packet. It begins at 0, at a
+//! random time, or just before the end of time. The short form runs with every test. Ten million
+//! operations are `cargo test --release -p netnice-core --test sched_fuzz -- --ignored`, part of
+//! `cargo xtask long`. The message of a failure names the scenario's seed.
 
 use std::collections::VecDeque;
 
@@ -103,7 +103,7 @@ struct Queue {
     packets: VecDeque<(u64, u64)>,
     kind: QueueKind,
     /// The longest packet that its contract allows, and the least value that one of its contracts
-    /// had.
+    /// or the link had.
     longest: u64,
     least: u64,
 }
@@ -124,6 +124,8 @@ struct Scenario {
     queues: Vec<Queue>,
     /// The flows that exist.
     flows: Vec<FlowId>,
+    /// The longest packet of the link.
+    longest: u64,
     offered: u64,
     sent: u64,
     flushed: u64,
@@ -153,6 +155,7 @@ impl Scenario {
             now,
             queues: Vec::new(),
             flows: Vec::new(),
+            longest: LONGEST,
             offered: 0,
             sent: 0,
             flushed: 0,
@@ -208,7 +211,8 @@ impl Scenario {
         }
         let queue = &mut self.queues[flow.index()];
         assert!(queue.kind == QueueKind::Removed, "{flow} exists twice");
-        (queue.kind, queue.longest, queue.least) = (kind, longest, longest);
+        let least = longest.min(self.longest);
+        (queue.kind, queue.longest, queue.least) = (kind, longest, least);
         self.flows.push(flow);
     }
 
@@ -290,10 +294,11 @@ impl Scenario {
             let queue = &mut self.queues[flow.index()];
             if queue.packets.is_empty() {
                 let packet = packet((self.offered + 1, length), self.now);
+                let most = queue.longest.min(self.longest);
                 match self.link.handle_head(flow, packet, Instant(self.now)) {
-                    Ok(()) => assert!(length <= queue.longest, "{length} of {}", queue.longest),
+                    Ok(()) => assert!(length <= most, "{length} of {most}"),
                     Err(SchedulerError::TooLong { longest, .. }) if longest.0 < length => {
-                        assert_eq!(longest.0, queue.longest);
+                        assert_eq!(longest.0, most);
                         continue;
                     }
                     Err(other) => panic!("the queue was empty: {other}"),
@@ -317,10 +322,15 @@ impl Scenario {
             overhead: Bytes(self.random.below(64)),
             ahead: Nanos(self.random.any_size(17)),
             horizon: Nanos([0, self.random.any_size(26)][self.random.below(2) as usize]),
-            longest: Bytes(LONGEST),
+            longest: Bytes(LONGEST - self.random.below(LONGEST / 4)),
             ..Wire::new(self.random.rate())
         };
         self.link.set_wire(wire).expect("a link");
+        self.longest = wire.longest.0;
+        // A waiting packet may be longer than the link now carries.
+        for queue in &mut self.queues {
+            queue.least = queue.least.min(self.longest);
+        }
     }
 
     /// Sends a few packets, or advances the time to the next one.
@@ -363,7 +373,7 @@ impl Scenario {
             .packets
             .pop_front()
             .expect("a packet that was offered");
-        // A changed contract may have a shorter longest packet.
+        // A changed contract, or a changed link, may have a shorter longest packet.
         let least = length.min(queue.least);
         assert!(
             (least..=length).contains(&departure.length.0),

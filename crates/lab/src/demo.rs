@@ -24,10 +24,11 @@
 //! packets then queue in netnice, which serves flows with little traffic first, and no longer in
 //! the cable's queue.
 
+use std::fs::File;
 use std::io::{IsTerminal, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::process;
 use crate::stats;
@@ -127,7 +128,9 @@ pub fn run(out: &Path) -> Result<bool> {
     // Missing binaries and an unwritable report are detected at the start.
     process::binary("netnice")?;
     process::binary("netniced")?;
-    std::fs::write(out, "").with_context(|| format!("cannot write {}", out.display()))?;
+    let picture = picture_beside(out)?;
+    check_writable(out)?;
+    check_writable(&picture)?;
     println!("netnice demo: a private world (client, server, a cable of 20 Mbit/s between them)");
     println!(
         "Four programs use it twice, {:.0} s each: first without, then with netnice.\n",
@@ -149,12 +152,38 @@ pub fn run(out: &Path) -> Result<bool> {
     println!("\n{}", table(&before, &after));
     let page = report::page(&without, &with, &before, &after);
     std::fs::write(out, page).with_context(|| format!("cannot write {}", out.display()))?;
-    let picture = out.with_extension("svg");
     std::fs::write(&picture, report::picture(&without, &with))
         .with_context(|| format!("cannot write {}", picture.display()))?;
     let shown = std::fs::canonicalize(out).unwrap_or_else(|_| out.to_owned());
     println!("\nThe report, one page: file://{}", shown.display());
     Ok(video_kept(&after) && backup_kept(&after))
+}
+
+/// The file of the picture. Fails if it would be the file of the page.
+fn picture_beside(out: &Path) -> Result<PathBuf> {
+    let picture = out.with_extension("svg");
+    if picture == out {
+        bail!(
+            "{}: the file of the page cannot end in .svg, because the picture beside it does",
+            out.display()
+        );
+    }
+    Ok(picture)
+}
+
+/// Fails if the file cannot be written. Leaves it as it is, so that an earlier report stays if a
+/// run fails.
+fn check_writable(path: &Path) -> Result<()> {
+    let existed = path.exists();
+    File::options()
+        .create(true)
+        .append(true)
+        .open(path)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    if !existed {
+        std::fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
+    }
+    Ok(())
 }
 
 /// The table for the terminal, in 80 columns.

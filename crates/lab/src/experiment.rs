@@ -9,8 +9,8 @@
 //!
 //! With `--subject htb` the experiments `accuracy`, `change`, `latency` and `nice-fig3` measure
 //! plain HTB set up by hand in place of netnice. This shows the baseline, and that the experiment
-//! itself measures correctly. `burning`, `direct-timing` and `vert-fig6` always measure HTB beside
-//! netnice. All others measure only netnice, and fail with another subject.
+//! itself measures correctly. All others fail with another subject than netnice. (Of these,
+//! `burning`, `direct-timing` and `vert-fig6` always measure HTB beside netnice.)
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -498,4 +498,27 @@ pub fn figure(value: f64) -> String {
         _ => 4,
     };
     format!("{value:.digits$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Experiments that measure netnice alone refuse at once, before they make a world.
+    #[test]
+    fn every_experiment_measures_the_subject_or_refuses_it() {
+        let with_htb = ["accuracy", "change", "latency", "nice-fig3"];
+        for experiment in REGISTRY.iter().filter(|one| !with_htb.contains(&one.id)) {
+            let refused = experiment.run(&Context {
+                subject: Subject::Htb,
+                quick: true,
+                only: None,
+                keep: None,
+                plots: None,
+            });
+            let refused = refused.expect_err(experiment.id);
+            let text = format!("{refused:#}");
+            assert!(text.ends_with("omit --subject"), "{text}");
+        }
+    }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand};
 use netnice_lab::experiment::{self, Context, Experiment, Outcome, REGISTRY, Subject, figure};
@@ -62,7 +62,7 @@ enum Verb {
     /// Make a client and a server with a direct cable, and keep them for a while
     World {
         /// Seconds until they are removed
-        #[arg(long, default_value_t = 600)]
+        #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
         seconds: u64,
     },
     /// The programs that experiments run
@@ -264,9 +264,6 @@ fn print(outcome: &Outcome) {
 
 /// Makes a world, prints how to enter it, and keeps it for `seconds`.
 fn keep_world(seconds: u64) -> Result<()> {
-    if seconds == 0 {
-        bail!("--seconds must be at least 1");
-    }
     let world = World::pair(Pair::default())?;
     let mut command = world.client().ns.command("sleep");
     command.arg(seconds.to_string());
@@ -301,6 +298,43 @@ mod tests {
         match scenario == Path::new("file") || file.is_file() {
             true => Ok(()),
             false => Err(format!("there is no scenario {}", scenario.display())),
+        }
+    }
+
+    #[test]
+    fn a_world_lasts_at_least_a_second() {
+        let parse = |seconds: &str| {
+            Arguments::try_parse_from(["netnice-lab", "world", "--seconds", seconds])
+        };
+        assert!(parse("1").is_ok());
+        let refused = parse("0").err().expect("it is refused").to_string();
+        assert!(refused.contains("'--seconds <SECONDS>'"), "{refused}");
+    }
+
+    #[test]
+    fn a_direct_program_has_one_role_and_only_the_options_of_it() {
+        let parse = |line: &str| {
+            let words = "netnice-lab traffic direct --local 10.0.0.1:7".split(' ');
+            Arguments::try_parse_from(words.chain(line.split_whitespace())).is_ok()
+        };
+        for line in [
+            "--source --remote 10.0.0.2:7 --rate 1000 --size 100 --count 3",
+            "--sink",
+            "--sink --group 239.0.0.1:7",
+            "--echo",
+        ] {
+            assert!(parse(line), "{line}");
+        }
+        for line in [
+            "",
+            "--source",
+            "--sink --echo",
+            "--echo --rate 1000",
+            "--echo --group 239.0.0.1:7",
+            "--sink --size 100",
+            "--sink --count 3",
+        ] {
+            assert!(!parse(line), "{line}");
         }
     }
 

@@ -299,3 +299,25 @@ fn read_lines(stream: impl Read + Send + 'static) -> Receiver<String> {
     });
     receive
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_group_of_a_process_that_ends_in_time_ends_too() {
+        let mut shell = own_group("sh");
+        shell.args(["-c", "trap 'exit 0' TERM; sleep 1000 & echo $!; wait"]);
+        let mut shell = Proc::start(shell).expect("a shell");
+        let line = shell.next_line(EVENT_TIMEOUT).expect("the job's number");
+        let job: u32 = line.parse().expect("a number");
+        assert!(sys::is_alive(job));
+        shell.terminate(EVENT_TIMEOUT);
+        assert!(shell.wait(EVENT_TIMEOUT).expect("an end").success());
+        let until = Instant::now() + EVENT_TIMEOUT;
+        while sys::is_alive(job) {
+            assert!(Instant::now() < until, "the job is still there");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

@@ -3,8 +3,8 @@
 //! sent over time if requested.
 //!
 //! [`netnice_sim::scenario`] defines the file format; crates/sim/scenarios has examples. [`run`]
-//! fails if the file cannot be read or parsed, if its scenario is invalid, or if the drawing cannot
-//! be written.
+//! fails if the file cannot be read or parsed, if its scenario is invalid, or if the folder of the
+//! drawing cannot be made or written.
 
 use std::path::Path;
 
@@ -15,8 +15,8 @@ use netnice_sim::scenario::Scenario;
 use crate::plot::{Chart, Series, palette};
 
 /// Simulates the scenario in `file` and prints the result. Writes a plot as SVG into the folder
-/// `plots` if given. Returns `false` if a deadline was missed or a packet left earlier than its
-/// contract allows.
+/// `plots` if given, and makes that folder if it is missing. Returns `false` if a deadline was
+/// missed or a packet left earlier than its contract allows.
 pub fn run(file: &Path, plots: Option<&Path>) -> Result<bool> {
     let text =
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -25,6 +25,10 @@ pub fn run(file: &Path, plots: Option<&Path>) -> Result<bool> {
         // The error's message includes its cause.
         Err(error) => bail!("{} is {error}", file.display()),
     };
+    if let Some(folder) = plots {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    }
     let mut sent = Vec::new();
     let watch = |one: &SentPacket| {
         if plots.is_some() {
@@ -64,4 +68,25 @@ fn chart_of<'a>(title: &str, names: impl Iterator<Item = &'a str>, sent: &[SentP
     };
     let chart = Chart::new(title, "ms", "kB sent");
     names.enumerate().map(line).fold(chart, Chart::with).svg()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_of_a_plot_is_made_and_a_file_in_its_place_is_refused() {
+        let root = std::env::temp_dir().join(format!("nn-simulate-{}", std::process::id()));
+        std::fs::create_dir_all(&root).expect("a folder");
+        let scenario = root.join("one.toml");
+        let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/scenarios/slices.toml");
+        std::fs::copy(example, &scenario).expect("an example");
+        let plots = root.join("new/plots");
+        assert!(run(&scenario, Some(&plots)).expect("it is simulated"));
+        assert!(plots.join("one.svg").is_file());
+        let error = run(&scenario, Some(&scenario)).expect_err("a file");
+        let text = format!("cannot make the folder {}", scenario.display());
+        assert_eq!(error.to_string(), text);
+        std::fs::remove_dir_all(&root).expect("removed");
+    }
 }

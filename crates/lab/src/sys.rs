@@ -1,5 +1,6 @@
 //! Wraps system calls that std and socket2 do not have, by rustix and nix. What neither of them has
-//! is called by libc: scheduling classes, some socket options, packet sockets, tun devices.
+//! is called by libc: scheduling classes, some socket options, packet sockets, tun devices, and one
+//! command of bpf(2).
 //! `wire::ring` is the only other file of this crate with unsafe code.
 //!
 //! Rules: no function keeps a pointer after it returns, and each unsafe block has a safety comment.
@@ -10,7 +11,7 @@
 use std::ffi::c_int;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::ptr;
@@ -304,6 +305,29 @@ pub(crate) fn open_tun(name: &str) -> io::Result<File> {
     Ok(file)
 }
 
+/// Makes the kernel measure the time of eBPF programs while the returned descriptor is open. So the
+/// measurement ends with this process at the latest, however the process ends. Needs root.
+pub(crate) fn time_bpf_programs() -> io::Result<OwnedFd> {
+    // The kind of measurement (`bpf_attr.enable_stats.type`): the time of runs.
+    let kind: u32 = 0;
+    // SAFETY: the kernel reads the attribute, whose size is passed with it, and keeps no pointer.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_ENABLE_STATS,
+            &raw const kind,
+            size_of_val(&kind),
+        )
+    };
+    let fd = c_int::try_from(fd).map_err(io::Error::other)?;
+    check(fd)?;
+    // SAFETY: the call succeeded and returned a new descriptor, which nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A command of bpf(2) (linux/bpf.h), which the crate libc lacks.
+const BPF_ENABLE_STATS: c_int = 32;
+
 /// Waits until a descriptor is readable or this time has passed. Returns whether it is readable;
 /// `false` also after an error.
 pub fn readable(fd: impl AsFd, within: Duration) -> bool {
@@ -437,5 +461,22 @@ impl Drop for Mapped {
         // SAFETY: `base` and `length` are the mapping that `map` made, and no reference to it
         // exists.
         let _ = unsafe { munmap(self.base.cast(), self.length) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ebpf_programs_are_timed_while_the_descriptor_is_open() {
+        match time_bpf_programs() {
+            Ok(timed) => {
+                let link = std::fs::read_link(format!("/proc/self/fd/{}", timed.as_raw_fd()));
+                assert_eq!(link.expect("open").to_str(), Some("anon_inode:bpf-stats"));
+            }
+            // Only root may.
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EPERM)),
+        }
     }
 }

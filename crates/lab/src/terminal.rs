@@ -167,6 +167,11 @@ fn settings(line: &File) -> Result<String> {
         .stdin(line.try_clone()?)
         .output()
         .context("cannot start stty")?;
+    // Without this check, two failures would count as equal settings.
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr);
+        bail!("cannot read the settings of a terminal: {}", why.trim());
+    }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
@@ -181,4 +186,17 @@ fn feed_emulator(mut from: File, parser: Arc<Mutex<vt100::Parser>>) {
             parser.process(&bytes[..read]);
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_read_of_a_terminal_only() {
+        let (_user_end, program_end) = sys::open_terminal(80, 24).expect("a terminal");
+        assert!(!settings(&program_end).expect("settings").is_empty());
+        let other = File::open("/dev/null").expect("a file");
+        assert!(settings(&other).is_err());
+    }
 }

@@ -237,6 +237,9 @@ impl ProgramMemory {
     /// Closes a flow and fills its region with zeros. Another flow can get its location. The
     /// returned balance counts the chunks that the driver still owned. Records of the flow are
     /// invalid after this call.
+    ///
+    /// # Panics
+    /// If the flow was opened in another program's memory.
     pub fn close(&mut self, flow: DriverRings) -> Balance {
         let retired = self.retire(flow);
         let balance = retired.balance();
@@ -246,7 +249,11 @@ impl ProgramMemory {
 
     /// The first part of [`ProgramMemory::close`]; it takes constant time. The flow is closed. Its
     /// bytes stay until [`Retired::clear`], which any thread can call.
+    ///
+    /// # Panics
+    /// If the flow was opened in another program's memory.
     pub fn retire(&mut self, flow: DriverRings) -> Retired {
+        assert!(flow.is_in(&self.region), "a flow of this memory file");
         let location = flow.location();
         let balance = flow.balance();
         flow.end();

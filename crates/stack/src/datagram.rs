@@ -233,12 +233,12 @@ fn ipv6(packet: &[u8]) -> Result<Network, ParseError> {
             if next != UDP {
                 return Err(ParseError::Protocol);
             }
-            let cut = u16::from_be_bytes([o0, o1]);
+            // The fragment offset in bytes, two reserved bits, and the bit "more fragments".
+            let cut = u16::from_be_bytes([o0, o1]) & 0xfff9;
             let id = u32::from_be_bytes([a, b, c, d]);
-            (
-                48..length,
-                Some((id, u32::from(cut & 0xfff8), cut & 1 == 1)),
-            )
+            // A fragment that is a whole datagram (cut is 0) has nothing to wait for.
+            let fragment = (cut != 0).then(|| (id, u32::from(cut & 0xfff8), cut & 1 == 1));
+            (48..length, fragment)
         }
         _ => return Err(ParseError::Protocol),
     };

@@ -5,19 +5,22 @@
 //! `demux::fragments`). This module reassembles them in the program's own memory and on its CPU
 //! time. It follows RFC 791 and RFC 8200, section 4.5:
 //!
-//! - Fragments may arrive in any order. A fragment with the same range as an earlier one is
-//!   ignored.
-//! - A datagram is discarded if two of its fragments overlap in any other way (RFC 5722), if a
-//!   fragment is empty, or if the length of a fragment other than the last is not a multiple of
-//!   eight bytes.
-//! - A datagram is discarded if it would have more than 65,535 bytes, or if it is incomplete 30 s
-//!   after its first fragment arrived ([`LIFETIME`]). The oldest datagram is discarded when there
-//!   would be more than 32 ([`MAX_INCOMPLETE`]).
+//! - Fragments may arrive in any order. An exact copy of an earlier fragment is ignored.
+//! - A malformed fragment is discarded alone: one that is empty, one that is not the last and whose
+//!   length is not a multiple of eight bytes, and one with which the packet would have more than
+//!   65,535 bytes.
+//! - A datagram is discarded if two of its fragments overlap in any other way (RFC 5722), or do not
+//!   agree on where it ends. Fragments that arrive later begin a new datagram, as RFC 8200 permits;
+//!   RFC 5722 would discard these too.
+//! - A datagram is discarded if it is incomplete 60 s after its first fragment arrived
+//!   ([`LIFETIME`]). The oldest datagram is discarded when there would be more than 32
+//!   ([`MAX_INCOMPLETE`]).
 //!
 //! The time of a fragment is the driver's stamp. Time passes only with fragments: an incomplete
 //! datagram stays until a later fragment arrives.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 
 use crate::datagram::{Fragment, FragmentKey};
 
@@ -47,6 +50,10 @@ impl Reassembly {
     /// datagram with its UDP header if it is complete; else `None`.
     pub(crate) fn add(&mut self, fragment: &Fragment, bytes: &[u8], now: u64) -> Option<Vec<u8>> {
         self.expire(now);
+        if is_malformed(fragment, bytes.len()) {
+            self.discarded += 1;
+            return None;
+        }
         let known = self
             .incomplete
             .iter()
@@ -77,7 +84,7 @@ impl Reassembly {
         }
     }
 
-    /// The number of fragments of discarded datagrams.
+    /// The number of malformed fragments, and of fragments of discarded datagrams.
     pub(crate) fn discarded(&self) -> u64 {
         self.discarded
     }
@@ -107,12 +114,13 @@ impl Incomplete {
     fn add(&mut self, fragment: &Fragment, bytes: &[u8]) -> Added {
         let begin = fragment.offset as usize;
         let end = begin + bytes.len();
-        let misaligned = fragment.more && !bytes.len().is_multiple_of(8);
-        if bytes.is_empty() || misaligned || end > MAX_DATAGRAM {
-            return Added::Invalid;
-        }
         if self.ranges.contains(&(begin, end)) {
-            return Added::Incomplete;
+            let was_last = self.total == Some(end);
+            let is_copy = self.bytes[begin..end] == *bytes && fragment.more != was_last;
+            return match is_copy {
+                true => Added::Incomplete,
+                false => Added::Invalid,
+            };
         }
         let index = self.ranges.partition_point(|(from, _)| *from < begin);
         let before = index
@@ -126,6 +134,9 @@ impl Incomplete {
             return Added::Invalid;
         }
         if !fragment.more {
+            if self.total.is_some() {
+                return Added::Invalid;
+            }
             self.total = Some(end);
         }
         let furthest = self.ranges.last().map_or(end, |(_, last)| end.max(*last));
@@ -145,13 +156,27 @@ impl Incomplete {
     }
 }
 
-/// Time after which an incomplete datagram is discarded, in ns. RFC 791 has 15 s, RFC 8200 has 60
-/// s.
-const LIFETIME: u64 = 30_000_000_000;
+/// Whether a fragment with `length` bytes is malformed by itself.
+fn is_malformed(fragment: &Fragment, length: usize) -> bool {
+    // The reassembled packet's header counts in IPv4 and not in IPv6.
+    let header = match fragment.key.to {
+        IpAddr::V4(_) => IPV4_HEADER,
+        IpAddr::V6(_) => 0,
+    };
+    let end = fragment.offset as usize + length;
+    let is_misaligned = fragment.more && !length.is_multiple_of(8);
+    length == 0 || is_misaligned || header + end > MAX_DATAGRAM
+}
+
+/// Time after which an incomplete datagram is discarded, in ns: the 60 s of RFC 8200, section 4.5,
+/// and the least time of RFC 1122, section 3.3.2.
+const LIFETIME: u64 = 60_000_000_000;
 /// Largest number of incomplete datagrams of one flow.
 const MAX_INCOMPLETE: usize = 32;
 /// A length in an IP header has 16 bits.
 const MAX_DATAGRAM: usize = 65_535;
+/// Length of an IPv4 header without options, in bytes.
+const IPV4_HEADER: usize = 20;
 
 #[cfg(test)]
 mod tests;

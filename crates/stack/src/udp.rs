@@ -186,7 +186,7 @@ pub struct Dropped {
     pub short: u64,
     /// Frames that are not UDP, or that belong to another flow.
     pub foreign: u64,
-    /// Fragments of datagrams that were not completed.
+    /// Malformed fragments, and fragments of datagrams that were not completed.
     pub fragment: u64,
     /// Frames with a wrong checksum.
     pub checksum: u64,

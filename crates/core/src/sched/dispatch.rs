@@ -402,7 +402,8 @@ impl Scheduler {
                 let bytes = packet.length.0.min(u64::from(longest)) as u32;
                 flow.set_length(bytes.min(flow.service.longest()));
                 if is_limited {
-                    self.arrive_at_limit(id, packet, false);
+                    let length = Bytes(bytes.into());
+                    self.arrive_at_limit(id, Packet { length, ..packet }, false);
                 } else if let ServiceState::Channel(channel) = &mut flow.service {
                     channel
                         .continue_or_begin(packet.message.map(|arrived| arrived.0), bytes.into());

@@ -56,3 +56,24 @@ fn the_page_is_complete_for_empty_records() {
         assert!(!own.contains(foreign), "{foreign}");
     }
 }
+
+#[test]
+fn an_earlier_report_stays_until_the_new_one_is_written() {
+    let folder = std::env::temp_dir().join(format!("nn-demo-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let (old, new) = (folder.join("old.html"), folder.join("new.html"));
+    std::fs::write(&old, "earlier").expect("a file");
+    check_writable(&old).expect("writable");
+    assert_eq!(std::fs::read_to_string(&old).expect("kept"), "earlier");
+    check_writable(&new).expect("writable");
+    assert!(!new.exists());
+    assert!(check_writable(&folder).is_err());
+    std::fs::remove_dir_all(&folder).expect("removed");
+}
+
+#[test]
+fn the_page_and_the_picture_are_two_files() {
+    let picture = picture_beside(Path::new("a/demo.html")).expect("another file");
+    assert_eq!(picture, Path::new("a/demo.svg"));
+    assert!(picture_beside(Path::new("a/demo.svg")).is_err());
+}

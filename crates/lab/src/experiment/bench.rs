@@ -119,7 +119,7 @@ impl Limiter {
 /// Fails with a message for the user if the subject is not netnice.
 pub(crate) fn netnice_only(subject: Subject) -> Result<()> {
     if subject != Subject::Netnice {
-        bail!("this experiment cannot measure HTB: run it with --subject netnice");
+        bail!("this experiment cannot measure HTB in place of netnice: omit --subject");
     }
     Ok(())
 }

@@ -4,14 +4,13 @@
 //! time may grow by at most 10 % plus the error of the measurement, which is the difference of the
 //! first and the last result.
 //!
-//! The kernel measures the time of eBPF programs (kernel.bpf_stats_enabled), and bpftool reads it;
-//! the experiment fails without bpftool. The eBPF programs of this world's netnice are those that
-//! appear while its daemon starts and sets a first limit. Their time is divided by the number of
-//! packets that arrive at the server. The kernel's measurement adds about 20 ns to each run of an
-//! eBPF program, the same in all three results.
+//! The kernel measures the time of eBPF programs while the experiment runs (bpf(2),
+//! BPF_ENABLE_STATS), and bpftool reads it; the experiment fails without bpftool. The eBPF programs
+//! of this world's netnice are those that appear while its daemon starts and sets a first limit.
+//! Their time is divided by the number of packets that arrive at the server. The kernel's
+//! measurement adds about 20 ns to each run of an eBPF program, the same in all three results.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
@@ -21,10 +20,10 @@ use serde_json::{Value, json};
 use super::bench::{at, netnice_only, pause};
 use super::scale::{THOUSAND, sleepers};
 use super::{Bound, Context, Outcome};
-use crate::process;
 use crate::stats;
 use crate::traffic::{self, Udp};
 use crate::world::{Family, Netnice, Pair, World};
+use crate::{process, sys};
 
 /// Time in ns and runs of each program, by id.
 type Times = BTreeMap<u64, (u64, u64)>;
@@ -63,7 +62,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         netnice,
         own,
     };
-    let _stats = StatsOn::enable()?;
+    let _timed = sys::time_bpf_programs().context("cannot have the kernel time eBPF programs")?;
     let rounds = if context.quick { 3 } else { 7 };
     for limited in [false, true] {
         let limiter = if limited {
@@ -168,28 +167,6 @@ fn times() -> Result<Times> {
         .collect())
 }
 
-/// Enables the kernel's timing of eBPF programs; dropping it restores the setting.
-struct StatsOn {
-    before: String,
-}
-
-impl StatsOn {
-    fn enable() -> Result<StatsOn> {
-        let path = Path::new(SWITCH);
-        let before = std::fs::read_to_string(path)
-            .with_context(|| format!("this kernel does not time eBPF programs ({SWITCH})"))?;
-        std::fs::write(path, "1").with_context(|| format!("cannot write {SWITCH}"))?;
-        Ok(StatsOn { before })
-    }
-}
-
-impl Drop for StatsOn {
-    fn drop(&mut self) {
-        let _ = std::fs::write(SWITCH, &self.before);
-    }
-}
-
-const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
 /// Offered load in bit/s on the wire: 50,000 packets of 106 bytes each second, far below the rate
 /// at which packets queue.
 const OFFER: u64 = 50_000 * 106 * 8;

@@ -9,7 +9,7 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::json;
 
-use super::bench::{Direction, Limiter, MBIT, R20M, SECOND, Subject, at, wait_until};
+use super::bench::{Direction, Limiter, MBIT, R20M, SECOND, Subject, at, netnice_only, wait_until};
 use super::{Bound, Context, Outcome};
 use crate::traffic::{self, Udp};
 use crate::wire::{self, Tap};
@@ -25,6 +25,7 @@ struct Cost {
 }
 
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context.subject)?;
     outcome.paper = json!({
         "tried": {"veth stage": {"sends in 2 s": 3438, "CPU s": 0.01}, "IFB": {"sends in 2 s": 2_900_000, "CPU s": 2.0}},
     });

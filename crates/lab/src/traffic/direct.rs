@@ -5,13 +5,14 @@
 //! driver returned unsent are counted as refused, by status. If the daemon or the driver closes the
 //! flow, the program prints `{"closed": reason}` at once. At its end it prints a [`super::Report`].
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use netnice_stack::udp::{Buffers, Remote, UdpOptions};
 use netnice_stack::{Program, RuntimeDir, Socket, StackError, Status};
 
@@ -19,6 +20,7 @@ use super::run::{RunArgs, Tally, frame_overhead, run_until_end, send_paced};
 
 /// The arguments of `netnice-lab traffic direct`.
 #[derive(Debug, Clone, clap::Args)]
+#[group(id = "role", args = ["source", "sink", "echo"], required = true, multiple = false)]
 pub struct DirectArgs {
     /// The local endpoint; port 0 and an unspecified address are chosen by the stack.
     #[arg(long)]
@@ -42,19 +44,19 @@ pub struct DirectArgs {
     #[arg(long)]
     source: bool,
     /// Receive.
-    #[arg(long, conflicts_with = "source")]
+    #[arg(long)]
     sink: bool,
     /// Send back what comes.
-    #[arg(long, conflicts_with_all = ["source", "sink"])]
+    #[arg(long)]
     echo: bool,
     /// Wire bits per second to offer; without it there is always something to send.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["sink", "echo"])]
     rate: Option<u64>,
     /// Payload bytes per datagram; without it the most that the link carries.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["sink", "echo"])]
     size: Option<usize>,
     /// Datagrams to send; without it there is no end.
-    #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
+    #[arg(long, conflicts_with_all = ["sink", "echo"], default_value_t = u64::MAX, hide_default_value = true)]
     count: u64,
     /// Buffers each way.
     #[arg(long, default_value_t = 128)]
@@ -63,11 +65,8 @@ pub struct DirectArgs {
     run: RunArgs,
 }
 
-/// Runs the program. Returns only if it fails: for bad arguments, or if no flow can be opened.
+/// Runs the program. Returns only if it fails: if no flow can be opened.
 pub fn main(args: &DirectArgs) -> Result<()> {
-    if !args.source && !args.sink && !args.echo {
-        bail!("a direct program needs --source, --sink or --echo");
-    }
     let dir = RuntimeDir::choose(
         args.runtime_dir.clone(),
         std::env::var_os(RuntimeDir::VARIABLE),
@@ -148,12 +147,22 @@ fn send(mut socket: Socket, args: &DirectArgs, tally: &Tally) -> Result<(), Stac
     count(&mut socket, size, tally)
 }
 
-/// Counts the returned packets.
+/// Counts the returned packets, of `size` bytes each.
 fn count(socket: &mut Socket, size: usize, tally: &Tally) -> Result<(), StackError> {
+    count_returned(socket, tally, |_| size)
+}
+
+/// Counts the returned packets. `length_of` has the payload's length of each by its number.
+fn count_returned(
+    socket: &mut Socket,
+    tally: &Tally,
+    mut length_of: impl FnMut(u64) -> usize,
+) -> Result<(), StackError> {
     while let Some(outcome) = socket.outcome()? {
+        let length = length_of(outcome.number);
         match outcome.status {
             Status::DONE => {
-                tally.sent.fetch_add(size as u64, Relaxed);
+                tally.sent.fetch_add(length as u64, Relaxed);
             }
             other => tally.count_refused(&format!("status {}", other.0)),
         }
@@ -178,26 +187,46 @@ fn receive(mut socket: Socket, tally: &Tally) -> Result<(), StackError> {
     }
 }
 
+/// Sends each datagram back whole. One that is longer than the flow can send counts as refused.
 fn echo(mut socket: Socket, tally: &Tally) -> Result<(), StackError> {
     let any = socket.remote().is_none();
-    let mut bytes = [0; 2048];
+    let overhead = 8 + frame_overhead(socket.local().is_ipv6());
+    let mut bytes = vec![0; LONGEST_DATAGRAM];
+    // Lengths of the packets that the driver has not returned, by number.
+    let mut lengths = HashMap::new();
     loop {
-        let received = match socket.recv(&mut bytes, Some(RECEIVE_TIMEOUT)) {
-            Ok(received) => received,
-            Err(StackError::WouldBlock) => continue,
+        let received = socket.recv(&mut bytes, Some(RECEIVE_TIMEOUT));
+        tally.lost.store(socket.lost_total(), Relaxed);
+        match received {
+            Ok(received) => {
+                let length = received.whole;
+                tally.received.fetch_add(length as u64, Relaxed);
+                let wire = length as u64 + overhead;
+                tally.received_wire.fetch_add(wire, Relaxed);
+                if length > socket.longest() {
+                    tally.count_refused("longer than the flow can send");
+                    continue;
+                }
+                let answer = &bytes[..length];
+                let number = match any {
+                    true => socket.send_to(answer, received.from, Some(DRAIN_TIMEOUT))?,
+                    false => socket.send(answer, Some(DRAIN_TIMEOUT))?,
+                };
+                lengths.insert(number, length);
+                tally.sends.fetch_add(1, Relaxed);
+            }
+            // Packets are returned although nothing arrives.
+            Err(StackError::WouldBlock) => {}
             Err(error) => return Err(error),
-        };
-        tally.received.fetch_add(received.whole as u64, Relaxed);
-        let answer = &bytes[..received.bytes];
-        match any {
-            true => socket.send_to(answer, received.from, Some(DRAIN_TIMEOUT))?,
-            false => socket.send(answer, Some(DRAIN_TIMEOUT))?,
-        };
-        tally.sends.fetch_add(1, Relaxed);
-        count(&mut socket, received.bytes, tally)?;
+        }
+        count_returned(&mut socket, tally, |number| {
+            lengths.remove(&number).unwrap_or(0)
+        })?;
     }
 }
 
+/// The longest payload of a datagram, in bytes.
+const LONGEST_DATAGRAM: usize = 65_535;
 /// Time limit for the last packets to be sent.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which a receiver updates its count of lost packets.

@@ -9,26 +9,35 @@
 //! folders are removed, after everything mounted below them is unmounted: a bpffs in a runtime
 //! folder has the last references to pinned programs. Cgroups come last.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Once;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rustix::fs::FlockOperation;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::{process, sys};
 
 /// Removes leftovers of dead runs, and installs the cleanup of this run for signals. Call it first;
-/// further calls do nothing.
+/// further calls do nothing. After a failed call the next one tries again.
 pub fn begin() -> Result<()> {
-    static ONCE: Once = Once::new();
-    let mut result = Ok(());
-    ONCE.call_once(|| result = begin_once());
-    result
+    static BEGUN: Mutex<bool> = Mutex::new(false);
+    begin_unless(&BEGUN, begin_once)
+}
+
+/// Calls `begin` unless `begun` is set, and sets `begun` if the call succeeds.
+fn begin_unless(begun: &Mutex<bool>, begin: impl FnOnce() -> Result<()>) -> Result<()> {
+    let mut begun = begun.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*begun {
+        begin()?;
+        *begun = true;
+    }
+    Ok(())
 }
 
 fn begin_once() -> Result<()> {
@@ -40,6 +49,9 @@ fn begin_once() -> Result<()> {
             if let Some(signal) = signals.forever().next() {
                 eprintln!("netnice-lab: signal {signal}, cleaning up");
                 sweep(std::process::id());
+                // Another thread may be about to restore a setting of the machine: its lock is free
+                // when it has done so.
+                let _lock = lock_machine_settings();
                 std::process::exit(128 + signal);
             }
         })
@@ -50,6 +62,14 @@ fn begin_once() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Waits until no thread and no process of the lab is changing a setting of the whole machine. None
+/// can begin to while the returned file is open.
+pub(super) fn lock_machine_settings() -> Result<File> {
+    let lock = File::open(NETNS)?;
+    rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
+    Ok(lock)
 }
 
 /// Removes everything that process `pid` has made.
@@ -240,3 +260,20 @@ pub(super) const NETNS: &str = "/run/netns";
 const SOCKET: &str = "netnice.sock";
 /// Time limit for a daemon to clear and for processes to end.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use anyhow::bail;
+
+    use super::*;
+
+    #[test]
+    fn a_failed_begin_is_tried_again_and_a_successful_one_is_not() {
+        let begun = Mutex::new(false);
+        for _ in 0..2 {
+            assert!(begin_unless(&begun, || bail!("no thread")).is_err());
+        }
+        begin_unless(&begun, || Ok(())).expect("it succeeds");
+        begin_unless(&begun, || bail!("called again")).expect("it is not called");
+    }
+}

@@ -11,7 +11,6 @@ use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
-use rustix::fs::FlockOperation;
 
 use super::cleanup;
 use crate::{process, sys};
@@ -127,10 +126,10 @@ impl Netns {
     ///
     /// The kernel accepts only a congestion control that unprivileged users of the machine may
     /// choose. Another one is allowed to them for the moment of this call. A lock keeps other
-    /// processes of the lab from changing the list meanwhile.
+    /// processes of the lab from changing the list meanwhile, and a signal from ending this process
+    /// before the list is restored ([`cleanup::begin`]).
     fn set_congestion_control(&self, name: &str) -> Result<()> {
-        let lock = File::open(cleanup::NETNS)?;
-        rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
+        let _lock = cleanup::lock_machine_settings()?;
         let allowed = std::fs::read_to_string(ALLOWED).unwrap_or_default();
         if allowed.is_empty() || allowed.split_whitespace().any(|one| one == name) {
             return self.sysctl(CONGESTION_CONTROL, name);

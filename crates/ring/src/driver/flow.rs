@@ -263,6 +263,11 @@ impl DriverRings {
         self.owned.invariants();
     }
 
+    /// Whether the flow was opened in the memory file that `region` maps.
+    pub(super) fn is_in(&self, region: &Arc<Region>) -> bool {
+        Arc::ptr_eq(&self.region, region)
+    }
+
     pub(super) fn end(&self) {
         self.open.store(0, Ordering::Release);
         self.notices.raise(self.location.slot);

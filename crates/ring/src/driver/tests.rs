@@ -106,6 +106,17 @@ fn each_flow_has_its_own_region_and_leaves_it_zeroed() {
 }
 
 #[test]
+#[should_panic(expected = "a flow of this memory file")]
+fn a_flow_of_another_program_cannot_be_closed() {
+    let mut memory = ProgramMemory::create(BUDGET).unwrap();
+    let mut other = ProgramMemory::create(BUDGET).unwrap();
+    // Both flows have slot 0.
+    let _own = memory.open(SMALL).unwrap();
+    let foreign = other.open(SMALL).unwrap();
+    memory.retire(foreign);
+}
+
+#[test]
 fn the_program_learns_that_a_flow_is_closed() {
     let mut memory = ProgramMemory::create(BUDGET).unwrap();
     let program = attach(&memory);

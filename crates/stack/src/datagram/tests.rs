@@ -192,6 +192,17 @@ fn fragments_and_the_reassembled_datagram_are_parsed() {
     }
 }
 
+/// RFC 8200, section 4.5: a fragment that is a whole datagram is independent of other fragments
+/// with its identification.
+#[test]
+fn a_whole_datagram_behind_a_fragment_header_is_no_fragment() {
+    let frames = fragments(true, b"payload", 100);
+    assert_eq!(frames.len(), 1);
+    let found = parse(&frames[0], Checks::Verify).unwrap();
+    assert_eq!(&frames[0][found.payload], b"payload");
+    assert_eq!(parse_fragment(&frames[0]), Err(ParseError::Protocol));
+}
+
 proptest! {
     /// For any frame, the payload that is found lies inside the frame.
     #[test]

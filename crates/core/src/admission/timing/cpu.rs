@@ -27,9 +27,9 @@
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
-use super::demand::{Demand, Fluid, Growth, Scale, Steps, ratio_up};
+use super::demand::{Demand, Fluid, Growth, LONGEST, Scale, Steps, ratio_up};
 use super::edf::Blocking;
-use super::link::{NANOS_PER_SECOND, Promise, Transmitter, at_deadline};
+use super::link::{NANOS_PER_SECOND, Promise, Transmitter, at_deadline, at_rate};
 use super::{
     Alternative, BUDGET, BUDGET_PER_TRY, TimingFault, TimingRefusal, channel_alternative, decide,
     least, slice_alternative,
@@ -100,9 +100,46 @@ impl Processor {
     /// promises of the processor, and `sent` those of the link.
     ///
     /// # Errors
-    /// [`TimingRefusal`] of the resource that cannot keep its part. An alternative deadline in it
-    /// is for both together.
+    /// [`TimingRefusal`] of the resource that cannot keep its part. With an alternative in it the
+    /// deadline can be divided.
     pub fn divide(
+        &self,
+        held: &[Work],
+        link: &Transmitter,
+        sent: &[Promise],
+        channel: &Channel,
+    ) -> Result<DividedDeadline, TimingRefusal> {
+        let refusal = match self.try_divide(held, link, sent, channel) {
+            Ok(divided) => return Ok(divided),
+            Err(refusal) => refusal,
+        };
+        // The alternative in `refusal` suits one resource and may not suit the other one.
+        let alternative = match refusal.alternative {
+            Some(Alternative::Messages(rate)) => Some((
+                Alternative::Messages(rate),
+                at_rate(channel, rate.get().into()),
+            )),
+            _ => {
+                let here = least(1..=LONGEST.0, |d| self.fits_at(held, channel, d));
+                let there = link.least_deadline(sent, channel);
+                here.zip(there).map(|(here, there)| {
+                    let both = here.saturating_add(there.0);
+                    let alternative = Alternative::Deadline(Nanos(both));
+                    (alternative, at_deadline(channel, both))
+                })
+            }
+        };
+        let can_divide = |with: &Channel| self.try_divide(held, link, sent, with).is_ok();
+        let alternative = alternative.filter(|(_, with)| with.as_ref().is_some_and(can_divide));
+        Err(TimingRefusal {
+            fault: refusal.fault,
+            alternative: alternative.map(|(alternative, _)| alternative),
+        })
+    }
+
+    /// As [`Processor::divide`]. An alternative in the error is for the resource alone that
+    /// refused.
+    fn try_divide(
         &self,
         held: &[Work],
         link: &Transmitter,
@@ -112,37 +149,32 @@ impl Processor {
         let whole = channel.deadline();
         let here = match self.admit(held, &Work::Channel(*channel)) {
             Err(refusal) => return Err(refusal),
-            Ok(()) => least(1..=whole.0, |d| {
-                let requested = at_deadline(channel, d).map(Work::Channel);
-                requested.is_some_and(|requested| self.fits(held, &requested))
-            }),
+            Ok(()) => least(1..=whole.0, |d| self.fits_at(held, channel, d)),
         };
         let processor = Nanos(here.unwrap_or(whole.0));
         let rest = whole.0 - processor.0;
         let there = at_deadline(channel, rest.max(1)).unwrap_or(*channel);
-        match link.admit(sent, &Promise::Channel(there)) {
-            Ok(()) if rest > 0 => Ok(DividedDeadline {
+        link.admit(sent, &Promise::Channel(there))?;
+        match rest > 0 {
+            true => Ok(DividedDeadline {
                 processor,
                 link: Nanos(rest),
             }),
-            Ok(()) => Err(TimingRefusal {
+            false => Err(TimingRefusal {
                 fault: TimingFault::Late {
                     within: whole,
                     due: whole,
                     blocked: Nanos(1),
                 },
-                alternative: Some(Alternative::Deadline(Nanos(whole.0.saturating_add(1)))),
-            }),
-            Err(refusal) => Err(TimingRefusal {
-                alternative: match refusal.alternative {
-                    Some(Alternative::Deadline(link)) => Some(Alternative::Deadline(Nanos(
-                        link.0.saturating_add(processor.0),
-                    ))),
-                    other => other,
-                },
-                ..refusal
+                alternative: None,
             }),
         }
+    }
+
+    /// Whether the channel with this deadline, in ns, fits beside the held work.
+    fn fits_at(&self, held: &[Work], channel: &Channel, deadline: u64) -> bool {
+        let requested = at_deadline(channel, deadline).map(Work::Channel);
+        requested.is_some_and(|requested| self.fits(held, &requested))
     }
 
     fn fits(&self, held: &[Work], requested: &Work) -> bool {

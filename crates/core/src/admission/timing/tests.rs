@@ -435,6 +435,40 @@ fn a_deadline_is_divided_between_processor_and_link() {
     assert!(paper_processor().divide(&[], &link, &[], &least).is_ok());
 }
 
+/// The alternative of the processor alone would leave the link no time.
+#[test]
+fn a_deadline_that_the_processor_refuses_is_answered_with_one_for_both() {
+    let link = Transmitter {
+        rate: Rate::new(160_000_000).expect("a rate"),
+        per_packet: Nanos::from_micros(40),
+        largest: Bytes(4096),
+        ..gigabit()
+    };
+    let cpu = paper_processor();
+    let Work::Channel(tight) = work("channel mmax=16KiB,rmax=10/s,bmax=1,deadline=1ms") else {
+        panic!("a channel");
+    };
+    let alone = cpu.admit(&[], &Work::Channel(tight)).expect_err("1.86 ms");
+    let refusal = cpu
+        .divide(&[], &link, &[], &tight)
+        .expect_err("1.86 ms of processing and 0.98 ms of sending");
+    assert_eq!(refusal.fault, alone.fault);
+    assert_eq!(
+        refusal.alternative,
+        Some(Alternative::Deadline(Nanos(2_839_200)))
+    );
+    // 1200 messages in a second take more than the processor has, and no deadline helps.
+    let Work::Channel(many) = work("channel mmax=16KiB,rmax=1200/s,bmax=1,deadline=20ms") else {
+        panic!("a channel");
+    };
+    let refusal = cpu.divide(&[], &link, &[], &many).expect_err("too many");
+    let Some(Alternative::Messages(rate)) = refusal.alternative else {
+        panic!("{refusal}");
+    };
+    let fewer = super::link::at_rate(&many, rate.get().into()).expect("a channel");
+    assert!(cpu.divide(&[], &link, &[], &fewer).is_ok(), "{refusal}");
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn extremes_and_hostile_sets_are_answered_in_bounded_time() {

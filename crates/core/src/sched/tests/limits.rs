@@ -8,7 +8,9 @@ use super::channels::{channel, message};
 use super::simulation::*;
 use crate::contract::Contract;
 use crate::policer::{Observation, Policer};
-use crate::sched::{Departure, FlowId, Guarantee, NotServed, Packet, ServedAs, Service, Wire};
+use crate::sched::{
+    Departure, FlowId, Guarantee, Next, NotServed, Packet, Scheduler, ServedAs, Service, Wire,
+};
 use crate::units::{Bytes, Instant, Nanos, Rate};
 
 /// The guarantee of a service, under a limit.
@@ -124,6 +126,34 @@ fn a_message_delayed_by_a_limit_stays_one_message() {
     let starts: Vec<u64> = sim.sent_by(flow).map(|one| one.start.0).collect();
     // 2.4 ms for each; the burst covers 0.1 ms of it once.
     assert!((7_000_000..7_200_000).contains(&starts[3]), "{starts:?}");
+}
+
+/// A packet that is reported as longer than the wire's longest counts as the longest, not as the
+/// thousands of messages that its length would fill.
+#[test]
+fn a_packet_behind_the_head_counts_as_the_longest_at_most() {
+    let mut starts = Vec::new();
+    for length in [1514, u64::MAX] {
+        let mut link = Scheduler::new(Wire::new(mbit(100))).unwrap();
+        let service = limited(channel(1514, 1000, 2, ms(4)), 50_000, ms(1));
+        let flow = link.insert(service, Instant(0)).unwrap();
+        let head = Packet::first(Bytes(1514), Instant(0));
+        link.handle_head(flow, head, Instant(0)).unwrap();
+        let behind = Packet::first(Bytes(length), Instant(0));
+        let first = link.next(Instant(0), |_| Some(behind));
+        assert!(matches!(first, Next::Send(_)), "{first:?}");
+        let mut now = Instant(0);
+        let second = loop {
+            match link.next(now, |_| None) {
+                Next::Send(departure) => break departure,
+                Next::Wait(until) => now = until,
+                Next::Idle => panic!("the packet of {length} bytes never leaves"),
+            }
+        };
+        assert_eq!(second.length, Bytes(1514));
+        starts.push(second.start);
+    }
+    assert_eq!(starts[0], starts[1]);
 }
 
 /// With a deadline that is over it must not go before messages that can still be in time.

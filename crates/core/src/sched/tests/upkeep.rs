@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
+use super::channels::channel;
 use super::limits::limited;
 use super::simulation::*;
 use crate::contract::Slice;
@@ -206,6 +207,59 @@ fn invalid_calls_are_refused() {
         Scheduler::new(wide),
         Err(SchedulerError::WireTooLong(_))
     ));
+}
+
+/// A head is charged as one of the new longest length, in every calendar in which it can wait.
+#[test]
+fn a_shorter_wire_shortens_the_heads_that_wait() {
+    let long = Wire {
+        longest: Bytes(9000),
+        ..Wire::new(mbit(10))
+    };
+    let share = |min, max| Service::Share {
+        min,
+        max,
+        weight: weight(1),
+    };
+    let services = [
+        share(None, None),
+        share(Some(mbit(1)), None),
+        share(None, Some((mbit(1), ms(1)))),
+        Service::Cell(cell(mbit(1), ms(1))),
+        Service::Cell(bucket(
+            mbit(1),
+            ms(1),
+            mbit(1),
+            9000,
+            crate::contract::Bucket::Dual,
+        )),
+        slice(ms(1), ms(10), true),
+        channel(9000, 10, 1, ms(100)),
+        limited(Service::Cell(cell(mbit(1), ms(1))), 1_000, ms(1)),
+    ];
+    for service in services {
+        let mut link = Scheduler::new(long).unwrap();
+        let flow = link.insert(service, Instant(0)).unwrap();
+        let full = Packet::new(Bytes(9000));
+        link.handle_head(flow, full, Instant(0)).unwrap();
+        // The second packet of most services has to wait.
+        let first = link.next(Instant(0), |_| Some(full));
+        assert!(matches!(first, Next::Send(_)), "{service:?}: {first:?}");
+        link.set_wire(Wire::new(mbit(10))).unwrap();
+        link.invariants();
+        assert!(link.longest(flow) <= Bytes(1514));
+        let mut now = Instant(0);
+        let second = loop {
+            match link.next(now, |_| None) {
+                Next::Send(departure) => break departure,
+                Next::Wait(until) => now = until,
+                Next::Idle => panic!("{service:?}: the head is lost"),
+            }
+        };
+        assert_eq!(second.length, Bytes(1514), "{service:?}");
+        assert_eq!(second.end.0 - second.start.0, 1_211_200, "{service:?}");
+        link.invariants();
+    }
 }
 
 #[test]
