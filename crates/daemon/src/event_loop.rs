@@ -21,7 +21,7 @@
 mod failure;
 mod listeners;
 mod path_lookup;
-mod probes;
+mod probe;
 mod request_queue;
 mod requests;
 mod sources;

@@ -1,7 +1,7 @@
 //! `netnice doctor`: reports which features this kernel has, what is in force, and what needs
-//! attention. The event loop probes the features again if the last probe is older than [`FRESH`] (60
-//! s). Of degraded targets, the report has at most [`MAX_TARGETS`] (20). Fails if the machine's interfaces
-//! cannot be read.
+//! attention. The event loop probes the features again if the last probe is older than [`FRESH`]
+//! (60 s). Of degraded targets, the report has at most [`MAX_TARGETS`] (20). Fails if the machine's
+//! interfaces cannot be read.
 
 use netnice_api::{DoctorItem, DoctorReport, Status};
 use netnice_core::units::{Instant, Nanos};

@@ -1,9 +1,9 @@
 //! Probes the features of the kernel for `netnice doctor`.
 //!
-//! A probe loads the eBPF programs and tries queues, which takes a tenth of a second and more. So it
-//! runs in a thread of its own, and the requests that need its result wait outside the event loop.
-//! At most one probe runs at a time; all requests that arrive meanwhile wait for the same one. They
-//! fail if the thread cannot be started.
+//! A probe loads the eBPF programs and tries queues, which takes a tenth of a second and more. So
+//! it runs in a thread of its own, and the requests that need its result wait outside the event
+//! loop. At most one probe runs at a time; all requests that arrive meanwhile wait for the same
+//! one. They fail if the thread cannot be started.
 
 use std::thread;
 
