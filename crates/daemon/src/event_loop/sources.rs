@@ -1,8 +1,8 @@
-//! The sources of events for the event loop: signals, timers, requests, path look-ups, probes of the
-//! kernel, scrapes of the metrics page, drivers, ends of programs' connections, netlink, inotify,
-//! and the ring buffer in which eBPF programs report ended processes (the exit ring). The event loop
-//! waits only here. [`Sources::next`] waits for one [`Event`] and returns it. It fails if a source
-//! cannot be waited for any more.
+//! The sources of events for the event loop: signals, timers, requests, path look-ups, probes of
+//! the kernel, scrapes of the metrics page, drivers, ends of programs' connections, netlink,
+//! inotify, and the ring buffer in which eBPF programs report ended processes (the exit ring). The
+//! event loop waits only here. [`Sources::next`] waits for one [`Event`] and returns it. It fails
+//! if a source cannot be waited for any more.
 
 use std::future::Future;
 use std::io;
