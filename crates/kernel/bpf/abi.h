@@ -30,7 +30,7 @@
 #define IFACE_BELOW 32		/* the interface below handled the packets that arrive here */
 #define IFACE_VETH 64		/* the other end may be in a container */
 
-#define MAX_TARGETS 8190
+#define MAX_TARGETS 7280
 #define MAX_PROCESSES 262144	/* the daemon raises this to what the machine can run */
 #define MAX_COOKIES 65536
 #define MAX_IFACES 4096
@@ -41,7 +41,7 @@
 #define MAX_GROUP_NAME 256	/* including the terminating zero */
 #define PORT_WORDS 2048		/* 32 ports in each word */
 
-/* A packet longer than this is never sparse. */
+/* A packet longer than this is never sparse. Each flow may have as much in a class as this. */
 #define MAX_SPARSE 3028
 
 /* The queues of a class. 0: no class. */
@@ -49,8 +49,10 @@ struct leaf {
 	__u32 sparse;		/* class id, major:minor, of the leaf for flows far below their share */
 	__u32 bulk;		/* class id of the leaf for all other flows */
 	__u32 local;		/* class id of the leaf for other flows on lo (packets of 64 KiB) */
+	__u32 patient;		/* class id of the leaf for other flows whose sender waits (not TCP) */
 	__u32 window_us;	/* length of a window of the flow accounting, in microseconds */
 	__u32 window_bytes;	/* bytes that the class is assured in a window */
+	__u32 bound;		/* bytes that may wait in the bulk leaf; 0: not counted, its queue drops */
 };
 
 /* targets: target id -> the queues that hold its packets. */
@@ -145,6 +147,7 @@ struct counter_key {
 struct counter {
 	__u64 packets;		/* segments, as on the wire */
 	__u64 bytes;		/* wire bytes: layer 2 without preamble and gap */
+	__u64 dropped;		/* packets among these that found the class full */
 };
 
 /* flows and windows: the sparse-flow accounting of one bulk leaf. */
@@ -158,11 +161,20 @@ struct flow_key {
 	__u32 hash;
 };
 
+/* What is in a queue of the cap stage, or of one flow in all of them: wire bytes that entered and
+ * left, modulo 2^32. */
+struct content {
+	__u32 entered;
+	__u32 left;
+	__u64 moved_ns;		/* when it last left, or entered an empty queue */
+};
+
 struct flow {
 	__u32 epoch;
 	__u32 bytes;		/* in this window */
 	__u32 last_bytes;	/* in the window before */
 	__u32 pad;
+	struct content inside;	/* in all leaves but the sparse one */
 };
 
 struct window {
@@ -172,6 +184,7 @@ struct window {
 	__u32 sparse_bytes;	/* sent to the sparse leaf in this window */
 	__u64 bytes;
 	__u64 last_bytes;
+	struct content queues[2];	/* of the bulk leaf, and of the local leaf */
 };
 
 /* events: notifications to the daemon. */

@@ -1,12 +1,34 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The leaf of a packet in its class: sparse, bulk or local.
+ * The leaf of a packet in its class: sparse, bulk, local or patient; or none, if the class is full.
  *
  * The choice depends on the bytes that the packet's flow and the whole class sent in this window of
- * time and in the one before. Each window has a number, its epoch.
+ * time and in the one before, and on the bytes of both that wait in the class. Each window has a
+ * number, its epoch.
+ *
+ * What waits is the difference of two counts. Here, where packets enter the cap stage, the program
+ * counts the bytes of each flow and each queue that have entered, and writes these counts into the
+ * packet's control block (which no queueing discipline but fq_codel uses). At the far end of the
+ * stage they become the counts of what has left. So a packet that is lost in between, with its
+ * queue or its class, is corrected by the next one that leaves. If none leaves for a while
+ * (patience_ns), all that entered counts as gone: no lost packet stops a flow for ever.
  */
 #ifndef NETNICE_LEAF_H
 #define NETNICE_LEAF_H
+
+/* Who waits for a packet that does not fit. */
+#define SENDER_REMOTE 0		/* nobody: it comes from another host or a container, and is dropped */
+#define SENDER_TOLD 1		/* TCP of this host: the refusal is its signal to slow down */
+#define SENDER_WAITS 2		/* another socket of this host: it waits for its buffer, so its packets always fit */
+
+/* Indices of window.queues. */
+#define QUEUE_BULK 0
+#define QUEUE_LOCAL 1
+
+/* cb[1] of a packet in the cap stage: its length on the wire, and this bit if it is in the local leaf. */
+#define IN_LOCAL 0x80000000
+
+#define MIN_PATIENCE 2000000000ULL	/* ns */
 
 /* Whether a window is over. An epoch later by one comes from another processor, which read its
  * clock a moment later. An epoch later by more was counted in windows of another length. */
@@ -32,25 +54,87 @@ static __always_inline void advance_window(struct window *w, __u32 epoch)
 	w->sparse_bytes = 0;
 }
 
-/* Selects the sparse or the bulk leaf. A flow is sparse while it uses, in this window and the last,
- * at most a quarter of the mean share of the active flows. The share is a part of the larger of two
- * values: the bytes that the class is assured and the bytes that it carried. The carried bytes
- * alone are not enough: a single TCP flow in a slow class comes in bursts with empty windows
- * between them. Sparse flows get a quarter of the class together. While their number grows they may
- * get more, up to a half; the rest goes to the bulk leaf. */
-static __always_inline __u32 select_leaf(struct __sk_buff *skb, struct leaf *leaf, struct iface *iface, __u32 link)
+/* How long nothing may leave before all that entered counts as gone: longer than the bytes of a
+ * full queue take. */
+static __always_inline __u64 patience_ns(struct leaf *leaf)
 {
-	__u32 rest = iface->flags & IFACE_LOOPBACK ? leaf->local : leaf->bulk;
+	__u64 windows = (__u64)leaf->window_us * 8000;
+
+	return windows > MIN_PATIENCE ? windows : MIN_PATIENCE;
+}
+
+/* The bytes that wait. */
+static __always_inline __u32 waiting(struct content *c, __u64 now, __u64 patience)
+{
+	__s32 waits = c->entered - c->left;
+
+	if (waits <= 0)
+		return 0;
+	if (now > c->moved_ns + patience) {
+		c->left = c->entered;
+		c->moved_ns = now;
+		return 0;
+	}
+	return waits;
+}
+
+/* Counts a packet that enters; the count after it. */
+static __always_inline __u32 enter(struct content *c, __u32 length, __u32 waits, __u64 now)
+{
+	if (!waits)
+		c->moved_ns = now;
+	return __sync_fetch_and_add(&c->entered, length) + length;
+}
+
+/* Counts `length` bytes of a packet that leave. The packet had `whole` bytes when it entered, and
+ * `entered` was the count after it. A packet that was segmented leaves in several parts. */
+static __always_inline void leave(struct content *c, __u32 entered, __u32 whole, __u32 length, __u64 now)
+{
+	__u32 left = c->left;
+
+	if ((__s32)(left - (entered - whole)) < 0 || (__s32)(entered - left) < 0)
+		left = entered - whole;
+	left += length;
+	c->left = (__s32)(entered - left) < 0 ? entered : left;
+	c->moved_ns = now;
+}
+
+/* Bytes of a packet on the wire, all its segments together. */
+static __always_inline __u32 wire_bytes(struct __sk_buff *skb)
+{
+	return skb->wire_len > skb->len ? skb->wire_len : skb->len;
+}
+
+/* Selects the class of a packet in the stage of a limit or on a link; 0: it does not fit.
+ *
+ * A flow is sparse while it uses, in this window and the last, at most a part of the mean share of
+ * the active flows, and while nothing of it waits in another leaf, so that no packet overtakes an
+ * earlier one of its flow. The share is a part of the larger of two values: the bytes that the class
+ * is assured and the bytes that it carried. The carried bytes alone are not enough: a single TCP
+ * flow in a slow class comes in bursts with empty windows between them. Sparse flows get a quarter
+ * of the class together. While their number grows they may get more, up to a half; the rest goes to
+ * the other leaves.
+ *
+ * A packet does not fit if its flow has its part of the bound in the class, and the queue is full.
+ * A flow of which nothing waits always may enter a packet, of any length. */
+static __always_inline __u32 select_leaf(struct __sk_buff *skb, struct leaf *leaf, struct iface *iface, __u32 link,
+					 __u32 sender)
+{
+	bool local = iface->flags & IFACE_LOOPBACK;
+	__u32 rest = local ? leaf->local : sender == SENDER_WAITS ? leaf->patient : leaf->bulk;
 	struct flow_key key = { .window = { .leaf = leaf->bulk, .link = link } };
+	__u32 epoch, most, active, length = wire_bytes(skb), of_flow, of_all, part;
 	struct window *w, no_window = {};
 	struct flow *f, no_flow = {};
-	__u32 epoch, most, active;
-	__u64 share;
+	struct content *queue;
+	__u64 share, now, patience;
 	bool sparse;
 
+	skb->cb[3] = 0;
 	if (!leaf->window_us)
 		return rest;
-	epoch = bpf_ktime_get_ns() / ((__u64)leaf->window_us * 1000);
+	now = bpf_ktime_get_ns();
+	epoch = now / ((__u64)leaf->window_us * 1000);
 	w = bpf_map_lookup_elem(&windows, &key.window);
 	if (!w) {
 		no_window.epoch = epoch;
@@ -58,33 +142,81 @@ static __always_inline __u32 select_leaf(struct __sk_buff *skb, struct leaf *lea
 		return rest;
 	}
 	advance_window(w, epoch);
-	__sync_fetch_and_add(&w->bytes, skb->len);
-	key.hash = bpf_get_hash_recalc(skb);
+	/* TCP changes the hash of a flow's packets after a timeout, but not the socket. */
+	key.hash = sender == SENDER_TOLD ? (__u32)bpf_get_socket_cookie(skb) * 0x9e3779b1 : bpf_get_hash_recalc(skb);
 	f = bpf_map_lookup_elem(&flows, &key);
 	if (!f) {
 		no_flow.epoch = epoch;
-		no_flow.bytes = skb->len;
 		bpf_map_update_elem(&flows, &key, &no_flow, BPF_ANY);
 		__sync_fetch_and_add(&w->active, 1);
-		most = skb->len;
-	} else {
-		if (is_over(f->epoch, epoch)) {
-			f->last_bytes = f->epoch + 1 == epoch ? f->bytes : 0;
-			f->bytes = 0;
-			f->epoch = epoch;
-			__sync_fetch_and_add(&w->active, 1);
-		}
-		f->bytes += skb->len;
-		most = f->bytes > f->last_bytes ? f->bytes : f->last_bytes;
+		f = bpf_map_lookup_elem(&flows, &key);
+		if (!f)
+			return rest;
+	} else if (is_over(f->epoch, epoch)) {
+		f->last_bytes = f->epoch + 1 == epoch ? f->bytes : 0;
+		f->bytes = 0;
+		f->epoch = epoch;
+		__sync_fetch_and_add(&w->active, 1);
 	}
+	most = f->bytes + skb->len;
+	if (most < f->last_bytes)
+		most = f->last_bytes;
 	share = w->last_bytes > leaf->window_bytes ? w->last_bytes : leaf->window_bytes;
 	active = w->active > w->last_active ? w->active : w->last_active;
-	sparse = skb->len <= MAX_SPARSE && (__u64)most * 4 * active <= share &&
+	sparse = skb->len <= MAX_SPARSE && (__u64)most * (leaf->bound ? 2 : 4) * active <= share &&
 		 ((__u64)w->sparse_bytes + skb->len) * 2 <= share;
+	if (leaf->bound) {
+		patience = patience_ns(leaf);
+		queue = &w->queues[local ? QUEUE_LOCAL : QUEUE_BULK];
+		of_flow = waiting(&f->inside, now, patience);
+		of_all = waiting(queue, now, patience);
+		part = leaf->bound / (active ? active : 1);
+		if (part < MAX_SPARSE)
+			part = MAX_SPARSE;
+		sparse = sparse && !of_flow;
+		if (!sparse) {
+			if (sender != SENDER_WAITS && of_flow && of_flow + length > part &&
+			    of_all + length > leaf->bound)
+				return 0;
+			skb->cb[0] = sender == SENDER_WAITS ? 0 : enter(queue, length, of_all, now);
+			skb->cb[1] = length | (local ? IN_LOCAL : 0);
+			skb->cb[2] = key.hash;
+			skb->cb[3] = leaf->bulk;
+			skb->cb[4] = enter(&f->inside, length, of_flow, now);
+		}
+	}
+	f->bytes += skb->len;
+	__sync_fetch_and_add(&w->bytes, skb->len);
 	if (!sparse)
 		return rest;
 	__sync_fetch_and_add(&w->sparse_bytes, skb->len);
 	return leaf->sparse;
+}
+
+/* Counts a packet that leaves the cap stage, and clears the counts that it carries. */
+static __always_inline void count_exit(struct __sk_buff *skb)
+{
+	struct flow_key key = { .window = { .leaf = skb->cb[3] }, .hash = skb->cb[2] };
+	__u32 entered = skb->cb[0], of_flow = skb->cb[4];
+	bool local = skb->cb[1] & IN_LOCAL;
+	__u32 whole = skb->cb[1] & ~IN_LOCAL;
+	__u32 length = skb->gso_size ? whole : skb->len;
+	struct window *w;
+	struct flow *f;
+	__u64 now;
+
+	if (!key.window.leaf)
+		return;
+	skb->cb[2] = 0;
+	skb->cb[3] = 0;
+	skb->cb[4] = 0;
+	now = bpf_ktime_get_ns();
+	w = entered ? bpf_map_lookup_elem(&windows, &key.window) : 0;
+	if (w)
+		leave(&w->queues[local ? QUEUE_LOCAL : QUEUE_BULK], entered, whole, length, now);
+	f = bpf_map_lookup_elem(&flows, &key);
+	if (f)
+		leave(&f->inside, of_flow, whole, length, now);
 }
 
 #endif

@@ -24,11 +24,11 @@
 #include "owner.h"
 #include "path.h"
 
-_Static_assert(sizeof(struct leaf) == 20, "leaf");
-_Static_assert(sizeof(struct target) == 48, "target");
-_Static_assert(sizeof(struct iface) == 60, "iface");
+_Static_assert(sizeof(struct leaf) == 28, "leaf");
+_Static_assert(sizeof(struct target) == 64, "target");
+_Static_assert(sizeof(struct iface) == 76, "iface");
 _Static_assert(sizeof(struct settings) == 48, "settings");
-_Static_assert(sizeof(struct window) == 32, "window");
+_Static_assert(sizeof(struct window) == 64, "window");
 _Static_assert(sizeof(struct group_name) == MAX_GROUP_NAME, "group_name");
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -167,18 +167,19 @@ static __always_inline bool find_owner(struct __sk_buff *skb, struct bpf_sock *s
 	return target && set_target(p, *target);
 }
 
-static __always_inline void count(struct __sk_buff *skb, struct packet *p, __u32 dir)
+static __always_inline void count(struct __sk_buff *skb, struct packet *p, __u32 dir, bool dropped)
 {
 	struct counter_key key = { .target = p->state->counters, .dir = dir };
 	struct counter *c = bpf_map_lookup_elem(&counters, &key);
 	__u32 packets = skb->gso_segs ? skb->gso_segs : 1;
-	__u32 bytes = skb->wire_len > skb->len ? skb->wire_len : skb->len;
+	__u32 bytes = wire_bytes(skb);
 
 	if (c) {
 		c->packets += packets;
 		c->bytes += bytes;
+		c->dropped += dropped ? packets : 0;
 	} else {
-		struct counter first = { .packets = packets, .bytes = bytes };
+		struct counter first = { .packets = packets, .bytes = bytes, .dropped = dropped ? packets : 0 };
 
 		bpf_map_update_elem(&counters, &key, &first, BPF_ANY);
 	}
@@ -190,6 +191,22 @@ static __always_inline int redirect_to_stage(struct __sk_buff *skb, __u32 stage,
 	skb->priority = class;
 	skb->tc_index = slot;
 	return bpf_redirect(stage, 0);
+}
+
+/* Counts a packet of a target, and selects its class if the target has a limit; class 0: it does not
+ * fit. False: no limit. A packet that its sender was told to send again later is not counted. */
+static __always_inline bool enter_stage(struct __sk_buff *skb, struct settings *now, struct iface *iface,
+					struct packet *p, __u32 dir, __u32 sender, __u32 *class)
+{
+	struct leaf *cap = &p->state->cap[dir];
+	bool limited = cap->bulk && now->cap_stage;
+
+	*class = 0;
+	if (limited)
+		*class = select_leaf(skb, cap, iface, CAP_STAGE, sender);
+	if (!limited || *class || sender != SENDER_TOLD)
+		count(skb, p, dir, limited && !*class);
+	return limited;
 }
 
 /* Adds a blank layer 2 header to a packet of an interface without layer 2, because a stage needs
@@ -278,7 +295,7 @@ static __always_inline __u32 link_class(struct __sk_buff *skb, struct iface *ifa
 		leaf = bpf_map_lookup_elem(&links, &key);
 	if (!leaf)
 		leaf = &iface->rest[dir];
-	return select_leaf(skb, leaf, iface, skb->ifindex);
+	return select_leaf(skb, leaf, iface, skb->ifindex, SENDER_REMOTE);
 }
 
 /* Whether this packet is the outside of a tunnel. The tunnel's own interface handled the packet
@@ -349,16 +366,16 @@ static __always_inline bool redirect_container_packet(struct __sk_buff *skb, str
 {
 	__u32 dir = from_container ? DIR_UP : DIR_DOWN;
 	struct packet p = {};
-	struct leaf *cap;
+	__u32 class;
 
-	if (!find_container(skb, now, iface, from_container, &p))
+	if (!find_container(skb, now, iface, from_container, &p) ||
+	    !enter_stage(skb, now, iface, &p, dir, SENDER_REMOTE, &class))
 		return false;
-	count(skb, &p, dir);
-	cap = &p.state->cap[dir];
-	if (!cap->bulk || !now->cap_stage)
-		return false;
-	*verdict = redirect_to_stage(skb, now->cap_stage, select_leaf(skb, cap, iface, CAP_STAGE),
-				     from_container ? iface->slot_container_up : iface->slot_container_down);
+	if (!class)
+		*verdict = TC_ACT_SHOT;
+	else
+		*verdict = redirect_to_stage(skb, now->cap_stage, class,
+					     from_container ? iface->slot_container_up : iface->slot_container_down);
 	return true;
 }
 
@@ -487,14 +504,11 @@ static __always_inline bool find_receiver(struct __sk_buff *skb, struct settings
 static __always_inline bool redirect_to_cap(struct __sk_buff *skb, struct settings *now, struct iface *iface,
 					    struct packet *p, int *verdict)
 {
-	struct leaf *cap = &p->state->cap[DIR_DOWN];
 	__u32 class;
 
-	count(skb, p, DIR_DOWN);
-	if (!cap->bulk || !now->cap_stage)
+	if (!enter_stage(skb, now, iface, p, DIR_DOWN, SENDER_REMOTE, &class))
 		return false;
-	class = select_leaf(skb, cap, iface, CAP_STAGE);
-	if (iface->flags & IFACE_NO_MAC && !add_mac_header(skb))
+	if (!class || (iface->flags & IFACE_NO_MAC && !add_mac_header(skb)))
 		*verdict = TC_ACT_SHOT;
 	else
 		*verdict = redirect_to_stage(skb, now->cap_stage, class, iface->slot_down);
@@ -549,15 +563,13 @@ int on_egress(struct __sk_buff *skb)
 	    is_encapsulation(skb, sk, !(iface->flags & IFACE_NO_MAC)))
 		p = (struct packet){};
 	if (p.state && !handled && first_appears_here(skb, iface, DIR_UP)) {
-		struct leaf *cap = &p.state->cap[DIR_UP];
+		__u32 sender = sk->protocol == IPPROTO_TCP ? SENDER_TOLD : SENDER_WAITS;
+		__u32 class;
 
-		count(skb, &p, DIR_UP);
-		if (sk->protocol == IPPROTO_TCP)
+		if (sender == SENDER_TOLD)
 			record_port(sk->src_port);
-		if (cap->bulk && now->cap_stage) {
-			__u32 class = select_leaf(skb, cap, iface, CAP_STAGE);
-
-			if (iface->flags & IFACE_NO_MAC && !add_mac_header(skb))
+		if (enter_stage(skb, now, iface, &p, DIR_UP, sender, &class)) {
+			if (!class || (iface->flags & IFACE_NO_MAC && !add_mac_header(skb)))
 				return TC_ACT_SHOT;
 			return redirect_to_stage(skb, now->cap_stage, class, iface->slot_up);
 		}
@@ -616,6 +628,7 @@ int on_stage_exit(struct __sk_buff *skb)
 
 	if (!now || !to || to->stage == STAGE_HANDLED)
 		return TC_ACT_SHOT;	/* not from netnice, or the interface is gone */
+	count_exit(skb);
 	skb->cb[0] = now->key[0];
 	skb->cb[1] = now->key[1];
 	leaves = to->stage == STAGE_CAP_UP || to->stage == STAGE_CONTAINER_DOWN ||

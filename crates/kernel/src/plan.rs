@@ -10,9 +10,9 @@
 //! ```text
 //!   cap stage                   managed link, rate R
 //!   ├─ target a: up             root: R
-//!   │  ├─ sparse                ├─ rest (traffic without a target)
-//!   │  ├─ bulk                  │  ├─ sparse, bulk
-//!   │  ├─ local                 └─ target a: its minimum, up to R
+//!   │  ├─ sparse, bulk          ├─ rest (traffic without a target)
+//!   │  ├─ local                 │  ├─ sparse, bulk
+//!   │  ├─ patient               └─ target a: its minimum, up to R
 //!   │  └─ target b, in a           ├─ sparse, bulk
 //!   └─ target a: down              └─ target b, in a
 //!      ├─ sparse, bulk, local
@@ -52,11 +52,18 @@
 //! the parts of the others unequally. (`IdleNodes` lists the nodes that carry too little.)
 //!
 //! # Queues
-//! A bulk queue for sent packets that is a plain FIFO holds at least `FIFO_FLOOR` bytes (164,000).
-//! In a short one, a large packet of segmentation offload would never pass, and a flooding UDP
-//! sender would use a whole core for drops instead of waiting for its socket buffer. For received
-//! packets, the FIFO of a node below 500 Mbit/s is shorter (`RECEIVE_TIME`), because no sender
-//! waits for it.
+//! In the cap stage the eBPF programs bound what waits in the bulk leaf, if it is a plain FIFO
+//! ([`NodeLeaves::bound`]), and refuse the rest before it enters. So a TCP sender of this host slows
+//! down without a loss, each flow has its part of the queue, and the FIFO itself drops nothing.
+//! Other senders of this host (UDP) wait for their socket's buffer. Their packets are never refused,
+//! or a flooding sender would use a whole core for attempts; they have a leaf of their own, the
+//! patient one, so that TCP does not wait behind a flood. For received packets the bound is larger,
+//! because a remote sender finds its rate by losses only.
+//!
+//! On a link, a bulk queue for sent packets that is a plain FIFO holds at least `FIFO_FLOOR` bytes
+//! (164,000). In a short one, a large packet of segmentation offload would never pass, and a
+//! flooding UDP sender would use a whole core for drops. For received packets, the FIFO of a node
+//! below 500 Mbit/s is shorter (`RECEIVE_TIME`), because no sender waits for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -184,6 +191,11 @@ pub(crate) struct NodeLeaves {
     pub bulk: u16,
     /// Class of all other flows on lo.
     pub local: u16,
+    /// Class of all other flows whose sender waits for its socket's buffer; where there is none, the
+    /// same as `bulk`.
+    pub patient: u16,
+    /// Bytes that may wait in the bulk leaf; 0: as many as its queue takes.
+    pub bound: u32,
     /// Length of the window in which the eBPF program accounts flows for that choice.
     pub window: Nanos,
     /// Bytes that the node is assured in a window.
@@ -242,7 +254,7 @@ pub(crate) fn plan(desired: &Desired, idle: &IdleNodes) -> Plan {
             .nearest(target)
             .or(sends.filter(|slot| nesting.limits_the_sum(*slot)));
         let cap = [
-            sends.map(|slot| up.leaf(slot, &plan.cap)),
+            sends.map(|slot| up.leaf(slot, Direction::Up, &plan.cap)),
             receives.map(|slot| down.leaf_or(&up, slot, &plan.cap)),
         ];
         // A limit on both directions counts its packets once, as sent.
@@ -264,10 +276,11 @@ fn link_trees(desired: &Desired, nesting: &Nesting, link: &Link, idle: &IdleNode
         let at = direction as usize;
         let mut tree = Tree::new();
         stage.write(&mut tree, idle.get(&link.name).map(|q| &q[at]));
-        trees.rest[at] = Some(stage.leaf(REST, &tree));
+        trees.rest[at] = Some(stage.leaf(REST, direction, &tree));
         for target in &desired.targets {
             if let Some(slot) = stage.nearest(target) {
-                trees.leaves.entry(target.id).or_default()[at] = Some(stage.leaf(slot, &tree));
+                trees.leaves.entry(target.id).or_default()[at] =
+                    Some(stage.leaf(slot, direction, &tree));
             }
         }
         trees.trees[at] = Some(tree);
@@ -287,10 +300,10 @@ pub(crate) fn slot_of(number: u16) -> u16 {
 
 /// Whether a node's class limits what is received.
 pub(crate) fn is_down(number: u16) -> bool {
-    number % stage::CLASSES_PER_SLOT >= stage::CLASSES_PER_SLOT / 2
+    number % stage::CLASSES_PER_SLOT >= stage::CLASSES_UP
 }
 
 /// Highest slot: its block of class numbers still fits in 16 bits.
-pub const MAX_SLOT: u16 = 8_190;
+pub const MAX_SLOT: u16 = 7_280;
 /// The slot that stands for traffic without a target.
 const REST: u16 = 0;

@@ -41,7 +41,7 @@ pub struct DirectionCounts {
     pub sent_packets: u64,
     /// Wire bytes of these packets.
     pub sent_bytes: u64,
-    /// Packets that the queues of these classes dropped.
+    /// Packets that found these classes full, or that their queues dropped.
     pub dropped_packets: u64,
     /// Packets queued now.
     pub queued_packets: u64,
@@ -72,11 +72,13 @@ impl Kernel {
             let mut counts = TargetCounts::default();
             for dir in 0..2 {
                 let direction = &mut counts.directions[dir];
+                let own = leaves.cap[dir].filter(|_| leaves.own[dir]);
                 if let Some(seen) = offered.remove(&(*id, dir)) {
                     direction.offered_packets = seen.packets;
                     direction.offered_bytes = seen.bytes;
+                    direction.dropped_packets = own.map_or(0, |_| seen.dropped);
                 }
-                direction.add_classes(&cap, leaves.cap[dir].filter(|_| leaves.own[dir]));
+                direction.add_classes(&cap, own);
             }
             sample.targets.insert(*id, counts);
         }
@@ -133,6 +135,7 @@ impl Kernel {
                 .fold(abi::Counter::default(), |a, b| abi::Counter {
                     packets: a.packets + b.packets,
                     bytes: a.bytes + b.bytes,
+                    dropped: a.dropped + b.dropped,
                 });
             ((key.target, key.dir as usize), sum)
         });
@@ -166,7 +169,9 @@ impl Kernel {
 impl DirectionCounts {
     fn add_classes(&mut self, classes: &ClassCounts, leaf: Option<NodeLeaves>) {
         let Some(leaf) = leaf else { return };
-        for number in [leaf.sparse, leaf.bulk, leaf.local] {
+        let patient = (leaf.patient != leaf.bulk).then_some(leaf.patient);
+        let numbers = [leaf.sparse, leaf.bulk, leaf.local].into_iter();
+        for number in numbers.chain(patient) {
             let counts = classes.get(&number).copied().unwrap_or_default();
             self.sent_packets += counts.packets;
             self.sent_bytes += counts.bytes;

@@ -205,37 +205,53 @@ impl<'a> TreePlan<'a> {
     }
 
     /// The leaves of a node.
-    pub(super) fn leaf(&self, slot: u16, tree: &Tree) -> NodeLeaves {
-        let [_, sparse, bulk, local] = self.numbers(slot);
-        let window = window(self.nodes[&slot].ceil);
+    pub(super) fn leaf(&self, slot: u16, direction: Direction, tree: &Tree) -> NodeLeaves {
+        let [_, sparse, bulk, local, patient] = self.numbers(slot);
+        let ceil = self.nodes[&slot].ceil;
+        let window = window(ceil);
+        let is_bounded = self.top.is_none() && self.leaf_qdisc == LeafQdisc::Fifo;
         // The sparse leaf is assured a quarter of the rate that the node divides.
         let assured = tree.get(&sparse).map_or(0, |class| 4 * class.htb.rate);
         NodeLeaves {
             sparse,
             bulk,
             local,
+            patient,
+            bound: if is_bounded {
+                bound(ceil, direction)
+            } else {
+                0
+            },
             window,
             assured: bytes_in(assured, window.0),
         }
     }
 
-    /// The leaves of a node of this direction, or of `other` if this direction has no such node.
+    /// The leaves of a node for packets of this direction: of `other` if this direction has no such
+    /// node.
     pub(super) fn leaf_or(&self, other: &Self, slot: u16, tree: &Tree) -> NodeLeaves {
         if self.nodes.contains_key(&slot) {
-            self.leaf(slot, tree)
+            self.leaf(slot, self.direction, tree)
         } else {
-            other.leaf(slot, tree)
+            other.leaf(slot, self.direction, tree)
         }
     }
 
-    /// Class numbers of a node: its own, and those of its sparse, bulk and local leaf.
-    fn numbers(&self, slot: u16) -> [u16; 4] {
+    /// Class numbers of a node: its own, and those of its sparse, bulk, local and patient leaf. A
+    /// node without a patient leaf has its bulk leaf in its place.
+    fn numbers(&self, slot: u16) -> [u16; 5] {
         let own = match (slot, self.direction) {
             (REST, _) => REST_CLASS,
             (_, Direction::Up) => slot * CLASSES_PER_SLOT,
-            (_, Direction::Down) => slot * CLASSES_PER_SLOT + CLASSES_PER_SLOT / 2,
+            (_, Direction::Down) => slot * CLASSES_PER_SLOT + CLASSES_UP,
         };
-        [own, own + 1, own + 2, own + 3]
+        let patient = if self.has_patient() { own + 4 } else { own + 2 };
+        [own, own + 1, own + 2, own + 3, patient]
+    }
+
+    /// Whether the nodes have patient leaves: senders of this host wait only where they send.
+    fn has_patient(&self) -> bool {
+        self.top.is_none() && self.direction == Direction::Up
     }
 
     fn children_by_parent(&self) -> ChildrenByParent {
@@ -357,7 +373,7 @@ impl<'a> TreePlan<'a> {
         tree: &mut Tree,
     ) {
         let node = self.nodes[&slot];
-        let [own, sparse, bulk, local] = self.numbers(slot);
+        let [own, sparse, bulk, local, patient] = self.numbers(slot);
         let [first, second] = node.priorities;
         let quantum = quantum(base_quantum, node.weight);
         let burst_rule = self.burst_rule(&node);
@@ -366,12 +382,15 @@ impl<'a> TreePlan<'a> {
             htb,
             queue: Some(queue),
         };
-        let [sparse_queue, bulk_queue, local_queue] = self.queues(&node);
+        let [sparse_queue, bulk_queue, local_queue, patient_queue] = self.queues(&node);
         let two_packets = BurstRule::Packets(node.burst);
         let htb = self.htb_class(&node, sparse_rate, two_packets, SMALL_QUANTUM, first);
         tree.insert(sparse, leaf(htb, sparse_queue));
         let htb = self.htb_class(&node, bulk_rate, burst_rule, quantum, second);
         tree.insert(bulk, leaf(htb, bulk_queue));
+        if self.has_patient() {
+            tree.insert(patient, leaf(htb, patient_queue));
+        }
         if self.top.is_none() {
             let large = quantum.max(LARGEST_PACKET as u32);
             let htb = self.htb_class(&node, bulk_rate, burst_rule, large, second);
@@ -447,8 +466,8 @@ impl<'a> TreePlan<'a> {
         packet.max(FULL_PACKET) * 1_000 / smallest
     }
 
-    /// The queues of a node's leaves: sparse, bulk, local.
-    fn queues(&self, node: &Node) -> [LeafQueue; 3] {
+    /// The queues of a node's leaves: sparse, bulk, local, patient.
+    fn queues(&self, node: &Node) -> [LeafQueue; 4] {
         let segment_to =
             (node.ceil < SEGMENT_BELOW).then_some(self.longest_packet.max(FULL_PACKET as u32));
         let fifo = |limit: u64| Queue::Fifo {
@@ -461,20 +480,23 @@ impl<'a> TreePlan<'a> {
             }
         };
         let long = |floor: u64| fifo(bytes_in(node.ceil, FIFO_TIME).max(floor));
-        let (sparse, bulk, local) = match self.leaf_qdisc {
+        let sparse = || fifo(bytes_in(node.ceil, FIFO_TIME / 2).max(SPARSE_FLOOR));
+        let (sparse, bulk, local, patient) = match self.leaf_qdisc {
             LeafQdisc::FqCodel => {
                 let queue = || fq_codel(node.ceil, self.direction);
-                (queue(), queue(), queue())
+                (queue(), queue(), queue(), queue())
             }
-            LeafQdisc::Fifo => (
-                fifo(bytes_in(node.ceil, FIFO_TIME / 2).max(SPARSE_FLOOR)),
-                long(if segment_to.is_some() {
-                    floor
-                } else {
-                    FIFO_FLOOR
-                }),
-                long(FIFO_FLOOR),
-            ),
+            LeafQdisc::Fifo if self.top.is_none() => {
+                let unreached = || fifo(UNREACHED);
+                (sparse(), unreached(), unreached(), unreached())
+            }
+            LeafQdisc::Fifo => {
+                let bulk = match segment_to {
+                    Some(_) => long(floor),
+                    None => long(FIFO_FLOOR),
+                };
+                (sparse(), bulk, long(FIFO_FLOOR), long(FIFO_FLOOR))
+            }
         };
         [
             LeafQueue {
@@ -488,6 +510,10 @@ impl<'a> TreePlan<'a> {
             LeafQueue {
                 queue: local,
                 segment_to: None,
+            },
+            LeafQueue {
+                queue: patient,
+                segment_to,
             },
         ]
     }
@@ -547,6 +573,15 @@ fn window(rate: u64) -> Nanos {
     Nanos((10 * FULL_PACKET * 1_000_000_000 / rate.max(1)).max(SHORTEST_WINDOW))
 }
 
+/// The bytes that may wait in a bulk leaf of the cap stage, at this rate in bytes per second.
+fn bound(rate: u64, direction: Direction) -> u32 {
+    let bound = match direction {
+        Direction::Up => bytes_in(rate, SENT_TIME).min(LARGEST_PACKET),
+        Direction::Down => bytes_in(rate, RECEIVE_TIME).clamp(RECEIVE_FLOOR, LARGEST_PACKET),
+    };
+    to_u32(bound.max(bytes_in(rate, FIFO_TIME)))
+}
+
 fn bytes_per_second(rate: Rate) -> u64 {
     rate.bits_per_second() / 8
 }
@@ -559,8 +594,9 @@ fn to_u32(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Class numbers of one slot: four for up (or both), four for down.
-pub(super) const CLASSES_PER_SLOT: u16 = 8;
+/// Class numbers of one slot: five for up (or both), four for down.
+pub(super) const CLASSES_PER_SLOT: u16 = 9;
+pub(super) const CLASSES_UP: u16 = 5;
 const REST_CLASS: u16 = 2;
 pub(super) const TOP_CLASS: u16 = 1;
 /// The assured rate of a class without a guarantee on a link, in bytes per second. HTB needs a
@@ -594,6 +630,12 @@ const RECEIVE_FLOOR: u64 = 30_280;
 /// where all flows are treated alike. With 5 ms, a minimum of 6 Mbit/s of 10 got 1 to 2 there; with
 /// 25 ms it got all of it.
 const RECEIVE_TARGET: u64 = 25_000;
+/// How long packets wait in a bulk leaf of the cap stage in ns, if they are sent at the node's rate;
+/// less if the bytes are more than one packet of segmentation offload.
+const SENT_TIME: u64 = 40_000_000;
+/// The length of a FIFO in bytes that the eBPF programs keep from being full. Only other senders
+/// than TCP can fill it, with some eighty sockets.
+const UNREACHED: u64 = 16 << 20;
 /// The length of a FIFO in ns, as time at the node's rate, where that is more than the floor.
 const FIFO_TIME: u64 = 20_000_000;
 /// Bytes of ten full packets: a sparse flow has at most one or two packets in flight.
