@@ -41,7 +41,7 @@
 #define MAX_GROUP_NAME 256	/* including the terminating zero */
 #define PORT_WORDS 2048		/* 32 ports in each word */
 
-/* A packet longer than this is never sparse. Each flow may have as much in a class as this. */
+/* A packet longer than this is never sparse. */
 #define MAX_SPARSE 3028
 
 /* The queues of a class. 0: no class. */

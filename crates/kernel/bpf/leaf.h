@@ -171,8 +171,6 @@ static __always_inline __u32 select_leaf(struct __sk_buff *skb, struct leaf *lea
 		of_flow = waiting(&f->inside, now, patience);
 		of_all = waiting(queue, now, patience);
 		part = leaf->bound / (active ? active : 1);
-		if (part < MAX_SPARSE)
-			part = MAX_SPARSE;
 		sparse = sparse && !of_flow;
 		if (!sparse) {
 			if (sender != SENDER_WAITS && of_flow && of_flow + length > part &&

@@ -579,7 +579,7 @@ fn bound(rate: u64, direction: Direction) -> u32 {
         Direction::Up => bytes_in(rate, SENT_TIME).min(LARGEST_PACKET),
         Direction::Down => bytes_in(rate, RECEIVE_TIME).clamp(RECEIVE_FLOOR, LARGEST_PACKET),
     };
-    to_u32(bound.max(bytes_in(rate, FIFO_TIME)))
+    to_u32(bound.max(bytes_in(rate, FIFO_TIME)).max(2 * FULL_PACKET))
 }
 
 fn bytes_per_second(rate: Rate) -> u64 {
