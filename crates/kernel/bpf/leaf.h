@@ -115,8 +115,10 @@ static __always_inline __u32 wire_bytes(struct __sk_buff *skb)
  * of the class together. While their number grows they may get more, up to a half; the rest goes to
  * the other leaves.
  *
- * A packet does not fit if its flow has its part of the bound in the class, and the queue is full.
- * A flow of which nothing waits always may enter a packet, of any length. */
+ * A packet does not fit if its flow has its part of the bound in the class, and the queue is half
+ * full. (While it is shorter, few of the flows that count as active wait in it. A flow that may have
+ * more than its part until the queue is full makes the shares of equal flows unequal.) A flow of
+ * which nothing waits may always enter a packet, of any length. */
 static __always_inline __u32 select_leaf(struct __sk_buff *skb, struct leaf *leaf, struct iface *iface, __u32 link,
 					 __u32 sender)
 {
@@ -174,7 +176,7 @@ static __always_inline __u32 select_leaf(struct __sk_buff *skb, struct leaf *lea
 		sparse = sparse && !of_flow;
 		if (!sparse) {
 			if (sender != SENDER_WAITS && of_flow && of_flow + length > part &&
-			    of_all + length > leaf->bound)
+			    2 * (of_all + length) > leaf->bound)
 				return 0;
 			skb->cb[0] = sender == SENDER_WAITS ? 0 : enter(queue, length, of_all, now);
 			skb->cb[1] = length | (local ? IN_LOCAL : 0);
