@@ -14,8 +14,10 @@
 //!   aside the claim of the user who makes it, the request is refused. So an unprivileged claim
 //!   never causes the refusal of a privileged request.
 //!
-//! Users can change their own claims as far as these rules permit, and clear them at any time. Only
-//! root can clear the claims of other users, by clause or all at once.
+//! Users can change their own claims as far as these rules permit, and clear them at any time. If
+//! the privileged claims contradict each other after a clear, because an older value of a clause
+//! holds again, each one that contradicts an older privileged claim is set aside too. Only root can
+//! clear the claims of other users, by clause or all at once.
 //!
 //! `Claims` is a value. A change returns new claims or a [`ClaimError`], and the old claims stay as
 //! they were. The clauses of the [`Claims::effective`] contract never contradict each other.
@@ -69,17 +71,18 @@ impl Claims {
     /// The given claims, for example from the state file, with the contract that results from them.
     ///
     /// # Errors
-    /// [`ClaimError::TwoOfOneUser`] if two claims have the same user id. [`ClaimError::Conflict`]
-    /// if the privileged claims contradict each other.
+    /// [`ClaimError::TwoOfOneUser`] if two claims have the same user id.
     pub fn restore(claims: Vec<Claim>) -> Result<Claims, ClaimError> {
-        let mut claims = claims;
-        claims.sort_by_key(|claim| claim.order);
-        for (n, claim) in claims.iter().enumerate() {
-            if claims[..n].iter().any(|c| c.by.uid == claim.by.uid) {
-                return Err(ClaimError::TwoOfOneUser(claim.by.uid));
-            }
-        }
-        Claims::resolve(claims, None)
+        Ok(resolve(sorted(claims)?).0)
+    }
+
+    /// The given claims in place of these.
+    ///
+    /// # Errors
+    /// [`ClaimError::TwoOfOneUser`] if two claims have the same user id. [`ClaimError::Conflict`]
+    /// if a privileged claim that is not set aside now would be set aside.
+    pub fn replace(&self, claims: Vec<Claim>) -> Result<Claims, ClaimError> {
+        self.check_set_aside(resolve(sorted(claims)?), None)
     }
 
     /// The claims in the order of their latest change, the earliest first.
@@ -102,11 +105,12 @@ impl Claims {
         &self.aside
     }
 
-    /// The contract that would result from the privileged claims alone.
+    /// The contract that would result from the privileged claims that count, without the others.
     pub fn of_privileged(&self) -> Contract {
         let privileged = self.claims.iter().filter(|claim| claim.by.privileged);
         let all = Claims {
             claims: privileged.cloned().collect(),
+            aside: self.aside.clone(),
             ..Claims::default()
         };
         // This does not fail: unprivileged claims add limits only, and claims that agree with more
@@ -163,10 +167,11 @@ impl Claims {
             contract,
         });
         claims.retain(|claim| !claim.contract.is_empty());
-        Claims::resolve(claims, Some(by))
+        self.check_set_aside(resolve(claims), Some(by))
     }
 
-    /// The claims without the claim of `by`. If `by` is root, all claims are removed.
+    /// The claims without the claim of `by`. If `by` is root, all claims are removed. If privileged
+    /// claims contradict each other then, the later ones are set aside.
     ///
     /// # Errors
     /// [`ClaimError::NothingYours`] if `by` has no claim.
@@ -179,7 +184,7 @@ impl Claims {
         if claims.len() == self.claims.len() {
             return Err(ClaimError::NothingYours(self.users()));
         }
-        Claims::resolve(claims, Some(by))
+        Ok(resolve(claims).0)
     }
 
     /// The users with a claim.
@@ -212,39 +217,25 @@ impl Claims {
         Ok(())
     }
 
-    /// Computes the effective contract of `claims`. `requester` is the user who changed them. If
-    /// the claims contradict each other, unprivileged claims are set aside, except that of
-    /// `requester`: it is refused.
-    fn resolve(claims: Vec<Claim>, requester: Option<Claimant>) -> Result<Claims, ClaimError> {
-        let mut all = Claims {
-            claims,
-            ..Claims::default()
-        };
-        let conflict = |all: &Claims, error| {
-            let mut others = all.users();
-            others.retain(|uid| requester.is_none_or(|requester| *uid != requester.uid));
-            ClaimError::Conflict { error, others }
-        };
-        if let Ok(effective) = all.combined_contract() {
-            all.effective = effective;
-            return Ok(all);
-        }
-        let unprivileged = all.claims.iter().filter(|claim| !claim.by.privileged);
-        let users: Vec<u32> = unprivileged.map(|claim| claim.by.uid).collect();
-        all.aside.clone_from(&users);
-        let own = all.combined_contract();
-        all.effective = own.map_err(|error| conflict(&all, error))?;
-        for uid in users {
-            all.aside.retain(|aside| *aside != uid);
-            match all.combined_contract() {
-                Ok(effective) => all.effective = effective,
-                Err(error) if requester.is_some_and(|requester| requester.uid == uid) => {
-                    return Err(conflict(&all, error));
-                }
-                Err(_) => all.aside.push(uid),
+    /// Returns the new claims that [`resolve`] has computed. Fails if they set aside the claim of
+    /// `requester`, or a privileged claim that is not set aside now.
+    fn check_set_aside(
+        &self,
+        (new, set_aside): (Claims, Vec<(Claimant, ContractError)>),
+        requester: Option<Claimant>,
+    ) -> Result<Claims, ClaimError> {
+        let is_requester = |uid: u32| requester.is_some_and(|by| by.uid == uid);
+        let refused = set_aside.into_iter().find(|(by, _)| {
+            is_requester(by.uid) || (by.privileged && !self.aside.contains(&by.uid))
+        });
+        match refused {
+            None => Ok(new),
+            Some((_, error)) => {
+                let mut others = new.users();
+                others.retain(|uid| !is_requester(*uid));
+                Err(ClaimError::Conflict { error, others })
             }
         }
-        Ok(all)
     }
 
     /// The contract that results from the claims that are not set aside.
@@ -374,6 +365,54 @@ impl core::fmt::Display for OthersHold<'_> {
             ),
         }
     }
+}
+
+/// The claims by [`Claim::order`]. Fails if two of them have the same user id.
+fn sorted(mut claims: Vec<Claim>) -> Result<Vec<Claim>, ClaimError> {
+    claims.sort_by_key(|claim| claim.order);
+    for (n, claim) in claims.iter().enumerate() {
+        if claims[..n].iter().any(|c| c.by.uid == claim.by.uid) {
+            return Err(ClaimError::TwoOfOneUser(claim.by.uid));
+        }
+    }
+    Ok(claims)
+}
+
+/// Computes which of the claims count, and their effective contract. If they contradict each other,
+/// unprivileged claims are set aside; if the privileged claims contradict each other, some of these
+/// too. In both cases the older of two claims counts. The second result has the users whose claims
+/// are set aside, and what their claims contradict.
+fn resolve(claims: Vec<Claim>) -> (Claims, Vec<(Claimant, ContractError)>) {
+    let mut all = Claims {
+        claims,
+        ..Claims::default()
+    };
+    let mut set_aside = Vec::new();
+    if let Ok(effective) = all.combined_contract() {
+        all.effective = effective;
+        return (all, set_aside);
+    }
+    let users = all.claims.iter().map(|claim| claim.by);
+    let (privileged, mut rest): (Vec<Claimant>, Vec<_>) = users.partition(|by| by.privileged);
+    all.aside = rest.iter().map(|by| by.uid).collect();
+    match all.combined_contract() {
+        Ok(effective) => all.effective = effective,
+        Err(_) => {
+            all.aside = all.users();
+            rest = privileged.into_iter().chain(rest).collect();
+        }
+    }
+    for by in rest {
+        all.aside.retain(|aside| *aside != by.uid);
+        match all.combined_contract() {
+            Ok(effective) => all.effective = effective,
+            Err(error) => {
+                all.aside.push(by.uid);
+                set_aside.push((by, error));
+            }
+        }
+    }
+    (all, set_aside)
 }
 
 /// Whether a contract names a clause.

@@ -197,6 +197,37 @@ fn a_user_clears_its_own_claim_and_root_clears_all() {
 }
 
 #[test]
+fn a_clear_is_possible_although_the_other_privileged_claims_contradict_each_other() {
+    let chief = Claimant { uid: 1003, ..OPS };
+    // The latest minimum holds, and the limit is not below that one.
+    let claims = after(&[
+        (Claimant::ROOT, "min 2mbit"),
+        (OPS, "min 1mbit"),
+        (chief, "up 1mbit"),
+        (ANN, "up 1500kbit"),
+    ]);
+    assert_eq!(claims.effective().to_string(), "up 1mbit min 1mbit");
+    let left = claims.clear(OPS).expect("the claim is the user's own");
+    assert_eq!(left.effective().to_string(), "min 2mbit");
+    assert_eq!(left.set_aside(), [chief.uid, ANN.uid]);
+    assert_eq!(left.of_privileged().to_string(), "min 2mbit");
+    assert_eq!(
+        Claims::restore(left.iter().cloned().collect()),
+        Ok(left.clone())
+    );
+    // A request of another user is not refused for it.
+    let more = left.apply(BOB, &change("down 1mbit")).expect("it fits");
+    assert_eq!(more.effective().to_string(), "down 1mbit min 2mbit");
+    // A request that contradicts a privileged claim that counts is refused, as ever.
+    assert!(left.apply(chief, &change("up 1800kbit")).is_err());
+    let again = left
+        .apply(Claimant::ROOT, &change("min none weight 7"))
+        .expect("it contradicts nothing");
+    assert_eq!(again.effective().to_string(), "up 1mbit weight 7");
+    assert!(again.set_aside().is_empty());
+}
+
+#[test]
 fn a_user_who_left_the_group_keeps_its_grant_and_gets_no_more() {
     let was = after(&[(OPS, "min 1mbit on eth0")]);
     let left = Claimant {
@@ -291,6 +322,32 @@ proptest! {
                 prop_assert_eq!(claim.contract.weight(), None);
             }
             prop_assert!(claims.iter().all(|claim| claim.contract != Contract::default()));
+            let written = claims.iter().cloned().collect();
+            prop_assert_eq!(Claims::restore(written), Ok(claims.clone()));
+        }
+    }
+}
+
+proptest! {
+    /// Every user with a claim can clear it, whatever the others ask.
+    #[test]
+    fn every_claim_can_be_cleared(
+        steps in proptest::collection::vec((0..5_usize, prop::option::weighted(0.8, texts())), 1..24),
+    ) {
+        let chief = Claimant { uid: 1003, ..OPS };
+        let claimants = [Claimant::ROOT, ANN, BOB, OPS, chief];
+        let mut claims = Claims::default();
+        for (who, change) in steps {
+            let by = claimants[who];
+            let has_claim = claims.iter().any(|claim| claim.by.uid == by.uid);
+            match change {
+                Some(change) => claims = claims.apply(by, &change).unwrap_or(claims),
+                None if has_claim => {
+                    claims = claims.clear(by).expect("the claim is the user's own");
+                    prop_assert!(claims.iter().all(|claim| claim.by.uid != by.uid));
+                }
+                None => {}
+            }
             let written = claims.iter().cloned().collect();
             prop_assert_eq!(Claims::restore(written), Ok(claims.clone()));
         }

@@ -182,8 +182,9 @@ impl<H: Host> Reconciler<H> {
         let Some(slot) = self.slot_of_cleared(&mut draft, &cleared)? else {
             return Ok(false);
         };
-        let held = draft.ledger.get(slot);
-        let mut claims: Vec<_> = held.map_or_else(Vec::new, |h| h.claims.iter().cloned().collect());
+        let now_held = draft.ledger.get(slot);
+        let now_held = now_held.map_or_else(Claims::default, |held| held.claims.clone());
+        let mut claims: Vec<_> = now_held.iter().cloned().collect();
         for back in cleared.claims {
             let Some(now) = claims.iter_mut().find(|now| now.by.uid == back.by.uid) else {
                 claims.push(back);
@@ -195,7 +196,7 @@ impl<H: Host> Reconciler<H> {
                 now.contract = both;
             }
         }
-        let claims = Claims::restore(claims)?;
+        let claims = now_held.replace(claims)?;
         draft.ledger.admit(slot, claims, now.wall_ns)?;
         draft.ledger.set_rule(slot, cleared.rule);
         self.install(draft)?;

@@ -196,12 +196,17 @@ impl Withdrawn {
         if let Some(change) = whole {
             draft.rollbacks.supersede(held.id, target, by, &change);
         }
-        draft.ledger.admit(slot, claims, now.wall_ns)?;
-        let left = draft.ledger.get(slot).map(|held| held.claims.effective());
+        draft.ledger.withdraw(slot, claims, now.wall_ns);
+        let left = draft.ledger.get(slot);
         self.messages.push(format!(
             "{target} keeps what others asked: {}",
-            left.map(ToString::to_string).unwrap_or_default()
+            left.map(|held| held.claims.effective().to_string())
+                .unwrap_or_default()
         ));
+        if let Some(why) = left.and_then(|held| held.refused.as_ref()) {
+            self.messages
+                .push(format!("{target} does not fit now and is degraded: {why}"));
+        }
         Ok(())
     }
 }

@@ -284,5 +284,5 @@ fn with_policy(claims: &Claims, contract: Contract) -> Result<Claims, RequestErr
             contract,
         });
     }
-    Ok(Claims::restore(all)?)
+    Ok(claims.replace(all)?)
 }

@@ -101,6 +101,39 @@ fn users_tighten_each_others_limits_and_lift_their_own() {
 }
 
 #[test]
+fn a_claim_can_be_cleared_although_the_rest_does_not_fit() {
+    const OPS: Peer = Peer {
+        uid: 1002,
+        privileged: true,
+        groups: Vec::new(),
+    };
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 0);
+    fixture.machine().spawn(20, 0);
+    ok(fixture.link("eth0", "100mbit", ""));
+    // The latest guarantee holds, so root's larger one takes nothing of the link.
+    ok(fixture.set("pid:10", "min 60mbit"));
+    ok(fixture.set_as(&OPS, "pid:10", "min 30mbit"));
+    ok(fixture.set("pid:20", "min 60mbit"));
+    for target in ["pid:10", "all"] {
+        let done = ok(fixture.clear_as(&OPS, target));
+        let held = fixture.held("pid:10").expect("root's claim is left");
+        assert_eq!(held.claims.iter().count(), 1);
+        assert!(held.refused.is_some() && !held.entry.contract.is_guaranteed());
+        if target == "pid:10" {
+            assert!(done.messages[1].contains("is degraded"), "{done:?}");
+            ok(fixture.set_as(&OPS, "pid:10", "min 30mbit"));
+            let held = fixture.held("pid:10").expect("held");
+            assert!(held.refused.is_none());
+        }
+        fixture.check();
+    }
+    ok(fixture.clear("pid:20"));
+    assert!(fixture.held("pid:10").expect("held").refused.is_none());
+    fixture.check();
+}
+
+#[test]
 fn a_request_that_does_not_fit_is_refused_and_changes_nothing() {
     let mut fixture = Fixture::new();
     for pid in [10, 20, 30] {
