@@ -185,7 +185,7 @@ pub fn admit_link(links: &[Link], held: &[TargetEntry], new: Link) -> Result<Lin
         return Ok(LinkGrant { link: new });
     };
     let carries = |link: &Link| Forest::new(&with(link.clone()), held.iter()).check_link(link);
-    let reason = refusal::with_least(reason, &new, carries);
+    let reason = refusal::with_nearest(reason, &new, carries);
     Err(Refusal::of_link(&new.name, reason))
 }
 

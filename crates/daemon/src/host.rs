@@ -288,6 +288,8 @@ pub(crate) trait Enforcer {
     fn recovered(&mut self) -> Result<Recovered, RequestError>;
     /// True if anything is in force.
     fn is_enforcing(&self) -> bool;
+    /// True if the classes of a managed link are on the interface of this index.
+    fn serves(&self, link: &str, index: u32) -> bool;
     /// The queues in the leaves: `fq_codel` or `sparse+bulk`.
     fn leaf(&self) -> &'static str;
     /// The interfaces with eBPF programs.

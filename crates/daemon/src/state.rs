@@ -80,10 +80,10 @@ pub(crate) enum StateError {
         /// The file.
         path: PathBuf,
     },
-    /// It cannot be read or written.
+    /// It cannot be read, written or removed.
     #[error("cannot {what} the state file {}: {source}", path.display())]
     Io {
-        /// `read` or `write`.
+        /// `read`, `write` or `remove`.
         what: &'static str,
         /// The file.
         path: PathBuf,
@@ -185,7 +185,7 @@ impl Store {
     /// Removes the state file, if there is one.
     pub(crate) fn remove(&self) -> Result<(), StateError> {
         match fs::remove_file(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.io("write", error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.io("remove", error)),
             _ => Ok(()),
         }
     }

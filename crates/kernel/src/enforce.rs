@@ -162,6 +162,16 @@ impl Kernel {
         self.programs.is_some()
     }
 
+    /// Whether the classes of a desired link are on the interface of this index. False for a link
+    /// that is not desired, and between a change of its interface and [`Kernel::reconcile`].
+    pub fn serves(&self, link: &str, index: u32) -> bool {
+        let desired = self.desired.links.iter().find(|one| one.name == link);
+        desired.is_some_and(|desired| {
+            let up = desired.up.is_none() || self.stages.up.get(link) == Some(&index);
+            up && (desired.down.is_none() || self.stages.down.contains_key(link))
+        })
+    }
+
     /// The queueing discipline of the leaves.
     pub fn leaf_qdisc(&self) -> LeafQdisc {
         self.leaf_qdisc

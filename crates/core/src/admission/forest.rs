@@ -51,6 +51,8 @@ struct Condition<'a> {
     directions: Vec<LinkDirection<'a>>,
     bound: Bound,
     most: Rate,
+    /// True if `most` does not depend on the capacity of a link.
+    is_fixed: bool,
 }
 
 impl<'a> Forest<'a> {
@@ -168,7 +170,8 @@ impl<'a> Forest<'a> {
                         bound: condition.bound,
                         most: condition.most,
                         held: sum,
-                        least: None,
+                        too_large: condition.is_fixed,
+                        nearest: None,
                     })));
                 }
             }
@@ -256,11 +259,13 @@ impl<'a> Forest<'a> {
 
     /// Condition 2 at one target.
     fn min_condition(&self, id: TargetId, on: LinkDirection<'a>) -> Option<Condition<'a>> {
+        let entry = self.entries[&id];
         Some(Condition {
             scope: Scope::Below(id),
             directions: [on].into(),
-            bound: Bound::Min(self.entries[&id].target.clone()),
+            bound: Bound::Min(entry.target.clone()),
             most: self.own_min(id, on)?,
+            is_fixed: entry.contract.min(on.direction).is_some(),
         })
     }
 
@@ -273,6 +278,7 @@ impl<'a> Forest<'a> {
                 directions: link_directions(self.links, directions).collect(),
                 bound: Bound::Limit(entry.target.clone(), word),
                 most: most?,
+                is_fixed: true,
             })
         };
         let direction = on.direction;
@@ -289,6 +295,7 @@ impl<'a> Forest<'a> {
             directions: [on].into(),
             bound: Bound::Link,
             most: on.usable()?,
+            is_fixed: false,
         })
     }
 

@@ -150,7 +150,7 @@ pub struct Holder {
 /// depends on the capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapacityShortfall {
-    /// The direction in which the capacity is too small.
+    /// The direction in which the guarantees do not fit the capacity.
     pub direction: Direction,
     /// The origin of the bound that the guarantees exceed.
     pub bound: Bound,
@@ -160,8 +160,12 @@ pub struct CapacityShortfall {
     pub held: Amount,
     /// The targets with these guarantees.
     pub holders: Vec<Holder>,
-    /// The smallest capacity that would be enough; `None` if no capacity would.
-    pub least: Option<Rate>,
+    /// True if the capacity is too large: the guarantees contain slices, which grow with it, and
+    /// the bound does not. False if it is too small.
+    pub too_large: bool,
+    /// The capacity nearest to the new one with which all guarantees would fit: the largest if the
+    /// new one is too large, else the smallest. `None` if they fit with no such capacity.
+    pub nearest: Option<Rate>,
 }
 
 /// The reason why a request for a target does not fit: a sum of guarantees exceeds a bound.
@@ -326,7 +330,8 @@ impl CapacityShortfall {
             "but",
             &alloc::format!("{:#} > {:#}", self.held, self.most),
         )?;
-        match self.least {
+        match self.nearest {
+            Some(most) if self.too_large => row(f, "would fit", &alloc::format!("at most {most}")),
             Some(least) => at_least(f, least.into()),
             None => row(f, "would fit", "no rate; lower a guarantee first"),
         }
@@ -396,9 +401,10 @@ impl Shortfall {
     }
 }
 
-/// Sets [`CapacityShortfall::least`] of a reason, by a binary search over the capacity in
-/// `direction`: a link that carries all guarantees also carries them with a larger capacity.
-pub(super) fn with_least(
+/// Sets [`CapacityShortfall::nearest`] of a reason, by a binary search over the capacity in
+/// `direction`. A capacity can be too small for the guarantees, and too large: a slice grows with
+/// it, and may exceed a limit or a minimum around it. Between the two, all guarantees fit.
+pub(super) fn with_nearest(
     reason: Reason,
     new: &Link,
     carries: impl Fn(&Link) -> Result<(), Reason>,
@@ -407,30 +413,55 @@ pub(super) fn with_least(
         return reason;
     };
     let direction = slow.direction;
-    let at = |bits: u64| -> Option<(Rate, bool)> {
-        let rate = Rate::new(bits)?;
+    let at = |rate: Rate| {
         let mut link = new.clone();
         let capacity = match direction {
             Direction::Up => link.up.as_mut(),
             Direction::Down => link.down.as_mut(),
         };
-        capacity?.rate = rate;
-        let short = |reason| matches!(reason, Reason::LinkTooSlow(s) if s.direction == direction);
-        Some((rate, !carries(&link).is_err_and(short)))
+        if let Some(capacity) = capacity {
+            capacity.rate = rate;
+        }
+        match carries(&link) {
+            Err(Reason::LinkTooSlow(slow)) if slow.direction == direction => match slow.too_large {
+                true => Fit::TooLarge,
+                false => Fit::TooSmall,
+            },
+            Err(Reason::SliceTooSmall { .. }) => Fit::TooSmall,
+            _ => Fit::Fits,
+        }
     };
-    let mut low = new
-        .capacity(direction)
-        .map_or(0, |capacity| capacity.rate.bits_per_second());
-    let mut high = Rate::MAX.bits_per_second();
-    slow.least = at(high).filter(|(_, good)| *good).map(|(rate, _)| rate);
-    while slow.least.is_some() && low + 1 < high {
+    let rate = new.capacity(direction).map(|capacity| capacity.rate);
+    let start = rate.map_or(0, Rate::bits_per_second);
+    // Both ends are outside the range that is searched.
+    let (mut low, mut high) = match slow.too_large {
+        true => (Rate::MIN.bits_per_second() - 1, start),
+        false => (start, Rate::MAX.bits_per_second() + 1),
+    };
+    while low + 1 < high {
         let middle = low + (high - low) / 2;
-        match at(middle) {
-            Some((rate, true)) => (high, slow.least) = (middle, Some(rate)),
-            _ => low = middle,
+        let Some(rate) = Rate::new(middle) else {
+            low = middle;
+            continue;
+        };
+        let fit = at(rate);
+        if fit == Fit::Fits {
+            slow.nearest = Some(rate);
+        }
+        match (fit, slow.too_large) {
+            (Fit::TooSmall, _) | (Fit::Fits, true) => low = middle,
+            (Fit::TooLarge, _) | (Fit::Fits, false) => high = middle,
         }
     }
     Reason::LinkTooSlow(slow)
+}
+
+/// How a capacity fits the guarantees on a link.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fit {
+    TooSmall,
+    Fits,
+    TooLarge,
 }
 
 /// The bound of a sum and its amount, as text.

@@ -12,6 +12,7 @@ use crate::contract::Direction;
 use crate::link::{Capacity, CapacitySource, Link};
 use crate::units::{Bytes, Rate};
 
+mod links;
 mod naive;
 
 /// A managed link: `eth0 100mbit 50mbit` (up, down; `-` for none).
@@ -371,51 +372,6 @@ fn an_overcommitted_link_does_not_block_other_requests() {
 }
 
 #[test]
-fn a_slower_link_is_refused_with_the_least_capacity_that_fits() {
-    let links = [link("eth0 100mbit 100mbit"), link("eth1 10mbit -")];
-    let held: Vec<TargetEntry> = [
-        "1 unit:a min 40mbit on eth0",
-        "2 unit:b slice 10ms/50ms on eth0",
-        "3 unit:c min-down 50mbit on eth0",
-        "4 unit:d min 10mbit on eth1",
-    ]
-    .iter()
-    .map(|text| entry(text))
-    .collect();
-    let slower = admit_link(&links, &held, link("eth0 45mbit 100mbit")).expect_err("40 + 9");
-    assert_eq!(
-        slower.to_string(),
-        "refused: eth0: its up guarantees would not fit
-  can promise eth0 up 45 Mbit/s (5.625 MB/s)
-  held        unit:a.service  40 Mbit/s (5 MB/s) up on eth0
-              unit:b.service  9 Mbit/s (1.125 MB/s) up on eth0
-  but         49 Mbit/s > 45 Mbit/s
-  would fit   at least 50 Mbit/s (6.25 MB/s)"
-    );
-    admit_link(&links, &held, link("eth0 50mbit 100mbit")).expect("40 + 10");
-    let down = admit_link(&links, &held, link("eth0 100mbit 51mbit")).expect_err("49.47");
-    assert!(
-        down.to_string().contains("at least 51.547 Mbit/s"),
-        "{down}"
-    );
-    let gone = admit_link(&links, &held, link("eth0 100mbit -")).expect_err("held down");
-    assert!(
-        gone.to_string()
-            .contains("unit:c.service  50 Mbit/s (6.25 MB/s) down"),
-        "{gone}"
-    );
-    let unmanaged = admit_unmanage(&links, &held, &links[1].name).expect_err("held");
-    assert!(
-        unmanaged
-            .to_string()
-            .contains("eth1 still carries guarantees"),
-        "{unmanaged}"
-    );
-    admit_unmanage(&links, &held[..3], &links[1].name).expect("no guarantee is on eth1");
-    assert!(admit_unmanage(&links, &held, &"eth2".parse().unwrap()).is_err());
-}
-
-#[test]
 fn after_a_restart_earlier_entries_keep_their_grants_and_later_ones_are_degraded() {
     let held = [
         "3<2 pid:9 min 10mbit on eth0",
@@ -638,12 +594,12 @@ proptest! {
         prop_assert!(naive::admissible(&slower, &standing), "{:?}", standing);
     }
 
-    /// A link is granted a capacity exactly if all promises still fit on it, and the least capacity
-    /// that a refusal names is the least.
+    /// A link is granted a capacity exactly if all promises still fit on it, and the capacity that
+    /// a refusal names is the nearest.
     #[test]
-    fn the_least_capacity_in_a_refusal_is_the_least_that_fits(
+    fn the_capacity_in_a_refusal_is_the_nearest_that_fits(
         requests in proptest::collection::vec(requests(), 1..28),
-        up in 1..20_u64,
+        up in 1..60_u64,
     ) {
         let links = two_links();
         let mut held: Vec<TargetEntry> = Vec::new();
@@ -666,10 +622,16 @@ proptest! {
             Err(refusal) => {
                 prop_assert!(!fits(mbit(up)));
                 let Reason::LinkTooSlow(slow) = refusal.reason() else { return Ok(()) };
-                let Some(least) = slow.least else { return Ok(()) };
-                prop_assert!(fits(least), "{}", refusal);
-                if let Some(below) = Rate::new(least.bits_per_second() - 1) {
-                    prop_assert!(!fits(below), "{}", refusal);
+                // All fits the present capacity.
+                let nearest = slow.nearest.expect("a capacity that is enough");
+                prop_assert!(fits(nearest), "{}", refusal);
+                prop_assert_eq!(slow.too_large, nearest < mbit(up), "{}", refusal);
+                let beyond = match slow.too_large {
+                    true => nearest.bits_per_second() + 1,
+                    false => nearest.bits_per_second() - 1,
+                };
+                if let Some(beyond) = Rate::new(beyond) {
+                    prop_assert!(!fits(beyond), "{}", refusal);
                 }
             }
         }

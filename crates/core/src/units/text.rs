@@ -252,8 +252,7 @@ fn is_exponent(unit: &str) -> bool {
 /// Bits per second in one unit of a rate.
 fn rate_unit(number: &str, unit: &str) -> Result<u64, UnitFault> {
     let lower = unit.to_ascii_lowercase();
-    if lower.ends_with("bps") {
-        let p = lower.trim_end_matches("bps");
+    if let Some(p @ ("" | "k" | "m" | "g" | "t")) = lower.strip_suffix("bps") {
         return Err(UnitFault::Hint(alloc::format!(
             "{p}bps is read as bits by people and as bytes by tc; write {number}{p}bit (bits) or \
              {number}{}B/s (bytes)",

@@ -302,8 +302,8 @@ impl<N: Network> Flows<N> {
             page.row("degraded", &format!("served as best effort: {why}"));
         }
         let next_hop = match flow.next_hop {
-            NextHop::Any => "to whichever station the program names".to_owned(),
-            NextHop::Group(mac) => format!("to the group's station {}", messages::mac(mac)),
+            NextHop::Any => "to the next hop that the program names for each packet".to_owned(),
+            NextHop::Group(mac) => format!("to the group at {}", messages::mac(mac)),
             NextHop::Toward {
                 via,
                 mac: Some(mac),

@@ -77,7 +77,7 @@ pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
         ),
         (
             counts.no_link,
-            "the link was down, or the next station did not answer",
+            "the link was down, or the next hop did not answer",
         ),
     ];
     for (count, why) in unsent.into_iter().filter(|(count, _)| *count > 0) {

@@ -427,6 +427,10 @@ impl Enforcer for KernelHost {
         self.kernel.is_enforcing()
     }
 
+    fn serves(&self, link: &str, index: u32) -> bool {
+        self.kernel.serves(link, index)
+    }
+
     fn leaf(&self) -> &'static str {
         match self.kernel.leaf_qdisc() {
             LeafQdisc::FqCodel => "fq_codel",

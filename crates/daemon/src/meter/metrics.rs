@@ -24,7 +24,8 @@ use netnice_core::meter::{COUNTERS, Counter, Meter, Role, Unit};
 /// Numbers of events since the start of the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
-    /// Granted contracts of targets.
+    /// Requests `set` and `run` that were carried out, also those that remove a clause or let a
+    /// process join a name.
     pub grants: u64,
     /// Refused requests: they did not fit, or the peer had no permission.
     pub refusals: u64,
@@ -51,7 +52,7 @@ pub(crate) fn page(doc: &WatchDoc, meters: &[Meter], users: &UsersDoc, tally: &T
     for (name, help, count) in [
         (
             "netnice_grants_total",
-            "contracts of targets granted since netniced was started",
+            "requests set and run carried out since netniced was started",
             tally.grants,
         ),
         (

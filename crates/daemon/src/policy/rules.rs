@@ -55,10 +55,10 @@ impl Rules {
         &self.units.folders
     }
 
-    /// True if a template has a section and the running units have changed since the files were
-    /// read.
+    /// True if a section applies to several units and the running units have changed since the
+    /// files were read.
     pub(crate) fn instances_changed(&self, machine: &mut impl Inventory) -> bool {
-        self.units.templates && machine.running_units() != self.running
+        self.units.shared && machine.running_units() != self.running
     }
 
     /// Reads the unit files again and returns their contracts, without putting them into force.

@@ -15,16 +15,18 @@
 //! Files are found and merged as systemd does it:
 //! - Of the unit files with one name, the one in the first folder of the search path counts.
 //!   `$SYSTEMD_UNIT_PATH` replaces the search path, or precedes it if it ends with a colon.
-//! - The unit's own file comes first. After it come the `.conf` files of `NAME.d`, of the `.d` of
-//!   the unit's aliases and of its template, of `foo-.service.d` for `foo-bar.service`, and of
-//!   `service.d`, in the order of the files' names. Of two with the same name, the one in the
-//!   folder that this list names first counts, then the one earlier in the search path.
+//! - The unit's own file comes first. After it come the `.conf` files of `NAME.d`, of its
+//!   template's `.d`, of `foo-.service.d` for `foo-bar.service`, of the same folders of the unit's
+//!   aliases, and of `service.d`, in the order of the files' names. Of several files with one name,
+//!   only the first counts: those in folders of the unit's own name, template and prefixes come
+//!   before those of aliases, and these before those in `service.d`; then those earlier in the
+//!   search path come first, then those in the folder that this list names first.
 //! - A later assignment replaces an earlier one. An empty one, or `infinity`, removes it.
 //! - A unit whose own file is empty or a link to /dev/null (a masked unit) has no section. A
 //!   `.conf` file of this kind has no effect.
 //!
 //! A template has no traffic. Its section applies to each instance that is named in a folder (as an
-//! enabled one is) or runs.
+//! enabled one is) or runs. The section of a prefix or a type applies to the same units.
 //!
 //! If a section is invalid, [`Units::faults`] has the error with file and line, and
 //! `service::unit_files` leaves the unit its former contract. The sections of other units are
@@ -54,8 +56,9 @@ pub(crate) struct Units {
     pub faults: BTreeMap<String, String>,
     /// The folders in which a change may affect the rules.
     pub folders: BTreeSet<PathBuf>,
-    /// True if a template has a section: then the rules depend on the running instances.
-    pub templates: bool,
+    /// True if a template, a prefix or a type has a section: then the rules depend on the units
+    /// that run.
+    pub shared: bool,
 }
 
 /// Reads the sections of all units in the folders `path`, the first of which has precedence.
@@ -64,7 +67,7 @@ pub(crate) fn read(path: &[PathBuf], running: &BTreeSet<String>) -> Units {
     let tree = Tree::read(path);
     let mut units = Units {
         folders: tree.folders(),
-        templates: tree.has_template_sections(),
+        shared: tree.has_shared_sections(),
         ..Units::default()
     };
     for name in tree.names(running) {

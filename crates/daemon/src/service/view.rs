@@ -7,7 +7,7 @@ use netnice_core::target::Target;
 use netnice_kernel::enforce::ContainerPlacement;
 
 use crate::error::RequestError;
-use crate::host::{Interface, Inventory};
+use crate::host::{Enforcer, Interface, Inventory};
 use crate::ledger::{Body, HeldTarget, Ledger, ManagedLink};
 use crate::meter::Measurements;
 use crate::reconcile::{Deviations, Finder, Reconciler, desired};
@@ -77,7 +77,9 @@ impl<'a, H> View<'a, H> {
     pub(super) fn ledger(&self) -> &'a Ledger {
         &self.books.ledger
     }
+}
 
+impl<H: Enforcer> View<'_, H> {
     /// The reasons why a target is degraded, as messages; none if it is served as its contract
     /// says.
     pub(super) fn target_faults(&self, held: &HeldTarget, interfaces: &[Interface]) -> Vec<String> {
@@ -144,6 +146,13 @@ impl<'a, H> View<'a, H> {
                 "interface {link} is gone; its classes come back with it"
             )),
             Some(interface) if !interface.up => faults.push(format!("interface {link} is down")),
+            Some(interface) if !self.machine.serves(link.as_str(), interface.index) => {
+                if faults.is_empty() {
+                    faults.push(format!(
+                        "the classes of {link} are not on the interface yet"
+                    ));
+                }
+            }
             Some(_) => {}
         }
         faults

@@ -16,7 +16,7 @@ use netnice_core::units::Nanos;
 use super::view::View;
 use crate::clock::Now;
 use crate::error::RequestError;
-use crate::host::{Host, Interface, Inventory};
+use crate::host::{Host, Interface};
 use crate::ledger::{HeldTarget, ManagedLink};
 use crate::meter::Measurements;
 use crate::meter::metrics::http::Page;
@@ -82,7 +82,7 @@ fn watch_all<H: Host>(
     View::of(reconciler, measurements).watch_doc(now)
 }
 
-impl<H: Inventory> View<'_, H> {
+impl<H: Host> View<'_, H> {
     fn watch_doc(&mut self, now: Now) -> Result<(WatchDoc, Vec<Meter>), RequestError> {
         let read_at = self
             .measurements

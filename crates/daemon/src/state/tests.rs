@@ -266,3 +266,24 @@ fn a_file_is_written_read_renamed_and_removed() {
         .expect_err("no folder");
     assert!(error.to_string().contains("write the state file"));
 }
+
+#[test]
+fn an_error_names_what_failed() {
+    let folder = std::env::temp_dir().join(format!("netnice-state-io-{}", std::process::id()));
+    let store = Store::new(&folder, "this boot", 7);
+    // A folder at the path of the file can be neither read, replaced nor removed as a file.
+    fs::create_dir_all(folder.join(FILE)).expect("a folder");
+    let saved = store.save(&Ledger::default(), &Rollbacks::default());
+    for (error, what) in [
+        (store.load().expect_err("a folder"), "read"),
+        (saved.expect_err("a folder"), "write"),
+        (store.remove().expect_err("a folder"), "remove"),
+    ] {
+        let text = error.to_string();
+        assert!(
+            text.starts_with(&format!("cannot {what} the state file")),
+            "{text}"
+        );
+    }
+    fs::remove_dir_all(&folder).expect("removed");
+}

@@ -154,3 +154,32 @@ fn requests_that_wait_for_a_census_are_answered_when_the_driver_ends() {
         "nothing is left of them"
     );
 }
+
+#[test]
+fn explain_names_the_next_hop_of_a_flow() {
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&ANN, 8);
+    let group = Endpoint::Group {
+        local: "0.0.0.0:0".parse().expect("an address"),
+        group: "239.1.1.1:5000".parse().expect("an address"),
+    };
+    let to_any = udp("10.0.0.100:0", None, "");
+    let of_group = OpenFlow {
+        endpoint: group,
+        ..to_any.clone()
+    };
+    for open in [to_any, of_group] {
+        let opened = fixture.request(&client, DirectRequest::Open(open));
+        assert!(matches!(opened, Some(Response::Direct(_))), "{opened:?}");
+    }
+    for (flow, words) in [
+        (
+            "flow:1",
+            "to the next hop that the program names for each packet,",
+        ),
+        ("flow:2", "to the group at 01:00:5e:01:01:01,"),
+    ] {
+        let page = explained(&mut fixture, flow).join("\n");
+        assert!(page.contains(words), "{page}");
+    }
+}

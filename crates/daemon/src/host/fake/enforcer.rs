@@ -216,6 +216,10 @@ impl Enforcer for FakeMachine {
         self.in_force.desired != Desired::default()
     }
 
+    fn serves(&self, link: &str, _index: u32) -> bool {
+        !self.without_classes.contains(link)
+    }
+
     fn leaf(&self) -> &'static str {
         "sparse+bulk"
     }

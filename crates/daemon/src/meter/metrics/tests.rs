@@ -86,6 +86,7 @@ fn the_page_has_every_amount() {
         "netnice_link_capacity_bits_per_second{link=\"eth0\",direction=\"up\"} 100",
         "netnice_link_promised_bits_per_second{link=\"eth0\",direction=\"up\"} 60",
         "netnice_targets 1",
+        "# HELP netnice_grants_total requests set and run carried out since netniced was started",
         "netnice_grants_total 5",
         "netnice_refusals_total 6",
         "netnice_repairs_total 7",

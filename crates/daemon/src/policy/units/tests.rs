@@ -92,7 +92,7 @@ fn drop_ins_override_the_units_own_file_in_the_order_of_their_names() {
         from.starts_with(SECTION) && from.ends_with("web.service.d/20-a.conf"),
         "{from}"
     );
-    assert!(units.faults.is_empty() && !units.templates);
+    assert!(units.faults.is_empty() && !units.shared);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_unit_inherits_from_its_template_its_prefixes_and_its_type() {
         ("vpn@d.service", "up 1mbit"),
     ];
     assert_eq!(contracts(&units), pairs(&wants));
-    assert!(units.templates);
+    assert!(units.shared);
 }
 
 #[test]
@@ -153,6 +153,79 @@ fn drop_ins_of_an_alias_apply_to_its_unit() {
         contracts(&units),
         pairs(&[("real.service", "up 1mbit down 2mbit")])
     );
+}
+
+#[test]
+fn drop_ins_of_one_name_count_in_the_order_of_the_service_manager() {
+    let folders = Folders::new("precedence");
+    folders
+        .with("lib/job-a.service", "[Service]\nExecStart=true")
+        // The search path comes before the more specific name, and that before the type.
+        .with("lib/job-a.service.d/x.conf", "NetworkUpMax=1mbit")
+        .with("etc/job-.service.d/x.conf", "NetworkUpMax=2mbit")
+        .with("etc/service.d/x.conf", "NetworkUpMax=3mbit")
+        .with("etc/job-a.service.d/y.conf", "NetworkDownMax=1mbit")
+        .with("etc/job-.service.d/y.conf", "NetworkDownMax=2mbit")
+        // The unit's own folders come before those of an alias.
+        .linked("etc/alias.service", "../lib/real.service")
+        .with("lib/real.service", "[Service]\nExecStart=true")
+        .with("lib/real.service.d/x.conf", "NetworkUpMax=4mbit")
+        .with("etc/alias.service.d/x.conf", "NetworkUpMax=5mbit");
+    let wants = [
+        ("job-a.service", "up 2mbit down 1mbit"),
+        ("real.service", "up 4mbit"),
+    ];
+    assert_eq!(contracts(&folders.read(&[])), pairs(&wants));
+}
+
+#[test]
+fn an_instance_inherits_from_prefixes_and_aliases_of_its_template() {
+    let folders = Folders::new("instance");
+    folders
+        .with("lib/a-b@.service", "[Service]\nExecStart=true")
+        .with("etc/a-@.service.d/x.conf", "NetworkUpMax=1mbit")
+        .linked("lib/other@.service", "a-b@.service")
+        .with("etc/other@.service.d/y.conf", "NetworkDownMax=2mbit");
+    let units = folders.read(&["a-b@1.service"]);
+    assert_eq!(
+        contracts(&units),
+        pairs(&[("a-b@1.service", "up 1mbit down 2mbit")])
+    );
+}
+
+#[test]
+fn sections_of_prefixes_and_types_apply_to_the_units_that_run() {
+    for folder in ["user-.slice.d", "slice.d"] {
+        let folders = Folders::new("shared");
+        folders.with(&format!("etc/{folder}/x.conf"), "NetworkUpMax=1mbit");
+        let units = folders.read(&["user-1000.slice"]);
+        assert_eq!(contracts(&units), pairs(&[("user-1000.slice", "up 1mbit")]));
+        assert!(units.shared, "{folder}: the rules follow the running units");
+    }
+    let folders = Folders::new("dot");
+    folders.with("etc/home-.snapshots.mount", "NetworkUpMax=1mbit");
+    let units = folders.read(&[]);
+    assert_eq!(
+        contracts(&units),
+        pairs(&[("home-.snapshots.mount", "up 1mbit")])
+    );
+    assert!(!units.shared);
+}
+
+#[test]
+fn folders_with_links_to_enabled_units_are_watched() {
+    let folders = Folders::new("wants");
+    folders.with("lib/vpn@.service", "NetworkUpMax=1mbit");
+    for end in ["wants", "requires", "upholds"] {
+        let link = format!("etc/multi.target.{end}/vpn@{end}.service");
+        folders.linked(&link, "../../lib/vpn@.service");
+    }
+    let units = folders.read(&[]);
+    assert_eq!(units.rules.len(), 3);
+    for end in ["wants", "requires", "upholds"] {
+        let folder = folders.root.join(format!("etc/multi.target.{end}"));
+        assert!(units.folders.contains(&folder), "{end}");
+    }
 }
 
 #[test]

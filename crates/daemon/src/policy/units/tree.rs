@@ -20,7 +20,9 @@ pub(super) struct Tree {
     drop_ins: BTreeMap<String, Vec<PathBuf>>,
     /// The real names of units, by alias: links to a unit of another name.
     aliases: BTreeMap<String, String>,
-    /// Names in the folders `.wants` and `.requires` of units.
+    /// The folders `.wants`, `.requires` and `.upholds` of units.
+    wants: BTreeSet<PathBuf>,
+    /// The names in these folders.
     wanted: BTreeSet<String>,
     /// Files that may have a section.
     with_section: BTreeSet<PathBuf>,
@@ -51,8 +53,12 @@ impl Tree {
                     self.note_section(&file);
                 }
                 self.drop_ins.entry(of.to_owned()).or_default().push(file);
-            } else if name.ends_with(".wants") || name.ends_with(".requires") {
+            } else if [".wants", ".requires", ".upholds"]
+                .iter()
+                .any(|end| name.ends_with(end))
+            {
                 self.wanted.extend(entries(&file).map(|(name, _)| name));
+                self.wants.insert(file);
             } else if is_unit(&name) && !self.fragments.contains_key(&name) {
                 if let Some(real) = alias(&file, &name) {
                     self.aliases.insert(name.clone(), real);
@@ -72,21 +78,22 @@ impl Tree {
     /// The folders in which a change may affect the contracts of units.
     pub(super) fn folders(&self) -> BTreeSet<PathBuf> {
         let drop_ins = self.drop_ins.values().flatten();
-        self.path.iter().chain(drop_ins).cloned().collect()
+        let folders = self.path.iter().chain(drop_ins).chain(&self.wants);
+        folders.cloned().collect()
     }
 
-    /// True if a template or its drop-ins have a section.
-    pub(super) fn has_template_sections(&self) -> bool {
-        let of_template = |name: &String| template_of(name).is_some_and(|t| t == *name);
-        let fragment = |(name, file): (&String, &PathBuf)| {
-            of_template(name) && self.with_section.contains(file)
-        };
+    /// True if a section is for several units: that of a template, or of drop-ins of a template, of
+    /// a prefix or of a type.
+    pub(super) fn has_shared_sections(&self) -> bool {
+        let is_shared = |name: &String| !is_instance_or_plain(name);
+        let fragment =
+            |(name, file): (&String, &PathBuf)| is_shared(name) && self.with_section.contains(file);
         let drop_in = |(name, folders): (&String, &Vec<PathBuf>)| {
             let within = |file: &PathBuf| {
                 file.parent()
                     .is_some_and(|p| folders.iter().any(|f| f == p))
             };
-            of_template(name) && self.with_section.iter().any(within)
+            is_shared(name) && self.with_section.iter().any(within)
         };
         self.fragments.iter().any(fragment) || self.drop_ins.iter().any(drop_in)
     }
@@ -129,22 +136,66 @@ impl Tree {
             .collect()
     }
 
-    /// The drop-in folders of a unit, the most specific first.
+    /// The drop-in folders of a unit, in systemd's order: those of the unit's own name, then those
+    /// of each alias, then those of the unit's type. Within one of these groups, the order is that
+    /// of the search path, and in one folder of the search path the most specific name comes first.
     fn folders_of(&self, name: &str, template: Option<&str>) -> Vec<PathBuf> {
-        let mut names = vec![name.to_owned()];
-        let others = self.aliases.iter().filter(|(_, real)| *real == name);
-        names.extend(others.map(|(alias, _)| alias.clone()));
-        names.extend(template.map(str::to_owned));
-        if let Some((stem, kind)) = name.rsplit_once('.') {
-            let stem = stem.split_once('@').map_or(stem, |(stem, _)| stem);
-            let dashes = stem.char_indices().rev().filter(|(_, c)| *c == '-');
-            let shorter = dashes.filter(|(at, _)| at + 1 < stem.len());
-            names.extend(shorter.map(|(at, _)| format!("{}.{kind}", &stem[..=at])));
-            names.push(kind.to_owned());
-        }
-        let folders = names.iter().filter_map(|name| self.drop_ins.get(name));
-        folders.flatten().cloned().collect()
+        let alias = |(alias, real): (&String, &String)| match real == name {
+            true => Some(alias.clone()),
+            // An alias of the template is one of each instance.
+            false if Some(real.as_str()) == template => {
+                let (stem, kind) = alias.split_once("@.")?;
+                let (_, instance) = name.rsplit_once('.')?.0.split_once('@')?;
+                Some(format!("{stem}@{instance}.{kind}"))
+            }
+            false => None,
+        };
+        let aliases = self.aliases.iter().filter_map(alias);
+        let names = [name.to_owned()].into_iter().chain(aliases);
+        let kind = name.rsplit_once('.').map(|(_, kind)| vec![kind.to_owned()]);
+        let groups = names.map(|name| drop_in_names(&name)).chain(kind);
+        groups
+            .flat_map(|names| self.in_search_order(&names))
+            .collect()
     }
+
+    /// The drop-in folders of these names, in the order of the search path, and within one folder
+    /// of it in the order of the names.
+    fn in_search_order(&self, names: &[String]) -> Vec<PathBuf> {
+        let folders = names.iter().filter_map(|name| self.drop_ins.get(name));
+        let mut folders: Vec<PathBuf> = folders.flatten().cloned().collect();
+        folders.sort_by_key(|drop_in| {
+            self.path
+                .iter()
+                .position(|folder| drop_in.parent() == Some(folder))
+        });
+        folders
+    }
+}
+
+/// The names whose drop-in folders apply to a unit of this name, apart from its type: the name, the
+/// template's, and the prefixes of both that end with a dash; the most specific first.
+fn drop_in_names(name: &str) -> Vec<String> {
+    let mut names = vec![name.to_owned()];
+    let Some((stem, kind)) = name.rsplit_once('.') else {
+        return names;
+    };
+    let (prefix, instance) = match stem.split_once('@') {
+        Some((prefix, instance)) if !instance.is_empty() => (prefix, format!("@{instance}")),
+        Some((prefix, _)) => (prefix, String::new()),
+        None => (stem, String::new()),
+    };
+    if !instance.is_empty() {
+        names.extend(drop_in_names(&format!("{prefix}@.{kind}")));
+    }
+    let end = prefix.strip_suffix('-').unwrap_or(prefix).rfind('-');
+    if let Some(end) = end.filter(|end| *end > 0) {
+        names.extend(drop_in_names(&format!(
+            "{}{instance}.{kind}",
+            &prefix[..=end]
+        )));
+    }
+    names
 }
 
 /// The real name of a unit file that is a link to a unit of another name.
@@ -163,9 +214,13 @@ fn template_of(name: &str) -> Option<String> {
     Some(format!("{stem}@.{kind}"))
 }
 
+/// True for the name of a unit that can run; false for a template, a prefix of units and a type.
 fn is_instance_or_plain(name: &str) -> bool {
-    let of_kind = KINDS.iter().any(|kind| name.ends_with(&format!(".{kind}")));
-    of_kind && template_of(name).as_deref() != Some(name) && !name.contains("-.")
+    let Some((stem, kind)) = name.rsplit_once('.') else {
+        return false;
+    };
+    let prefix = stem.split_once('@').map_or(stem, |(prefix, _)| prefix);
+    KINDS.contains(&kind) && template_of(name).as_deref() != Some(name) && !prefix.ends_with('-')
 }
 
 /// True for the name of a unit with a control group, for a unit type, and for a prefix of such

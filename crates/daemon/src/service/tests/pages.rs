@@ -173,6 +173,17 @@ fn doctor_reports_what_needs_attention() {
 }
 
 #[test]
+fn a_link_without_its_classes_is_shown_as_degraded() {
+    let mut fixture = Fixture::new();
+    ok(fixture.link("eth0", "100mbit", ""));
+    fixture.machine().without_classes.insert("eth0".to_owned());
+    let report = doctor(&mut fixture);
+    let link = report.items.iter().find(|item| item.name == "link");
+    let detail = &link.expect("reported").detail;
+    assert!(detail.contains("not on the interface yet"), "{detail}");
+}
+
+#[test]
 fn findings_of_a_probe_are_reported_for_a_minute() {
     let mut fixture = Fixture::new();
     assert!(fixture.service.needs_probe(fixture.now));
