@@ -174,19 +174,19 @@ fn check(tree: &Tree, link_rate: u64) {
 }
 
 #[test]
-fn a_limit_becomes_a_class_with_three_leaves() {
+fn a_limit_becomes_a_class_with_four_leaves() {
     let plan = plan(&desired(vec![up(1, 4_000_000)]));
     let numbers: Vec<u16> = plan.cap.keys().copied().collect();
-    assert_eq!(numbers, [8, 9, 10, 11]);
-    assert_eq!(plan.cap[&8].htb.ceil, 500_000);
+    assert_eq!(numbers, [9, 10, 11, 12, 13]);
+    assert_eq!(plan.cap[&9].htb.ceil, 500_000);
     assert_eq!(
-        plan.cap[&9].htb.rate, 125_000,
+        plan.cap[&10].htb.rate, 125_000,
         "a quarter is assured to sparse flows"
     );
     let cap = plan.leaves[&1_001];
     assert_eq!(
-        cap.cap[0].map(|l| (l.sparse, l.bulk, l.local)),
-        Some((9, 10, 11))
+        cap.cap[0].map(|l| (l.sparse, l.bulk, l.local, l.patient)),
+        Some((10, 11, 12, 13))
     );
     assert_eq!(cap.cap[1], None);
     assert_eq!(cap.own, [true, false]);
@@ -200,16 +200,16 @@ fn bulk_leaves_of_a_limit_have_no_assured_rate() {
         up(1, 4_000_000),
         inside(1, up(2, 2_000_000)),
     ]));
-    for leaf in [10, 11, 18, 19] {
+    for leaf in [11, 12, 13, 20, 21, 22] {
         assert_eq!(plan.cap[&leaf].htb.rate, 1, "class {leaf}");
     }
     assert_eq!(
-        plan.cap[&8].htb.rate, 500_000,
+        plan.cap[&9].htb.rate, 500_000,
         "the limit itself has the whole rate"
     );
-    assert_eq!(plan.cap[&16].htb.rate, 1, "a nested limit borrows from it");
-    assert_eq!(plan.cap[&16].htb.ceil, 250_000);
-    assert!(plan.cap[&17].htb.rate > 10_000, "but not its sparse leaf");
+    assert_eq!(plan.cap[&18].htb.rate, 1, "a nested limit borrows from it");
+    assert_eq!(plan.cap[&18].htb.ceil, 250_000);
+    assert!(plan.cap[&19].htb.rate > 10_000, "but not its sparse leaf");
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn the_bucket_of_a_limit_holds_exactly_its_burst() {
             burst,
             ..up(1, 64_000)
         };
-        let htb = plan(&desired(vec![target])).cap[&8].htb;
+        let htb = plan(&desired(vec![target])).cap[&9].htb;
         [htb.burst, htb.cburst]
     };
     let of = |nanos: u64| [(nanos / 64) as u32; 2];
@@ -235,10 +235,12 @@ fn a_limit_on_both_is_one_class_for_both_directions() {
         ..target(3)
     };
     let plan = plan(&desired(vec![both, inside(3, target(4))]));
-    assert_eq!(plan.cap.len(), 4);
+    assert_eq!(plan.cap.len(), 5);
     for id in [1_003, 1_004] {
-        assert_eq!(plan.leaves[&id].cap[0], plan.leaves[&id].cap[1]);
-        assert!(plan.leaves[&id].cap[0].is_some());
+        let [sent, received] = plan.leaves[&id].cap.map(|leaves| leaves.expect("limited"));
+        let bound = received.bound;
+        assert_eq!(received, NodeLeaves { bound, ..sent });
+        assert_eq!((sent.bound, bound), (5_000, 30_280));
     }
     assert_eq!(
         plan.leaves[&1_003].own,
@@ -257,7 +259,7 @@ fn a_target_without_a_limit_uses_the_one_around_it() {
     ]));
     assert_eq!(plan.leaves[&1_002].cap[0], plan.leaves[&1_001].cap[0]);
     assert_eq!(
-        plan.cap[&24].parent, 8,
+        plan.cap[&27].parent, 9,
         "the inner limit hangs under the outer one"
     );
     check(&plan.cap, 1_000_000);
@@ -266,13 +268,13 @@ fn a_target_without_a_limit_uses_the_one_around_it() {
 #[test]
 fn packets_are_segmented_where_one_would_take_more_than_a_millisecond() {
     let segment_to = |bits| {
-        plan(&desired(vec![up(1, bits)])).cap[&10]
+        plan(&desired(vec![up(1, bits)])).cap[&11]
             .queue
             .map(|q| q.segment_to)
     };
     assert_eq!(segment_to(4_000_000), Some(Some(1_518)));
     assert_eq!(segment_to(1_000_000_000), Some(None));
-    let local = plan(&desired(vec![up(1, 4_000_000)])).cap[&11].queue;
+    let local = plan(&desired(vec![up(1, 4_000_000)])).cap[&12].queue;
     assert_eq!(
         local.map(|q| q.segment_to),
         Some(None),
@@ -283,7 +285,7 @@ fn packets_are_segmented_where_one_would_take_more_than_a_millisecond() {
 #[test]
 fn a_fifo_always_takes_two_of_the_largest_packets() {
     for bits in [8_000, 64_000, 4_000_000, 10_000_000_000] {
-        for number in [10, 11] {
+        for number in [11, 12, 13] {
             let queue = plan(&desired(vec![up(1, bits)])).cap[&number]
                 .queue
                 .map(|q| q.queue);
@@ -296,27 +298,57 @@ fn a_fifo_always_takes_two_of_the_largest_packets() {
 }
 
 #[test]
-fn a_receiving_fifo_is_short_except_for_packets_of_lo() {
-    let limit = |number: u16, bits: u64| {
-        let down = Target {
+fn a_bulk_leaf_of_a_limit_is_bounded_in_time_and_bytes() {
+    let bounds = |bits: u64| {
+        let each = Target {
             limit: Limit::Each {
-                up: None,
+                up: Some(rate(bits)),
                 down: Some(rate(bits)),
             },
             ..target(1)
         };
-        let queue = plan(&desired(vec![down])).cap[&number].queue;
-        match queue.map(|q| q.queue) {
+        plan(&desired(vec![each])).leaves[&1_001]
+            .cap
+            .map(|leaves| leaves.expect("limited").bound)
+    };
+    assert_eq!(bounds(64_000), [3_028, 30_280], "two and twenty packets");
+    assert_eq!(bounds(4_000_000), [20_000, 50_000], "40 and 100 ms");
+    assert_eq!(bounds(20_000_000), [65_550; 2], "one of the largest");
+    assert_eq!(bounds(1_000_000_000), [2_500_000; 2], "20 ms");
+}
+
+#[test]
+fn leaves_of_links_and_with_fq_codel_have_no_bound() {
+    let limited = up(1, 4_000_000);
+    let both = desired(vec![limited, on_link(2, 1_000_000)]);
+    let with_fq_codel = Desired {
+        leaf_qdisc: LeafQdisc::FqCodel,
+        ..both.clone()
+    };
+    let cap = plan(&with_fq_codel).leaves[&1_001].cap[0];
+    assert_eq!(cap.map(|leaves| leaves.bound), Some(0));
+    let link = plan(&both).links["eth0"].leaves[&1_002][0];
+    let link = link.map(|leaves| (leaves.bound, leaves.bulk == leaves.patient));
+    assert_eq!(link, Some((0, true)));
+}
+
+#[test]
+fn a_receiving_fifo_of_a_link_is_short() {
+    let limit = |bits: u64| {
+        let mut wanted = desired(vec![]);
+        wanted.links[0].down = Some(rate(bits));
+        let plan = plan(&wanted);
+        let tree = plan.links["eth0"].trees[1].as_ref().expect("managed");
+        match tree[&4].queue.map(|q| q.queue) {
             Some(Queue::Fifo { limit }) => limit,
-            other => panic!("{number} has {other:?}"),
+            other => panic!("{other:?}"),
         }
     };
-    assert_eq!(limit(14, 64_000), 30_280, "twenty packets");
-    assert_eq!(limit(14, 4_000_000), 50_000, "100 ms");
-    assert_eq!(limit(14, 20_000_000), 65_550, "one of the largest");
-    assert!(limit(15, 4_000_000) >= 2 * 65_550, "the one of lo");
+    assert_eq!(limit(64_000), 30_280, "twenty packets");
+    assert_eq!(limit(4_000_000), 50_000, "100 ms");
+    assert_eq!(limit(20_000_000), 65_550, "one of the largest");
     assert!(
-        limit(14, 1_000_000_000) >= 2 * 65_550,
+        limit(1_000_000_000) >= 2 * 65_550,
         "where packets are not segmented"
     );
 }
@@ -332,11 +364,11 @@ fn minimums_on_a_link_equal_the_granted_ones() {
     let up = trees.trees[0].as_ref().expect("the link is managed");
     let part = 2_500_000 / 3; // the left-over, in three equal parts
     assert_eq!(
-        [up[&8].htb.rate, up[&16].htb.rate, up[&2].htb.rate],
+        [up[&9].htb.rate, up[&18].htb.rate, up[&2].htb.rate],
         [7_500_000 + part, 2_500_000 + part, part]
     );
-    assert_eq!(up[&24].parent, 8);
-    assert!(up[&24].htb.rate >= 1_250_000, "a nested minimum is kept");
+    assert_eq!(up[&27].parent, 9);
+    assert!(up[&27].htb.rate >= 1_250_000, "a nested minimum is kept");
     assert_eq!(up[&1].htb.ceil, 12_500_000);
     assert!(trees.rest[0].is_some());
     check(up, 12_500_000);
@@ -350,8 +382,8 @@ fn a_slice_without_extra_gets_its_part_and_no_more() {
     }
     let plan = plan(&desired(vec![slice, on_link(2, 20_000_000)]));
     let up = plan.links["eth0"].trees[0].as_ref().expect("managed");
-    assert_eq!((up[&8].htb.rate, up[&8].htb.ceil), (7_500_000, 7_500_000));
-    assert_eq!(up[&16].htb.ceil, 12_500_000);
+    assert_eq!((up[&9].htb.rate, up[&9].htb.ceil), (7_500_000, 7_500_000));
+    assert_eq!(up[&18].htb.ceil, 12_500_000);
     check(up, 12_500_000);
 }
 
@@ -370,10 +402,10 @@ fn only_busy_targets_share_the_left_over() {
         .as_ref()
         .expect("the link is managed");
     assert_eq!(
-        up[&8].htb.rate, 7_500_000,
+        up[&9].htb.rate, 7_500_000,
         "an idle target keeps its minimum"
     );
-    assert_eq!(up[&16].htb.rate, 2_500_000 + 2_500_000 / 4 * 3);
+    assert_eq!(up[&18].htb.rate, 2_500_000 + 2_500_000 / 4 * 3);
     assert_eq!(up[&2].htb.rate, 2_500_000 / 4);
 }
 
@@ -390,7 +422,7 @@ fn the_left_over_goes_to_the_first_priority() {
     let up = plan.links["eth0"].trees[0]
         .as_ref()
         .expect("the link is managed");
-    assert!(up[&8].htb.rate > 12_000_000 && up[&16].htb.rate <= 1_000 && up[&2].htb.rate <= 1_000);
+    assert!(up[&9].htb.rate > 12_000_000 && up[&18].htb.rate <= 1_000 && up[&2].htb.rate <= 1_000);
 }
 
 #[test]
@@ -408,9 +440,9 @@ fn weights_are_ratios_of_quanta() {
         .as_ref()
         .expect("the link is managed");
     let quantum = |n: u16| f64::from(up[&n].htb.quantum);
-    assert!((quantum(18) / quantum(10) - 2.0).abs() < 0.01);
-    assert!((quantum(26) / quantum(10) - 20.0).abs() < 0.01);
-    assert!(quantum(10) >= 1_514.0);
+    assert!((quantum(20) / quantum(11) - 2.0).abs() < 0.01);
+    assert!((quantum(29) / quantum(11) - 20.0).abs() < 0.01);
+    assert!(quantum(11) >= 1_514.0);
 }
 
 #[test]
@@ -452,7 +484,7 @@ fn a_small_limit_assures_little_more_than_itself_to_many_nested_limits() {
 #[test]
 fn the_smallest_limit_assures_no_more_than_itself() {
     let cap = plan(&desired(vec![up(1, 1_000)])).cap;
-    let assured: u64 = [9, 10, 11].iter().map(|n| cap[n].htb.rate).sum();
+    let assured: u64 = [10, 11, 12, 13].iter().map(|n| cap[n].htb.rate).sum();
     assert!(assured <= 125, "{assured} of 125 bytes/s");
 }
 
@@ -462,7 +494,7 @@ fn a_parent_that_is_missing_or_the_target_itself_is_ignored() {
         inside(9, up(1, 1_000_000)),
         inside(2, up(2, 1_000_000)),
     ]));
-    assert_eq!(plan.cap[&8].parent, 0);
+    assert_eq!(plan.cap[&9].parent, 0);
 }
 
 fn any_target(slot: u16) -> impl Strategy<Value = Target> {
@@ -535,6 +567,7 @@ proptest! {
             for leaf in places.cap.iter().flatten() {
                 prop_assert!(cap[&leaf.sparse].queue.is_some() && cap[&leaf.bulk].queue.is_some());
                 prop_assert!(cap[&leaf.local].queue.is_some());
+                prop_assert!(cap[&leaf.patient].queue.is_some());
             }
         }
         for (dir, tree) in [up, down].into_iter().enumerate() {

@@ -239,7 +239,7 @@ impl Enforcer for FakeMachine {
             link: None,
             direction: None,
             device: "nn0".to_owned(),
-            class: format!("4e00:{:x}", target.slot * 8),
+            class: format!("4e00:{:x}", target.slot * 9),
             max_rate: None,
             own: true,
         })

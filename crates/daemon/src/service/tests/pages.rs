@@ -73,7 +73,7 @@ fn explain_shows_claims_effective_contract_and_outer_targets() {
             "down none in 30s unless it is confirmed as 1",
             "up 2 Mbit/s (250 kB/s), down 3 Mbit/s (375 kB/s)",
             "unit:web.service: up 8mbit min-down 1mbit on eth0, holds too",
-            "class 4e00:10 of nn0",
+            "class 4e00:12 of nn0",
             "5ms at full speed",
             "MPTCP",
             "user:1000 does not hold it: pid:10 is more specific",
