@@ -173,6 +173,8 @@ struct flow {
 	__u32 epoch;
 	__u32 bytes;		/* in this window */
 	__u32 last_bytes;	/* in the window before */
+	__u32 dropped_ms;	/* time of the last drop of a received packet */
+	__u32 dropped_seq;	/* its sequence number, if it was of TCP */
 	__u32 pad;
 	struct content inside;	/* in all leaves but the sparse one */
 };

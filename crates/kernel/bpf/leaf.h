@@ -30,6 +30,9 @@
 
 #define MIN_PATIENCE 2000000000ULL	/* ns */
 
+/* A packet whose sequence number is at most so much below that of a dropped one was sent again. */
+#define MAX_RESENT (1 << 20)
+
 /* Whether a window is over. An epoch later by one comes from another processor, which read its
  * clock a moment later. An epoch later by more was counted in windows of another length. */
 static __always_inline bool is_over(__u32 window, __u32 epoch)
@@ -105,6 +108,42 @@ static __always_inline __u32 wire_bytes(struct __sk_buff *skb)
 	return skb->wire_len > skb->len ? skb->wire_len : skb->len;
 }
 
+/* The sequence number of a TCP packet without options of IPv4 and extensions of IPv6; else 0. */
+static __always_inline __u32 sequence_number(struct __sk_buff *skb, struct iface *iface)
+{
+	__u32 l3 = iface->flags & IFACE_NO_MAC ? 0 : ETH_HLEN, l4;
+	__be32 seq = 0;
+	__u8 proto = 0;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		l4 = l3 + sizeof(struct iphdr);
+		bpf_skb_load_bytes(skb, l3 + offsetof(struct iphdr, protocol), &proto, 1);
+	} else {
+		l4 = l3 + sizeof(struct ipv6hdr);
+		bpf_skb_load_bytes(skb, l3 + offsetof(struct ipv6hdr, nexthdr), &proto, 1);
+	}
+	if (proto == IPPROTO_TCP)
+		bpf_skb_load_bytes(skb, l4 + 4, &seq, sizeof(seq));
+	return bpf_ntohl(seq);
+}
+
+/* Whether a received packet that does not fit is dropped. A remote TCP sender learns of a drop one
+ * round trip later and sends on meanwhile; if all of that were lost, or a packet that it sends
+ * again, it would stop until a timeout. So after a drop the flow may have up to three times its part
+ * for a while. */
+static __always_inline bool is_dropped(struct __sk_buff *skb, struct iface *iface, struct flow *f,
+				       struct leaf *leaf, __u32 bytes, __u32 part, __u64 now)
+{
+	__u32 now_ms = now / 1000000, seq = sequence_number(skb, iface);
+
+	if (bytes <= 3 * part && (now_ms - f->dropped_ms < leaf->window_us / 500 ||
+				  f->dropped_seq - seq < MAX_RESENT))
+		return false;
+	f->dropped_ms = now_ms;
+	f->dropped_seq = seq;
+	return true;
+}
+
 /* Selects the class of a packet in the stage of a limit or on a link; 0: it does not fit.
  *
  * A flow is sparse while it uses, in this window and the last, at most a part of the mean share of
@@ -176,7 +215,8 @@ static __always_inline __u32 select_leaf(struct __sk_buff *skb, struct leaf *lea
 		sparse = sparse && !of_flow;
 		if (!sparse) {
 			if (sender != SENDER_WAITS && of_flow && of_flow + length > part &&
-			    2 * (of_all + length) > leaf->bound)
+			    2 * (of_all + length) > leaf->bound &&
+			    (sender == SENDER_TOLD || is_dropped(skb, iface, f, leaf, of_flow + length, part, now)))
 				return 0;
 			skb->cb[0] = sender == SENDER_WAITS ? 0 : enter(queue, length, of_all, now);
 			skb->cb[1] = length | (local ? IN_LOCAL : 0);

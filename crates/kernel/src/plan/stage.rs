@@ -577,7 +577,7 @@ fn window(rate: u64) -> Nanos {
 fn bound(rate: u64, direction: Direction) -> u32 {
     let bound = match direction {
         Direction::Up => bytes_in(rate, SENT_TIME).min(LARGEST_PACKET),
-        Direction::Down => bytes_in(rate, RECEIVE_TIME).clamp(RECEIVE_FLOOR, LARGEST_PACKET),
+        Direction::Down => bytes_in(rate, RECEIVED_TIME).clamp(RECEIVED_FLOOR, LARGEST_PACKET),
     };
     to_u32(bound.max(bytes_in(rate, FIFO_TIME)).max(2 * FULL_PACKET))
 }
@@ -633,6 +633,11 @@ const RECEIVE_TARGET: u64 = 25_000;
 /// How long packets wait in a bulk leaf of the cap stage in ns, if they are sent at the node's rate;
 /// less if the bytes are more than one packet of segmentation offload.
 const SENT_TIME: u64 = 40_000_000;
+/// The same for received packets, and at least ten of them: in fewer, a flow has too few in flight
+/// to recover from a loss without a timeout. After a loss the eBPF programs permit three times as
+/// much for a while, which at most rates takes less time than TCP's shortest timeout (200 ms).
+const RECEIVED_TIME: u64 = 50_000_000;
+const RECEIVED_FLOOR: u64 = 15_140;
 /// The length of a FIFO in bytes that the eBPF programs keep from being full. Only other senders
 /// than TCP can fill it, with some eighty sockets.
 const UNREACHED: u64 = 16 << 20;

@@ -240,7 +240,7 @@ fn a_limit_on_both_is_one_class_for_both_directions() {
         let [sent, received] = plan.leaves[&id].cap.map(|leaves| leaves.expect("limited"));
         let bound = received.bound;
         assert_eq!(received, NodeLeaves { bound, ..sent });
-        assert_eq!((sent.bound, bound), (5_000, 30_280));
+        assert_eq!((sent.bound, bound), (5_000, 15_140));
     }
     assert_eq!(
         plan.leaves[&1_003].own,
@@ -311,8 +311,8 @@ fn a_bulk_leaf_of_a_limit_is_bounded_in_time_and_bytes() {
             .cap
             .map(|leaves| leaves.expect("limited").bound)
     };
-    assert_eq!(bounds(64_000), [3_028, 30_280], "two and twenty packets");
-    assert_eq!(bounds(4_000_000), [20_000, 50_000], "40 and 100 ms");
+    assert_eq!(bounds(64_000), [3_028, 15_140], "two and ten packets");
+    assert_eq!(bounds(4_000_000), [20_000, 25_000], "40 and 50 ms");
     assert_eq!(bounds(20_000_000), [65_550; 2], "one of the largest");
     assert_eq!(bounds(1_000_000_000), [2_500_000; 2], "20 ms");
 }
