@@ -115,8 +115,8 @@ impl Quota {
                 range: (1, MAX_CONNECTIONS),
                 ..count("connections", "connections to netniced", 32, 0)
             },
-            Quota::Targets => count("targets", "targets", 1_024, 8_190),
-            Quota::Rollbacks => count("undos", "changes that wait to be taken back", 256, 8_190),
+            Quota::Targets => count("targets", "targets", 1_024, 7_280),
+            Quota::Rollbacks => count("undos", "changes that wait to be taken back", 256, 7_280),
             Quota::RollbackTime => time(
                 "undo-time",
                 "between a change and its undoing",
