@@ -239,7 +239,8 @@ pub struct InstalledDoc {
     /// The burst, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst_bytes: Option<u64>,
-    /// The queues inside the class: `fq_codel` or `sparse+bulk`.
+    /// The queues inside the class: `sparse+bulk` for a limit; `fq_codel` for a target that has
+    /// a class on a link only, where the kernel has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaf: Option<String>,
 }

@@ -290,8 +290,8 @@ pub(crate) trait Enforcer {
     fn is_enforcing(&self) -> bool;
     /// True if the classes of a managed link are on the interface of this index.
     fn serves(&self, link: &str, index: u32) -> bool;
-    /// The queues in the leaves: `fq_codel` or `sparse+bulk`.
-    fn leaf(&self) -> &'static str;
+    /// The queues in the classes of links: `fq_codel` or `sparse+bulk`.
+    fn link_leaf(&self) -> &'static str;
     /// The interfaces with eBPF programs.
     fn attached(&self) -> Vec<String>;
     /// How the programs are attached: `tcx`, `clsact`, or `nothing` if they are not loaded.

@@ -150,7 +150,8 @@ struct counter {
 	__u64 dropped;		/* packets among these that found the class full */
 };
 
-/* flows and windows: the sparse-flow accounting of one bulk leaf. */
+/* flows and windows: the accounting of one bulk leaf. The daemon removes the window when it makes the
+ * leaf's queue anew; then what was in the queue is gone. */
 struct window_key {
 	__u32 leaf;		/* class id of the bulk leaf */
 	__u32 link;		/* index of the managed link (links share ids); 0: cap stage */
@@ -175,7 +176,7 @@ struct flow {
 	__u32 last_bytes;	/* in the window before */
 	__u32 dropped_ms;	/* time of the last drop of a received packet */
 	__u32 dropped_seq;	/* its sequence number, if it was of TCP */
-	__u32 pad;
+	__u32 generation;	/* of the window to which `inside` belongs */
 	struct content inside;	/* in all leaves but the sparse one */
 };
 
@@ -186,6 +187,8 @@ struct window {
 	__u32 sparse_bytes;	/* sent to the sparse leaf in this window */
 	__u64 bytes;
 	__u64 last_bytes;
+	__u32 generation;	/* differs each time that the entry is made */
+	__u32 pad;
 	struct content queues[2];	/* of the bulk leaf, and of the local leaf */
 };
 

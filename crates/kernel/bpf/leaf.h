@@ -9,9 +9,10 @@
  * What waits is the difference of two counts. Here, where packets enter the cap stage, the program
  * counts the bytes of each flow and each queue that have entered, and writes these counts into the
  * packet's control block (which no queueing discipline but fq_codel uses). At the far end of the
- * stage they become the counts of what has left. So a packet that is lost in between, with its
- * queue or its class, is corrected by the next one that leaves. If none leaves for a while
- * (patience_ns), all that entered counts as gone: no lost packet stops a flow for ever.
+ * stage they become the counts of what has left. So a packet that is lost in between is corrected by
+ * the next one that leaves. When the daemon makes a queue anew, its window has another generation,
+ * and all that entered before counts as gone. So it does if nothing leaves for a while
+ * (patience_ns): no lost packet stops a flow for ever.
  */
 #ifndef NETNICE_LEAF_H
 #define NETNICE_LEAF_H
@@ -179,6 +180,7 @@ static __always_inline __u32 select_leaf(struct __sk_buff *skb, struct leaf *lea
 	w = bpf_map_lookup_elem(&windows, &key.window);
 	if (!w) {
 		no_window.epoch = epoch;
+		no_window.generation = now;
 		bpf_map_update_elem(&windows, &key.window, &no_window, BPF_NOEXIST);
 		return rest;
 	}
@@ -207,11 +209,18 @@ static __always_inline __u32 select_leaf(struct __sk_buff *skb, struct leaf *lea
 	sparse = skb->len <= MAX_SPARSE && (__u64)most * (leaf->bound ? 2 : 4) * active <= share &&
 		 ((__u64)w->sparse_bytes + skb->len) * 2 <= share;
 	if (leaf->bound) {
+		if (f->generation != w->generation) {
+			f->generation = w->generation;
+			f->inside.left = f->inside.entered;
+		}
 		patience = patience_ns(leaf);
 		queue = &w->queues[local ? QUEUE_LOCAL : QUEUE_BULK];
 		of_flow = waiting(&f->inside, now, patience);
 		of_all = waiting(queue, now, patience);
 		part = leaf->bound / (active ? active : 1);
+		/* A packet of lo is one segment, which its receiver acknowledges late if no other follows. */
+		if (local && part < 2 * length)
+			part = 2 * length;
 		sparse = sparse && !of_flow;
 		if (!sparse) {
 			if (sender != SENDER_WAITS && of_flow && of_flow + length > part &&

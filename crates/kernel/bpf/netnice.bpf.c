@@ -28,7 +28,7 @@ _Static_assert(sizeof(struct leaf) == 28, "leaf");
 _Static_assert(sizeof(struct target) == 64, "target");
 _Static_assert(sizeof(struct iface) == 76, "iface");
 _Static_assert(sizeof(struct settings) == 48, "settings");
-_Static_assert(sizeof(struct window) == 64, "window");
+_Static_assert(sizeof(struct window) == 72, "window");
 _Static_assert(sizeof(struct group_name) == MAX_GROUP_NAME, "group_name");
 
 char _license[] SEC("license") = "Dual BSD/GPL";

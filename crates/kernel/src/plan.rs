@@ -52,7 +52,7 @@
 //! the parts of the others unequally. (`IdleNodes` lists the nodes that carry too little.)
 //!
 //! # Queues
-//! In the cap stage the eBPF programs bound what waits in the bulk leaf, if it is a plain FIFO
+//! The leaves of the cap stage are FIFOs. The eBPF programs bound what waits in the bulk leaf
 //! ([`NodeLeaves::bound`]), and refuse the rest before it enters. So a TCP sender of this host slows
 //! down without a loss, each flow has its part of the queue, and the FIFO itself drops nothing.
 //! Other senders of this host (UDP) wait for their socket's buffer. Their packets are never refused,
@@ -87,13 +87,14 @@ pub struct Desired {
     pub targets: Vec<Target>,
     /// The managed links.
     pub links: Vec<Link>,
-    /// The queueing discipline of the leaves.
+    /// The queueing discipline of the leaves of links.
     pub leaf_qdisc: LeafQdisc,
     /// Longest packet of any interface but lo in bytes, with its header.
     pub longest_packet: u32,
 }
 
-/// The queueing discipline (qdisc) of the leaves. [`crate::probe::leaf_qdisc`] selects it.
+/// The queueing discipline (qdisc) of the leaves of links. [`crate::probe::leaf_qdisc`] selects it.
+/// The leaves of the cap stage are FIFOs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LeafQdisc {
     /// fq_codel (RFC 8290), if the kernel has it.

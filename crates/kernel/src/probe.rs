@@ -190,10 +190,10 @@ fn disciplines(trials: &Trials) -> Vec<Finding> {
         Err(error) => Finding::missing(name, error.clone(), hint),
     };
     let leaves = match &trials.fq_codel {
-        Ok(()) => Finding::good("fq_codel", "queues in the leaves"),
+        Ok(()) => Finding::good("fq_codel", "queues of managed links"),
         Err(_) => Finding::fallback(
             "fq_codel",
-            "absent; the leaves use byte FIFOs instead",
+            "absent; managed links use byte FIFOs instead",
             &module("sch_fq_codel"),
         ),
     };

@@ -431,7 +431,7 @@ impl Enforcer for KernelHost {
         self.kernel.serves(link, index)
     }
 
-    fn leaf(&self) -> &'static str {
+    fn link_leaf(&self) -> &'static str {
         match self.kernel.leaf_qdisc() {
             LeafQdisc::FqCodel => "fq_codel",
             LeafQdisc::Fifo => "sparse+bulk",

@@ -173,17 +173,15 @@ impl<H: Host> View<'_, H> {
         }
         page.row(
             "queues",
-            match self.machine.leaf() {
-                "fq_codel" => {
-                    "fq_codel in each class: a small flow does not wait behind a large \
-                    one"
-                }
-                _ => {
-                    "two in each class, one for small flows and one for large: a small flow does \
-                    not wait"
-                }
-            },
+            "two in each class, one for small flows and one for large: a small flow does not wait",
         );
+        if contract.is_limited() {
+            page.row(
+                "when full",
+                "TCP of this host is told to slow down, other senders wait for their socket, what \
+                 is received is dropped; equal flows get equal parts",
+            );
+        }
         if contract.is_limited() {
             let burst = desired::burst(contract);
             page.row(

@@ -112,7 +112,7 @@ impl<H: Host> View<'_, H> {
             target: held.entry.target.to_string(),
             contract,
             effective: ContractDoc::from(&held.effective(self.ledger())),
-            installed: installed(self.ledger(), held, self.machine.leaf()),
+            installed: installed(self.ledger(), held, self.machine.link_leaf()),
             degraded: self.target_faults(held, interfaces),
             counters,
         }
@@ -121,7 +121,7 @@ impl<H: Host> View<'_, H> {
 
 /// The limits and guarantees that are installed in the kernel for a target, in bit/s; `None` if it
 /// has neither a limit nor a class on a link.
-fn installed(ledger: &Ledger, held: &HeldTarget, leaf: &str) -> Option<InstalledDoc> {
+fn installed(ledger: &Ledger, held: &HeldTarget, link_leaf: &str) -> Option<InstalledDoc> {
     let contract = &held.entry.contract;
     let bits = |rate: netnice_core::units::Rate| rate.bits_per_second();
     let share = desired::link_of(ledger, contract);
@@ -131,6 +131,10 @@ fn installed(ledger: &Ledger, held: &HeldTarget, leaf: &str) -> Option<Installed
     let min = |direction| {
         let usable = share?.link.usable(direction)?;
         contract.link_min(direction, usable).flatten().map(bits)
+    };
+    let leaf = match contract.is_limited() {
+        true => "sparse+bulk",
+        false => link_leaf,
     };
     let fastest = contract.both().or(contract.up()).or(contract.down());
     Some(InstalledDoc {

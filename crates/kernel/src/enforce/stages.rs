@@ -12,6 +12,7 @@ use crate::{
     error::KernelError,
     plan::{self, Class, Plan, Step, Tree},
     programs::Hook,
+    retry::RemoveEntry,
     tc::{self, FoundClass, Handle},
 };
 
@@ -142,7 +143,23 @@ impl Kernel {
                 tc::remove_class(netlink, ifindex, id(*number))?;
             }
         }
-        Ok(())
+        match step {
+            Step::Add(number, _) | Step::Requeue(number, _) if major == CAP_MAJOR => {
+                self.forget_content(id(*number))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes the window of a leaf whose queue is new, so that what was in an earlier one counts
+    /// as gone. Otherwise its flows would be refused until the counts are out of date.
+    fn forget_content(&mut self, leaf: Handle) -> Result<(), KernelError> {
+        let programs = loaded(&mut self.programs)?;
+        let mut windows = programs.hash::<abi::WindowKey, abi::Window>("windows")?;
+        windows.remove_entry(&abi::WindowKey {
+            leaf: leaf.0,
+            link: 0,
+        })
     }
 
     /// Removes stages that a plan no longer needs.

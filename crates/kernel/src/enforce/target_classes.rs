@@ -39,7 +39,8 @@ impl Kernel {
         let mut found = Vec::new();
         if let Some(leaves) = self.installed.leaves.get(&id) {
             // One class limits both directions together.
-            let together = leaves.cap[0] == leaves.cap[1];
+            let class = |dir: usize| leaves.cap[dir].map(|leaf| leaf.bulk);
+            let together = class(0) == class(1);
             for (dir, direction) in DIRECTIONS.into_iter().enumerate() {
                 if together && dir == 1 {
                     break;

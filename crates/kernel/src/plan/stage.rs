@@ -209,7 +209,6 @@ impl<'a> TreePlan<'a> {
         let [_, sparse, bulk, local, patient] = self.numbers(slot);
         let ceil = self.nodes[&slot].ceil;
         let window = window(ceil);
-        let is_bounded = self.top.is_none() && self.leaf_qdisc == LeafQdisc::Fifo;
         // The sparse leaf is assured a quarter of the rate that the node divides.
         let assured = tree.get(&sparse).map_or(0, |class| 4 * class.htb.rate);
         NodeLeaves {
@@ -217,10 +216,9 @@ impl<'a> TreePlan<'a> {
             bulk,
             local,
             patient,
-            bound: if is_bounded {
-                bound(ceil, direction)
-            } else {
-                0
+            bound: match self.top {
+                None => bound(ceil, direction),
+                Some(_) => 0,
             },
             window,
             assured: bytes_in(assured, window.0),
@@ -482,13 +480,13 @@ impl<'a> TreePlan<'a> {
         let long = |floor: u64| fifo(bytes_in(node.ceil, FIFO_TIME).max(floor));
         let sparse = || fifo(bytes_in(node.ceil, FIFO_TIME / 2).max(SPARSE_FLOOR));
         let (sparse, bulk, local, patient) = match self.leaf_qdisc {
+            _ if self.top.is_none() => {
+                let unreached = || fifo(UNREACHED);
+                (sparse(), unreached(), unreached(), unreached())
+            }
             LeafQdisc::FqCodel => {
                 let queue = || fq_codel(node.ceil, self.direction);
                 (queue(), queue(), queue(), queue())
-            }
-            LeafQdisc::Fifo if self.top.is_none() => {
-                let unreached = || fifo(UNREACHED);
-                (sparse(), unreached(), unreached(), unreached())
             }
             LeafQdisc::Fifo => {
                 let bulk = match segment_to {

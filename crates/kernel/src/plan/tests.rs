@@ -318,18 +318,21 @@ fn a_bulk_leaf_of_a_limit_is_bounded_in_time_and_bytes() {
 }
 
 #[test]
-fn leaves_of_links_and_with_fq_codel_have_no_bound() {
-    let limited = up(1, 4_000_000);
-    let both = desired(vec![limited, on_link(2, 1_000_000)]);
-    let with_fq_codel = Desired {
+fn only_leaves_of_limits_have_a_bound_and_they_are_fifos() {
+    let both = Desired {
         leaf_qdisc: LeafQdisc::FqCodel,
-        ..both.clone()
+        ..desired(vec![up(1, 4_000_000), on_link(2, 1_000_000)])
     };
-    let cap = plan(&with_fq_codel).leaves[&1_001].cap[0];
-    assert_eq!(cap.map(|leaves| leaves.bound), Some(0));
-    let link = plan(&both).links["eth0"].leaves[&1_002][0];
-    let link = link.map(|leaves| (leaves.bound, leaves.bulk == leaves.patient));
-    assert_eq!(link, Some((0, true)));
+    let plan = plan(&both);
+    let link = plan.links["eth0"].leaves[&1_002][0].expect("a class on the link");
+    assert_eq!((link.bound, link.bulk), (0, link.patient));
+    let tree = plan.links["eth0"].trees[0].as_ref().expect("managed");
+    let queue = |tree: &Tree, number: u16| tree[&number].queue.map(|q| q.queue);
+    assert!(matches!(
+        queue(tree, link.bulk),
+        Some(Queue::FqCodel { .. })
+    ));
+    assert!(matches!(queue(&plan.cap, 11), Some(Queue::Fifo { .. })));
 }
 
 #[test]

@@ -220,7 +220,7 @@ impl Enforcer for FakeMachine {
         !self.without_classes.contains(link)
     }
 
-    fn leaf(&self) -> &'static str {
+    fn link_leaf(&self) -> &'static str {
         "sparse+bulk"
     }
 
