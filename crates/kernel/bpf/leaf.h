@@ -157,8 +157,9 @@ static __always_inline bool is_dropped(struct __sk_buff *skb, struct iface *ifac
  *
  * A packet does not fit if its flow has its part of the bound in the class, and the queue is half
  * full. (While it is shorter, few of the flows that count as active wait in it. A flow that may have
- * more than its part until the queue is full makes the shares of equal flows unequal.) A flow of
- * which nothing waits may always enter a packet, of any length. */
+ * more than its part until the queue is full makes the shares of equal flows unequal.) Two packets
+ * of a flow fit until the queue is full: a single one is acknowledged late. And a flow of which
+ * nothing waits may always enter a packet, of any length. */
 static __always_inline __u32 select_leaf(struct __sk_buff *skb, struct leaf *leaf, struct iface *iface, __u32 link,
 					 __u32 sender)
 {
@@ -224,7 +225,7 @@ static __always_inline __u32 select_leaf(struct __sk_buff *skb, struct leaf *lea
 		sparse = sparse && !of_flow;
 		if (!sparse) {
 			if (sender != SENDER_WAITS && of_flow && of_flow + length > part &&
-			    2 * (of_all + length) > leaf->bound &&
+			    of_all + length > (of_flow + length > MAX_SPARSE ? leaf->bound / 2 : leaf->bound) &&
 			    (sender == SENDER_TOLD || is_dropped(skb, iface, f, leaf, of_flow + length, part, now)))
 				return 0;
 			skb->cb[0] = sender == SENDER_WAITS ? 0 : enter(queue, length, of_all, now);
