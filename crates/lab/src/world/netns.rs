@@ -156,6 +156,12 @@ impl Netns {
         self.enter(delivered_here)
     }
 
+    /// The TCP segments that arrived so far although an earlier one of their connection was
+    /// missing: it was lost, or they overtook it.
+    pub fn out_of_order(&self) -> Result<u64> {
+        self.enter(out_of_order_here)
+    }
+
     /// The processes that are in the namespace now.
     pub fn pids(&self) -> Vec<u32> {
         cleanup::pids_in(&self.path())
@@ -198,18 +204,25 @@ pub struct Delivered {
     pub wire: u64,
 }
 
+/// [`Netns::out_of_order`] of the calling thread's namespace.
+fn out_of_order_here() -> Result<u64> {
+    let netstat = std::fs::read_to_string("/proc/thread-self/net/netstat")?;
+    table(&netstat, "TcpExt", "TCPOFOQueue").context("cannot parse the kernel's TCP counters")
+}
+
+/// A value of a table of two lines: the names, then the values, each after the table's name.
+fn table(text: &str, kind: &str, name: &str) -> Option<u64> {
+    let mut lines = text
+        .lines()
+        .filter_map(|l| l.strip_prefix(kind)?.strip_prefix(':'));
+    let at = lines.next()?.split_whitespace().position(|n| n == name)?;
+    lines.next()?.split_whitespace().nth(at)?.parse().ok()
+}
+
 /// Computes the wire bytes of both address families from packets as the kernel held them, packets
 /// as they were on the wire, and bytes. Each packet on the wire adds an Ethernet header; each
 /// merged one also adds an IP and a TCP header. `None` if a counter is missing.
 fn parse_delivered(snmp: &str, netstat: &str, snmp6: &str) -> Option<Delivered> {
-    // Two lines each: the names, then the values.
-    let table = |text: &str, kind: &str, name: &str| -> Option<u64> {
-        let mut lines = text
-            .lines()
-            .filter_map(|l| l.strip_prefix(kind)?.strip_prefix(':'));
-        let at = lines.next()?.split_whitespace().position(|n| n == name)?;
-        lines.next()?.split_whitespace().nth(at)?.parse().ok()
-    };
     let single = |name: &str| -> Option<u64> {
         let line = snmp6
             .lines()

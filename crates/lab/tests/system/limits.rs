@@ -196,6 +196,57 @@ fn a_ping_does_not_wait_behind_the_bulk_of_its_own_program() {
 }
 
 #[test]
+fn uploads_inside_a_limit_lose_no_packet_and_none_overtakes_another() {
+    for offloads in [Offloads::Off, Offloads::On] {
+        let bed = TestBed::with(Pair {
+            offloads,
+            ..Pair::default()
+        })
+        .expect("a test bed");
+        let to = bed.sink(5001).expect("a sink");
+        let flows = Tcp::connect(to, 4).source();
+        let mut program = traffic::start_waiting(bed.world.client(), &flows).expect("a program");
+        bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
+        let server = &bed.world.server().ns;
+        let before = server.out_of_order().expect("a count");
+        program.go().expect("it goes");
+        let (record, from, until) = bed.record_with_rate(2e6, 0.5, 3.0).expect("a record");
+        let early = server.out_of_order().expect("a count") - before;
+        assert_eq!(
+            early, 0,
+            "offloads {offloads:?}: segments after a missing one"
+        );
+        bed.assert_limited(record.rate(wire::inbound, from, until), R4M, "four flows");
+    }
+}
+
+#[test]
+fn tcp_beside_a_flood_of_the_same_program_keeps_a_part_of_the_limit() {
+    let bed = TestBed::new().expect("a test bed");
+    let to = bed.sink(5001).expect("a sink");
+    let mut program = ParentProcess::start(bed.world.client()).expect("a program");
+    bed.run_ok(&format!("set pid:{} --up 8mbit", program.pid()));
+    let flood = Udp::source(bed.client(6001), at(bed.world.server(), Internet::V4, 5002));
+    let flows = Tcp::connect(to, 2).source();
+    program
+        .traffic(&flood, RunOptions::at_once())
+        .expect("a child");
+    program
+        .traffic(&flows, RunOptions::at_once())
+        .expect("a child");
+    let (record, from, until) = bed.record_with_rate(4e6, 1.0, 2.0).expect("a record");
+    let all = record.rate(wire::inbound, from, until);
+    let tcp = record.rate(|f| wire::inbound(f) && f.target.1 == 5001, from, until);
+    // Each has a queue of its own, with equal parts. In one queue the flood leaves TCP an eighth.
+    assert!(
+        tcp >= all / 3.0,
+        "TCP has {:.2} of {:.2} Mbit/s",
+        tcp / 1e6,
+        all / 1e6
+    );
+}
+
+#[test]
 fn forty_nested_limits_stay_inside_a_small_one() {
     let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
