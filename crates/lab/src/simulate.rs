@@ -15,8 +15,8 @@ use netnice_sim::scenario::Scenario;
 use crate::plot::{Chart, Series, palette};
 
 /// Simulates the scenario in `file` and prints the result. Writes a plot as SVG into the folder
-/// `plots` if given. Returns `false` if a deadline was missed or a packet left earlier than its
-/// contract allows.
+/// `plots` if given; the folder must exist. Returns `false` if a deadline was missed or a packet
+/// left earlier than its contract allows. Fails for the reasons that the module names.
 pub fn run(file: &Path, plots: Option<&Path>) -> Result<bool> {
     let text =
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;

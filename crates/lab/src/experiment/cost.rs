@@ -29,7 +29,8 @@ use crate::world::{Family, Netnice, Pair, World};
 /// Time in ns and runs of each program, by id.
 type Times = BTreeMap<u64, (u64, u64)>;
 
-/// The median results of one sender.
+/// The results of one sender, as medians over its rounds: time and runs of the eBPF programs per
+/// packet, and packets per second.
 #[derive(Debug, Clone, Serialize)]
 struct PerPacket {
     targets: usize,

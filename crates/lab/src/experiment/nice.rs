@@ -169,10 +169,10 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
 }
 
 /// Figure 4: the rate of a running TCP receiver that is limited to 512 Kbyte/s after 10 s. From 1 s
-/// after the command on, the mean must be within 2 % of the limit and every second within 3 %. The
-/// promise is about the bytes that the program's host receives behind the limit. The segment
-/// carries a little more, because TCP finds its rate by losing packets at the limit. The program
-/// reads less evenly, because a lost packet delays those after it.
+/// after the command on, the mean must be within 2 % of the limit (3 % in the quick form) and every
+/// second within 3 %. The promise is about the bytes that the program's host receives behind the
+/// limit. The segment carries a little more, because TCP finds its rate by losing packets at the
+/// limit. The program reads less evenly, because a lost packet delays those after it.
 pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let run = limit_midway(context, Direction::Down)?;

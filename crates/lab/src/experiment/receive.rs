@@ -121,7 +121,8 @@ fn check(
     Ok(())
 }
 
-/// Floods the cable with UDP and returns the reason that `show` gives within ten seconds.
+/// Floods the cable with UDP and returns the reason that `show` gives within ten seconds; `None` if
+/// it gives none.
 fn overrun(netnice: &Netnice, world: &World) -> Result<Option<String>> {
     let (client, server) = (world.client(), world.server());
     let (there, here) = (at(server, Family::V4, 5005), at(client, Family::V4, 5005));

@@ -2,8 +2,9 @@
 //! contract, receives, or echoes.
 //!
 //! A datagram counts as sent when the driver has returned its record as sent. Records that the
-//! driver returned unsent are counted as refused, by status. If the daemon or the driver closes the
-//! flow, the program prints `{"closed": reason}` at once. At its end it prints a [`super::Report`].
+//! driver returned unsent are counted as refused, by status. If a call for the flow fails, for
+//! example because the daemon or the driver has closed the flow, the program prints `{"closed":
+//! reason}` and stops using the flow. At its end it prints a [`super::Report`].
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -63,7 +64,8 @@ pub struct DirectArgs {
     run: RunArgs,
 }
 
-/// Runs the program. Returns only if it fails: for bad arguments, or if no flow can be opened.
+/// Runs the program, and ends the process. Returns only if it fails: for bad arguments, or if no
+/// flow can be opened.
 pub fn main(args: &DirectArgs) -> Result<()> {
     if !args.source && !args.sink && !args.echo {
         bail!("a direct program needs --source, --sink or --echo");

@@ -1,6 +1,8 @@
 //! Repeats figure 7 of the paper VERT on real packets: two programs receive through the driver; the
-//! second becomes slower and slower, and loses more and more packets. The first must not lose a
-//! packet. Every sent packet must have been received or be counted as lost.
+//! second becomes slower and slower, and must lose more packets in the last third of the run than
+//! in the first. The first must not lose a packet. Every sent packet must have been received or be
+//! counted as lost, and the kernel must lose none before the driver. Fails if the senders' kernel
+//! refused to send a packet.
 
 use std::time::{Duration, Instant};
 
@@ -117,7 +119,8 @@ fn check_losses(
 }
 
 impl Samples {
-    /// Samples every quarter of a second until all packets are accounted for.
+    /// Samples every quarter of a second until all packets are received or lost, or until the
+    /// counts no longer change.
     fn watch(receivers: [&RunningReceiver; 2], counts: [u64; 2]) -> Samples {
         let begin = Instant::now();
         let mut seen = vec![(0.0, [(0, 0); 2])];
