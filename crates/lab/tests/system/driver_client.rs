@@ -1,5 +1,6 @@
-//! Helps tests of `netnice-driver`: starts a driver process, calls it with the daemon's protocol,
-//! and has programs that use the ring.
+//! Helps tests of `netnice-driver`: starts a driver process, sends it requests with the daemon's
+//! protocol, and has programs that use the ring. The functions fail if the driver does not answer
+//! within [`EVENT_TIMEOUT`], or answers something else than what they need.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -344,7 +345,8 @@ impl Program {
         self.memory.clone()
     }
 
-    /// Opens a flow with primed buffers; the other functions use this flow from now on.
+    /// Opens a flow with primed buffers and returns its number; the other functions use this flow
+    /// from now on.
     pub fn open(&mut self, daemon: &mut Caller, asked: DriverFlow) -> Result<u32> {
         let shape = Shape {
             chunk_bytes: asked.shape.chunk_bytes,
@@ -428,7 +430,8 @@ impl Program {
         Ok(())
     }
 
-    /// The status of the next returned frame.
+    /// Waits until the driver returns frames, and frees them. Returns the status of the last one;
+    /// fails if none is returned `within` this time.
     pub fn sent(&mut self, within: Duration) -> Result<Status> {
         let until = Instant::now() + within;
         loop {
@@ -484,7 +487,7 @@ impl Program {
         daemon.done(DriverRequest::Detach { program })
     }
 
-    /// Overwrites the rings of its flow with invalid values, and rings the doorbell.
+    /// Overwrites the rings of its flow with invalid values, and notifies the driver.
     pub fn violate_a_rule(&mut self) -> Result<()> {
         let place = self.flow()?.location();
         let area = place.shape.plan()?.area();
@@ -492,7 +495,7 @@ impl Program {
         self.memory.fill(place.offset, area, 0xff)?;
         // Sets all notices directly.
         self.memory.fill(0x200, 8, 0xff)?;
-        // Rings until the driver has disconnected the program.
+        // Notifies until the driver has disconnected the program, at most 1000 times.
         for _ in 0..1000 {
             self.attachment.notify();
             if self.attachment.ended().is_some() {
