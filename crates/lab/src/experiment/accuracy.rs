@@ -84,6 +84,8 @@ struct Measured {
     first_error: Option<f64>,
 }
 
+/// Runs the experiment and adds its checks and results to `outcome`. Fails as
+/// [`Experiment::run`](super::Experiment::run) does.
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let mut cells = matrix(context.subject);
     if context.quick {

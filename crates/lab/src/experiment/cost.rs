@@ -39,6 +39,8 @@ struct PerPacket {
     packets_per_second: f64,
 }
 
+/// Runs the experiment and adds its checks and results to `outcome`. Fails if the subject is not
+/// netnice, and as [`Experiment::run`](super::Experiment::run) does.
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     if !process::installed("bpftool") {

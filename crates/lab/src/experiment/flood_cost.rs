@@ -24,6 +24,8 @@ struct Cost {
     rate: f64,
 }
 
+/// Runs the experiment with both limiters, whatever the subject is, and adds its checks and results
+/// to `outcome`. Fails as [`Experiment::run`](super::Experiment::run) does.
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     outcome.paper = json!({
         "tried": {"veth stage": {"sends in 2 s": 3438, "CPU s": 0.01}, "IFB": {"sends in 2 s": 2_900_000, "CPU s": 2.0}},

@@ -22,6 +22,8 @@ use crate::world::{Cable, Family, Netnice, World};
 /// The share of a wire that receive guarantees can use.
 const SHARE: f64 = 0.97;
 
+/// Runs the experiment and adds its checks and results to `outcome`. Fails if the subject is not
+/// netnice, and as [`Experiment::run`](super::Experiment::run) does.
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     outcome.paper = json!({
