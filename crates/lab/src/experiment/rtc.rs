@@ -28,7 +28,8 @@ use crate::plot::{Chart, Series, palette};
 /// Figure 5: best effort offers more and more, and the channels keep to their contracts. No
 /// deadline may be missed, no channel may lose a message, and the mean laxity of a channel may
 /// change by at most 5 %. Best effort must get 98 % of what it offers until it saturates, and
-/// afterwards 95 % of its highest rate.
+/// afterwards 95 % of its highest rate. Fails if the subject is not netnice, and as
+/// [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure5_simulated(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     is_admitted(outcome)?;
@@ -106,7 +107,8 @@ pub fn figure5_simulated(context: &Context, outcome: &mut Outcome) -> Result<()>
 /// Figure 6: channel 0 sends at 1 to 6 times its contract's rate (`rmax`), beside best effort of
 /// 1,900 kB/s as in the paper. Only messages of channel 0 may be dropped, and only above its
 /// contract's rate; at 6 times the rate some must be. No deadline may be missed, and channel 0 must
-/// always get 99 % of what it gets at its contract's rate.
+/// always get 99 % of what it gets at its contract's rate. Fails if the subject is not netnice, and
+/// as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure6_simulated(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     is_admitted(outcome)?;

@@ -61,7 +61,8 @@ struct Figure {
     paper: [(f64, f64); 2],
 }
 
-/// Figure 6: one server on a hub; the user types to the server that sends files.
+/// Figure 6: one server on a hub; the user types to the server that sends files. Fails if the
+/// subject is not netnice, and as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let figure = Figure {
         id: "nice-fig6",
@@ -76,7 +77,8 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     figure.run(context, outcome)
 }
 
-/// Figure 7: two servers on a hub; the user types to the one that sends no files.
+/// Figure 7: two servers on a hub; the user types to the one that sends no files. Fails if the
+/// subject is not netnice, and as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let figure = Figure {
         id: "nice-fig7",
@@ -88,7 +90,8 @@ pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     figure.run(context, outcome)
 }
 
-/// Figure 8: two servers on a switch; the user types to the one that sends no files.
+/// Figure 8: two servers on a switch; the user types to the one that sends no files. Fails if the
+/// subject is not netnice, and as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure8(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let figure = Figure {
         id: "nice-fig8",

@@ -30,7 +30,9 @@ use crate::plot::{Chart, Series, palette};
 
 /// Figure 5: 65,536 connections of the same contract start in one instant and send five PDUs of
 /// 5,000 bytes each (one in the quick form); once with 99 % and once with 150 % of the link booked.
-/// The bounds are those of the paper; more booked rate must not make a cell more expensive.
+/// The bounds are those of the paper; more booked rate must not make a cell more expensive. Fails
+/// if the subject is not netnice, and as [`Experiment::run`](crate::experiment::Experiment::run)
+/// does.
 pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     let (pdus, runs) = if context.quick { (1, 1) } else { (PDUS, 7) };
@@ -103,7 +105,8 @@ pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
 
 /// Figure 6: cycles per cell with 1 to 1,048,576 connections (65,536 in the quick form). The
 /// paper's text gives values for 1, 100, 1,000 and 65,536, and for shaping alone; these are the
-/// bounds.
+/// bounds. Fails if the subject is not netnice, and as
+/// [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     let (bins, runs) = if context.quick { (8, 1) } else { (64, 5) };

@@ -26,7 +26,8 @@ use crate::world::World;
 
 /// Figure 3: ten connections, each shaped so that a policer at the receiver finds no packet early.
 /// Also checks that a connection loses at most one packet to conflicts (3 % in the quick form), and
-/// that at least 99 % of the bursts of a dual bucket are whole (90 % in the quick form).
+/// that at least 99 % of the bursts of a dual bucket are whole (90 % in the quick form). Fails if
+/// the subject is not netnice, and as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let slots: u64 = if context.quick { 20_000 } else { 250_000 };
@@ -141,7 +142,8 @@ fn police(
 }
 
 /// Figure 4: transient overload of an overbooked link, proportional sharing and priorities. One
-/// slot of the paper is a hundred slots here (25 in the quick form).
+/// slot of the paper is a hundred slots here (25 in the quick form). Fails if the subject is not
+/// netnice, and as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let scale = if context.quick { 25 } else { 100 };

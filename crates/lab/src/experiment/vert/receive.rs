@@ -25,6 +25,8 @@ struct Samples {
 
 /// Figure 7: two consumers receive 40 and 45 Mbit/s of UDP from the kernel of another host. After
 /// every 20,000 packets (2,000 in the quick form) the second consumer works longer on each packet.
+/// Fails if the subject is not netnice, and as
+/// [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     // Packets in a step. The second sender sends seven steps, and the first sends for the same
