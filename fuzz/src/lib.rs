@@ -6,8 +6,8 @@
 //! ```text
 //!  libFuzzer ──bytes──▶ outcome_of ──outcome──▶ one file for each outcome
 //!      ▲                      └──panic──▶ a finding
-//!      └── new bytes, near those that reached new code; every other time with lengths and
-//!          checksums made right
+//!      └── new bytes, near those that reached new code; for a `corrected` target every
+//!          other time with lengths and checksums made right
 //! ```
 //! `cargo xtask fuzz --learn` builds and runs the targets; docs/internals/testing.md says what it
 //! reports.
@@ -20,8 +20,9 @@ use std::sync::Mutex;
 #[doc(hidden)]
 pub use libfuzzer_sys;
 
-/// A target from a module with `outcome_of`, and with `correct_lengths` if `corrected` is named
-/// too.
+/// Makes the program of a target from a module. Its `outcome_of` gets each input and returns the
+/// name of the outcome; a panic in it is a finding. With `corrected` its `correct_lengths`, which
+/// makes the lengths and checksums in an input right, is applied to every other new input.
 #[macro_export]
 macro_rules! target {
     ($judge:path) => {
@@ -49,8 +50,9 @@ macro_rules! target {
     };
 }
 
-/// One time in four, sets one byte to any value and returns true. libFuzzer does that one time in
-/// twelve, and a header's field is wrong by one byte more often than in any other way.
+/// For one in four values of the random number `seed`, sets one byte to any value and returns true;
+/// otherwise, and for no bytes, changes nothing and returns false. libFuzzer itself seldom makes
+/// this change, and a field of a header is usually wrong by one byte.
 pub fn set_byte(bytes: &mut [u8], seed: u32) -> bool {
     let is_turn = seed >> 1 & 3 == 0 && !bytes.is_empty();
     if is_turn {
@@ -60,8 +62,8 @@ pub fn set_byte(bytes: &mut [u8], seed: u32) -> bool {
     is_turn
 }
 
-/// Keeps the first input of each outcome as `OUTCOME-1.bin`, in the folder that the variable
-/// `NETNICE_FUZZ_OUTCOMES` names. Without that variable nothing is kept.
+/// Keeps this process's first input of each outcome as `OUTCOME-1.bin`, in the folder that the
+/// environment variable `NETNICE_FUZZ_OUTCOMES` names. Without that variable nothing is kept.
 ///
 /// # Panics
 /// If the file cannot be written.

@@ -27,7 +27,8 @@ use crate::setup::{self, Use};
 use crate::step::{self, Step};
 use crate::tree::Tree;
 
-/// Runs `bare [--keep] [--suite S] [TARGET…]`. Fails if a target fails or leaves a process running.
+/// Runs `bare [--keep] [--suite S] [TARGET…]`; the default suite is Debian's bookworm. Fails
+/// without root, if the chroot cannot be made, or if a target fails or leaves a process running.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     let options = Options::parse(words)?;
     step::require_root("cargo xtask bare", "it makes a chroot and mounts in it")?;
@@ -114,7 +115,8 @@ pub struct Machine {
 
 impl Machine {
     /// Makes a fresh chroot of a Debian suite, with this machine's access to the network. An
-    /// earlier chroot is removed.
+    /// earlier chroot is removed. Fails if debootstrap fails, or if something is still mounted in
+    /// the earlier chroot.
     pub fn new(tree: &Tree, suite: &str) -> Result<Machine> {
         let folder = tree.target.join("bare");
         let machine = Machine::fresh(&base(&folder, suite)?, folder.join("root"))?;
@@ -167,8 +169,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Runs a command in a folder of the chroot. Fails if the command fails or leaves a process
-    /// running.
+    /// Runs a command in a folder of the chroot, whose path is relative to the chroot's root. Fails
+    /// if the command fails or leaves a process running.
     pub fn run(&self, folder: &str, words: &[&str]) -> Result<()> {
         let sysroot = Step::new("rustc").args(["--print", "sysroot"]).capture()?;
         let enter = self.root.with_file_name("enter.sh");

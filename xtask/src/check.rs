@@ -12,6 +12,7 @@ use crate::tidy;
 use crate::tree::Tree;
 
 /// Checks formatting, lints, the project's rules, documentation without warnings, and dependencies.
+/// Fails at the first check that fails, or if a needed package cannot be installed.
 pub fn run(tree: &Tree) -> Result<()> {
     // clippy runs the build scripts, and they compile the eBPF programs.
     setup::ensure(tree, Use::Build)?;

@@ -9,7 +9,8 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 
 /// Keeps the processors out of deep sleep while the returned file is open (Linux:
-/// Documentation/power/pm_qos_interface.rst). `None` if the kernel does not offer this.
+/// Documentation/power/pm_qos_interface.rst). `None` if the kernel does not offer this, or not to
+/// this user.
 #[must_use]
 pub fn forbid_deep_sleep() -> Option<File> {
     let mut file = OpenOptions::new()

@@ -31,8 +31,9 @@ use crate::step::Step;
 use crate::suite;
 use crate::tree::Tree;
 
-/// Runs `deb [--try]`: builds the packages; with `--try` builds them also as a later version, and
-/// tries both.
+/// Runs `deb [--try]`: builds the packages and prints their paths; with `--try` builds them also as
+/// a later version, tries both, and removes the later ones. Fails if a build fails, or if the trial
+/// does.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     let is_trial = parse(words)?;
     setup::ensure(tree, Use::Package)?;

@@ -7,7 +7,8 @@
 //! many properties in parallel as there are processors. The sources show which tests are
 //! properties, and cargo names their test programs.
 //!
-//! The verb fails if a property fails or does not end, and prints the test's output at the end. A
+//! The verb fails if a property fails or does not end, and prints the test's output at the end. It
+//! also fails if no property has the given filter in its name, or if the tests cannot be built. A
 //! property stores its failed case in its crate (in `proptest-regressions`), and every later run
 //! begins with that case.
 //!
@@ -61,7 +62,9 @@ enum FuzzCommand<'a> {
     Replay { target: &'a str, file: &'a str },
 }
 
-/// Runs `fuzz [--learn] [--for SECONDS] [FILTER]` or `fuzz --replay TARGET FILE`.
+/// Runs `fuzz [--learn] [--for SECONDS] [FILTER]` or `fuzz --replay TARGET FILE`. The time is that
+/// of each property or target, 600 s by default. Fails for invalid arguments, for the reasons that
+/// this module names, or as [`libfuzzer::run`] and [`libfuzzer::replay`] do.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     let command = parse(words)?;
     let _lock = match command {
@@ -322,8 +325,9 @@ fn print_duration(what: &str, count: usize, time: Duration) {
     );
 }
 
-/// Applies `work` to all elements in order, [`parallel_runs`] at a time. Fails with the first error
-/// after all others have ended.
+/// Applies `work` to the elements in order, in [`parallel_runs`] threads. Returns the results in
+/// the order in which they were ready. A thread ends at its first error, while the others go on
+/// with the remaining elements; then one of the errors is returned.
 fn run_parallel<T: Send, R: Send>(
     all: Vec<T>,
     work: impl Fn(T) -> Result<R> + Sync,

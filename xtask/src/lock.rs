@@ -12,14 +12,15 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// The lock is held until this value is dropped.
+/// The lock of the machine, which is held until this value is dropped.
 #[must_use]
 pub struct MachineLock {
     _file: File,
 }
 
 impl MachineLock {
-    /// Takes the lock. Prints a notice and waits while another run holds it. Fails if the lock file
+    /// Takes the lock on `netnice-runs.lock` in `/run/lock`, or in `/tmp` if there is no
+    /// `/run/lock`. Prints a notice and waits while another run holds it. Fails if the lock file
     /// cannot be opened or locked.
     pub fn take() -> Result<MachineLock> {
         let folder = ["/run/lock", "/tmp"]

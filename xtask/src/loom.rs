@@ -13,7 +13,8 @@ use crate::setup::{self, Use};
 use crate::suite;
 use crate::tree::Tree;
 
-/// Runs `loom [FILTER]`: all tests, or those whose name contains the filter.
+/// Runs `loom [FILTER]`: all tests, or those whose name contains the filter. Fails if a test fails
+/// or the build does.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     let filter = args::filter("loom", words)?;
     setup::ensure(tree, Use::Build)?;

@@ -19,8 +19,8 @@ use crate::nightly::Nightly;
 use crate::setup::{self, Use};
 use crate::tree::Tree;
 
-/// Runs `miri [FILTER]`: every test of core and of the ring, or those whose name contains the
-/// filter.
+/// Runs `miri [FILTER]`: every test of core and of the ring that is not left out under Miri, or
+/// those of them whose name contains the filter. Fails for the reasons that the module names.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     let filter = args::filter("miri", words)?;
     setup::ensure(tree, Use::Build)?;

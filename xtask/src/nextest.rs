@@ -20,7 +20,7 @@ pub fn ensure(tree: &Tree) -> Result<PathBuf> {
     NEXTEST.ensure(tree)
 }
 
-/// A `cargo nextest run` of some tests of the tree.
+/// One step of a run of tests: a `cargo nextest run`, with a second one for the tests that failed.
 pub struct Run<'a> {
     /// The name of this step in the summary.
     pub what: &'a str,

@@ -16,7 +16,8 @@ pub struct Nightly {
 
 impl Nightly {
     /// Finds the toolchain. `probe` is a command that succeeds if the toolchain has everything that
-    /// `what` needs. If it fails, rustup installs the toolchain with these components.
+    /// `what`, a name for messages, needs. If it fails, rustup installs the toolchain with these
+    /// components.
     ///
     /// # Errors
     /// If there is no rustup, or rustup cannot install the toolchain.

@@ -40,7 +40,8 @@ pub enum Use {
     Fuzz,
 }
 
-/// Runs `cargo xtask setup [WHAT]`.
+/// Runs `cargo xtask setup [WHAT]`: [`ensure`] for the named use, or for [`Use::Run`]. Fails for
+/// another word, and as [`ensure`] does.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     ensure(tree, parse(words)?)?;
     eprintln!("setup: ok");
@@ -217,7 +218,8 @@ fn has_candidate(package: &str) -> Result<bool> {
     }))
 }
 
-/// Fetches the package lists, at most once in each run of xtask. Fails if apt-get fails.
+/// Fetches the package lists, unless this run of xtask has fetched them before. Fails if apt-get
+/// fails.
 pub fn refresh_lists() -> Result<()> {
     static FRESH: Mutex<bool> = Mutex::new(false);
     let mut fresh = FRESH.lock().unwrap_or_else(PoisonError::into_inner);
@@ -277,8 +279,8 @@ fn ftp_server(tree: &Tree) {
     }
 }
 
-/// Downloads a package and unpacks it in `folder`, without installing it. Fails if apt or dpkg
-/// fails.
+/// Downloads a package and unpacks it in `folder`, which must exist, without installing it. Fails
+/// if apt-get or dpkg fails.
 pub fn download(package: &str, folder: &Path) -> Result<()> {
     apt()
         .args([

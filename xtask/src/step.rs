@@ -1,7 +1,7 @@
 //! Runs a program, and prints its command line first, so a log shows the commands that a user would
 //! type. ([`Step::capture`] does not print it.) A step fails if the program cannot start.
 //! [`Step::run`], [`Step::run_quietly`] and [`Step::capture`] also fail if its exit status is not
-//! 0; the other methods return the status or the failure.
+//! 0; [`Step::status`], [`Step::watch`] and [`Step::try_quietly`] return the status or the reason.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader};
@@ -81,7 +81,8 @@ impl Step {
         status.with_context(|| format!("cannot start {}", self.words[0]))
     }
 
-    /// Runs the program without printing its command line, and returns its standard output.
+    /// Runs the program without printing its command line, and returns its standard output. Fails
+    /// if the exit status is not 0 or the output is not UTF-8.
     pub fn capture(mut self) -> Result<String> {
         self.command.stderr(Stdio::inherit());
         let output = self.output()?;
@@ -90,8 +91,8 @@ impl Step {
             .with_context(|| format!("{} did not write UTF-8", self.words[0]))
     }
 
-    /// Runs the program without its output, so that it can run beside another one. After a failure
-    /// prints all of the output.
+    /// Runs the program without printing its output, so that it can run beside another one. If the
+    /// exit status is not 0, prints all of the output and fails.
     pub fn run_quietly(mut self) -> Result<()> {
         self.show();
         let output = self.output()?;
@@ -123,8 +124,9 @@ impl Step {
         done.with_context(|| format!("cannot start {}", self.words[0]))
     }
 
-    /// Runs the program with both outputs on one pipe, which keeps their order. Passes each line to
-    /// `line` and prints it behind `prefix`. Returns the status without checking it.
+    /// Runs the program with both outputs on one pipe, which keeps their order. Prints each line
+    /// behind `prefix`, and passes it to `line` without the blanks at its end. Returns the status
+    /// without checking it. Fails if the pipe cannot be made or read.
     pub fn watch(mut self, prefix: &str, mut line: impl FnMut(&str)) -> Result<ExitStatus> {
         self.show();
         let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;

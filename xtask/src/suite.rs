@@ -25,13 +25,14 @@ use crate::setup::{self, Use};
 use crate::step::{self, Step};
 use crate::tree::Tree;
 
-/// Builds the release programs.
+/// Installs missing packages and builds the release programs. Fails if one of these fails.
 pub fn build(tree: &Tree) -> Result<()> {
     setup::ensure(tree, Use::Build)?;
     release(tree)
 }
 
-/// Builds and runs the demo; further arguments go to the demo.
+/// Builds and runs the demo; further arguments go to the demo. Without `--out` the report is
+/// `demo.html` in cargo's target folder. Fails without root, or if the demo fails.
 pub fn demo(tree: &Tree, words: &[&str]) -> Result<()> {
     let _lock = prepare(tree, "make demo", release)?;
     let report = tree.target.join("demo.html");
@@ -43,7 +44,8 @@ pub fn demo(tree: &Tree, words: &[&str]) -> Result<()> {
 }
 
 /// Runs the tests: `test [--unit|--system] [FILTER]`. The last line has the number of tests of each
-/// outcome. Fails if the run does not pass.
+/// outcome. Fails if the run does not pass ([`crate::results`]), if a build fails, or without root
+/// unless `--unit` is given.
 pub fn test(tree: &Tree, words: &[&str]) -> Result<()> {
     let (scope, filter) = Scope::parse(words)?;
     let known = KnownFlaky::read(&tree.root)?;
@@ -113,7 +115,8 @@ pub fn bench(tree: &Tree) -> Result<()> {
 /// The programs that a user installs, and the lab.
 pub const PROGRAMS: [&str; 4] = ["netnice", "netniced", "netnice-driver", "netnice-lab"];
 
-/// Builds the release programs and the C library; their packages must be installed.
+/// Builds the release programs and the C library. The packages of [`Use::Build`] must be installed.
+/// Fails if cargo fails.
 pub fn release(tree: &Tree) -> Result<()> {
     release_words(tree).run()
 }
@@ -254,7 +257,8 @@ fn system_tests(tree: &Tree, filter: Option<&str>, results: &mut Results) -> Res
     run_timed(tree, &system, results)
 }
 
-/// Runs tests and records how long they took.
+/// Runs tests with the environment of a test, and adds their outcomes and the time that they took
+/// to `results`. Fails as [`Run::run`] does.
 pub fn run_timed(tree: &Tree, run: &Run<'_>, results: &mut Results) -> Result<()> {
     let started = Instant::now();
     run.run(tree, |step| with_test_env(tree, step), results)?;
@@ -270,7 +274,7 @@ pub fn words(line: &str) -> Vec<String> {
 /// Prepares a verb that makes network namespaces: checks that this process is root, installs
 /// packages, takes the machine's lock, and runs `build`. The packages that only a run needs are
 /// installed while cargo builds. Returns the lock, which the caller keeps until the run has ended.
-/// `what` names the verb in messages.
+/// `what` names the verb in messages. Fails if one of these steps fails.
 pub fn prepare(tree: &Tree, what: &str, build: fn(&Tree) -> Result<()>) -> Result<MachineLock> {
     step::require_root(what, "it makes network namespaces and loads eBPF programs")?;
     setup::ensure(tree, Use::Build)?;
@@ -286,7 +290,8 @@ pub fn prepare(tree: &Tree, what: &str, build: fn(&Tree) -> Result<()>) -> Resul
     Ok(lock)
 }
 
-/// A step that runs `netnice-lab` of this tree's release programs.
+/// A step that runs `netnice-lab` of this tree's release programs. Fails as
+/// [`setup::program_path`] does.
 pub fn lab(tree: &Tree) -> Result<Step> {
     let program: PathBuf = tree.programs().join(LAB);
     with_test_env(tree, Step::new(program))

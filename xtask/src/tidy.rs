@@ -40,7 +40,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::tree::Tree;
 
-/// Checks the whole tree. Fails after printing all complaints.
+/// Checks the whole tree. Fails if there is a complaint, after printing all of them, and if a file
+/// or cargo's metadata cannot be read.
 pub fn run(tree: &Tree) -> Result<()> {
     let complaints = inspect(tree)?;
     if complaints.is_empty() {

@@ -37,8 +37,8 @@ pub struct Crate {
 
 impl Tree {
     /// Gets from cargo the workspace for which `cargo xtask` was called. Fails if cargo did not
-    /// start this process. (The folder in which xtask was built may be another one, because two
-    /// clones may share a target folder.)
+    /// start this process, or if cargo's metadata cannot be read. (The folder in which xtask was
+    /// built may be another one, because two clones may share a target folder.)
     pub fn find() -> Result<Tree> {
         let here = std::env::var_os("CARGO_MANIFEST_DIR")
             .context("not run by cargo: use `cargo xtask`")?;
@@ -47,7 +47,8 @@ impl Tree {
         Tree::of(root)
     }
 
-    /// The crates of `fuzz/`, a workspace of its own for code that needs a nightly compiler.
+    /// The crates of `fuzz/`, a workspace of its own for code that needs a nightly compiler. Fails
+    /// as [`Tree::find`] does.
     pub fn fuzz_crates(&self) -> Result<Vec<Crate>> {
         Ok(Tree::of(&self.root.join("fuzz"))?.crates)
     }
@@ -61,7 +62,8 @@ impl Tree {
         Tree::from_metadata(&text)
     }
 
-    /// Parses the output of `cargo metadata --format-version 1 --no-deps`.
+    /// Parses the output of `cargo metadata --format-version 1 --no-deps`. Fails if the text has
+    /// another form.
     pub fn from_metadata(text: &str) -> Result<Tree> {
         let all: Value = serde_json::from_str(text).context("cargo metadata is not JSON")?;
         let crates = list(&all, "packages")?

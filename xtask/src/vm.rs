@@ -46,7 +46,8 @@ use crate::tree::Tree;
 use crate::vm::assets::Assets;
 
 /// Runs `vm [--shell COMMAND… | FILTER]`: the tests whose names contain the filter, or one shell
-/// command in a guest.
+/// command in a guest. Fails without root, if a guest cannot be prepared or started, and for the
+/// reasons that the module names.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     let job = Job::parse(words)?;
     step::require_root("make test-vm", "the guest's root user is this one")?;

@@ -1,7 +1,8 @@
 //! The demo runs the same four programs over one slow cable twice, without netnice and with it, and
 //! writes a report (an HTML page and an SVG picture) that compares both runs. The demo needs root.
-//! [`run`] returns whether both promises were kept in the run with netnice. It fails if a program
-//! cannot run or the report cannot be written.
+//! [`run`] returns whether both promises were kept in the run with netnice. It fails if the private
+//! network cannot be made, if a program or a `netnice` command fails, or if the report cannot be
+//! written.
 //!
 //! ```text
 //!  client ──[ 20 Mbit/s both ways, queue of 150 ms ]── server
@@ -121,9 +122,13 @@ fn backup_kept(f: &Figures) -> bool {
     f.backup <= BACKUP_RATE as f64 / 1e6 * 1.03
 }
 
-/// Makes both runs, prints the table, and writes the report: the page to the file `out`, the
-/// picture beside it with the ending `.svg`. Returns `true` if both promises were kept in the
-/// second run.
+/// Makes both runs, prints the commands and the table, and writes the report: the page to the file
+/// `out`, the picture beside it with the ending `.svg`. Returns `true` if both promises were kept
+/// in the second run.
+///
+/// # Errors
+/// If the binaries `netnice` and `netniced` are not found, if a run fails, or if one of the two
+/// files cannot be written.
 pub fn run(out: &Path) -> Result<bool> {
     // Missing binaries and an unwritable report are detected at the start.
     process::binary("netnice")?;

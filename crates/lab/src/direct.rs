@@ -10,8 +10,8 @@
 //!   sender ──ring──▶├ driver ══ client ════ cable ════ server ┤
 //!   receiver ◀─ring─┘                                         └──── kernel's sockets, ping
 //! ```
-//! These flows are opened before the driver runs ([`DriverSetup::add_sender`],
-//! [`DriverSetup::add_receiver`]); others can be opened by commands while the driver runs
+//! The flows of [`DriverSetup::add_sender`] and [`DriverSetup::add_receiver`] are opened before the
+//! driver runs; others can be opened by commands while the driver runs
 //! ([`DriverSetup::start_with_commands`]). A flow without packets uses nothing of the link, so a
 //! flow may be opened long before its program starts to send. If a program fills its ring before
 //! [`DriverSetup::start`], the first period of its slice begins with the driver's first iteration
@@ -99,7 +99,8 @@ pub fn wire(bits: u64, ahead: Nanos) -> Result<Wire> {
 
 impl DriverSetup {
     /// Opens the driver on the client's first device; the next hop is the server's first device.
-    /// Fails if the device does not support `mode`.
+    /// Fails if a device or its socket cannot be opened, if the client's device does not support
+    /// `mode`, or if the scheduler refuses `wire`.
     pub fn new(world: &World, wire: Wire, mode: Mode) -> Result<DriverSetup> {
         let (client, server) = (world.client(), world.server());
         let open = |host: &Host, mode| {
@@ -143,15 +144,16 @@ impl DriverSetup {
         self.sender(attachment, flow, port, length)
     }
 
-    /// Makes an overbooked slice of the link, shared by these classes. Returns its number for
-    /// [`DriverSetup::add_member`].
+    /// Makes an overbooked slice of the link: the contracts of its members may together ask for
+    /// more than the slice, which these classes share. Returns its number for
+    /// [`DriverSetup::add_member`]. Fails if the scheduler refuses the slice.
     pub(crate) fn add_server(&mut self, slice: Slice, classes: &[Class]) -> Result<FlowId> {
         Ok(self.datapath.insert_server(slice, classes, monotonic())?)
     }
 
     /// Adds a program as [`DriverSetup::add_sender`] does, with few buffers ([`SHORT`]). Its flow
-    /// is a member of an overbooked slice: `of` is the number of the slice and the index of the
-    /// class.
+    /// is a member of an overbooked slice: `of` is the number that [`DriverSetup::add_server`]
+    /// returned, and the index of the class.
     pub(crate) fn add_member(
         &mut self,
         port: u16,
@@ -168,7 +170,8 @@ impl DriverSetup {
 
     /// Adds a program with one flow, which receives datagrams to `port` of the client. `share` is
     /// the flow's receive budget; `None`: unlimited. From this call on the driver gets the frames
-    /// that the client's device receives, and passes frames without a flow to the kernel.
+    /// that the client's device receives, and passes frames without a flow to the kernel. Fails if
+    /// the flow cannot be opened, or if the XDP program cannot be attached or changed.
     pub fn add_receiver(
         &mut self,
         world: &World,
@@ -208,7 +211,8 @@ impl DriverSetup {
         self.ingress.mode()
     }
 
-    /// The parameters of a flow that sends from `port`, for a program that opens the flow itself.
+    /// The parameters of a flow that sends from `port` to [`SINK`], for a program that opens the
+    /// flow itself.
     pub fn open(&self, port: u16, service: Service, shape: Shape) -> FlowParameters {
         FlowParameters {
             shape,
@@ -247,7 +251,8 @@ impl DriverSetup {
     }
 
     /// Runs the driver in a thread, with real-time priority if this process may have it, and on
-    /// `processor` if given. Fails if the thread cannot run on that processor.
+    /// `processor` if given. Fails if the event loop or its thread cannot be made, or if the thread
+    /// cannot run on that processor.
     pub fn start(self, processor: Option<usize>) -> Result<RunningDriver> {
         Ok(self.start_with_commands(processor)?.0)
     }
@@ -356,7 +361,8 @@ impl Drop for RunningDriver {
 }
 
 impl EndedDriver {
-    /// The counters of the flow that was added with `port`. Fails if there is none.
+    /// The counters of the flow that was added with `port`. Fails if no flow was added with this
+    /// port, or if the driver has closed the flow.
     pub fn counters(&mut self, port: u16) -> Result<FlowCounters> {
         let known = self.flows.iter().find(|(of, _)| *of == port);
         let (_, flow) = known.with_context(|| format!("no flow of port {port}"))?;
@@ -371,7 +377,7 @@ impl EndedDriver {
 }
 
 /// Binds the senders' destination port on `host` with a socket that is never read, so that the host
-/// sends no ICMP error.
+/// sends no ICMP error. Fails if the port is taken.
 pub(crate) fn sink(host: &Host) -> Result<UdpSocket> {
     let at = (host.port().v4, SINK);
     let socket = host.ns.enter(|| Ok(UdpSocket::bind(at)?))?;

@@ -3,14 +3,15 @@
 //! [`REGISTRY`] has all of them; `netnice-lab list` prints it. An experiment returns an
 //! [`Outcome`]: the paper's figures or the project's promise (`paper`), the measured values
 //! (`ours`), and checks. A check is one number against one bound; the outcome holds if there is a
-//! check and every check holds. An error means that the experiment could not be measured. Numbers
-//! for comparison only (HTB set up by hand, the wire before a receive limit) are in `ours` without
-//! a check.
+//! check and every check holds. An error means that the experiment could not be measured, or that a
+//! file could not be read or written. Numbers for comparison only (such as the wire's rate before a
+//! receive limit) are in `ours` without a check.
 //!
 //! With `--subject htb` the experiments `accuracy`, `change`, `latency` and `nice-fig3` measure
-//! plain HTB set up by hand in place of netnice. This shows the baseline, and that the experiment
-//! itself measures correctly. All others fail with another subject than netnice. (Of these,
-//! `burning`, `direct-timing` and `vert-fig6` always measure HTB beside netnice.)
+//! plain HTB (the kernel's queueing discipline) set up by hand in place of netnice. This shows the
+//! baseline, and that the experiment itself measures correctly. All others fail with another
+//! subject than netnice. (Of these, `burning`, `direct-timing` and `vert-fig6` always measure HTB
+//! beside netnice.)
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -63,13 +64,13 @@ pub struct Context {
     pub subject: Subject,
     /// Whether to measure only a subset that fits a test run, with the tolerance of a test.
     pub quick: bool,
-    /// Measure only the cells or runs whose name contains all of these words (`accuracy`,
-    /// `nice-fig6` to `nice-fig8`). `None`: all.
+    /// Measure only the cells (`accuracy`) or runs (`nice-fig6` to `nice-fig8`) whose name contains
+    /// all of these words, which blanks separate. `None`: all.
     pub only: Option<String>,
     /// Folder in which each run is kept and from which kept runs are read (`nice-fig6` to
     /// `nice-fig8`). `None`: no run is kept.
     pub keep: Option<PathBuf>,
-    /// Folder of the plots; `None`: no plots.
+    /// Folder of the plots, which must exist; `None`: no plots.
     pub plots: Option<PathBuf>,
 }
 
@@ -197,7 +198,7 @@ impl Outcome {
         });
     }
 
-    /// Adds a check of a condition: the value is 1 if it is true, else 0.
+    /// Adds a check of a condition: the value is 1 if the condition is true, else 0, and must be 1.
     pub(crate) fn check_that(&mut self, what: impl Into<String>, holds: bool) {
         let value = f64::from(u8::from(holds));
         self.check(what, value, "", Bound::AtLeast(1.0));
@@ -233,7 +234,8 @@ impl Outcome {
 }
 
 impl Experiment {
-    /// Runs the experiment on netnice in the quick form, with a test's tolerance.
+    /// Runs the experiment on netnice in the quick form, with a test's tolerance and without plots.
+    /// Fails as [`Experiment::run`] does.
     pub fn test(&self) -> Result<Outcome> {
         self.run(&Context {
             subject: Subject::Netnice,
@@ -244,8 +246,9 @@ impl Experiment {
         })
     }
 
-    /// Runs the experiment. An error means that it could not be measured, not that a promise was
-    /// broken.
+    /// Runs the experiment. An error means that the experiment could not be measured, or that a
+    /// plot or a kept run could not be read or written. A broken promise is no error: `holds` of
+    /// the outcome is `false`.
     pub fn run(&self, context: &Context) -> Result<Outcome> {
         let started = Instant::now();
         let mut outcome = Outcome {

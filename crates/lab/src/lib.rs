@@ -5,16 +5,17 @@
 //! Reading order: [`world`] makes private networks that clean up after themselves, [`traffic`]
 //! starts programs in them, [`wire`] measures the packets that pass, [`stats`] evaluates the
 //! numbers, and [`experiment`] combines the four into verdicts. `plot` draws figures of the
-//! results. [`testbed`] is the test bed of the system tests. Three modules serve single tests:
-//! [`storm`] has the programs of a storm, [`tracer`] stops a process before its system calls, and
-//! [`terminal`] reads the screen of a program. [`demo`] shows the whole product in less than three
-//! minutes, and [`simulate`] runs a scenario file in virtual time.
+//! results. [`process`], [`sys`] and `worker` start child processes, make system calls, and run
+//! threads. [`testbed`] is the test bed of the system tests. Three modules serve single tests:
+//! [`storm`] has the programs of a storm (hostile users beside good ones), [`tracer`] stops a
+//! process before its system calls, and [`terminal`] reads the screen of a program. [`demo`] shows
+//! the whole product in less than three minutes, and [`simulate`] runs a scenario file in virtual
+//! time.
 //!
 //! An experiment on the kernel path tests the binaries `netnice` and `netniced` through the command
-//! line that people type. The binaries are in `NETNICE_BIN_DIR`, else in the folder of the running
-//! executable or the folder above it. For the direct path [`direct`] runs the driver's event loop
-//! in a thread, with programs in other threads. The experiments in virtual time run the scheduler
-//! of `netnice-core` in `netnice-sim`.
+//! line that people type; [`process::binary`] finds them. For the direct path [`direct`] runs the
+//! driver's event loop in a thread, with programs in other threads. The experiments in virtual time
+//! run the scheduler of `netnice-core` in `netnice-sim`.
 //!
 //! NICE, NTCP, VERT, CELL and RTC are the papers that docs/deviations.md names; some experiments
 //! repeat a figure of one of them. Most experiments have a quick form for tests, which takes less

@@ -144,8 +144,9 @@ fn execute(verb: Verb) -> Result<bool> {
 /// Runs this program again with its memory in pages of 2 MiB, where the system has them, if all
 /// experiments count cycles. The scheduler's benchmark runs the same way. The C library's allocator
 /// reads the setting when a process starts, hence the new process. Returns whether all checks of
-/// the new process hold. Returns `None` if this process is the new one, or if other experiments are
-/// asked for too: they would pass the setting on to the programs that they start.
+/// the new process hold. Returns `None` if the setting is already there, as in the new process, or
+/// if an experiment does not count cycles: it would pass the setting on to the programs that it
+/// starts. Fails if the new process cannot start.
 fn restart_with_huge_pages(ids: &[String]) -> Result<Option<bool>> {
     let count = |id: &String| matches!(id.as_str(), "cell-fig5" | "cell-fig6");
     if std::env::var_os(TUNABLES).is_some() || !ids.iter().all(count) {

@@ -21,15 +21,15 @@ pub(crate) mod palette {
     pub(crate) const GRID: &str = "#e4e9ee";
     /// Secondary lines.
     pub(crate) const GREY: &str = "#a9b4bf";
-    /// First series.
+    /// Blue, the usual colour of a single series.
     pub(crate) const BLUE: &str = "#1667c2";
-    /// Second series.
+    /// Orange.
     pub(crate) const ORANGE: &str = "#d9730d";
-    /// Third series.
+    /// Green.
     pub(crate) const GREEN: &str = "#17866a";
-    /// Fourth series.
+    /// Purple.
     pub(crate) const PURPLE: &str = "#7d4bc0";
-    /// Errors.
+    /// Red, for the worse of two series.
     pub(crate) const RED: &str = "#c62f3d";
     /// Colours of many series, in this order.
     pub(crate) const SERIES: [&str; 6] = [INK, BLUE, ORANGE, GREEN, PURPLE, RED];
@@ -168,7 +168,8 @@ impl Chart {
         self
     }
 
-    /// Draws y on a logarithmic scale; the range of y must be fixed and positive.
+    /// Draws y on a logarithmic scale. The range of y must be fixed ([`Chart::y_range`]) and
+    /// positive.
     pub(crate) fn logarithmic(mut self) -> Chart {
         self.logarithmic = true;
         self
@@ -481,7 +482,7 @@ fn number(value: f64) -> String {
     text.to_owned()
 }
 
-/// Text escaped for XML.
+/// Text escaped for XML: between tags, and in attributes in double quotes.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,8 +1,9 @@
 //! Starts child processes that end with their guard, and finds the binaries under test.
 //!
 //! A [`Proc`] leads a process group of its own. Dropping it kills the whole group, so a shell and
-//! its background jobs end together. A process that leaves the group (a daemon, for example) is
-//! found by its network namespace, see [`crate::world::cleanup`].
+//! its background jobs end together; but after [`Proc::wait`] has returned the child's status, the
+//! group is left alone. A process that leaves the group (a daemon, for example) is found by its
+//! network namespace, see [`crate::world::cleanup`].
 //!
 //! Programs of the lab communicate over their standard streams: they print one JSON object per
 //! line, and read one command per line. [`Proc::next_line`], [`Proc::next_json`] and [`Proc::wait`]
@@ -36,8 +37,9 @@ pub struct Proc {
 }
 
 impl Proc {
-    /// Starts `command`. The command must come from [`crate::world::Netns::command`] or
-    /// [`own_group`], so that it leads its own group.
+    /// Starts `command`, with pipes as its standard streams. The command must come from
+    /// [`crate::world::Netns::command`] or [`own_group`], so that it leads its own group. Fails if
+    /// the program cannot be executed.
     pub fn start(mut command: Command) -> Result<Proc> {
         let what = describe(&command);
         let mut child = command
@@ -63,7 +65,7 @@ impl Proc {
         self.child.id()
     }
 
-    /// Writes one line to the child's standard input.
+    /// Writes one line to the child's standard input. Fails if the child has closed it.
     pub fn write_line(&mut self, line: &str) -> Result<()> {
         let Some(stdin) = self.stdin.as_mut() else {
             bail!("the standard input of `{}` is closed", self.what)
@@ -78,8 +80,8 @@ impl Proc {
             })
     }
 
-    /// Returns the next unread line of the child. Fails after `within`, or if the child has ended
-    /// and no line is left.
+    /// Returns the next unread line of the child's standard output. Fails after `within`, or if the
+    /// child has closed its standard output and no line is left.
     pub fn next_line(&mut self, within: Duration) -> Result<String> {
         match self.lines.recv_timeout(within) {
             Ok(line) => Ok(line),
@@ -94,7 +96,8 @@ impl Proc {
     }
 
     /// Returns the next unread line that is a JSON object with the member `key`; discards other
-    /// lines. Fails after `within`, or if the child has ended and no such line is left.
+    /// lines. Fails after `within`, or if the child has closed its standard output and no such line
+    /// is left.
     pub fn next_json(&mut self, key: &str, within: Duration) -> Result<Value> {
         let until = Instant::now() + within;
         loop {
@@ -122,8 +125,8 @@ impl Proc {
         all
     }
 
-    /// The text that the child wrote to standard error since the last call. Returns when nothing
-    /// has come for 50 ms.
+    /// The text that the child wrote to standard error since the last call, in whole lines. Returns
+    /// when nothing has come for 50 ms, or when the child has closed its standard error.
     pub fn take_stderr(&mut self) -> String {
         let mut all = String::new();
         while let Ok(line) = self.errors.recv_timeout(Duration::from_millis(50)) {
@@ -149,7 +152,8 @@ impl Proc {
         }
     }
 
-    /// True while the child runs. Reaps a child that has ended.
+    /// True while the child runs. A child that has ended stays a zombie until [`Proc::wait`] or
+    /// [`Proc::kill`].
     pub fn is_running(&mut self) -> bool {
         // The child is not waited for, so that its number, which is its group's, is not reused.
         let child = WaitId::Pid(Pid::from_child(&self.child));
@@ -157,7 +161,8 @@ impl Proc {
         self.ended.is_none() && matches!(rustix::process::waitid(child, options), Ok(None))
     }
 
-    /// Kills the child and its group.
+    /// Kills the child and its group, and waits for the child. Does nothing if the child was waited
+    /// for before.
     pub fn kill(&mut self) {
         let group = -(self.child.id() as i32);
         // The group is signalled even if the leader has ended, because it may outlive the leader.
@@ -169,7 +174,7 @@ impl Proc {
     }
 
     /// Asks the child to end (SIGTERM), and kills its group when the child has ended or `within`
-    /// has passed.
+    /// has passed. Does nothing if the child was waited for before.
     pub fn terminate(&mut self, within: Duration) {
         if self.ended.is_none() {
             let _ = sys::kill(self.child.id() as i32, libc::SIGTERM);
@@ -198,8 +203,8 @@ pub fn own_group(program: impl Into<std::ffi::OsString>) -> Command {
     command
 }
 
-/// Runs a command to its end and returns its standard output. Fails with the output if the exit
-/// status is not 0.
+/// Runs a command to its end and returns its standard output. Fails if the command cannot start,
+/// and with its output if the exit status is not 0.
 pub fn run(command: &mut Command) -> Result<String> {
     let what = describe(command);
     let output = command
@@ -210,7 +215,8 @@ pub fn run(command: &mut Command) -> Result<String> {
 }
 
 /// Runs a command with `input` on its standard input, to its end, and returns its standard output.
-/// Fails with the output if the exit status is not 0.
+/// Fails if the command cannot start or does not read `input`, and with its output if the exit
+/// status is not 0.
 pub(crate) fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
     let what = describe(command);
     let mut child = command
@@ -234,8 +240,9 @@ pub(crate) fn installed(program: &str) -> bool {
     })
 }
 
-/// The path of the binary `name` of this project: in `NETNICE_BIN_DIR`, else in the folder of the
-/// running executable or the folder above it. Fails if the binary does not exist.
+/// The path of the binary `name` of this project: in the folder that the environment variable
+/// `NETNICE_BIN_DIR` names, or, if it is not set, in the folder of the running executable or the
+/// folder above it. Fails if the binary does not exist.
 pub fn binary(name: &str) -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("NETNICE_BIN_DIR") {
         let path = PathBuf::from(folder).join(name);

@@ -16,7 +16,8 @@ use crate::plot::{Chart, Series, palette};
 
 /// Simulates the scenario in `file` and prints the result. Writes a plot as SVG into the folder
 /// `plots` if given, and makes that folder if it is missing. Returns `false` if a deadline was
-/// missed or a packet left earlier than its contract allows.
+/// missed or a packet left earlier than its contract allows. Fails for the reasons that the module
+/// names.
 pub fn run(file: &Path, plots: Option<&Path>) -> Result<bool> {
     let text =
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;

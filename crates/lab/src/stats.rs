@@ -15,7 +15,8 @@ impl Cumulative {
         self.samples.push((at_ns, bytes));
     }
 
-    /// Mean rate in bit/s between two different moments; `None` if the samples do not span them.
+    /// Mean rate in bit/s between two moments, of which `from_ns` must be the earlier one; `None`
+    /// if the samples do not span them.
     pub(crate) fn rate(&self, from_ns: u64, to_ns: u64) -> Option<f64> {
         let (a, b) = (self.at(from_ns)?, self.at(to_ns)?);
         Some((b - a) * 8e9 / (to_ns - from_ns) as f64)
@@ -71,7 +72,8 @@ pub(crate) fn deviation(values: &[f64]) -> f64 {
     (squares / (values.len() - 1) as f64).sqrt()
 }
 
-/// The coefficient of variation: standard deviation / mean. NaN of no values.
+/// The coefficient of variation: standard deviation / mean. NaN of no values, and infinite or NaN
+/// if the mean is 0.
 pub(crate) fn variation(values: &[f64]) -> f64 {
     deviation(values) / mean(values)
 }

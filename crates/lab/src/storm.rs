@@ -1,10 +1,11 @@
-//! Programs for tests of a daemon with several users: a hostile user that tries random attacks, a
-//! good user whose requests are timed, clients that change limits as fast as they can and record
-//! each change, and a process whose connections block when they are closed.
+//! Programs for tests of a daemon with several users: a hostile user that tries random attacks
+//! ([`hostile`]), a good user whose requests are timed ([`good`]), clients that change limits as
+//! fast as they can and record each change ([`client`]), and a process whose connections block when
+//! they are closed ([`lingering`]).
 //!
-//! Each program is a hidden subcommand of `netnice-lab`. The first three print a JSON object when
-//! they are ready, and one with their results, each on a line. A test starts them with the uid of
-//! the user.
+//! Each program is a hidden subcommand of `netnice-lab`; [`main`] runs it. The first three print a
+//! JSON object when they are ready, and one with their results, each on a line. A test starts them
+//! with the uid of the user.
 
 pub mod attacks;
 pub mod client;
@@ -55,7 +56,8 @@ impl Common {
     }
 }
 
-/// Runs a program of a storm to its end.
+/// Runs a program of a storm to its end. Fails as that program does; a wrong response of the daemon
+/// is no failure, but part of the results.
 pub fn main(program: &Program) -> Result<()> {
     match program {
         Program::Hostile(args) => hostile::main(args),
@@ -75,7 +77,7 @@ pub fn seed(what: &str) -> u64 {
     seed
 }
 
-/// A request to set a limit of a process; `change` is text such as `up 4mbit`.
+/// A request to change the contract of a process; `change` is text such as `up 4mbit`.
 pub fn set_request(pid: u32, change: &str) -> Request {
     Request::Set(Set {
         target: format!("pid:{pid}"),
@@ -84,7 +86,7 @@ pub fn set_request(pid: u32, change: &str) -> Request {
     })
 }
 
-/// A request to clear targets immediately and permanently.
+/// A request to clear targets, for an unlimited time and without a confirmation.
 pub fn clear_request(what: ClearWhat) -> Request {
     Request::Clear(Clear {
         what,
@@ -96,7 +98,7 @@ pub fn clear_request(what: ClearWhat) -> Request {
 }
 
 /// A pidfd of a process that lives, or that ended and was not waited for yet. Fails for any other
-/// number.
+/// number, or if this process has too many open files.
 pub fn pidfd(pid: u32) -> std::io::Result<std::os::fd::OwnedFd> {
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
     let number = Pid::from_raw(pid as i32);

@@ -34,7 +34,7 @@ use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Nanoseconds since 1970 by the wall clock, the clock of packet timestamps.
+/// Nanoseconds since 1970 by the wall clock, the clock of packet timestamps; 0 before 1970.
 ///
 /// The lab stamps all records (packets, samples, the start of a command) with this clock, so that
 /// records of different processes can be compared.
@@ -112,13 +112,14 @@ pub fn become_user(uid: u32) -> io::Result<()> {
     Ok(rustix::thread::set_thread_res_uid(uid, uid, uid)?)
 }
 
-/// Sends `signal` to a process, or to a whole group when `pid` is negative.
+/// Sends `signal` to a process, or to the whole process group `-pid` if `pid` is negative. Fails
+/// also for an unknown signal.
 pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     Ok(signal::kill(Pid::from_raw(pid), Signal::try_from(signal)?)?)
 }
 
-/// The state of a process in `/proc`: `R` running, `S` sleeping, `T` stopped by a signal, `Z`
-/// zombie. `None` if there is no such process.
+/// The state of a process as one letter (proc_pid_stat(5)), such as `R` running, `S` sleeping, `T`
+/// stopped by a signal, `Z` zombie. `None` if there is no such process.
 pub fn state(pid: u32) -> Option<char> {
     Some(Stat::from_file(format!("/proc/{pid}/stat")).ok()?.state)
 }
@@ -128,7 +129,8 @@ pub fn is_alive(pid: u32) -> bool {
     state(pid).is_some_and(|state| state != 'Z')
 }
 
-/// Processor time of this process so far: in user mode, and in the kernel.
+/// Processor time of this process so far: in user mode, and in the kernel. Zero if the kernel does
+/// not report it.
 pub(crate) fn cpu_time() -> (Duration, Duration) {
     let usage = getrusage(UsageWho::RUSAGE_SELF);
     let of = |t: TimeVal| Duration::new(t.tv_sec() as u64, t.tv_usec() as u32 * 1000);
@@ -147,7 +149,8 @@ pub(crate) fn thread_time() -> Duration {
     Duration::from_nanos(spent.map_or(0, |spent| spent.sum_exec_runtime))
 }
 
-/// Sets the calling thread to SCHED_RR with this priority (1 to 99).
+/// Sets the calling thread to SCHED_RR with this priority (1 to 99). Fails without the right to
+/// real-time priority.
 pub(crate) fn set_real_time_priority(priority: i32) -> io::Result<()> {
     set_scheduler(libc::SCHED_RR, priority)
 }
@@ -328,8 +331,8 @@ pub(crate) fn time_bpf_programs() -> io::Result<OwnedFd> {
 /// A command of bpf(2) (linux/bpf.h), which the crate libc lacks.
 const BPF_ENABLE_STATS: c_int = 32;
 
-/// Waits until a descriptor is readable or this time has passed. Returns whether it is readable;
-/// `false` also after an error.
+/// Waits until a descriptor is readable or the time `within` has passed. Returns whether it is
+/// readable; `false` also after an error.
 pub fn readable(fd: impl AsFd, within: Duration) -> bool {
     let mut wanted = [PollFd::new(&fd, PollFlags::IN)];
     let within = Timespec::try_from(within).ok();

@@ -15,7 +15,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::sys;
 
-/// A program in a terminal. Dropping it kills the program's process group.
+/// A program in a terminal. Dropping it kills the program's process group, unless the program has
+/// ended.
 pub struct Terminal {
     child: Child,
     user_end: File,
@@ -28,8 +29,8 @@ pub struct Terminal {
 
 impl Terminal {
     /// Starts a command (made by [`crate::world::Netns::command`] or [`crate::process::own_group`])
-    /// in a terminal of this size in characters. Fails if the size is 0 or the command cannot
-    /// start.
+    /// in a terminal of this size in characters. Fails if the size is 0, if the terminal cannot be
+    /// made, or if the command or stty(1) cannot start.
     pub fn start(mut command: Command, columns: u16, rows: u16) -> Result<Terminal> {
         let (user_end, program_end) =
             sys::open_terminal(columns, rows).context("cannot make a terminal")?;
@@ -59,14 +60,14 @@ impl Terminal {
         self.child.id()
     }
 
-    /// Types keys: `\r` is Enter, `\x1b` is Esc.
+    /// Types keys: `\r` is Enter, `\x1b` is Esc. Fails if the terminal does not take them.
     pub fn type_keys(&mut self, keys: &str) -> Result<()> {
         self.user_end
             .write_all(keys.as_bytes())
             .with_context(|| format!("cannot type {keys:?}"))
     }
 
-    /// Changes the size of the terminal.
+    /// Changes the size of the terminal, in characters. Fails if it is 0.
     pub fn resize(&mut self, columns: u16, rows: u16) -> Result<()> {
         let (high, wide) = (size(rows)?, size(columns)?);
         self.parser().screen_mut().set_size(high, wide);
@@ -118,12 +119,13 @@ impl Terminal {
         }
     }
 
-    /// Whether the line settings are the same as before the program was started.
+    /// Whether the line settings are the same as before the program was started. Fails if stty(1)
+    /// cannot start.
     pub fn settings_are_restored(&self) -> Result<bool> {
         Ok(settings(&self.program_end)? == self.initial)
     }
 
-    /// Waits for the program to end. Fails after `within`.
+    /// Waits for the program to end, and returns its status. Fails after `within`.
     pub fn wait(&mut self, within: Duration) -> Result<ExitStatus> {
         let until = Instant::now() + within;
         loop {

@@ -1,6 +1,6 @@
 //! The test bed of system tests: hosts, a daemon, and methods that measure and judge rates. A
 //! method that judges panics if the judgement fails; a method that measures returns an error if it
-//! cannot measure.
+//! cannot measure. The methods that return no `Result` panic if the command that they run fails.
 //!
 //! A [`TestBed`] is a world with a client and a server, direct cables between them, and a netnice
 //! on the client. A test starts programs on the client, runs command lines, and measures the rate
@@ -66,7 +66,8 @@ impl TestBed {
         })
     }
 
-    /// Makes a test bed with these cables, and starts the daemon.
+    /// Makes a test bed with these cables, and starts the daemon. Fails without root, if the world
+    /// cannot be made, or if the daemon does not start.
     pub fn with(pair: Pair) -> Result<TestBed> {
         crate::world::begin()?;
         let world = World::pair(pair)?;
@@ -95,7 +96,8 @@ impl TestBed {
         answer
     }
 
-    /// Starts a TCP and a UDP sink at a port of the server; returns its address.
+    /// Starts a TCP and a UDP sink at a port of the server; returns its address. Fails if one of
+    /// the processes does not start.
     pub fn sink(&self, port: u16) -> Result<SocketAddr> {
         let to = self.server(port);
         let server = self.world.server();
@@ -200,7 +202,7 @@ impl TestBed {
         found.cloned().unwrap_or(Value::Null)
     }
 
-    /// `show --json` without the `counters` of targets, which change all the time.
+    /// `show --json` without all members `counters`, which change all the time.
     pub fn shown(&self) -> Value {
         self.netnice.show_without_counters().expect("a show")
     }
@@ -211,9 +213,10 @@ impl TestBed {
         self.target(name)["effective"]["up"].clone()
     }
 
-    /// A copy of a netnice program that every user may run. install(1) makes the copy: a process
-    /// that another test starts at this moment would inherit a file that this process has open, and
-    /// the kernel does not execute a file that is open for writing.
+    /// The path of a copy of a netnice program, which every user may run. install(1) makes the
+    /// copy: a process that another test starts at this moment would inherit a file that this
+    /// process has open, and the kernel does not execute a file that is open for writing. Fails if
+    /// the program is not found or cannot be copied.
     pub fn copy_for_all(&self, program: &str) -> Result<PathBuf> {
         let copy = self.world.folder().join(program);
         if !copy.exists() {

@@ -66,13 +66,13 @@ pub enum Outcome {
     /// The tracer made this system call fail; the process runs without the tracer. Holds the call's
     /// description.
     Failed(String),
-    /// The process ended by itself.
+    /// The process ended, and the tracer did not kill it.
     Ended,
 }
 
 impl Tracer {
-    /// Attaches to a process and all of its threads. Fails without the right to trace it, and on
-    /// other processors than x86-64.
+    /// Attaches to a process and all of its threads. Fails if there is no such process, without the
+    /// right to trace it, and on other processors than x86-64.
     pub fn seize(process: u32) -> Result<Tracer> {
         if !cfg!(target_arch = "x86_64") {
             bail!("the tracer supports x86-64 only");
@@ -113,7 +113,7 @@ impl Tracer {
     /// Continues the process until it ends, until `decide` returns another action than
     /// [`Action::Execute`], or until `until` returns true. `decide` is called at the entry of each
     /// system call; `until` is called about every millisecond while no thread is stopped. Fails if
-    /// ptrace fails.
+    /// ptrace fails, or if a thread does not stop or end within 30 s although it must.
     pub fn follow(
         mut self,
         mut decide: impl FnMut(&Call) -> Action,

@@ -579,7 +579,7 @@ pub struct ParentProcess {
 }
 
 impl ParentProcess {
-    /// Starts the parent on `host`.
+    /// Starts the parent on `host`. Fails after 60 s.
     pub fn start(host: &Host) -> Result<ParentProcess> {
         let mut command = host.ns.command(process::binary("netnice-lab")?);
         command.args(["traffic", "parent"]);
@@ -625,7 +625,7 @@ impl ParentProcess {
         self.proc.write_line(&format!("tell {child} {line}"))
     }
 
-    /// Ends a traffic child and returns its report.
+    /// Ends a traffic child and returns its report. Fails after 60 s without a report.
     pub fn stop(&mut self, child: u32) -> Result<Report> {
         self.write_line(child, "stop")?;
         let value = self.child_output(child, |v| v.get("started_ns").is_some(), REPORT_TIMEOUT)?;

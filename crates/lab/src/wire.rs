@@ -119,6 +119,8 @@ impl Tap {
     }
 
     /// Ends the meter and returns its record. `ns` must be the namespace that it was started in.
+    /// Fails if the device is gone, or if the capture file could not be written. Lost packets are
+    /// no failure here: see [`Record::validate`].
     pub fn stop(self, ns: &Netns) -> Result<Record> {
         let after = ns.counters(&self.start.device)?;
         let mut record = self.reader.stop()?;

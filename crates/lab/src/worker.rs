@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow};
 
-/// A thread that runs until [`Worker::stop`]. Dropping this value stops the thread and discards the
-/// result.
+/// A thread that runs until [`Worker::stop`]. Dropping this value stops the thread, waits for it
+/// and discards the result.
 pub(crate) struct Worker<T> {
     name: &'static str,
     stop: Arc<AtomicBool>,
@@ -18,7 +18,7 @@ pub(crate) struct Worker<T> {
 
 impl<T: Send + 'static> Worker<T> {
     /// Runs `work` in a thread of this name. `work` gets a flag, and must return soon after the
-    /// flag is set.
+    /// flag is set. Fails if the thread cannot start.
     pub(crate) fn start(
         name: &'static str,
         work: impl FnOnce(&AtomicBool) -> Result<T> + Send + 'static,

@@ -98,6 +98,9 @@ pub struct Host {
 
 impl Host {
     /// The first port.
+    ///
+    /// # Panics
+    /// If the host has no port.
     pub fn port(&self) -> &Port {
         &self.ports[0]
     }
@@ -127,12 +130,18 @@ impl World {
             .unwrap_or_else(|| panic!("this world has no host `{name}`"))
     }
 
-    /// The host `client`. Panics if there is none.
+    /// The host `client`.
+    ///
+    /// # Panics
+    /// If there is none.
     pub fn client(&self) -> &Host {
         self.host("client")
     }
 
-    /// The host `server`. Panics if there is none.
+    /// The host `server`.
+    ///
+    /// # Panics
+    /// If there is none.
     pub fn server(&self) -> &Host {
         self.host("server")
     }

@@ -12,7 +12,8 @@ use crate::setup::{self, Use};
 use crate::step;
 use crate::tree::Tree;
 
-/// Runs `trial.sh` in a chroot with `packages` and the packages of a later version. Needs root.
+/// Runs `trial.sh` in a chroot with `packages` and with `later`, the packages of a later version.
+/// Fails without root, if the chroot cannot be made, or if the script fails.
 pub fn run(tree: &Tree, packages: &[PathBuf], later: &[PathBuf]) -> Result<()> {
     step::require_root(
         "cargo xtask deb --try",

@@ -5,7 +5,8 @@ set -eu -o pipefail
 say() { echo "trial: $*"; }
 fail() { say "FAILED: $*"; exit 1; }
 
-# Lists everything that a package could leave, except the data of apt and dpkg.
+# Lists the files and groups that a package could leave, except the data of apt and dpkg, logs,
+# caches and the folders of this trial.
 list_state() {
 	find / -xdev \( -path /root -o -path /tmp -o -path /var/cache -o -path /var/lib/apt -o -path /var/log \
 		-o -path /var/lib/dpkg \) -prune -o -print | sort

@@ -59,7 +59,8 @@ struct Log {
     last: Coverage,
     /// The file of a finding.
     finding: Option<PathBuf>,
-    /// The text after the last progress line.
+    /// The first [`MAX_TEXT_LINES`] lines after the last progress line, without those that begin
+    /// with `INFO:`.
     text: String,
 }
 
@@ -72,8 +73,8 @@ struct Coverage {
     features: u64,
 }
 
-/// Runs every target, or those whose name contains the filter, each for this time. Several run at
-/// the same time.
+/// Runs every target, or those whose name contains the filter, each for this time, as many at a
+/// time as there are processors. Prints the coverage and the findings.
 ///
 /// # Errors
 /// If no target's name contains the filter, or a target has a finding, or cannot be built or run.

@@ -57,8 +57,8 @@ fn the_path_of_a_file_gives_its_module_path() {
     assert_eq!(of("sched_fuzz.rs"), "sched_fuzz");
 }
 
-/// The properties that the issue names, and the one in a separate test program. This test fails if
-/// one of them is renamed.
+/// The properties of the code that reads untrusted input, and one in a separate test program. This
+/// test fails if one of them is renamed.
 #[test]
 fn the_properties_of_the_tree_are_found() {
     let tree = Tree::find().expect("a workspace");
@@ -121,7 +121,6 @@ fn the_arguments_of_fuzz_are_parsed() {
     }
 }
 
-/// No more work in parallel than processors; an error does not stop the other work.
 #[test]
 fn parallel_work_is_done_once_and_an_error_is_returned() {
     let mut done = run_parallel(vec![1, 2, 3], |one| Ok(2 * one)).expect("done");

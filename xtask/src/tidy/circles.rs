@@ -4,8 +4,8 @@
 //! others. The check covers the modules directly in `src/`, each with all files below it. A module
 //! uses another one if it contains a path to that one that begins with `crate::` or with as many
 //! `super::` as lead to the crate's root. Tests may use any module, so files and items for tests
-//! are skipped. `lib.rs` and `main.rs` connect the others, so they are skipped too. The list
-//! [`WITH_CIRCLES`] has the crates that still have circles.
+//! are skipped. `lib.rs`, `main.rs` and the folder `bin` connect the others, so they are skipped
+//! too. The list [`WITH_CIRCLES`] has the crates that still have circles.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -21,8 +21,10 @@ pub fn may_have_circles(krate: &str) -> bool {
     WITH_CIRCLES.contains(&krate)
 }
 
-/// Complains about modules that use each other in a circle: once for each group, with a shortest
-/// circle. `files` are the files of one crate below `src/` with their texts.
+/// Complains about modules that use each other in a circle. For each module, in order of their
+/// names, a shortest circle through it is reported, unless a circle that was reported before
+/// contains the module. `krate` is the folder of the crate, for the complaints; `files` are its
+/// files below `src/` (paths from there) with their texts.
 pub fn complaints(krate: &str, files: &[(&str, &str)]) -> Vec<Complaint> {
     let uses = uses(files);
     let mut found = Vec::new();

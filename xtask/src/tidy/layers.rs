@@ -25,9 +25,9 @@ enum MayUse {
     AnythingBelow,
 }
 
-/// Complains about each crate without a layer, and about each dependency that the table does not
-/// allow: a crate of this project that is not in the "may use" column, a test crate outside tests,
-/// or a foreign crate that is reserved for another crate.
+/// Complains about each crate that is not in the table, and about each dependency that the rules do
+/// not allow: a crate of this project that is not in the "may use" column, a test crate outside
+/// tests, or a foreign crate that is reserved for other crates.
 pub fn edges(crates: &[Crate]) -> Vec<Complaint> {
     let mut found = Vec::new();
     for one in crates {

@@ -24,7 +24,8 @@ pub struct LinkTargets {
 }
 
 impl LinkTargets {
-    /// Collects these files: the path from the root, and the text if it is Markdown.
+    /// Collects these files (the path from the root, and the text if it is Markdown) and the
+    /// folders in their paths.
     pub fn of<'a>(files: impl IntoIterator<Item = (&'a str, Option<&'a str>)>) -> LinkTargets {
         let mut targets = LinkTargets {
             paths: BTreeSet::new(),
@@ -54,7 +55,8 @@ impl LinkTargets {
     }
 }
 
-/// Complains about every link and path of a Markdown file whose target does not exist.
+/// Complains about every link and path of a Markdown file whose target does not exist. `place` is
+/// the file's path from the root of the tree.
 pub fn complaints(place: &str, text: &str, targets: &LinkTargets) -> Vec<Complaint> {
     let mut found = link_complaints(place, text, targets);
     let mut in_block = false;
@@ -126,8 +128,8 @@ fn link(place: &str, target: &str, targets: &LinkTargets) -> Option<String> {
     }
 }
 
-/// Converts a relative path in this file to a path from the root; `None` if it leads above the
-/// root.
+/// Converts `path`, which is relative to the folder of the file `place`, to a path from the root;
+/// `None` if it leads above the root.
 pub fn resolve(place: &str, path: &str) -> Option<String> {
     let mut parts: Vec<&str> = place.split('/').collect();
     parts.pop();

@@ -43,7 +43,8 @@ impl Assets {
         &self.release
     }
 
-    /// This process's `PATH`, with the folders of `vng` and `virtiofsd` first.
+    /// This process's `PATH`, with the folders of `vng` and `virtiofsd` first. Fails if the name of
+    /// a folder contains a colon.
     pub fn path(&self) -> Result<OsString> {
         let own = std::env::var_os("PATH").unwrap_or_default();
         let ours = ["python/bin", "tools/bin"].map(|name| self.folder.join(name));

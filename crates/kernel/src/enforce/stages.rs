@@ -162,16 +162,18 @@ impl Kernel {
         })
     }
 
-    /// Removes stages that a plan no longer needs.
+    /// Removes stages that a plan no longer needs. A stage whose removal fails stays known, so that
+    /// the next try removes it.
     pub(super) fn drop_stages(
         &mut self,
         plan: &Plan,
         devices: &[Device],
     ) -> Result<(), KernelError> {
         if plan.cap.is_empty()
-            && let Some(pair) = self.stages.cap.take()
+            && let Some(pair) = self.stages.cap
         {
             self.remove_pair(pair)?;
+            self.stages.cap = None;
         }
         let is_needed = |name: &String, dir: usize| {
             plan.links.get(name).is_some_and(|l| l.trees[dir].is_some())
@@ -184,8 +186,9 @@ impl Kernel {
             .cloned()
             .collect();
         for name in down {
-            if let Some(pair) = self.stages.down.remove(&name) {
+            if let Some(pair) = self.stages.down.get(&name).copied() {
                 self.remove_pair(pair)?;
+                self.stages.down.remove(&name);
             }
         }
         let up: Vec<String> = self
@@ -196,11 +199,13 @@ impl Kernel {
             .cloned()
             .collect();
         for name in up {
-            if let Some(index) = self.stages.up.remove(&name)
-                && find_device(devices, &name).is_some_and(|d| d.index == index)
-            {
+            let index = self.stages.up.get(&name).copied();
+            let is_there =
+                |index: &u32| find_device(devices, &name).is_some_and(|d| d.index == *index);
+            if let Some(index) = index.filter(is_there) {
                 tc::remove_root(&mut self.netlink, index, LINK_MAJOR)?;
             }
+            self.stages.up.remove(&name);
         }
         Ok(())
     }

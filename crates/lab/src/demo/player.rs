@@ -9,6 +9,10 @@ use crate::traffic::Report;
 
 /// The seconds within `window` in which a video of `bits` bit/s (on the wire) stood still. The
 /// stream began at `began`. All times are wall clock in ns.
+///
+/// The result has the resolution of the samples in `video.series`: if the video stands still at a
+/// sample inside the window, the whole time since the sample before counts. The time after the last
+/// sample does not count. The video stands still until its first start, too.
 pub fn stall_time(video: &Report, began: u64, bits: u64, window: (u64, u64)) -> f64 {
     let mut played = 0.0;
     let mut playing = false;

@@ -1,6 +1,6 @@
 //! Runs the demo once ([`run`]): makes the world, starts the programs, executes the `netnice`
-//! commands if the run is the one with netnice, and returns a [`RunRecord`]. Fails if a program
-//! cannot start or ends early, or if a command fails.
+//! commands if the run is the one with netnice, and returns a [`RunRecord`]. Fails if the world
+//! cannot be made, if a program cannot start or ends early, or if a command fails.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ impl Programs {
 }
 
 /// Runs the demo once, with or without netnice. `say` gets the second of the run and the name of
-/// its current step, once a second.
+/// its current step, once a second. Fails for the reasons that the module names.
 pub fn run(with_netnice: bool, say: &impl Fn(f64, &str)) -> Result<RunRecord> {
     let mut programs = Programs::start()?;
     let netnice = match with_netnice {

@@ -1,7 +1,7 @@
 //! Two programs for experiments on the direct path, each with one flow: [`SenderProgram`] sends as
 //! fast as possible, and [`ReceiverProgram`] counts received packets. Each runs in a thread of its
-//! own and keeps its counts. A program fails if its flow ends, a sender also if the driver refuses
-//! to send a record.
+//! own and keeps its counts. A program fails if the driver closes its flow or breaks a rule of the
+//! ring, and a sender also if the driver refuses to send a record. `end` returns this failure.
 //!
 //! In the papers' experiments programs have guaranteed processor time. Here a sender runs with the
 //! scheduling policy SCHED_RR at priority 1, below the driver's priority, so that other load of the
@@ -46,8 +46,8 @@ impl SenderProgram {
         self.sent
     }
 
-    /// Reclaims returned records, and submits as many new ones as the ring takes. Fails if a record
-    /// has an error status.
+    /// Reclaims returned records, and submits as many new ones as the free buffers and the ring
+    /// allow. Fails if a returned record was not sent, or if the flow has ended.
     pub fn fill_ring(&mut self) -> Result<()> {
         // The notices are ignored: there is only one flow.
         self.attachment.take_notices(|_| ());
@@ -75,7 +75,7 @@ impl SenderProgram {
         Ok(())
     }
 
-    /// Starts a thread that sends until [`RunningSender::end`].
+    /// Starts a thread that sends until [`RunningSender::end`]. Fails if the thread cannot start.
     pub fn start(self) -> Result<RunningSender> {
         let mut sender = self;
         let worker = Worker::start("sender", move |stopped| {
@@ -115,7 +115,7 @@ impl ReceiverProgram {
         ReceiverProgram { attachment, flow }
     }
 
-    /// Primes the receive ring with all free buffers.
+    /// Primes the receive ring with all free buffers, or with as many as fit into it.
     pub fn prime(&mut self) -> Result<()> {
         self.attachment.take_notices(|_| ());
         while let Some(chunk) = self.flow.chunk() {
@@ -135,8 +135,9 @@ impl ReceiverProgram {
         Ok(())
     }
 
-    /// Starts a thread that receives. For every packet, `each` gets the number of the packet (from
-    /// 1) and returns how long the program is to work on it.
+    /// Primes the receive ring and starts a thread that receives until [`RunningReceiver::end`].
+    /// For every packet, `each` gets the number of the packet (from 1) and returns how long the
+    /// program is to work on it; the thread sleeps for that time. Fails if the thread cannot start.
     pub fn start(
         mut self,
         each: impl Fn(u64) -> Duration + Send + 'static,

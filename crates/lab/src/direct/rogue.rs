@@ -23,7 +23,7 @@ use crate::direct::shared::Shared;
 use crate::process::EVENT_TIMEOUT;
 use crate::sys;
 
-/// A kind of protocol violation that the driver can detect.
+/// A kind of protocol violation that the driver detects and for which it disconnects the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Violation {
     /// A producer index decreases.
@@ -36,7 +36,7 @@ pub enum Violation {
     ConsumerPast,
     /// A record without pairs.
     NoPairs,
-    /// A record with 9 pairs; 8 are allowed.
+    /// A record whose head says 9 pairs; 8 are allowed.
     ManyPairs,
     /// A record of which only a part is published.
     HalfRecord,
@@ -231,7 +231,8 @@ impl RogueSlot {
 
 impl RogueHandle {
     /// Attaches a new rogue; if the handle has an attached one, that one is detached first. Fails
-    /// if the driver has ended or refuses the flow.
+    /// if the supervisor or the driver has ended, if the memory cannot be made or mapped, or if the
+    /// driver refuses the program or its flow.
     pub fn attach(&self) -> Result<Rogue> {
         while self.violated_rules.try_recv().is_ok() {}
         self.requests.send(()).context("the driver has ended")?;
@@ -247,7 +248,7 @@ impl RogueHandle {
     }
 
     /// Waits until the driver has disconnected the rogue; returns the number of the violated rule.
-    /// Fails after [`EVENT_TIMEOUT`].
+    /// Fails after [`EVENT_TIMEOUT`], or if the supervisor has ended.
     pub(crate) fn await_disconnect(&self) -> Result<u32> {
         let rule = self.violated_rules.recv_timeout(EVENT_TIMEOUT);
         rule.context("the driver did not disconnect a program that violated a rule")
@@ -259,8 +260,8 @@ impl RogueHandle {
         self.violated_rules.try_recv().ok()
     }
 
-    /// Attaches a rogue that sends some valid records and then commits the violation. Fails unless
-    /// the driver reports the right rule.
+    /// Attaches a rogue that commits the violation as [`Rogue::commit`] does. Fails unless the
+    /// driver then disconnects the rogue for the right rule.
     pub fn commit(&self, violation: Violation) -> Result<()> {
         let mut rogue = self.attach()?;
         rogue.commit(violation)?;
@@ -277,7 +278,8 @@ impl RogueHandle {
 }
 
 impl Rogue {
-    /// Sends some valid records and then commits the violation.
+    /// Commits the violation: after some valid records, or, for an invalid consumer index, together
+    /// with valid records. Fails if the driver does not return the valid records.
     pub(crate) fn commit(&mut self, violation: Violation) -> Result<()> {
         match violation {
             Violation::ConsumerBack => return self.write_invalid_consumer(u32::MAX),
@@ -315,8 +317,9 @@ impl Rogue {
         self.publish()
     }
 
-    /// Writes an invalid consumer index. The driver reads this index only if it needs the free
-    /// space, which is after the ring was full once, hence the valid records.
+    /// Writes an invalid consumer index. The driver reads this index only when it needs free space
+    /// in the ring, which it does once it has returned as many entries as the ring has. So the
+    /// rogue submits valid records until the driver returns no more.
     fn write_invalid_consumer(&mut self, index: u32) -> Result<()> {
         self.indices.1 = index;
         for _ in 0..self.place.shape.transmit_entries {
@@ -335,8 +338,8 @@ impl Rogue {
         Ok(())
     }
 
-    /// Writes a valid record of a chunk that the program has, without publishing the record. The
-    /// record holds the rogue's frame.
+    /// Writes a valid record of the chunk with this number, without publishing the record. The
+    /// program must have the chunk. The record holds the rogue's frame.
     pub fn write_valid_record(&mut self, chunk: u64) -> Result<()> {
         let base = chunk * u64::from(self.place.shape.chunk_bytes);
         self.write(self.place.shape.plan()?.area() + base, &self.frame.clone())?;
@@ -400,7 +403,7 @@ impl Rogue {
         Ok(sleeps)
     }
 
-    /// Sets the notices of the first 64 flows, although none has new records.
+    /// Sets the notices of the first 64 flow slots, although no flow has new records.
     pub fn set_false_notices(&self) -> Result<()> {
         self.memory.write(TO_DRIVER, &[0xff; 8])
     }
@@ -428,8 +431,8 @@ impl Rogue {
         self.publish()
     }
 
-    /// Overwrites bytes of a chunk from its offset `at` on, whether the driver has the chunk or
-    /// not.
+    /// Overwrites bytes of a chunk from its offset `at` (in bytes) on, whether the driver has the
+    /// chunk or not. Fails if the range is not inside the memory file.
     pub fn overwrite_chunk(&self, chunk: u64, at: u64, bytes: &[u8]) -> Result<()> {
         let base = chunk * u64::from(self.place.shape.chunk_bytes);
         self.write(self.place.shape.plan()?.area() + base + at, bytes)

@@ -14,7 +14,8 @@ use crate::sys::Mapped;
 pub struct Shared(Mapped);
 
 impl Shared {
-    /// Maps the whole file for reading and writing.
+    /// Maps the whole file for reading and writing. Fails if the file may not be mapped so, for
+    /// example because the driver has sealed it.
     pub fn map(file: &File) -> Result<Shared> {
         let length = file.metadata()?.len();
         Ok(Shared(Mapped::map(file, length as usize)?))
@@ -40,8 +41,11 @@ impl Shared {
         Ok(bytes)
     }
 
-    /// Removes the pages of a range from the file through the mapping (`MADV_REMOVE`). Fails with
-    /// EPERM once the driver has sealed the file.
+    /// Removes the pages of a range from the file through the mapping (`MADV_REMOVE`). `at` must be
+    /// a multiple of the page size. Fails with EPERM once the driver has sealed the file.
+    ///
+    /// # Panics
+    /// If the range is not inside the file.
     pub fn remove(&self, at: u64, length: usize) -> std::io::Result<()> {
         self.0.remove(at as usize, length)
     }

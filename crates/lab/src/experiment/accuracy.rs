@@ -68,7 +68,8 @@ struct Measured {
     cell: Cell,
     /// Mean rate in bit/s.
     rate: f64,
-    /// rate / limit - 1.
+    /// rate / limit - 1; 0 for a flood that is too slow only because the machine cannot send it
+    /// faster (see the module). NaN if nothing was measured.
     error: f64,
     /// The largest allowed error.
     allowed: f64,
@@ -78,11 +79,13 @@ struct Measured {
     /// The reason if nothing was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     failed: Option<String>,
-    /// The error of the first measurement if it was repeated.
+    /// The error of the first measurement if the measurement was repeated.
     #[serde(skip_serializing_if = "Option::is_none")]
     first_error: Option<f64>,
 }
 
+/// Runs the experiment and adds its checks and results to `outcome`. Fails as
+/// [`Experiment::run`](super::Experiment::run) does.
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let mut cells = matrix(context.subject);
     if context.quick {
@@ -459,7 +462,7 @@ const NO_LIMIT: Rate = Rate {
 const MIN_FLOOD_EXCESS: f64 = 1.2;
 /// Slow cells measured at the same time.
 const SLOW_CONCURRENT: usize = 10;
-/// The largest limit in bit/s whose cells a quick run measures beside others.
+/// The largest limit in bit/s whose cells a quick run measures several at a time.
 const SMALL_LIMIT: u64 = 10_000_000;
 /// Number of these cells that are measured at the same time.
 const SMALL_CONCURRENT: usize = 2;

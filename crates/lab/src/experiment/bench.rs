@@ -79,7 +79,8 @@ pub(crate) enum Limiter {
 }
 
 impl Limiter {
-    /// Starts the limiter on the world's client. HTB is set up by the first [`Limiter::set`].
+    /// Starts the limiter on the world's client. HTB is set up by the first [`Limiter::set`]. Fails
+    /// if the daemon does not start.
     pub(crate) fn start(world: &World, subject: Subject) -> Result<Limiter> {
         Ok(match subject {
             Subject::Netnice => Limiter::Netnice(world.netnice("client")?),
@@ -87,8 +88,9 @@ impl Limiter {
         })
     }
 
-    /// Sets a limit on the process `pid` and its children; returns the start and the end of the
-    /// command (wall clock, ns). Fails with HTB for directions other than `Up`.
+    /// Sets a limit: netnice limits the process `pid` and its children, HTB the whole host. Returns
+    /// the start and the end of the command (wall clock, ns). Fails if a command fails, and with
+    /// HTB for directions other than `Up`.
     pub(crate) fn set(
         &self,
         world: &World,
@@ -144,7 +146,7 @@ pub fn pause(seconds: f64) {
     std::thread::sleep(Duration::from_secs_f64(seconds));
 }
 
-/// Sleeps until a wall-clock time in ns.
+/// Sleeps until a wall-clock time in ns; returns at once if that time has passed.
 pub fn wait_until(ns: u64) {
     std::thread::sleep(Duration::from_nanos(ns.saturating_sub(sys::now_ns())));
 }

@@ -2,7 +2,8 @@
 //! cell-level scheduler with advanced shaping) in the simulator, in virtual time: figures 3 and 4,
 //! and section 4.4. Each adds its checks to an [`Outcome`], and fails with another subject than
 //! netnice. A cell is a packet of 53 bytes, and a slot is its time on the link: 2.8 us. A
-//! connection (the paper's VC) is a flow with a cell contract.
+//! connection (the paper's VC) is a flow with a cell contract: a peak rate, a tolerance (CDVT), and
+//! perhaps a sustained rate with a burst, which [`netnice_core::contract::Bucket`] describes.
 //!
 //! [`cycles`] has figures 5 and 6, [`real`] has figures 3 and 4 on real packets.
 
@@ -90,7 +91,8 @@ fn connections() -> Vec<Connection> {
 }
 
 /// Figure 3: ten shaped connections on one link. Checks that no cell is early, that a connection
-/// loses at most one cell to conflicts, and the lengths of bursts.
+/// loses at most one cell to conflicts, and the lengths of bursts. Fails if the subject is not
+/// netnice, and as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     let slots = if context.quick { 20_000 } else { 1_000_000 };
@@ -165,7 +167,9 @@ fn check_bursts(
 
 /// Figure 4: transient overload, proportional sharing and priorities. All slots are the paper's
 /// times a hundred, so that a difference of two percent can be measured. Connections 4, 5 and 6
-/// request the whole link each, from slots 20,000, 25,000 and 30,000 until 40,000.
+/// request the whole link each, from slots 20,000, 25,000 and 30,000 until 40,000. A second run, in
+/// which the lowest class has a minimum of 5 % of the link, checks that minimum. Fails if the
+/// subject is not netnice, and as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     let (report, sent) = overload(None)?;
@@ -309,7 +313,11 @@ fn overload(least: Option<Rate>) -> Result<(Report, Vec<SentPacket>)> {
 }
 
 /// Section 4.4: cells are fetched from host memory just in time over a bus whose access time
-/// varies, in units from one cell to a whole PDU. The paper claims it without a measurement.
+/// varies, in units from one cell to a whole PDU (a message of 103 cells). The paper claims that
+/// this works, without a measurement. Checks that all cells are sent and none is early, that no
+/// connection runs out of cells or has more than its window in the adapter, and that the host is
+/// told of each finished connection; and that a bus that is too slow does cause underruns. Fails if
+/// the subject is not netnice, and as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn fetch_just_in_time(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     outcome.paper = json!("claimed: no delays by fetching on demand, small buffers, host notified");

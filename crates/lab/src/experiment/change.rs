@@ -51,6 +51,8 @@ struct Measured {
     bins: Vec<(f64, f64)>,
 }
 
+/// Runs the experiment and adds its checks and results to `outcome`. Fails as
+/// [`Experiment::run`](super::Experiment::run) does.
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     outcome.paper = json!({
         "promise": "lowered: within 3 % from 200 ms (up) or 1 s (down) on; 512 Kbyte/s raised to 100 Mbit/s: 90 % from 1.5 s on",

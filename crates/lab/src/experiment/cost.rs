@@ -28,7 +28,8 @@ use crate::{process, sys};
 /// Time in ns and runs of each program, by id.
 type Times = BTreeMap<u64, (u64, u64)>;
 
-/// The median results of one sender.
+/// The results of one sender, as medians over its rounds: time and runs of the eBPF programs per
+/// packet, and packets per second.
 #[derive(Debug, Clone, Serialize)]
 struct PerPacket {
     targets: usize,
@@ -37,6 +38,8 @@ struct PerPacket {
     packets_per_second: f64,
 }
 
+/// Runs the experiment and adds its checks and results to `outcome`. Fails if the subject is not
+/// netnice, and as [`Experiment::run`](super::Experiment::run) does.
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     if !process::installed("bpftool") {

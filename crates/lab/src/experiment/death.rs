@@ -32,6 +32,8 @@ struct Kills {
     sent: u32,
 }
 
+/// Runs the experiment and adds its checks and results to `outcome`. Fails if the subject is not
+/// netnice, and as [`Experiment::run`](super::Experiment::run) does.
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     outcome.paper =

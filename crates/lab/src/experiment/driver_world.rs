@@ -1,9 +1,9 @@
 //! Makes a world with a driver for experiments on the direct path ([`DriverWorld`]), and evaluates
 //! the packets that a tap recorded at the far end of its cable.
 //!
-//! Packets are those of the papers: 1500 bytes with all headers, 120 us on a link of 100 Mbit/s.
-//! The senders are threads of this process, with memory and doorbells of their own. The driver is
-//! the library `netnice-driver` in another thread (see [`crate::direct`]).
+//! Packets have 1500 bytes with all headers, which take 120 us on a link of 100 Mbit/s. The senders
+//! are threads of this process, with memory and doorbells of their own. The driver is the library
+//! `netnice-driver` in another thread (see [`crate::direct`]).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,16 +30,17 @@ pub struct DriverWorld {
 
 impl DriverWorld {
     /// Makes the hosts and a driver whose link has `bits` bit/s. The scheduler may decide on a
-    /// packet up to `ahead` before the link is free. The mode is AF_XDP with XDP in the NIC driver;
-    /// fails if the kernel does not support this mode.
+    /// packet up to `ahead` before the link is free. The mode is AF_XDP with XDP in the NIC driver.
+    /// Fails if the world cannot be made, if the kernel does not support this mode, or if `bits` is
+    /// 0.
     pub fn new(bits: u64, ahead: Nanos) -> Result<DriverWorld> {
         let world = World::pair(Pair::default())?;
         let setup = DriverSetup::new(&world, wire(bits, ahead)?, Mode::Native)?;
         Ok(DriverWorld { world, setup })
     }
 
-    /// Starts a tap at the far end, which keeps every datagram of the senders. Returns the tap and
-    /// the path of its capture file.
+    /// Starts a tap at the server's device, which keeps every datagram of the senders. Returns the
+    /// tap and the path of its capture file. Fails as [`Tap::start_capturing`] does.
     pub fn tap(world: &World) -> Result<(Tap, PathBuf)> {
         let file = world.folder().join("wire.pcap");
         let server = world.server();
@@ -72,7 +73,7 @@ pub fn bins(times: &[u64], from: u64, until: u64, width: u64) -> Vec<f64> {
 }
 
 /// Fails unless the tap lost no packet and, for each of these source ports, the driver counted as
-/// many sent packets as arrived.
+/// many sent packets as arrived. Fails also if the driver had no flow with one of the ports.
 pub fn validate(
     record: &Record,
     ended_driver: &mut crate::direct::EndedDriver,
@@ -105,7 +106,8 @@ pub fn note_mode(outcome: &mut Outcome, mode: Mode, running_driver: &RunningDriv
 }
 
 /// Runs `netnice check` with a contract on the UDP packets of a capture that 10.77.0.1 sent from
-/// `port`. Returns the number of checked packets, and of those that did not conform.
+/// `port`. Returns the number of checked packets, and of those that did not conform. Fails if the
+/// command cannot be run or prints no verdict.
 pub fn check_conformance(file: &Path, contract: &[&str], port: u16) -> Result<(u64, u64)> {
     let flow = format!("udp from 10.77.0.1:{port}");
     let mut command = Command::new(process::binary("netnice")?);

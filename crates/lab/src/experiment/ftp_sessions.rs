@@ -25,6 +25,8 @@ use crate::traffic::ftp;
 use crate::wire::{Record, Tap, WireFlow};
 use crate::world::{Offloads, Pair, World};
 
+/// Runs the experiment and adds its checks and results to `outcome`. Fails if the subject is not
+/// netnice, and as [`Experiment::run`](super::Experiment::run) does.
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     ftp::needed()?;

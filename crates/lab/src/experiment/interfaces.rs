@@ -12,6 +12,8 @@ use crate::traffic::{self, ParentProcess, RunOptions, Running, Tcp};
 use crate::wire::{self, Tap};
 use crate::world::{Arrivals, Family, Host, Pair, World};
 
+/// Runs the experiment and adds its checks and results to `outcome`. Fails if the subject is not
+/// netnice, and as [`Experiment::run`](super::Experiment::run) does.
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     outcome.paper = json!({"promise": "one limit in sum over all real interfaces, IPv6 too"});

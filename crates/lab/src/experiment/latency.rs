@@ -29,6 +29,8 @@ struct Run {
     lost: f64,
 }
 
+/// Runs the experiment and adds its checks and results to `outcome`. Fails as
+/// [`Experiment::run`](super::Experiment::run) does.
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     outcome.paper = json!({
         "promise": "mean ≤ 5 ms and p99 ≤ 20 ms in every run",

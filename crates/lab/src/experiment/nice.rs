@@ -23,7 +23,8 @@ use crate::world::{Arrivals, Cable, Family, Pair, World};
 
 /// Table 1: loopback transfers of a 45-Mbyte file by a program without a limit, with and without
 /// netnice. With netnice another process has a limit, so that the eBPF programs are installed. The
-/// median of the ratios of throughput must be at least 0.99 (0.97 in the quick form).
+/// median of the ratios of throughput must be at least 0.99 (0.97 in the quick form). Fails if the
+/// subject is not netnice, and as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn table1(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let world = World::pair(Pair::default())?;
@@ -130,6 +131,7 @@ struct Limited {
 
 /// Figure 3: the rate of a running TCP sender that is limited to 512 Kbyte/s after 10 s. From 200
 /// ms after the command on, every second must be within 1 % of the limit (3 % in the quick form).
+/// Fails as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let run = limit_midway(context, Direction::Up)?;
     let aim = R512K.bits as f64;
@@ -169,10 +171,11 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
 }
 
 /// Figure 4: the rate of a running TCP receiver that is limited to 512 Kbyte/s after 10 s. From 1 s
-/// after the command on, the mean must be within 2 % of the limit and every second within 3 %. The
-/// promise is about the bytes that the program's host receives behind the limit. The segment
-/// carries a little more, because TCP finds its rate by losing packets at the limit. The program
-/// reads less evenly, because a lost packet delays those after it.
+/// after the command on, the mean must be within 2 % of the limit (3 % in the quick form) and every
+/// second within 3 %. The promise is about the bytes that the program's host receives behind the
+/// limit. The segment carries a little more, because TCP finds its rate by losing packets at the
+/// limit. The program reads less evenly, because a lost packet delays those after it. Fails if the
+/// subject is not netnice, and as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let run = limit_midway(context, Direction::Down)?;

@@ -12,7 +12,8 @@ use crate::plot::{Chart, Series, palette};
 
 /// Figure 4: on a link of 10 Mbit/s, where a packet of 1500 bytes takes 1.2 ms, a slice of 2.4 ms
 /// in 50 ms must give exactly 2 packets in 99 % of the periods. The slice of 3 ms in the paper's
-/// footnote must give 2 or 3 in every period, and 2.5 on average.
+/// footnote must give 2 or 3 in every period, and 2.5 on average. Fails if the subject is not
+/// netnice, and as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure4_simulated(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     let seconds = if context.quick { 10 } else { 1000 };

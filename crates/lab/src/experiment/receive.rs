@@ -22,6 +22,8 @@ use crate::world::{Cable, Family, Netnice, World};
 /// The share of a wire that receive guarantees can use.
 const SHARE: f64 = 0.97;
 
+/// Runs the experiment and adds its checks and results to `outcome`. Fails if the subject is not
+/// netnice, and as [`Experiment::run`](super::Experiment::run) does.
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     outcome.paper = json!({
@@ -121,7 +123,8 @@ fn check(
     Ok(())
 }
 
-/// Floods the cable with UDP and returns the reason that `show` gives within ten seconds.
+/// Floods the cable with UDP and returns the reason that `show` gives within ten seconds; `None` if
+/// it gives none.
 fn overrun(netnice: &Netnice, world: &World) -> Result<Option<String>> {
     let (client, server) = (world.client(), world.server());
     let (there, here) = (at(server, Family::V4, 5005), at(client, Family::V4, 5005));

@@ -32,6 +32,8 @@ pub fn sleepers(host: &Host, count: usize) -> Result<(Proc, Vec<u32>)> {
     Ok((parent, pids))
 }
 
+/// Runs the experiment and adds its checks and results to `outcome`. Fails if the subject is not
+/// netnice, and as [`Experiment::run`](super::Experiment::run) does.
 pub(crate) fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     outcome.paper =

@@ -18,7 +18,7 @@ pub fn netnice_only(context: &Context) -> Result<()> {
 }
 
 /// A simulation of a link without flows. `rate` is text such as `100mbit`. As in the papers no
-/// framing is charged. Packets have at most `longest` bytes.
+/// framing is charged. Packets have at most `longest` bytes. Fails if `rate` is not a rate.
 pub fn link(rate: &str, longest: u64) -> Result<Simulation> {
     let rate: Rate = rate.parse()?;
     Ok(Simulation::new(Wire {
@@ -27,13 +27,14 @@ pub fn link(rate: &str, longest: u64) -> Result<Simulation> {
     }))
 }
 
-/// A flow that is always backlogged with packets of `size` bytes.
+/// A flow that is always backlogged with packets of `size` bytes. Fails if `contract` is invalid.
 pub fn greedy(name: &str, contract: &str, size: u64) -> Result<SimFlow> {
     let size = Bytes(size);
     Ok(SimFlow::new(name, contract, Source::Greedy { size })?)
 }
 
-/// Runs the simulation until `until`; returns the report and all sent packets.
+/// Runs the simulation until `until`; returns the report and all sent packets. Fails if the
+/// simulation is invalid, for example because the scheduler refuses a contract.
 pub fn simulate(world: &Simulation, until: Nanos) -> Result<(Report, Vec<SentPacket>)> {
     let mut sent = Vec::new();
     let report = world.run(until, |one| sent.push(*one))?;

@@ -12,7 +12,8 @@
 //! netnice `netnice inetd` starts vsftpd with a total of 512 Kbyte/s; without netnice the same
 //! super-server starts vsftpd without a total or any limit. The congested time is from 10 to 30 s;
 //! the idle time is from 1 to 10 s, in the same runs. The full form has ten runs of each kind, the
-//! quick form one with shorter times. Fails if vsftpd or curl is not installed.
+//! quick form one with shorter times. Runs that were kept in a folder are not measured again; as
+//! long as one kind has no run, nothing is checked. Fails if vsftpd or curl is not installed.
 //!
 //! With netnice, the mean in the congested time may be at most 0.6 ms above the mean in the idle
 //! time, and the 99th percentile at most the time of one packet (1.21 ms) above that in the idle
@@ -60,7 +61,8 @@ struct Figure {
     paper: [(f64, f64); 2],
 }
 
-/// Figure 6: one server on a hub; the user types to the server that sends files.
+/// Figure 6: one server on a hub; the user types to the server that sends files. Fails if the
+/// subject is not netnice, and as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let figure = Figure {
         id: "nice-fig6",
@@ -75,7 +77,8 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     figure.run(context, outcome)
 }
 
-/// Figure 7: two servers on a hub; the user types to the one that sends no files.
+/// Figure 7: two servers on a hub; the user types to the one that sends no files. Fails if the
+/// subject is not netnice, and as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let figure = Figure {
         id: "nice-fig7",
@@ -87,7 +90,8 @@ pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     figure.run(context, outcome)
 }
 
-/// Figure 8: two servers on a switch; the user types to the one that sends no files.
+/// Figure 8: two servers on a switch; the user types to the one that sends no files. Fails if the
+/// subject is not netnice, and as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure8(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let figure = Figure {
         id: "nice-fig8",

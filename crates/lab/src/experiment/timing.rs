@@ -67,7 +67,8 @@ struct Measured {
     early: u64,
 }
 
-/// Measures gaps and lateness at 10 and 100 Mbit/s.
+/// Measures gaps and lateness at 10 and 100 Mbit/s. Fails if the subject is not netnice, and as
+/// [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let (rounds, seconds) = if context.quick { (1, 1) } else { (5, 4) };

@@ -23,6 +23,8 @@ const CASES: [Case; 5] = [
     ((1000, 4), (100, 4), Offloads::Off),
 ];
 
+/// Runs the experiment and adds its checks and results to `outcome`. Fails if the subject is not
+/// netnice, and as [`Experiment::run`](super::Experiment::run) does.
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     outcome.paper = json!({"promise": "shares by weight within 5 %, with 1 and 16 flows"});

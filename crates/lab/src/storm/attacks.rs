@@ -1,10 +1,11 @@
 //! The attacks of a hostile user on the daemon: one function for each, and their table,
 //! [`ATTACKS`].
 //!
-//! An attack waits at most 2 s for each response (`hostile::IO_TIMEOUT`), and removes what
-//! would keep its own user from further attacks. If the daemon grants something that the user must
-//! not have, the attack reports a finding (`HostileUser::report_finding`). An attack returns an
-//! error if the daemon refuses a connection or does not respond; such an error is no finding.
+//! An attack over the daemon's socket waits at most 2 s for each response
+//! (`hostile::IO_TIMEOUT`). If the daemon grants something that the user must not have, the attack
+//! reports a finding (`HostileUser::report_finding`). An attack returns an error if it cannot go
+//! on: for example if the daemon refuses a connection or does not respond, or if a process has
+//! ended. Such an error is no finding.
 //!
 //! **A new attack** is a function and a line in [`ATTACKS`]. The program `netnice-lab storm
 //! hostile` draws attacks from the table at random; with `--only NAME` it repeats one.
@@ -32,8 +33,8 @@ use super::hostile::{
 use super::{clear_request, pidfd, set_request};
 use crate::sys;
 
-/// An attack of a hostile user. It fails if the daemon refuses a connection or does not respond;
-/// such a failure is no finding.
+/// An attack of a hostile user. It fails if it cannot go on, for example because the daemon refuses
+/// a connection or does not respond. A failure is no finding.
 pub(crate) type Attack = fn(&mut HostileUser) -> Result<()>;
 
 /// All attacks by name.
@@ -73,7 +74,7 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("end-with-open-flow", end_with_open_flow),
 ];
 
-/// Frames of random bytes.
+/// Random bytes, half of the time as a frame.
 fn random_bytes(hostile: &mut HostileUser) -> Result<()> {
     for _ in 0..8 {
         let mut stream = hostile.connect()?;
@@ -123,7 +124,7 @@ fn invalid_requests(hostile: &mut HostileUser) -> Result<()> {
     Ok(())
 }
 
-/// Frames with an invalid length field, and 1 MiB of data.
+/// A frame with an invalid length field, and 1 MiB of data.
 fn huge_frame(hostile: &mut HostileUser) -> Result<()> {
     let lengths = [u32::MAX, 1 << 30, 1 << 20, 65_537, 0];
     let length = lengths[hostile.random.below(5) as usize];
@@ -159,7 +160,7 @@ fn cut_frame(hostile: &mut HostileUser) -> Result<()> {
     Ok(())
 }
 
-/// Names with almost the maximum length of a request.
+/// Targets whose names make a request almost as long as it may be.
 fn long_names(hostile: &mut HostileUser) -> Result<()> {
     let long = "x".repeat(60_000);
     for kind in ["name", "unit", "cgroup:/", "app:/", "user", "container"] {
@@ -222,15 +223,14 @@ fn unread_responses(hostile: &mut HostileUser) -> Result<()> {
     Ok(())
 }
 
-/// A client that is stopped while it reads.
+/// A client that is stopped in the middle of its requests, and killed 300 ms later.
 fn stopped_reader(hostile: &mut HostileUser) -> Result<()> {
     let own = std::env::current_exe().context("the running executable has no path")?;
     let mut command = Command::new(own);
     command.args(["storm", "good", "--for-ms", "60000", "--runtime-dir"]);
     command.arg(hostile.dir.path()).stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    // It has a process of its own to be limited, which is in its process group and is killed with
-    // it.
+    // The client starts a process to limit, which is in its process group and is killed with it.
     let mut child = command.process_group(0).spawn()?;
     std::thread::sleep(Duration::from_millis(100 + hostile.random.below(50)));
     let stopped = sys::kill(child.id() as i32, libc::SIGSTOP);
@@ -325,7 +325,8 @@ fn dead_pidfd(hostile: &mut HostileUser) -> Result<()> {
     Ok(())
 }
 
-/// A process that ends while its sockets, whose close blocks, are being tagged.
+/// A process that is killed while the daemon marks its sockets as limited. The close of these
+/// sockets blocks.
 fn end_while_tagged(hostile: &mut HostileUser) -> Result<()> {
     use std::io::Read;
     let mut program = Command::new(std::env::current_exe()?);
@@ -376,7 +377,8 @@ fn forking_process(hostile: &mut HostileUser) -> Result<()> {
     answer.map(drop)
 }
 
-/// A process name that is not valid text, for a process that is then limited.
+/// A process name that is not UTF-8, has control characters or looks like fields of
+/// `/proc/PID/stat`, for a process that is then limited.
 fn invalid_process_name(hostile: &mut HostileUser) -> Result<()> {
     let names: [&CStr; 4] = [c"\xff\xfe\xc0", c"\n\x1b[2J", c") R 0 0 0", c" "];
     let name = names[hostile.random.below(4) as usize];
@@ -405,7 +407,8 @@ fn clear(hostile: &HostileUser, pid: u32) -> Result<Response> {
     hostile.ask(&clear_request(what), None)
 }
 
-/// Changes for at most 2 ms, and changes that are not confirmed.
+/// Changes for at most 2 ms, changes that are rolled back unless they are confirmed within 2 ms,
+/// and a confirmation of change 1.
 fn short_durations(hostile: &mut HostileUser) -> Result<()> {
     let pid = hostile.own.id();
     let own = pidfd(pid)?;
@@ -451,7 +454,8 @@ fn privileged_requests(hostile: &mut HostileUser) -> Result<()> {
     Ok(())
 }
 
-/// All read-only requests, about the own process and others.
+/// All requests that read, about one process: its own or another one. Then 100 requests on one
+/// connection, as fast as possible.
 fn read_requests(hostile: &mut HostileUser) -> Result<()> {
     let pids = [hostile.own.id(), 1, 4_194_303, std::process::id()];
     let pid = pids[hostile.random.below(4) as usize];
@@ -508,7 +512,8 @@ fn attach_detach(hostile: &mut HostileUser) -> Result<()> {
     Ok(())
 }
 
-/// A flow that sends some packets, and a program that ends without closing it.
+/// A flow that sends some packets and is given up while they wait. Before that, a request for a
+/// flow with a guarantee, which a plain user must not get.
 fn end_with_open_flow(hostile: &mut HostileUser) -> Result<()> {
     let mut from = hostile.local;
     from.set_port(from.port() + hostile.random.below(100) as u16);

@@ -3,10 +3,11 @@
 //!
 //! Each client has a target that no other client of the same user has. So if only the log lines of
 //! one user and one target are counted, the n-th line belongs to the n-th logged change of one
-//! client. After the clients have ended, the program reads commands from standard input, one a line
-//! (`TARGET up 4mbit` or `TARGET clear`), sends each to a second daemon (`--second`), and prints
-//! its outcome. With these commands a test repeats the changes of all clients one after the other,
-//! in the order of the first daemon's log, and compares the outcomes.
+//! client. The clients begin when the program reads the first line from standard input. After they
+//! have ended, each further line is a command (`TARGET up 4mbit` or `TARGET clear`); the program
+//! sends it to a second daemon (`--second`) and prints its outcome. With these commands a test
+//! repeats the changes of all clients one after the other, in the order of the first daemon's log,
+//! and compares the outcomes. The program fails if a daemon does not respond to a change.
 
 use std::io::BufRead;
 use std::os::fd::{AsFd, OwnedFd};

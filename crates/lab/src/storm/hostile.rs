@@ -4,8 +4,9 @@
 //! [`super::attacks::ATTACKS`] has the attacks. The daemon may refuse an attack in any way, but it
 //! must not grant what the user must not have. If the daemon grants it, the attack reports a
 //! finding (`HostileUser::report_finding`). At its end the program prints, for each attack, how
-//! often it was tried, the longest duration and the last error, and then all findings. The storm
-//! test fails if there is a finding.
+//! often it was tried, the longest duration in ms and the last error, and then all findings. The
+//! storm test fails if there is a finding. The program fails if it knows no attack of the name that
+//! `--only` gives.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read, Write};
@@ -140,7 +141,8 @@ impl HostileUser {
         Ok(client.call_within(IO_TIMEOUT, request, process)?)
     }
 
-    /// Requests a limit of a process.
+    /// Requests a limit of a process and returns any response. Fails if the process has ended, or
+    /// as [`HostileUser::ask`] does.
     pub(crate) fn set(&self, pid: u32, change: &str) -> Result<Response> {
         let pidfd = super::pidfd(pid)?;
         self.ask(&set_request(pid, change), Some(pidfd.as_fd()))
@@ -154,7 +156,7 @@ pub(crate) fn sleeper() -> Result<Child> {
     sleep.spawn().context("start a process")
 }
 
-/// Bytes as a frame of the protocol.
+/// Bytes as a frame of the daemon's protocol: their number as 4 bytes (big-endian), then the bytes.
 pub(crate) fn frame(body: &[u8]) -> Vec<u8> {
     let mut frame = (body.len() as u32).to_be_bytes().to_vec();
     frame.extend(body);
@@ -166,8 +168,8 @@ pub(crate) fn send(stream: &mut UnixStream, bytes: &[u8]) -> Result<()> {
     Ok(stream.write_all(bytes)?)
 }
 
-/// Bytes that the daemon sends until it closes the connection, or until nothing comes for the read
-/// timeout, or up to 1 MiB.
+/// Bytes that the daemon sends until it closes the connection, until nothing comes for the read
+/// timeout, or until they are more than 1 MiB.
 pub(crate) fn read_response(stream: &mut UnixStream) -> Vec<u8> {
     let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
     while let Ok(count @ 1..) = stream.read(&mut buffer) {

@@ -41,7 +41,7 @@ impl Drop for Shell {
     }
 }
 
-/// Gives the n-th call that changes something this action, and all others `Go`.
+/// Gives the n-th call that changes something this action, and all others [`Action::Execute`].
 fn nth(n: u32, action: Action) -> impl FnMut(&Call) -> Action {
     let mut seen = 0;
     move |call| {

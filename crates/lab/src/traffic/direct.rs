@@ -2,8 +2,9 @@
 //! contract, receives, or echoes.
 //!
 //! A datagram counts as sent when the driver has returned its record as sent. Records that the
-//! driver returned unsent are counted as refused, by status. If the daemon or the driver closes the
-//! flow, the program prints `{"closed": reason}` at once. At its end it prints a [`super::Report`].
+//! driver returned unsent are counted as refused, by status. If a call for the flow fails, for
+//! example because the daemon or the driver has closed the flow, the program prints `{"closed":
+//! reason}` and stops using the flow. At its end it prints a [`super::Report`].
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -65,7 +66,7 @@ pub struct DirectArgs {
     run: RunArgs,
 }
 
-/// Runs the program. Returns only if it fails: if no flow can be opened.
+/// Runs the program, and ends the process. Returns only if it fails: if no flow can be opened.
 pub fn main(args: &DirectArgs) -> Result<()> {
     let dir = RuntimeDir::choose(
         args.runtime_dir.clone(),

@@ -26,8 +26,9 @@ pub struct FetchArgs {
     bytes: u64,
 }
 
-/// Serves files of any size from memory until the end of standard input. The first eight bytes of a
-/// client are the size (big-endian).
+/// Serves files of any size from memory until the end of standard input, then ends the process. The
+/// first eight bytes that a client sends are the size in bytes (big-endian). Returns only if it
+/// cannot listen.
 pub fn serve(args: &ServeArgs) -> Result<()> {
     let listener = TcpListener::bind(args.listen)
         .with_context(|| format!("cannot listen at {}", args.listen))?;
@@ -61,7 +62,8 @@ fn send_file(mut connection: TcpStream) -> std::io::Result<()> {
 }
 
 /// Reads numbers from standard input; for each, fetches the file that many times and prints
-/// `{"took_ns": […]}`. The time of a fetch begins when the connection is open.
+/// `{"took_ns": […]}`. The time of a fetch begins when the connection is open. Returns at the end
+/// of standard input. Fails if a line is no number or a fetch fails.
 pub fn fetch(args: &FetchArgs) -> Result<()> {
     println!("{}", serde_json::json!({"ready": true}));
     for line in std::io::stdin().lock().lines() {

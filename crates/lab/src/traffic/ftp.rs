@@ -38,7 +38,7 @@ pub struct Server<'a> {
 
 impl Server<'_> {
     /// Writes the configuration and the file; returns the configuration's path, the one argument of
-    /// vsftpd.
+    /// vsftpd. Fails if a file or folder cannot be made.
     pub fn configure(self) -> Result<PathBuf> {
         let (root, empty) = (self.folder.join("ftp"), self.folder.join("empty"));
         for folder in [&root, &empty] {
@@ -80,7 +80,7 @@ pub fn ports(session: u16) -> Range<u16> {
     first..first + 100
 }
 
-/// Selects both directions of a session's connections in a record that was made at the client's
+/// Selects both directions of a session's connections in a record that was made at the FTP client's
 /// end.
 pub fn of_session(session: u16) -> impl Fn(&WireFlow) -> bool + Copy {
     move |flow| {

@@ -1,6 +1,6 @@
 //! The program `netnice-lab traffic parent` starts other programs as its children while it runs. It
-//! reads commands from standard input, prints what its children print, and fails for an unknown
-//! command:
+//! reads commands from standard input, prints what its children print, and fails for a line that is
+//! none of these commands:
 //!
 //! ```text
 //! run ["/path/of/program", "arg", …]   → {"child": pid}; later {"from": pid, "said": …} for each
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 #[derive(Debug, Clone, clap::Args)]
 pub struct ParentArgs {}
 
-/// Executes commands from standard input until end of input.
+/// Executes commands from standard input until end of input. Fails for an unknown command.
 pub fn main() -> Result<()> {
     println!("{}", json!({"ready": true, "pid": std::process::id()}));
     let mut inputs: HashMap<u32, ChildStdin> = HashMap::new();

@@ -27,7 +27,8 @@ pub enum Program {
     Parent(parent::ParentArgs),
 }
 
-/// Runs a traffic program to its end.
+/// Runs a traffic program to its end. Most programs then end the process themselves. Fails if the
+/// arguments are wrong, or as that program says.
 pub fn main(program: &Program) -> Result<()> {
     match program {
         Program::Tcp(args) => tcp::main(args),

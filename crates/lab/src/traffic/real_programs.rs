@@ -18,8 +18,8 @@ use crate::world::Host;
 /// The command line (`ping` and its arguments) that sends `count` requests to `to`, at intervals of
 /// `every`, and prints timestamps. The ping ends at the latest 6 s after `count` intervals.
 pub fn ping_words(to: IpAddr, every: Duration, count: u32) -> Vec<String> {
-    // -w: replies that are missing six seconds after the last request are lost. This is long enough
-    // for the longest queues, and ends a ping without replies.
+    // -w: replies that are missing about six seconds after the last request are lost. This is long
+    // enough for the longest queues, and ends a ping without replies.
     let deadline = ((every * count).as_secs() + 6).to_string();
     let every = format!("{:.3}", every.as_secs_f64());
     let count = count.to_string();
@@ -199,7 +199,8 @@ pub fn nginx(host: &Host, at: SocketAddr, folder: &Path, bytes: u64) -> Result<O
     Ok(Some(server))
 }
 
-/// Starts a curl that fetches `http://at/file` and discards it.
+/// Starts a curl that fetches `http://at/file`, discards it, and prints its bytes and the seconds
+/// that the fetch took.
 pub fn curl(host: &Host, at: SocketAddr) -> Result<Proc> {
     Proc::start(curl_command(host, at))
 }

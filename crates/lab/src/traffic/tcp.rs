@@ -46,7 +46,8 @@ pub struct TcpArgs {
     run: RunArgs,
 }
 
-/// Runs the program; returns only on bad arguments or when a socket cannot be opened.
+/// Runs the program, and ends the process. Returns only on bad arguments, or if a socket cannot be
+/// opened or connected.
 pub fn main(args: &TcpArgs) -> Result<()> {
     if !args.source && !args.sink {
         bail!("a tcp program needs --source, --sink or both");

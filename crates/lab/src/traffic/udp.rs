@@ -44,7 +44,8 @@ pub struct UdpArgs {
     run: RunArgs,
 }
 
-/// Runs the program; returns only on bad arguments or when a socket cannot be opened.
+/// Runs the program, and ends the process. Returns only on bad arguments, or if a socket cannot be
+/// opened, bound or connected.
 pub fn main(args: &UdpArgs) -> Result<()> {
     if !args.source && !args.sink {
         bail!("a udp program needs --source, --sink or both");

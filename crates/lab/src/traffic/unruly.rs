@@ -46,7 +46,8 @@ pub struct UnrulyArgs {
     _run: RunArgs,
 }
 
-/// Runs the program. Fails if the flow cannot be opened, or is closed by the daemon or the driver.
+/// Runs the program. Fails if the flow cannot be opened, is closed by the daemon or the driver, or
+/// breaks; also for an unknown command, and if the program cannot fork or execute another one.
 pub fn main(args: &UnrulyArgs) -> Result<()> {
     let dir = RuntimeDir::choose(Some(args.runtime_dir.clone()), None);
     let options = UdpOptions {

@@ -17,7 +17,7 @@ use crate::worker::Worker;
 pub(crate) struct Arrivals(Worker<Cumulative>);
 
 impl Arrivals {
-    /// Starts sampling `ns`.
+    /// Starts sampling `ns`. Fails if the thread cannot start.
     pub(crate) fn start(ns: &Netns) -> Result<Arrivals> {
         let handle = ns.handle();
         let worker = Worker::start("arrivals", move |stopped| {
@@ -36,7 +36,8 @@ impl Arrivals {
         Ok(Arrivals(worker))
     }
 
-    /// Ends the meter and returns wire bytes over wall-clock time.
+    /// Ends the meter and returns wire bytes over wall-clock time. Fails if the thread could not
+    /// enter the namespace or read its counters.
     pub(crate) fn stop(self) -> Result<Cumulative> {
         self.0.stop()
     }

@@ -26,7 +26,7 @@ impl Cgroup {
         Cgroup::make(&root, &format!("/{name}"))
     }
 
-    /// Makes a cgroup of this name below this one.
+    /// Makes a cgroup of this name below this one. Fails if there is one.
     pub fn below(&self, name: &str) -> Result<Cgroup> {
         let root = self.root();
         Cgroup::make(&root, &format!("{}/{name}", self.path))
@@ -41,8 +41,8 @@ impl Cgroup {
         })
     }
 
-    /// Kills the processes of the cgroup, removes it, and makes one of the same name, which has
-    /// another id in the kernel.
+    /// Kills the processes of the cgroup and of those below it, removes these cgroups, and makes
+    /// one of the same name, which has another id in the kernel. Fails if it cannot be made.
     pub fn recreate(&self) -> Result<()> {
         cleanup::remove_cgroup(&self.folder);
         fs::create_dir(&self.folder)
@@ -60,7 +60,7 @@ impl Cgroup {
     }
 
     /// Moves a process into the cgroup. The process's open sockets stay in the cgroup in which they
-    /// were made.
+    /// were made. Fails if there is no such process.
     pub fn add_process(&self, pid: u32) -> Result<()> {
         fs::write(self.procs(), pid.to_string())
             .with_context(|| format!("cannot move process {pid} into {}", self.path))

@@ -23,8 +23,10 @@ use signal_hook::iterator::Signals;
 
 use crate::{process, sys};
 
-/// Removes leftovers of dead runs, and installs the cleanup of this run for signals. Call it first;
-/// further calls do nothing. After a failed call the next one tries again.
+/// Removes the objects of dead processes, and starts a thread that waits for SIGINT, SIGTERM and
+/// SIGHUP. At the first of them the thread removes all objects of this process and ends the process
+/// with the status 128 + the signal's number. Call it first; further calls do nothing. Fails if the
+/// thread cannot start; the next call tries again. An object that cannot be removed is no failure.
 pub fn begin() -> Result<()> {
     static BEGUN: Mutex<bool> = Mutex::new(false);
     begin_unless(&BEGUN, begin_once)
@@ -141,8 +143,8 @@ fn ask_to_clear(folder: &Path) {
     }
 }
 
-/// Kills every process inside the namespace and removes the namespace; does nothing if the name
-/// does not exist.
+/// Kills every process inside the namespace except this one, and removes the namespace; does
+/// nothing if the name does not exist.
 pub(crate) fn remove_netns(name: &str) {
     let path = netns_path(name);
     if !path.exists() {

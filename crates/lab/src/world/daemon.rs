@@ -22,7 +22,7 @@ pub struct Netnice {
     runtime: PathBuf,
     daemon: Option<Proc>,
     handle: NetnsHandle,
-    /// Further options of the daemon, after those that [`Netnice::start_daemon`] always passes.
+    /// Further options of the daemon, beside those that [`Netnice::start_daemon`] always passes.
     options: Vec<String>,
 }
 
@@ -80,15 +80,17 @@ impl Netnice {
         Ok(netnice)
     }
 
-    /// Starts the daemon again after [`Netnice::kill_daemon`] or [`Netnice::stop_daemon`].
+    /// Starts the daemon again after [`Netnice::kill_daemon`] or [`Netnice::stop_daemon`], and
+    /// waits until it answers. Fails as [`Netnice::start`] does.
     pub fn start_daemon(&mut self) -> Result<()> {
         let program = self.netniced.clone();
         self.spawn_daemon(self.handle.command(program))?;
         self.wait_ready()
     }
 
-    /// Starts the daemon through a program such as `prlimit`: `words` are that program and its
-    /// arguments, and the daemon's command line follows.
+    /// Starts the daemon through a program such as `prlimit`, and waits until it answers: `words`
+    /// are that program and its arguments, and the daemon's command line follows. Fails as
+    /// [`Netnice::start`] does, or if `words` is empty.
     pub fn start_daemon_through(&mut self, words: &[&str]) -> Result<()> {
         let (program, words) = words.split_first().context("a program")?;
         let mut command = self.handle.command(program);
@@ -97,8 +99,9 @@ impl Netnice {
         self.wait_ready()
     }
 
-    /// Starts the daemon stopped before its first instruction, so that a tracer can attach. SIGCONT
-    /// lets it run. Returns its process id.
+    /// Starts a shell that stops itself, so that a tracer can attach. After SIGCONT the shell
+    /// executes the daemon. Returns the process id, which the daemon keeps. Fails if the shell has
+    /// not stopped within [`EVENT_TIMEOUT`].
     pub fn start_daemon_stopped(&mut self) -> Result<u32> {
         let mut shell = self.handle.command("sh");
         shell.args(["-c", "kill -STOP $$; exec \"$@\"", "sh"]);
@@ -156,7 +159,8 @@ impl Netnice {
         }
     }
 
-    /// Restarts the daemon with these further options, in place of earlier ones.
+    /// Restarts the daemon with these further options, in place of earlier ones, and waits until it
+    /// answers. Fails as [`Netnice::start`] does.
     pub fn restart_with(&mut self, options: &[&str]) -> Result<()> {
         self.stop_daemon();
         self.options = options.iter().map(ToString::to_string).collect();
@@ -244,27 +248,29 @@ impl Netnice {
         })
     }
 
-    /// Runs `netnice` with blank-separated arguments. Fails unless the exit status is 0.
+    /// Runs `netnice` with the blank-separated arguments in `line`. Fails unless the exit status is
+    /// 0.
     pub fn run_line(&self, line: &str) -> Result<CommandOutput> {
         let words: Vec<&str> = line.split_whitespace().collect();
         self.run(&words)?.ok()
     }
 
-    /// The JSON that `netnice show --json` prints.
+    /// The JSON that `netnice show --json` prints. Fails unless the exit status is 0.
     pub fn show(&self) -> Result<Value> {
         let answer = self.run(&["show", "--json"])?.ok()?;
         serde_json::from_str(&answer.stdout)
             .with_context(|| format!("`show --json` printed no JSON: {}", answer.stdout))
     }
 
-    /// `show --json` without the `counters` of targets, which change all the time.
+    /// `show --json` without all members `counters`, which change all the time. Fails as
+    /// [`Netnice::show`] does.
     pub fn show_without_counters(&self) -> Result<Value> {
         let mut shown = self.show()?;
         strip(&mut shown, "counters");
         Ok(shown)
     }
 
-    /// The daemon's resident memory in bytes.
+    /// The daemon's resident memory in bytes. Fails if the daemon does not run.
     pub fn daemon_memory(&self) -> Result<u64> {
         let pid = self.pid().context("the daemon is not running")?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;

@@ -17,7 +17,7 @@ use crate::process;
 
 /// The objects of a daemon, one per line: all interfaces, qdiscs and classes of its namespace `ns`,
 /// the settings of lo that a limit changes, and the files of its runtime folder `runtime`. Fails if
-/// `ip` or `tc` fails.
+/// `ip` or `tc` fails, or if a setting cannot be read.
 pub fn list(ns: &Netns, runtime: &Path) -> Result<BTreeSet<String>> {
     let links = ns.ip("-o link")?;
     let mut names = Vec::new();
@@ -78,8 +78,8 @@ pub fn list(ns: &Netns, runtime: &Path) -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// The entries of one of the daemon's pinned maps, as bpftool prints them; empty if there is no
-/// bpftool or no map.
+/// The entries of one of the daemon's pinned maps, one text for each: the map's name, the key and
+/// the value as bpftool prints them. Empty if there is no bpftool or no map, or if bpftool fails.
 pub fn map_entries(runtime: &Path, map: &str) -> BTreeSet<String> {
     let pin = runtime.join("bpf").join(map);
     if !process::installed("bpftool") || !pin.exists() {

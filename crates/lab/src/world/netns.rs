@@ -34,7 +34,7 @@ impl NetnsHandle {
         command
     }
 
-    /// Moves the calling thread into the namespace for the rest of its life.
+    /// Moves the calling thread into the namespace for the rest of its life. Fails without root.
     pub fn enter_thread(&self) -> Result<()> {
         Ok(sys::enter_netns(self.0.as_fd())?)
     }
@@ -96,7 +96,8 @@ impl Netns {
         self.run("tc", args)
     }
 
-    /// Runs `work` in this namespace on a thread of its own and returns the result.
+    /// Runs `work` in this namespace on a thread of its own and returns the result. Fails if `work`
+    /// fails or panics, or without the right to enter the namespace.
     ///
     /// Sockets opened there stay in the namespace wherever they are used later.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
@@ -112,7 +113,8 @@ impl Netns {
         })
     }
 
-    /// Sets a sysctl inside, by its path below /proc/sys.
+    /// Sets a sysctl inside, by its path below /proc/sys. Fails if the kernel has no such setting
+    /// or refuses the value.
     pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
         let path = Path::new("/proc/sys").join(key);
         self.enter(|| {
@@ -151,7 +153,8 @@ impl Netns {
             .with_context(|| format!("{} has no device {device}", self.name))
     }
 
-    /// The data that IP has received so far from all devices, behind any receive limit.
+    /// The data that IP has received so far from all devices, behind any receive limit. Fails if
+    /// the kernel does not have the counters.
     pub fn delivered(&self) -> Result<Delivered> {
         self.enter(delivered_here)
     }

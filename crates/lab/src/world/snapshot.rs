@@ -1,11 +1,12 @@
 //! Takes a snapshot of the kernel state that netnice could change, to compare before with after.
 //!
-//! Every object is one line of text under a heading. Counters and times are left out, so two
-//! snapshots differ only if a recorded object was added, removed or changed. Of files, mounts and
-//! cgroups only the path is recorded, and of eBPF objects only number, type and name. Objects
-//! without a namespace (eBPF, cgroups, mounts) are recorded for the whole machine: if another
-//! program makes such objects meanwhile, they are in the difference. eBPF objects are recorded only
-//! if bpftool is installed.
+//! Every object is one line of text under a heading. Of each namespace the interfaces, filters,
+//! classes, queueing disciplines, routes, rules and sysctls are recorded. Counters and times are
+//! left out, so two snapshots differ only if a recorded object was added, removed or changed. Of
+//! files, mounts and cgroups only the path is recorded, and of eBPF objects only number, type and
+//! name. Objects without a namespace (eBPF, cgroups, mounts except those of named network
+//! namespaces) are recorded for the whole machine: if another program makes such objects meanwhile,
+//! they are in the difference. eBPF objects are recorded only if bpftool is installed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -62,7 +62,7 @@ pub struct Cable {
     pub offloads: Offloads,
 }
 
-/// [`Cable::burst_us`] for a machine that is not emulated.
+/// The [`Cable::burst_us`] of [`Cable::free`] and [`Cable::rated`].
 const BURST_US: u64 = 1200;
 
 impl Cable {
@@ -92,7 +92,8 @@ impl Cable {
 }
 
 impl World {
-    /// Makes two hosts, `client` and `server`, with direct cables.
+    /// Makes two hosts, `client` and `server`, with direct cables. Fails without root, iproute2 or
+    /// ethtool, or if a cable has no carrier within [`process::EVENT_TIMEOUT`].
     pub fn pair(spec: Pair) -> Result<World> {
         let number = next_number();
         let folder = Folder::create(number)?;
@@ -131,7 +132,8 @@ impl World {
         })
     }
 
-    /// Makes hosts on one switch: 10.77.0.1, .2, … and fd77:0::1, … in the order given.
+    /// Makes hosts on one switch: 10.77.0.1, .2, … and fd77::1, … in the order given. Fails as
+    /// [`World::pair`] does.
     pub fn switched(cables: &[Cable]) -> Result<World> {
         let number = next_number();
         let folder = Folder::create(number)?;

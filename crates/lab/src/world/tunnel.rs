@@ -31,7 +31,8 @@ impl Tunnel {
     /// The address of the second end.
     pub const SECOND: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
 
-    /// Makes a tunnel between two hosts; `None` if the kernel has no tun devices.
+    /// Makes a tunnel between two hosts; `None` if there is no `/dev/net/tun`. Fails if a device or
+    /// a thread cannot be made.
     pub fn between(first: &Host, second: &Host) -> Result<Option<Tunnel>> {
         if !std::path::Path::new(DEVICE).exists() {
             return Ok(None);
@@ -58,7 +59,8 @@ impl Tunnel {
         }))
     }
 
-    /// IP bytes that were carried so far from the first end, and from the second end.
+    /// IP bytes that were carried so far: those that the first end sent, and those that the second
+    /// end sent.
     pub fn carried(&self) -> [u64; 2] {
         [self.carried[0].load(Relaxed), self.carried[1].load(Relaxed)]
     }

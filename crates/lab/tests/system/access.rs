@@ -1,5 +1,7 @@
-//! Tests a plain user's access through the daemon, which must never block the daemon: paths of
-//! programs, the runtime folder, the programs that root runs, and the sessions of a super-server.
+//! Tests what a plain user can reach through the daemon. A path to a FIFO or to a file system that
+//! never answers must not block the daemon, and errors must not tell which files exist where the
+//! user may not look. A runtime folder that others can write is refused, root does not run a driver
+//! from another user's folder, and one client of a super-server does not block others.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -232,7 +234,7 @@ fn a_runtime_folder_that_others_can_write_is_refused() {
     assert_eq!(status, Some(124), "{said}");
 }
 
-/// Root does not run a driver from a folder that another user can write.
+/// Root does not run a driver from a folder that another user owns.
 #[test]
 fn root_does_not_run_a_driver_from_another_users_folder() {
     let bed = TestBed::new().expect("a test bed");

@@ -1,4 +1,5 @@
-//! Installs libnetnice in a folder and compiles C programs against it.
+//! Installs libnetnice in a folder and compiles C programs against it. The functions panic if that
+//! fails.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +7,8 @@ use std::process::Command;
 
 use netnice_lab::process::{self, binary};
 
-/// Installs header, libraries and pkg-config file below `root`.
+/// Installs header, libraries (also by the name `libnetnice.so.0`) and pkg-config file below
+/// `root`.
 pub fn install(root: &Path) {
     for (from, to) in [
         (crate_file("include/netnice.h"), "include"),
@@ -37,7 +39,8 @@ pub fn crate_file(path: &str) -> PathBuf {
         .join(path)
 }
 
-/// Compiles a program with the C compiler's strictest options.
+/// Compiles `source`, a path relative to the library's crate, against the library installed below
+/// `root`, to the program `out`: as C99, with the warnings of `-pedantic -Wall -Wextra` as errors.
 pub fn compile(root: &Path, source: &str, out: &Path, link: Link) {
     let lib = root.join("lib");
     let mut cc = Command::new("cc");

@@ -1,6 +1,6 @@
 //! Tests that limits outlive the daemon: the kernel keeps them, new child processes are limited,
 //! and the next daemon finds the same state. (`netnice-lab run death` kills the daemon twenty
-//! times, and draws a plot.)
+//! times, and draws a plot with `--plot`.)
 
 use std::time::Duration;
 

@@ -147,8 +147,8 @@ fn check_receiving(mode: Mode, family: Family) -> Result<()> {
         "what is not registered"
     );
     demux.invariants();
-    // While the flow is shut, its frames and fragments are dropped and counted; in fallback mode
-    // they are received.
+    // While the flow is suspended, its frames and fragments are dropped and counted; in fallback
+    // mode they are received.
     link.suspend(FlowNo(0), units::Instant(u64::MAX));
     for _ in 0..3 {
         sender.send_to(&[9; 4000], local)?;
@@ -346,8 +346,8 @@ fn missing_queues_get_no_frames() {
     check_missing_queues().unwrap_or_else(|e| panic!("{e:#}"));
 }
 
-/// A fragment of a datagram from the server to the client: the half that begins at `begins` of 1000
-/// bytes for this port.
+/// A frame from the server to the client with a fragment of a UDP datagram of 1000 bytes to `port`:
+/// at most 504 of its bytes, from byte `begins` on, which is 0 or 504.
 fn fragment(world: &World, id: u16, port: u16, begins: usize) -> Result<Vec<u8>> {
     let (client, server) = (world.client(), world.server());
     let udp = UdpHeader {
@@ -383,7 +383,7 @@ fn check_fragments(mode: Mode) -> Result<()> {
     let local = at(client, Family::V4, DIRECT);
     let mut demux = demux(&link, local, None)?;
     ear.add_match(&claim(local), Some(FlowNo(0)))?;
-    // A flow that is shut, and would lose fragments that it attracted.
+    // A suspended flow, which would lose fragments that were classified as its own.
     ear.add_match(&claim(at(client, Family::V4, DIRECT + 2)), Some(FlowNo(1)))?;
     client.ns.enter(|| Ok(ear.start()?))?;
     link.suspend(FlowNo(1), units::Instant(u64::MAX));

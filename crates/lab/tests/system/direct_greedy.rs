@@ -295,7 +295,8 @@ fn check_long_records(bounds: Bounds) -> Result<()> {
     Ok(())
 }
 
-/// Makes many descriptors watch both doorbells, and rings.
+/// Makes many descriptors watch both doorbells, and sends one packet at a time, so that the
+/// doorbells are written often.
 fn check_watched_doorbells(bounds: Bounds) -> Result<()> {
     let mut rig = rig()?;
     let (mut greedy, number) = rig.attach_greedy("up 1mbit")?;
@@ -344,7 +345,7 @@ fn check_watched_doorbells(bounds: Bounds) -> Result<()> {
     })?;
     let counts = flow_of(&mut rig.daemon, number)?.counts;
     println!("{} watchers, {} packets of hers", began.len(), counts.sent);
-    // The driver still serves the program and rings its doorbell.
+    // The driver still serves the program and writes its doorbell.
     ensure!(counts.sent > 10, "{counts:?}");
     ensure!(seen.worked < 0.6, "of a processor: {:.2}", seen.worked);
     Ok(())

@@ -1,5 +1,6 @@
 //! Tests hostile input to the driver: malformed frames, and a flood to one flow whose program keeps
-//! reading. The driver must count them, and other flows must lose nothing.
+//! reading. The driver must count them, and other flows must get all of their frames that reach the
+//! driver.
 
 use std::fs::File;
 use std::io::Write;

@@ -163,8 +163,9 @@ fn flip_bytes(handle: &RogueHandle, stop: &AtomicBool, flips: &AtomicU64) -> Res
     Ok(0)
 }
 
-/// Rings the doorbell all the time, overwrites the driver's memory, and tries to punch holes into
-/// its file and to truncate it.
+/// Writes the doorbell all the time, overwrites the part of its memory that only the driver may
+/// write, and tries to punch holes into its memory file and to truncate it. Fails if the file can
+/// be truncated or loses a page. Returns how often the program attached.
 fn damage_memory(handle: &RogueHandle, stop: &AtomicBool) -> Result<u64> {
     let mut count = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -321,8 +322,8 @@ fn run_beside_rogues(
     Ok((counts?.iter().sum(), flips.into_inner()))
 }
 
-/// Runs a program that only calls the driver, for `lasting`; returns the driver's time accounting
-/// and its run time in seconds.
+/// Runs a program that sends nothing and repeats `call`, for `lasting`; returns the driver's time
+/// accounting and its run time in seconds.
 fn measure_calls(
     lasting: Duration,
     call: impl Fn(&Rogue) -> Result<()>,

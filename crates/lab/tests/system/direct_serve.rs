@@ -1,5 +1,6 @@
 //! Tests the smallest complete path on real packets: programs with slices send UDP through the
-//! driver, and the packets are measured at the far end of the cable.
+//! driver, and the packets are measured at the far end of the cable. Another test checks that the
+//! driver keeps processors awake while a flow with a cell contract sends, and only then.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};

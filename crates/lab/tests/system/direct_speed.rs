@@ -282,7 +282,8 @@ fn datagram(own: Mac, next: Mac, from: ([u8; 4], u16), to: ([u8; 4], u16)) -> Re
     Ok(frame)
 }
 
-/// Frequency of this machine's time stamp counter in cycles per ns.
+/// The frequency of the first processor in cycles per ns, as /proc/cpuinfo reports it ("cpu MHz");
+/// NaN if it does not.
 fn clock() -> f64 {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("cpu MHz"));

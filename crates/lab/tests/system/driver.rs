@@ -85,7 +85,8 @@ impl Rig {
         self.try_there_and_back(program, EVENT_TIMEOUT)
     }
 
-    /// Repeats that until it succeeds: a change may cost packets on the way.
+    /// Repeats [`Rig::there_and_back`] until it succeeds: packets that are on the way during a
+    /// change may be lost.
     fn await_there_and_back(&mut self, program: &mut Program) -> Result<()> {
         self.peer.set_read_timeout(Some(ATTEMPT))?;
         wait_for("a datagram there and back", || {
@@ -570,7 +571,8 @@ fn programs_that_end_abnormally_leave_nothing() {
     }
 }
 
-/// The upper bound in µs of the lateness of this share of a flow's packets.
+/// The least power of two such that at least the share `part` (0 to 1) of a flow's packets was at
+/// most that many µs late.
 fn late_packets(counts: &FlowCounts, part: f64) -> u64 {
     let all: u64 = counts.lateness.iter().sum();
     let mut seen = 0;

@@ -1,5 +1,6 @@
-//! Helps tests of `netnice-driver`: starts a driver process, calls it with the daemon's protocol,
-//! and has programs that use the ring.
+//! Helps tests of `netnice-driver`: starts a driver process, sends it requests with the daemon's
+//! protocol, and has programs that use the ring. The functions fail if the driver does not answer
+//! within [`EVENT_TIMEOUT`], or answers anything but what they need.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -100,19 +101,22 @@ impl Driver {
         })
     }
 
+    /// The driver's process id.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
+    /// Whether the driver has not ended.
     pub fn is_running(&mut self) -> bool {
         self.process.is_running()
     }
 
+    /// Kills the driver (SIGKILL) and waits for its end.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Standard error of a second driver for the same interface, which must fail.
+    /// Starts a second driver for the same interface, which must fail. Returns its standard error.
     pub fn start_second(&self) -> Result<String> {
         let mut second = start_process(&self.handle, &self.command)?;
         ensure!(!second.wait(EVENT_TIMEOUT)?.success());
@@ -208,6 +212,7 @@ impl Caller {
         }
     }
 
+    /// The complete state of the driver.
     pub fn census(&mut self) -> Result<CensusDoc> {
         match self.ask(DriverRequest::Census)? {
             DriverReply::Census(census) => Ok(*census),
@@ -215,6 +220,7 @@ impl Caller {
         }
     }
 
+    /// Sums over all flows of the driver, including closed flows.
     pub fn totals(&mut self) -> Result<TotalsDoc> {
         match self.ask(DriverRequest::Totals)? {
             DriverReply::Totals(totals) => Ok(totals),
@@ -222,7 +228,8 @@ impl Caller {
         }
     }
 
-    /// The next event from the driver.
+    /// The next event from the driver; fails if none comes `within` this time, or if an answer
+    /// comes.
     pub fn event(&mut self, within: Duration) -> Result<DriverEvent> {
         if let Some(event) = self.events.pop_front() {
             return Ok(event);
@@ -344,7 +351,8 @@ impl Program {
         self.memory.clone()
     }
 
-    /// Opens a flow with primed buffers; the other functions use this flow from now on.
+    /// Opens a flow with primed buffers and returns its number; the other functions use this flow
+    /// from now on.
     pub fn open(&mut self, daemon: &mut Caller, asked: DriverFlow) -> Result<u32> {
         let shape = Shape {
             chunk_bytes: asked.shape.chunk_bytes,
@@ -377,6 +385,7 @@ impl Program {
         Ok(flow)
     }
 
+    /// The rings of its open flow; fails if it has none.
     pub fn flow(&mut self) -> Result<&mut ProgramRings> {
         self.flow.as_mut().context("a flow")
     }
@@ -428,7 +437,8 @@ impl Program {
         Ok(())
     }
 
-    /// The status of the next returned frame.
+    /// Waits until the driver returns frames, and frees them. Returns the status of the last one;
+    /// fails if none is returned `within` this time.
     pub fn sent(&mut self, within: Duration) -> Result<Status> {
         let until = Instant::now() + within;
         loop {
@@ -447,7 +457,7 @@ impl Program {
         }
     }
 
-    /// The next frame that is received.
+    /// The next frame that is received; fails if none comes `within` this time.
     pub fn receive(&mut self, within: Duration) -> Result<Vec<u8>> {
         let until = Instant::now() + within;
         loop {
@@ -484,7 +494,7 @@ impl Program {
         daemon.done(DriverRequest::Detach { program })
     }
 
-    /// Overwrites the rings of its flow with invalid values, and rings the doorbell.
+    /// Overwrites the rings of its flow with invalid values, and notifies the driver.
     pub fn violate_a_rule(&mut self) -> Result<()> {
         let place = self.flow()?.location();
         let area = place.shape.plan()?.area();
@@ -492,7 +502,7 @@ impl Program {
         self.memory.fill(place.offset, area, 0xff)?;
         // Sets all notices directly.
         self.memory.fill(0x200, 8, 0xff)?;
-        // Rings until the driver has disconnected the program.
+        // Notifies until the driver has disconnected the program, at most 1000 times.
         for _ in 0..1000 {
             self.attachment.notify();
             if self.attachment.ended().is_some() {

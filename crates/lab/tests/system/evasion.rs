@@ -1,5 +1,9 @@
 //! Tests that a limit holds for any use of sockets, names, cgroups and packets by the limited
 //! program. The programs here belong to a plain user; root limits them.
+//!
+//! A tag is the mark that the daemon stores at a socket which is open when its owner gets a limit
+//! (docs/internals/architecture.md). The tag takes some of the socket's option memory, which a
+//! program can use up before.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -100,7 +104,7 @@ while True:
         print(got * 8, time.monotonic_ns(), flush=True)
 ";
 
-/// Serves connections of a listener without memory for a tag.
+/// Serves connections of a listener that has no option memory left for a tag.
 const LISTENER_SCRIPT: &str = r"
 s = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
 s.bind(('', int(sys.argv[1])))

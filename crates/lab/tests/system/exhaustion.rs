@@ -111,6 +111,8 @@ struct MemoryGroup {
 }
 
 impl MemoryGroup {
+    /// A new, empty group without a limit; `None` if the machine has no memory controller or
+    /// refuses the group.
     fn new() -> Option<MemoryGroup> {
         let name = format!("nn-{}-memory", std::process::id());
         let second = [

@@ -13,8 +13,9 @@
 //!    without faults;
 //! 4. the rate at the other end of the cable, every 50 ms.
 //!
-//! Each module has a sample of the fault points, drawn by a printed seed, for `make test`, and all
-//! fault points for `make test-long`.
+//! The modules `kills` and `failing_calls` try a sample of the fault points, drawn by a printed
+//! seed, for `make test`, and all fault points for `make test-long`. `random_kills` kills the
+//! daemon at random times, and `limit_watch` judges the rate.
 
 mod failing_calls;
 mod kills;
@@ -173,7 +174,7 @@ fn dir(netnice: &Netnice) -> RuntimeDir {
 #[derive(Clone, Debug, PartialEq)]
 struct State {
     shown: Value,
-    /// Interfaces, queues, classes and files, one line each.
+    /// Interfaces, queues, classes, files, and the number of entries in each map, one line each.
     traces: BTreeSet<String>,
 }
 
@@ -558,8 +559,10 @@ struct FaultAttempt<'a> {
 }
 
 impl FaultAttempt<'_> {
-    /// Executes the operation while its calls are judged. Returns the struck call and the response.
-    /// If no call was struck, the error tells whether to go on.
+    /// Executes the operation; `decide` chooses the call at which the daemon is killed or which
+    /// fails. Returns this call and the response to the operation. The error is `false` if no call
+    /// was chosen (the operation has no n-th call), and `true` if the attempt ended otherwise,
+    /// which is recorded as a fault.
     fn trace(
         &mut self,
         n: u64,

@@ -1,5 +1,5 @@
-//! Tests targets other than single processes: units and slices, executables, users, names. Limits
-//! of containing targets apply too. If targets overlap otherwise, the more specific one applies.
+//! Tests targets other than single processes: units and slices, executables, users. Limits of
+//! containing targets apply too. If targets overlap otherwise, the more specific one applies.
 
 use std::process::Command;
 

@@ -37,9 +37,10 @@ fn is_reserved(got: f64, min: f64, carried: f64, link: f64) -> bool {
     got >= 0.95 * min / link * carried
 }
 
-/// A window in which the link was used and each of these programs had its minimum. A program that
-/// is starved for a while does not use its minimum, so windows are repeated. If a minimum is not
-/// kept, no window has it.
+/// A record, and the begin and end of a window of it in which the link was used and each of these
+/// programs had its minimum (program, bit/s). A program that is starved for a while does not use
+/// its minimum, so windows are repeated. If none fits for [`EVENT_TIMEOUT`], the last one is
+/// returned, and the callers' checks fail.
 fn window(bed: &TestBed, minimums: &[(usize, f64)]) -> (Record, u64, u64) {
     let had = bed.record_until(1.0, 1.5, |record, from, until| {
         let total = record.rate(wire::inbound, from, until);

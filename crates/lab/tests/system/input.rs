@@ -15,7 +15,7 @@ use crate::users::{ANN, as_user};
 /// parts of the message.
 type Case = (&'static str, &'static str, i32, &'static [&'static str]);
 
-/// Rejected without a request to the daemon: exit status 2.
+/// Invalid command lines, and changes that contradict the present contract of P: exit status 2.
 const BAD_USAGE: &[Case] = &[
     (
         "a rate as tc reads it",

@@ -198,7 +198,7 @@ const DOWN: u16 = 7002;
 const PACKETS: u64 = 200;
 
 /// Whether the kernel runs netnice's programs before all filters, in any order of attachment (tcx,
-/// Linux 6.6 and later). On older kernels a filter before netnice's sees capped packets twice, on
+/// Linux 6.6 and later). On older kernels a filter before netnice's sees limited packets twice, on
 /// their way to the stage and back.
 fn has_tcx() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel");

@@ -1,6 +1,7 @@
 //! Tests that a limit holds on every path of a program: over two interfaces and lo together, over
-//! IPv6, and through a tunnel. A change of the limit applies at once. Inside a limit, sparse flows
-//! do not wait for bulk flows, and a flood uses little processor time.
+//! IPv6, and through a tunnel, and that forty nested limits stay inside a small one. A change of
+//! the limit applies at once. Inside a limit, sparse flows do not wait for bulk flows, and a
+//! program that sends more than its limit is slowed.
 
 use std::net::SocketAddr;
 use std::time::Duration;

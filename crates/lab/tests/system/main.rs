@@ -2,8 +2,9 @@
 //! docs/internals/testing.md describes how to run and write them.
 //!
 //! All tests are one program, which is linked once; cargo-nextest runs each test in a process of
-//! its own. A module has the tests of one part of the product. `.config/nextest.toml` lists the
-//! modules whose tests may run concurrently with others.
+//! its own. A module has the tests of one part of the product; `c_compiler` and `driver_client`
+//! only help the others. `.config/nextest.toml` lists the modules whose tests run alone; the tests
+//! of all others may run concurrently.
 
 mod access;
 mod c_compiler;

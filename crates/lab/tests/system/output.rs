@@ -1,5 +1,5 @@
 //! Tests the output of `show` for people and programs, of `explain`, `doctor` and `log`, dry runs
-//! of changes, and many targets.
+//! and confirmations (`--confirm`) of changes, the paper's short command lines, and many targets.
 
 use crate::users::{ANN, process_of};
 use netnice_lab::experiment::bench::pause;

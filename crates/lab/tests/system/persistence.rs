@@ -8,7 +8,8 @@ use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Running, Tcp};
 use serde_json::Value;
 
-/// A program that floods port 5001 under a limit of 4 Mbit/s.
+/// A program that sends to port 5001 over four TCP connections, as fast as its limit of 4 Mbit/s
+/// allows.
 fn start_limited(bed: &TestBed) -> Running {
     let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 4).source();

@@ -28,7 +28,7 @@ const CHILDREN: u32 = 40;
 const SECOND: u64 = 1_000_000_000;
 const HALF: u64 = SECOND / 2;
 
-/// Starts a command that executes a traffic program, and waits until it sends.
+/// Starts a command that executes a traffic program, and waits until its sockets are open.
 fn start_until_ready(command: Command) -> Proc {
     let mut program = Proc::start(command).expect("a program");
     let ready = program.next_json("ready", EVENT_TIMEOUT);
@@ -36,7 +36,7 @@ fn start_until_ready(command: Command) -> Proc {
     program
 }
 
-/// The command line of a traffic program that starts at once, for a shell.
+/// The command line of a traffic program that starts at once and ends after 60 s, for a shell.
 fn shell_words(program: &impl traffic::Program) -> String {
     let lab = process::binary("netnice-lab").expect("the lab is built");
     let mut words = vec![lab.display().to_string(), "traffic".into()];

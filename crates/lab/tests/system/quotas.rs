@@ -1,5 +1,6 @@
-//! Tests quotas: one user's share of common resources (connections, targets, pending changes, log
-//! lines, and the daemon's time). No user's requests may prevent those of other users and of root.
+//! Tests quotas: one user's share of common resources (connections, targets, pending changes,
+//! programs on the direct path, log lines, and the daemon's time), and the longest duration of a
+//! change. No user's requests may prevent those of other users and of root.
 
 use std::fs::{self, File};
 use std::io::Write;

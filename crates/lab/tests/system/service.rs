@@ -14,7 +14,8 @@ use netnice_lab::process;
 use netnice_lab::testbed::{becomes_true, skip};
 use serde_json::Value;
 
-/// The installed units and programs. Dropping it stops the units and removes their files.
+/// The installed units and programs. Dropping it clears all limits, stops the units and removes the
+/// unit files; the programs stay.
 struct Installed {
     units: Vec<PathBuf>,
 }

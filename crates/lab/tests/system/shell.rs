@@ -67,7 +67,7 @@ impl Shells {
         command
     }
 
-    /// The output of a shell with `@rate` support for these lines.
+    /// Standard output and standard error of a shell with `@rate` support for these lines.
     fn run(&self, shell: &str, mode: ShellMode, lines: &str) -> (String, String) {
         let text = format!("eval \"$(netnice shell-init {shell})\"\n{lines}\n");
         let script = self.bed.world.folder().join("script");

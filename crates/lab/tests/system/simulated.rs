@@ -1,5 +1,5 @@
-//! Runs the experiments in virtual time in their quick form. They need neither root nor a clock,
-//! and have the same result each time.
+//! Runs experiments in virtual time in their quick form: those whose names end in `-sim`, and
+//! `cell-dma`. They need neither root nor a clock, and have the same result each time.
 
 use netnice_lab::experiment;
 

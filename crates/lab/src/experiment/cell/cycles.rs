@@ -5,8 +5,8 @@
 //! cell. Connections send PDUs (messages) of 105 cells. The adapter counts the cells of each
 //! connection in its buffer, and issues a transfer command for the next PDU when half of the
 //! connection's present PDU is sent. Cells are measured in bins of [`BIN`] cells. The work is the
-//! same in every run, so the least of several runs is the cost of a bin without other load on the
-//! machine.
+//! same in every run, so the least of several runs (one in the quick form) is the cost of a bin
+//! without other load on the machine.
 
 #[path = "../../../../core/benches/scheduler/clock.rs"]
 mod clock;
@@ -29,7 +29,10 @@ use crate::experiment::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 
 /// Figure 5: 65,536 connections of the same contract start in one instant and send five PDUs of
-/// 5,000 bytes each; and the same with 150 % of the link booked.
+/// 5,000 bytes each (one in the quick form); once with 99 % and once with 150 % of the link booked.
+/// The bounds are those of the paper; more booked rate must not make a cell more expensive. Fails
+/// if the subject is not netnice, and as [`Experiment::run`](crate::experiment::Experiment::run)
+/// does.
 pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     let (pdus, runs) = if context.quick { (1, 1) } else { (PDUS, 7) };
@@ -101,7 +104,9 @@ pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
 }
 
 /// Figure 6: cycles per cell with 1 to 1,048,576 connections (65,536 in the quick form). The
-/// paper's text gives values for 1, 100, 1,000 and 65,536, which are the bounds.
+/// paper's text gives values for 1, 100, 1,000 and 65,536, and for shaping alone; these are the
+/// bounds. Fails if the subject is not netnice, and as
+/// [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     let (bins, runs) = if context.quick { (8, 1) } else { (64, 5) };
@@ -190,15 +195,16 @@ struct Connection {
 }
 
 impl Adapter {
-    /// Connections of one contract that each send `pdus` PDUs from instant 0 on.
+    /// Connections of one contract that each send `pdus` PDUs from instant 0 on. Together they book
+    /// `percent` of the link.
     fn started(connections: u32, percent: u64, pdus: u32) -> Adapter {
         let pcr = BOOKED * percent / 99 / u64::from(connections);
         let contracts = (0..connections).map(|_| constant(pcr));
         Adapter::new(LINK, contracts, pdus * PDU)
     }
 
-    /// Connections without an end, with the same or with random dual buckets. They use 90 % of the
-    /// link, which is faster if the slowest rate requires it.
+    /// Connections without an end, with the same or with random dual buckets. The link is as fast
+    /// as [`share`] says, so that they use 90 % of it (with random buckets on average).
     fn endless(connections: u32, same: bool) -> Adapter {
         let (each, link) = share(connections);
         Adapter::new(link, contracts(connections, each, same), u32::MAX)
@@ -293,9 +299,10 @@ impl Shaping {
     }
 }
 
-/// The mean rate of each connection, and the link's rate, in bit/s.
+/// The mean rate of each connection, and the rate of a link of which these connections use 90 %, in
+/// bit/s.
 fn share(connections: u32) -> (u64, u64) {
-    // The lowest random rate must not be below 1 kbit/s.
+    // The lowest random rate is half of this.
     let each = (BOOKED / u64::from(connections)).max(4_000);
     (each, (each * u64::from(connections) * 10 / 9).max(LINK))
 }
@@ -370,7 +377,7 @@ impl Cycles {
         bins
     }
 
-    /// Three rounds without a measurement.
+    /// Sends three cells for each connection without a measurement.
     fn warm_up(&self, connections: u32, mut cell: impl FnMut() -> bool) {
         for _ in 0..3 * connections {
             cell();
@@ -399,7 +406,7 @@ const CONNECTIONS: u32 = 65_536;
 /// Cells of a PDU of 5,000 bytes in AAL5.
 const PDU: u32 = 105;
 
-/// Five PDUs are 25,000 bytes.
+/// PDUs of each connection in figure 5: together 25,000 bytes.
 const PDUS: u32 = 5;
 
 /// The rate of the paper's link, and the booked rate, in bit/s.

@@ -1,8 +1,8 @@
 //! Repeats figures 3 and 4 of the paper CELL on real packets, with the driver. In place of a cell
 //! there is a packet of 1500 bytes, and a slot is its time on a link of 100 Mbit/s: 120 us. The
 //! policer of figure 3 is `netnice check`, which reads a capture of the packets that arrived. An
-//! experiment fails if the tap at the receiver lost a packet, or if the driver counted another
-//! number of sent packets than arrived.
+//! experiment fails if the tap at the receiver lost a packet, if the driver counted another number
+//! of sent packets than arrived, or if a connection of figure 3 sent nothing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,6 +25,9 @@ use crate::wire::Record;
 use crate::world::World;
 
 /// Figure 3: ten connections, each shaped so that a policer at the receiver finds no packet early.
+/// Also checks that a connection loses at most one packet to conflicts (3 % in the quick form), and
+/// that at least 99 % of the bursts of a dual bucket are whole (90 % in the quick form). Fails if
+/// the subject is not netnice, and as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let slots: u64 = if context.quick { 20_000 } else { 250_000 };
@@ -139,7 +142,8 @@ fn police(
 }
 
 /// Figure 4: transient overload of an overbooked link, proportional sharing and priorities. One
-/// slot of the paper is a hundred slots here (25 in the quick form).
+/// slot of the paper is a hundred slots here (25 in the quick form). Fails if the subject is not
+/// netnice, and as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let scale = if context.quick { 25 } else { 100 };

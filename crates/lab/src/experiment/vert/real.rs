@@ -22,7 +22,9 @@ use crate::wire::Record;
 use crate::world::{Family, Pair, World, htb};
 
 /// Figure 5a: six senders have slices of 4 to 24 ms in every 100 ms, and the other host pings. Each
-/// sender must get its slice, and 99 of 100 pings must be answered within 5 ms.
+/// sender must get its slice. At most 1 % of the pings may be unanswered, and of the replies 99 of
+/// 100 must come within 5 ms. Fails if the subject is not netnice, and as
+/// [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure5a(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let seconds = if context.quick { 3 } else { 60 };
@@ -93,6 +95,8 @@ pub fn figure5a(context: &Context, outcome: &mut Outcome) -> Result<()> {
 
 /// Figure 5b: one sender without a slice, then four with slices, which start 5 s after each other
 /// (1 s in the quick form). The four must get their slices, and the first one the rest of the link.
+/// Fails if the subject is not netnice, and as
+/// [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure5b(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let step = if context.quick { SECOND } else { 5 * SECOND };
@@ -160,7 +164,8 @@ pub fn figure5b(context: &Context, outcome: &mut Outcome) -> Result<()> {
 
 /// Figure 6: two senders without a guarantee, once through the driver and once through the kernel
 /// with HTB. The driver must carry as much as HTB (99.95 %; 97 % in the quick form), and the rates
-/// of its senders may vary no more.
+/// of its senders may vary no more. Fails if the subject is not netnice, and as
+/// [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let seconds = if context.quick { 3 } else { 30 };

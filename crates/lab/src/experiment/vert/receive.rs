@@ -1,6 +1,8 @@
 //! Repeats figure 7 of the paper VERT on real packets: two programs receive through the driver; the
-//! second becomes slower and slower, and loses more and more packets. The first must not lose a
-//! packet. Every sent packet must have been received or be counted as lost.
+//! second becomes slower and slower, and must lose more packets in the last third of the run than
+//! in the first. The first must not lose a packet. Every sent packet must have been received or be
+//! counted as lost, and the kernel must lose none before the driver. Fails if the senders' kernel
+//! refused to send a packet.
 
 use std::time::{Duration, Instant};
 
@@ -23,6 +25,8 @@ struct Samples {
 
 /// Figure 7: two consumers receive 40 and 45 Mbit/s of UDP from the kernel of another host. After
 /// every 20,000 packets (2,000 in the quick form) the second consumer works longer on each packet.
+/// Fails if the subject is not netnice, and as
+/// [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     // Packets in a step. The second sender sends seven steps, and the first sends for the same
@@ -117,7 +121,8 @@ fn check_losses(
 }
 
 impl Samples {
-    /// Samples every quarter of a second until all packets are accounted for.
+    /// Samples every quarter of a second until all packets are received or lost, or until the
+    /// counts no longer change.
     fn watch(receivers: [&RunningReceiver; 2], counts: [u64; 2]) -> Samples {
         let begin = Instant::now();
         let mut seen = vec![(0.0, [(0, 0); 2])];

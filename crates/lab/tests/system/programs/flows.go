@@ -1,8 +1,8 @@
 // Flows is the Go program of the system tests: statically linked, it makes raw system calls, opens its
-// sockets from whatever thread the scheduler chose, and listens with MPTCP where the kernel offers it.
+// sockets from any of its threads, and listens with MPTCP where the kernel offers it.
 //
 //	flows send ADDRESS FLOWS      connects and sends
-//	flows serve ADDRESS           listens and sends to whoever connects
+//	flows serve ADDRESS           listens and sends to each client that connects
 package main
 
 import (
