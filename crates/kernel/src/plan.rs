@@ -53,12 +53,13 @@
 //!
 //! # Queues
 //! The leaves of the cap stage are FIFOs. The eBPF programs bound what waits in the bulk leaf
-//! ([`NodeLeaves::bound`]), and refuse the rest before it enters. So a TCP sender of this host slows
-//! down without a loss, each flow has its part of the queue, and the FIFO itself drops nothing.
-//! Other senders of this host (UDP) wait for their socket's buffer. Their packets are never refused,
-//! or a flooding sender would use a whole core for attempts; they have a leaf of their own, the
-//! patient one, so that TCP does not wait behind a flood. For received packets the bound is larger,
-//! because a remote sender finds its rate by losses only.
+//! ([`NodeLeaves::bound`]), and refuse the rest before it enters. So a TCP sender of this host
+//! slows down without a loss, each flow has its part of the queue, and the FIFO itself drops
+//! nothing.
+//! Other senders of this host (UDP) wait for their socket's buffer. Their packets are never
+//! refused, or a flooding sender would use a whole core for attempts; they have a leaf of their
+//! own, the patient one, so that TCP does not wait behind a flood. Received packets are bounded in
+//! the same way, but dropped one at a time, because a remote sender finds its rate by losses only.
 //!
 //! On a link, a bulk queue for sent packets that is a plain FIFO holds at least `FIFO_FLOOR` bytes
 //! (164,000). In a short one, a large packet of segmentation offload would never pass, and a
@@ -192,8 +193,8 @@ pub(crate) struct NodeLeaves {
     pub bulk: u16,
     /// Class of all other flows on lo.
     pub local: u16,
-    /// Class of all other flows whose sender waits for its socket's buffer; where there is none, the
-    /// same as `bulk`.
+    /// Class of all other flows whose sender waits for its socket's buffer; where there is none,
+    /// the same as `bulk`.
     pub patient: u16,
     /// Bytes that may wait in the bulk leaf; 0: as many as its queue takes.
     pub bound: u32,
