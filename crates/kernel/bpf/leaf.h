@@ -29,6 +29,8 @@
 /* cb[1] of a packet in the cap stage: its length on the wire, and this bit if it is in the local leaf. */
 #define IN_LOCAL 0x80000000
 
+#define LONGEST 65550	/* bytes of a packet of segmentation offload, and of lo's longest */
+
 #define MIN_PATIENCE 2000000000ULL	/* ns */
 
 /* A packet whose sequence number is at most so much below that of a dropped one was sent again. */
@@ -80,6 +82,15 @@ static __always_inline __u32 waiting(struct content *c, __u64 now, __u64 patienc
 		return 0;
 	}
 	return waits;
+}
+
+/* The most bytes that may wait in a queue, whatever the number of flows: some packets of each of a
+ * hundred flows. Without it every packet of a flood from ever new senders would fit. */
+static __always_inline __u32 most_waiting(struct leaf *leaf, bool local, __u32 sender)
+{
+	__u32 floor = local ? 16 * LONGEST : sender == SENDER_TOLD ? 164000 : LONGEST;
+
+	return 4 * leaf->bound > floor ? 4 * leaf->bound : floor;
 }
 
 /* Counts a packet that enters; the count after it. */
@@ -159,7 +170,8 @@ static __always_inline bool is_dropped(struct __sk_buff *skb, struct iface *ifac
  * full. (While it is shorter, few of the flows that count as active wait in it. A flow that may have
  * more than its part until the queue is full makes the shares of equal flows unequal.) Two packets
  * of a flow fit until the queue is full: a single one is acknowledged late. And a flow of which
- * nothing waits may always enter a packet, of any length. */
+ * nothing waits may enter a packet of any length, unless the flows together have far more than the
+ * bound. */
 static __always_inline __u32 select_leaf(struct __sk_buff *skb, struct leaf *leaf, struct iface *iface, __u32 link,
 					 __u32 sender)
 {
@@ -224,6 +236,8 @@ static __always_inline __u32 select_leaf(struct __sk_buff *skb, struct leaf *lea
 			part = 2 * length;
 		sparse = sparse && !of_flow;
 		if (!sparse) {
+			if (sender != SENDER_WAITS && of_all && of_all + length > most_waiting(leaf, local, sender))
+				return 0;
 			if (sender != SENDER_WAITS && of_flow && of_flow + length > part &&
 			    of_all + length > (of_flow + length > MAX_SPARSE ? leaf->bound / 2 : leaf->bound) &&
 			    (sender == SENDER_TOLD || is_dropped(skb, iface, f, leaf, of_flow + length, part, now)))
