@@ -3,7 +3,7 @@
 //! the limit applies at once. Inside a limit, sparse flows do not wait for bulk flows, and a
 //! program that sends more than its limit is slowed.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use netnice_lab::experiment::bench::{R4M, R20M, Rate, at, pause, wait_until};
@@ -245,6 +245,31 @@ fn tcp_beside_a_flood_of_the_same_program_keeps_a_part_of_the_limit() {
         tcp / 1e6,
         all / 1e6
     );
+}
+
+#[test]
+fn datagrams_from_ever_new_senders_do_not_fill_the_queue_of_a_limit() {
+    const DATAGRAM: [u8; 1400] = [0; 1400];
+    let bed = TestBed::new().expect("a test bed");
+    let to = bed.client(5001);
+    let program = traffic::start_now(bed.world.client(), &Udp::sink(to)).expect("a program");
+    bed.run_ok(&format!("set pid:{} --down 1mbit", program.pid()));
+    let flood = || {
+        for _ in 0..2_000 {
+            // Each socket has a port of its own, so each datagram is a flow.
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            socket.send_to(&DATAGRAM, to)?;
+        }
+        Ok(())
+    };
+    bed.world.server().ns.enter(flood).expect("it sends");
+    let shown = bed.target(&format!("pid:{}", program.pid()));
+    let counts = &shown["counters"]["down"];
+    let queued = counts["queued_bytes"].as_u64().expect("a count");
+    // Without a bound on all flows together, most of the 2.9 MB would wait, for 23 s.
+    assert!(queued < 200_000, "{queued} bytes wait: {counts}");
+    let dropped = counts["dropped_packets"].as_u64().expect("a count");
+    assert!(dropped > 100, "{counts}");
 }
 
 #[test]
