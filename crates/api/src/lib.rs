@@ -50,7 +50,7 @@ pub use response::{
 pub use runtime_dir::RuntimeDir;
 pub use show::{
     CapacityDoc, CellDoc, ChannelDoc, ContractDoc, CountersDoc, FlowCountersDoc, FlowDoc,
-    InstalledDoc, LinkDoc, ShowDoc, SliceDoc, TargetDoc,
+    InstalledDoc, LinkDoc, ShowDoc, SliceDoc, TargetDoc, UnconfirmedDoc,
 };
 pub use users::{QuotaDoc, UserDoc, UsersDoc};
 pub use watch::{Connection, ConnectionsDoc, Traffic, WatchDoc, Watched, WatchedLink};

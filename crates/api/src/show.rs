@@ -27,11 +27,32 @@ pub struct ShowDoc {
     /// see all flows, other users their own.
     #[serde(default)]
     pub direct: Vec<FlowDoc>,
+    /// The changes that will be undone unless they are confirmed, by number. Root sees all, other
+    /// users their own. Absent if there is none, and if the request names a target.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unconfirmed: Vec<UnconfirmedDoc>,
+    /// The inode number of the network namespace in which all of this holds: that of
+    /// `/proc/PID/ns/net` of each process there. Absent if it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network_namespace: Option<u64>,
 }
 
 impl ShowDoc {
     /// The version that this release writes.
     pub const VERSION: u32 = 1;
+}
+
+/// A change that will be undone unless it is confirmed, in the output of `netnice show --json`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnconfirmedDoc {
+    /// The number for [`crate::Request::Confirm`].
+    pub number: u64,
+    /// The user who made the change.
+    pub uid: u32,
+    /// What was changed: targets and links.
+    pub what: Vec<String>,
+    /// The time until the change is undone, in nanoseconds.
+    pub left_ns: u64,
 }
 
 /// A flow of the direct path, in the output of `netnice show --json`.

@@ -39,6 +39,9 @@ pub struct QuotaDoc {
 pub struct UserDoc {
     /// User id.
     pub uid: u32,
+    /// The user as a text: `user` and the name in `/etc/passwd`, or the id if it has none there.
+    #[serde(default)]
+    pub name: String,
     /// Usage of each quota, by its key. Quotas that apply to a single request and are not counted
     /// over time are omitted.
     pub used: BTreeMap<String, u64>,

@@ -7,6 +7,7 @@
 
 mod check;
 mod contract;
+mod error;
 mod link;
 mod share;
 mod short;
@@ -18,22 +19,22 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use netnice_api::{
-    Clear, ClearWhat, Confirm, Exit, Explain, History, Log, Reload, Request, RuntimeDir, Set, Show,
+    Clear, ClearWhat, Confirm, Explain, History, Log, Reload, Request, RuntimeDir, Set, Show,
     Until, Users,
 };
 use netnice_core::contract::ContractError;
 use netnice_core::link::Link;
-use netnice_core::policer::NotCheckable;
-use netnice_core::target::{Target, TargetError};
+use netnice_core::target::Target;
 use netnice_core::units::{Bytes, Nanos, Rate, UnitError};
 
 use crate::check::Check;
-use crate::check::flow::FlowError;
+use crate::incomplete::Incomplete;
 use crate::inetd::{InetdCommand, SessionArgs};
 use crate::run::Run;
 use crate::share::Share;
 use crate::shell::{self, ShellCommand};
 pub(crate) use contract::ContractArgs;
+pub(crate) use error::BadUsage;
 pub(crate) use top::Top;
 
 use check::CheckArgs;
@@ -47,6 +48,8 @@ pub(crate) struct Command {
     pub verb: Verb,
     /// The runtime folder of the daemon.
     pub runtime_dir: RuntimeDir,
+    /// True if `--runtime-dir` names that folder.
+    pub names_folder: bool,
     /// True: print the response as JSON.
     pub json: bool,
 }
@@ -63,6 +66,8 @@ pub(crate) enum Verb {
     Own,
     /// Show the managed links without the targets.
     Links,
+    /// Refuse an incomplete command, and list what it could be completed with.
+    Incomplete(Incomplete),
     /// Register this process, then become a command.
     Run(Run),
     /// Show targets repeatedly.
@@ -85,77 +90,11 @@ pub(crate) enum Verb {
     StartDaemon,
 }
 
-/// Why a command line gives no [`Command`]: it is invalid, or asks for `--help` or `--version`.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum BadUsage {
-    /// The parser's error, or its text for `--help` or `--version`.
-    #[error(transparent)]
-    Parser(#[from] clap::Error),
-    /// An option's value does not parse.
-    #[error("{option}: {error}")]
-    Value {
-        option: &'static str,
-        error: UnitError,
-    },
-    /// An option's value is too large or too small.
-    #[error("{option}: {actual} is out of range: write {limits}")]
-    OutOfRange {
-        option: &'static str,
-        actual: String,
-        /// The valid range.
-        limits: String,
-    },
-    /// A target does not parse.
-    #[error(transparent)]
-    Target(#[from] TargetError),
-    /// The first word is neither a target nor a command.
-    #[error("{0}\nand it is not a command; `netnice --help` lists the commands")]
-    UnknownCommand(TargetError),
-    /// A contract does not parse, or contradicts itself.
-    #[error(transparent)]
-    Contract(#[from] ContractError),
-    /// The contract has no clause that a capture can violate.
-    #[error(transparent)]
-    NotCheckable(#[from] NotCheckable),
-    /// The value of `--flow` does not parse.
-    #[error(transparent)]
-    Flow(#[from] FlowError),
-    /// The value of `--until-exit` is not the pid of a running process. Holds the value.
-    #[error(
-        "--until-exit: no process `{0}` is running: write the number of a running process, or \
-         no number for the process that runs netnice"
-    )]
-    Until(String),
-    /// An option has no meaning with this verb.
-    #[error("{option} has no meaning with {verb}")]
-    Meaningless {
-        option: &'static str,
-        verb: &'static str,
-    },
-    /// A value is invalid, or options exclude each other. Holds the error text.
-    #[error("{0}")]
-    Invalid(&'static str),
-}
-
-impl BadUsage {
-    /// Prints the error to standard error, or the text for `--help` to standard output. Returns the
-    /// exit status.
-    pub fn print(self) -> Exit {
-        match self {
-            BadUsage::Parser(error) => {
-                // An error has no reader if standard error is closed.
-                let _ = error.print();
-                match error.use_stderr() {
-                    true => Exit::BadUsage,
-                    false => Exit::Done,
-                }
-            }
-            other => {
-                eprintln!("netnice: {other}");
-                Exit::BadUsage
-            }
-        }
-    }
+/// True if a command line asks for JSON: one of its words, up to `--`, is `--json`. For a command
+/// line that does not parse.
+pub(crate) fn wants_json(args: &[OsString]) -> bool {
+    let mut own = args.iter().take_while(|word| *word != "--");
+    own.any(|word| word == "--json")
 }
 
 /// Parses a command line whose first word is the program's name.
@@ -175,6 +114,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Command, BadUsage> {
     };
     Ok(Command {
         verb,
+        names_folder: runtime_dir.is_some(),
         runtime_dir: RuntimeDir::choose(runtime_dir, std::env::var_os(RuntimeDir::VARIABLE)),
         json: common.json,
     })
@@ -300,7 +240,6 @@ enum VerbArgs {
     /// Remove your contract of a target; as root, those of all users
     Clear {
         /// The target
-        #[arg(required_unless_present = "all")]
         target: Option<String>,
         /// Clear all targets; as root, also stop managing the links
         #[arg(long, conflicts_with = "target")]
@@ -337,8 +276,8 @@ enum VerbArgs {
     Check(CheckArgs),
     /// Keep a change that was made with --confirm
     Confirm {
-        /// The number that netnice printed for the change
-        id: u64,
+        /// The number that netnice printed for the change [without it: list the changes that wait]
+        id: Option<u64>,
     },
     /// Read the policy file again
     Reload,
@@ -458,6 +397,10 @@ impl VerbArgs {
                     Some(last_ns) => Request::History(History { target, last_ns }),
                 }))
             }
+            VerbArgs::Clear {
+                target: None,
+                all: false,
+            } => Ok(Verb::Incomplete(Incomplete::Clear)),
             VerbArgs::Clear { target, .. } => clear(target.as_deref(), common),
             VerbArgs::Top(top) => top.into_verb(),
             VerbArgs::Explain { target } => {
@@ -471,7 +414,10 @@ impl VerbArgs {
             }
             VerbArgs::Link(link) => link.into_verb(common),
             VerbArgs::Check(check) => check.into_verb(),
-            VerbArgs::Confirm { id } => Ok(Verb::Request(Request::Confirm(Confirm { id }))),
+            VerbArgs::Confirm { id: None } => Ok(Verb::Incomplete(Incomplete::Confirm)),
+            VerbArgs::Confirm { id: Some(id) } => {
+                Ok(Verb::Request(Request::Confirm(Confirm { id })))
+            }
             VerbArgs::Reload => Ok(Verb::Request(Request::Reload(Reload {}))),
             VerbArgs::Inetd {
                 config,

@@ -22,7 +22,9 @@ use crate::args::{Command, Verb};
 use crate::error::CommandError;
 use crate::output::{print_response, print_text};
 use crate::render::{self, Style};
-use crate::{check, daemon, doctor, inetd, pages, process, run, share, shell, start, top};
+use crate::{
+    check, daemon, doctor, incomplete, inetd, pages, process, run, share, shell, start, top,
+};
 
 /// Executes one command, and prints its error if it fails.
 pub(crate) fn execute(command: Command) -> Exit {
@@ -44,8 +46,12 @@ fn execute_verb(command: Command) -> Result<Exit, CommandError> {
     let Command {
         verb,
         runtime_dir: dir,
+        names_folder,
         json,
     } = command;
+    if names_folder && !dir.path().exists() && needs_folder(&verb) {
+        return Err(CommandError::NoFolder(dir));
+    }
     match verb {
         Verb::Request(request) => call(&dir, json, &request, None),
         Verb::ProcessRequest(pid, request) => {
@@ -62,6 +68,7 @@ fn execute_verb(command: Command) -> Result<Exit, CommandError> {
             call(&dir, json, &Request::Own(Own {}), Some(process.as_fd()))
         }
         Verb::Links => links(&dir, json),
+        Verb::Incomplete(incomplete) => incomplete::execute(&dir, json, incomplete),
         Verb::Run(run) => run::execute(&dir, json, run),
         Verb::Top(top) => top::execute(&dir, json, &top),
         Verb::Doctor => doctor::execute(&dir, json),
@@ -72,6 +79,25 @@ fn execute_verb(command: Command) -> Result<Exit, CommandError> {
         Verb::Completions(shell) => print_text(&pages::completions(shell)).map(|()| Exit::Done),
         Verb::Man(folder) => pages::man(&folder).map(|()| Exit::Done),
         Verb::StartDaemon => Ok(start::start_detached(&dir).map(|()| Exit::Done)?),
+    }
+}
+
+/// True if a verb only reads or removes what a daemon holds. Without the runtime folder there is
+/// nothing, so no daemon is started for it.
+fn needs_folder(verb: &Verb) -> bool {
+    match verb {
+        Verb::Own | Verb::Links | Verb::Top(_) => true,
+        Verb::Request(request) => matches!(
+            request,
+            Request::Show(_)
+                | Request::Users(_)
+                | Request::History(_)
+                | Request::Explain(_)
+                | Request::Log(_)
+                | Request::Confirm(_)
+                | Request::Clear(_)
+        ),
+        _ => false,
     }
 }
 

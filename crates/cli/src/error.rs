@@ -19,6 +19,9 @@ pub(crate) enum CommandError {
         dir: RuntimeDir,
         program: String,
     },
+    /// The runtime folder that `--runtime-dir` names does not exist.
+    #[error("--runtime-dir: there is no {}, so no netniced serves it and nothing is set", .0.path().display())]
+    NoFolder(RuntimeDir),
     /// No daemon runs, and the start of one failed.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -65,7 +68,9 @@ impl CommandError {
     /// The exit status for this error.
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            CommandError::NoDaemon { .. } | CommandError::Start(_) => Exit::NoDaemon,
+            CommandError::NoDaemon { .. } | CommandError::NoFolder(_) | CommandError::Start(_) => {
+                Exit::NoDaemon
+            }
             CommandError::Client(error) => Exit::from(error),
             CommandError::OutputClosed => Exit::Done,
             _ => Exit::Error,

@@ -24,6 +24,7 @@ mod daemon;
 mod dispatch;
 mod doctor;
 mod error;
+mod incomplete;
 mod inetd;
 mod output;
 mod pages;
@@ -42,9 +43,10 @@ pub use args::command;
 /// Parses the process's arguments, executes the command and returns its exit status.
 pub fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
+    let json = args::wants_json(&args);
     let exit = match args::parse(args) {
         Ok(command) => dispatch::execute(command),
-        Err(bad) => bad.print(),
+        Err(bad) => bad.print(json),
     };
     ExitCode::from(exit.code())
 }

@@ -18,7 +18,7 @@ use std::io::IsTerminal;
 use netnice_api::{Done, Response, ShowDoc};
 use serde::Serialize;
 
-pub(crate) use show::{managed_links, rate_table};
+pub(crate) use show::{clearable, managed_links, rate_table};
 use sparkline::Sparkline;
 
 /// How headings are shown on an output.
@@ -89,17 +89,18 @@ pub(crate) fn text(response: &Response, style: &Style) -> String {
 
 /// Formats the targets of a response about one target, which the user calls `name`.
 pub(crate) fn single_target(doc: &ShowDoc, name: &str, style: &Style) -> String {
-    let mut tables = Vec::new();
+    let mut tables: Vec<String> = show::other_network(doc).into_iter().collect();
+    let remarks = tables.len();
     if !doc.targets.is_empty() {
         tables.push(show::targets(&doc.targets, style));
     }
     if !doc.direct.is_empty() {
         tables.push(show::flows(&doc.direct, style));
     }
-    match tables.is_empty() {
-        true => format!("nothing is limited or guaranteed for {name}"),
-        false => tables.join("\n\n"),
+    if tables.len() == remarks {
+        tables.push(format!("nothing is limited or guaranteed for {name}"));
     }
+    tables.join("\n\n")
 }
 
 /// Formats a response as JSON: a result without a wrapper, a refusal or failure under its name.

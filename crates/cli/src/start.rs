@@ -96,6 +96,7 @@ fn start_once(dir: &RuntimeDir) -> Result<(), StartError> {
     let mut daemon = Command::new(daemon_beside(&std::env::current_exe()?))
         .arg("--runtime-dir")
         .arg(dir.path())
+        .arg("--resume")
         .current_dir("/")
         .env(LOG, std::env::var(LOG).unwrap_or("error".into()))
         .stdin(Stdio::null())

@@ -31,6 +31,7 @@ use netnice_core::target::Target;
 use crate::error::RequestError;
 use crate::host::Process;
 use crate::peer::Peer;
+use crate::user_names::user_name;
 
 /// Checks that a peer may use the clauses of a change.
 pub(crate) fn may_request(peer: &Peer, change: &Change) -> Result<(), RequestError> {
@@ -96,16 +97,6 @@ pub(crate) fn may_manage(peer: &Peer, what: &str) -> Result<(), RequestError> {
         false => Err(RequestError::NotPermitted(format!(
             "{what} is for root and the group netnice"
         ))),
-    }
-}
-
-/// A user in a message: `root`, `the policy file` for the uid of [`crate::peer::POLICY`], else
-/// `user` and the uid.
-pub(crate) fn user_name(uid: u32) -> String {
-    match uid {
-        0 => "root".to_owned(),
-        uid if uid == crate::peer::POLICY.uid => "the policy file".to_owned(),
-        uid => format!("user {uid}"),
     }
 }
 

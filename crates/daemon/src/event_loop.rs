@@ -237,9 +237,13 @@ impl Daemon {
         let has_links = self.service.ledger().links().next().is_some();
         let now = Now::read().monotonic;
         self.timers.repeat_while(has_links, Timer::Balance, now);
-        let is_tagging = self.service.host().unfinished_surveys() > 0;
-        self.timers
-            .set(Timer::Sockets, is_tagging.then(|| now.after(TAGGING_PAUSE)));
+        match self.service.host().unfinished_surveys() {
+            0 => self.timers.set(Timer::Sockets, None),
+            // Other events, however many, do not delay the next portion.
+            _ => self
+                .timers
+                .set_unless_set(Timer::Sockets, now.after(TAGGING_PAUSE)),
+        }
         self.timers.set(Timer::Rollback, self.service.next_due());
         self.timers.set(Timer::Flows, self.flows.next_due());
         // A ready request needs no timer: [`Daemon::next`] alternates it with the other events.

@@ -42,6 +42,26 @@ pub(crate) struct Process {
     pub dumpable: bool,
     /// Its command name.
     pub name: String,
+    /// True if it is in the daemon's network namespace. Limits and flows apply only there.
+    pub in_own_network: bool,
+}
+
+impl Process {
+    /// Checks that it is in the daemon's network namespace.
+    ///
+    /// # Errors
+    /// [`RequestError::NotPermitted`], if it is in another one.
+    pub(crate) fn check_network(&self) -> Result<(), RequestError> {
+        match self.in_own_network {
+            true => Ok(()),
+            false => Err(RequestError::NotPermitted(format!(
+                "process {} ({}) is in another network namespace than this netniced, whose limits \
+                 and flows do not reach there; limit its container (container:NAME), or use a \
+                 netniced of that namespace, with a --runtime-dir of its own",
+                self.root.pid, self.name
+            ))),
+        }
+    }
 }
 
 /// By pid, the ids of the targets that the process is a member of: by descent, and by executable.
@@ -206,8 +226,12 @@ impl fmt::Display for Act {
 pub(crate) trait Inventory {
     /// The process with this pid; `None` if there is none.
     fn process(&mut self, pid: u32) -> Option<Process>;
+    /// The inode number of the daemon's network namespace; `None` if it cannot be read.
+    fn network_namespace(&mut self) -> Option<u64>;
     /// The facts that determine which targets contain a process.
     fn place(&mut self, pid: u32) -> TargetPlace;
+    /// The processes with this command name, by pid.
+    fn processes_named(&mut self, command: &str) -> Vec<Process>;
     /// A process and its living descendants.
     fn family(&mut self, pid: u32) -> BTreeSet<u32>;
     /// The pid of a process's parent; `None` if the process has ended.
@@ -247,8 +271,6 @@ pub(crate) trait Inventory {
 pub(crate) trait Enforcer {
     /// Makes the kernel's classes the desired ones, or leaves them as they were.
     fn apply(&mut self, desired: &Desired) -> Result<(), RequestError>;
-    /// Describes what [`Enforcer::apply`] would do, a line for each step.
-    fn preview(&mut self, desired: &Desired) -> Vec<String>;
     /// Carries out an act; returns what was found, and the act that undoes it. If the act fails, it
     /// is undone as far as possible.
     fn act(&mut self, act: &Act) -> Result<(Adoption, Act), RequestError>;

@@ -14,9 +14,9 @@ use std::collections::{BTreeMap, VecDeque};
 use netnice_api::LogLine;
 use netnice_core::units::{Instant, Nanos};
 
-use crate::authority;
 use crate::clock::Now;
 use crate::quotas::Quota;
+use crate::user_names::user_name;
 
 /// The latest events, and the numbers of those that were only counted.
 #[derive(Debug)]
@@ -253,7 +253,7 @@ impl UserLines {
                 "{} of {} within a minute, beyond the {} lines that the quota log-lines leaves \
                  each user",
                 parts.join(" and "),
-                authority::user_name(uid),
+                user_name(uid),
                 self.kept
             )
         })

@@ -19,8 +19,8 @@
 //! ```
 //! A part uses only parts below it in this list. `flows` reaches the ledger and the policy only
 //! through the trait `flows::promises::Promises`, which `service` implements. The other modules
-//! (`authority`, `clock`, `error`, `journal`, `page`, `peer`, `quotas` and `runtime`) are for all
-//! parts. `cargo xtask tidy` refuses modules that use each other in a circle.
+//! (`authority`, `clock`, `error`, `journal`, `page`, `peer`, `quotas`, `runtime` and `user_names`)
+//! are for all parts. `cargo xtask tidy` refuses modules that use each other in a circle.
 #![forbid(unsafe_code)]
 
 mod authority;
@@ -43,6 +43,7 @@ mod runtime;
 mod server;
 mod service;
 mod state;
+mod user_names;
 
 pub use meter::metrics::http::{Address, AddressError};
 pub use run::{Options, RunError, examine, run};

@@ -56,6 +56,9 @@ struct Arguments {
     /// Accept file descriptors from clients, as on kernels before Linux 6.16; for tests
     #[arg(long, hide = true)]
     take_descriptors: bool,
+    /// Continue with the options of the daemon that served this folder, if it was killed
+    #[arg(long, hide = true)]
+    resume: bool,
     /// No effect: the daemon always stays in the foreground; for unit files that name the option
     #[arg(long)]
     foreground: bool,
@@ -118,6 +121,7 @@ fn main() -> ExitCode {
         docker_root: arguments.docker_root,
         podman_root: arguments.podman_root,
         take_descriptors: arguments.take_descriptors,
+        resume: arguments.resume,
     };
     match netnice_daemon::run(&options) {
         Ok(()) => ExitCode::SUCCESS,

@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 
 use netnice_core::units::{Bytes, Nanos};
 
-use crate::authority::user_name;
 use crate::error::RequestError;
 use crate::peer::Peer;
+use crate::user_names::user_name;
 
 /// A bounded resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

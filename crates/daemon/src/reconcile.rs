@@ -26,6 +26,7 @@ mod draft;
 mod duration;
 mod finder;
 mod install;
+mod preview;
 pub(crate) mod repair;
 mod rollback;
 mod start;
@@ -156,8 +157,9 @@ impl<H: Host> Reconciler<H> {
         let mut installed = install::install(&mut self.host, &before, &after, &draft.acts);
         if installed.is_err() && self.host.audit(true).is_ok_and(|faults| !faults.is_empty()) {
             // Another program has just removed what the change builds on.
-            self.host.reconcile()?;
-            installed = install::install(&mut self.host, &before, &after, &draft.acts);
+            let restored = self.host.reconcile();
+            installed = restored
+                .and_then(|()| install::install(&mut self.host, &before, &after, &draft.acts));
         }
         let kept = installed.and_then(|installed| {
             let kept = still(&mut self.host).and_then(|()| self.save(&draft));
@@ -238,11 +240,9 @@ impl<H: Host> Reconciler<H> {
         }
     }
 
-    /// Describes the steps that would install a draft, each as a line of text.
-    pub(crate) fn preview(&mut self, draft: &Draft) -> Vec<String> {
-        let wanted = self.deviations.desired_state(&draft.ledger);
-        let mut lines = self.host.preview(&wanted);
-        lines.extend(draft.acts.iter().map(ToString::to_string));
-        lines
+    /// Describes what the installation of a draft would change, and for which targets and links, a
+    /// line for each.
+    pub(crate) fn preview(&self, draft: &Draft) -> Vec<String> {
+        preview::preview(&self.books.ledger, draft)
     }
 }

@@ -11,12 +11,14 @@
 //! the journal has the error, and the daemon continues. If another step fails, the daemon ends with
 //! a [`RunError`].
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use netnice_api::{DoctorReport, RuntimeDir};
 use netnice_kernel::enforce::Kernel;
 use netnice_kernel::{probe, process};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::{Deserialize, Serialize};
 use tokio::task::LocalSet;
 
 use crate::clock::Now;
@@ -48,9 +50,49 @@ pub struct Options {
     /// Clients may send descriptors, as on kernels before 6.16, which cannot refuse them. For
     /// tests.
     pub take_descriptors: bool,
+    /// The options that a killed daemon of this folder had apply instead of these.
+    pub resume: bool,
+}
+
+/// The options that the lock file keeps for the daemon that follows a killed one.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeptOptions {
+    policy: PathBuf,
+    metrics: Option<SocketAddr>,
+    docker_root: Option<PathBuf>,
+    podman_root: Option<PathBuf>,
 }
 
 impl Options {
+    /// These options with what the lock file keeps of a killed daemon, if this one resumes it.
+    fn resumed(&self, kept: Option<&str>) -> Options {
+        let kept = kept.filter(|_| self.resume);
+        let kept = kept.and_then(|text| serde_json::from_str::<KeptOptions>(text).ok());
+        match kept {
+            None => self.clone(),
+            Some(kept) => Options {
+                policy: kept.policy,
+                metrics: kept.metrics.map(Address),
+                docker_root: kept.docker_root,
+                podman_root: kept.podman_root,
+                ..self.clone()
+            },
+        }
+    }
+
+    /// The text for the lock file; `None` if a path is no valid UTF-8 or has no absolute form.
+    fn kept(&self) -> Option<String> {
+        let absolute = |path: &PathBuf| std::path::absolute(path).ok();
+        let kept = KeptOptions {
+            policy: absolute(&self.policy)?,
+            metrics: self.metrics.map(|Address(address)| address),
+            docker_root: self.docker_root.as_ref().and_then(absolute),
+            podman_root: self.podman_root.as_ref().and_then(absolute),
+        };
+        serde_json::to_string(&kept).ok()
+    }
+
     fn engines(&self) -> Engines {
         let installed = Engines::installed();
         Engines {
@@ -69,7 +111,13 @@ impl Options {
 /// events fails.
 pub fn run(options: &Options) -> Result<(), RunError> {
     let folder = options.runtime.path();
-    let runtime = LockedFolder::take(folder).during("take the runtime folder")?;
+    let mut runtime = LockedFolder::take(folder).during("take the runtime folder")?;
+    let options = &options.resumed(runtime.left_options());
+    if let Some(kept) = options.kept()
+        && let Err(error) = runtime.write_options(&kept)
+    {
+        tracing::warn!(%error, "cannot write the options into the lock file");
+    }
     // Connections, maps and programs need descriptors. If the limit cannot be raised, the daemon
     // accepts fewer connections.
     let limit = getrlimit(Resource::Nofile);

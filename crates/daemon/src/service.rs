@@ -41,13 +41,12 @@ mod tests;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use netnice_api::{ClearWhat, LogLines, Pong, Request, Response, UsersDoc};
+use netnice_api::{Clear, ClearWhat, LogLines, Pong, Request, Response, UsersDoc};
 use netnice_core::units::Instant;
 use netnice_kernel::probe::Finding;
 
 pub(crate) use named_process::NamedProcess;
 
-use crate::authority;
 use crate::clock::Now;
 use crate::error::RequestError;
 use crate::host::Host;
@@ -59,6 +58,7 @@ use crate::peer::Peer;
 use crate::policy::Rules;
 use crate::reconcile::{Reconciler, SavedState};
 use crate::state::Store;
+use crate::user_names::user_name;
 use doctor::DoctorState;
 use view::View;
 
@@ -142,6 +142,14 @@ impl<H: Host> Service<H> {
         })
     }
 
+    /// Checks for how long a clear is to last.
+    ///
+    /// # Errors
+    /// If a time is invalid, or the process of `--until-exit` has ended.
+    pub(crate) fn check_clear(&mut self, clear: &Clear) -> Result<(), RequestError> {
+        self.reconciler.check_duration(clear::duration(clear))
+    }
+
     /// Handles a request that changes something.
     fn change(
         &mut self,
@@ -196,7 +204,9 @@ impl<H: Host> Service<H> {
                 protocol: netnice_api::VERSION,
                 daemon: env!("CARGO_PKG_VERSION").to_owned(),
             })),
-            Request::Show(show) => view.show(show.target.as_deref(), now).map(Response::Shown),
+            Request::Show(show) => view
+                .show(peer, show.target.as_deref(), now)
+                .map(Response::Shown),
             Request::Connections(of) => view
                 .connections(peer, &of.target, now)
                 .map(Response::Connections),
@@ -229,7 +239,7 @@ impl<H: Host> Service<H> {
         if is_news {
             self.measurements.tally.refusals +=
                 u64::from(!matches!(error, RequestError::Failed(_)));
-            let text = format!("{}, {what}: {error}", authority::user_name(peer.uid));
+            let text = format!("{}, {what}: {error}", user_name(peer.uid));
             let journal = &mut self.reconciler.journal;
             journal.log(now, peer.user(), EventKind::Refused, text);
         }

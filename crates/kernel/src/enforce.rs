@@ -213,16 +213,6 @@ impl Kernel {
         result
     }
 
-    /// Describes in words what [`Kernel::apply`] would do to the classes: a line for each step.
-    /// Empty if no class would change.
-    pub fn preview(&self, desired: &Desired) -> Vec<String> {
-        let desired = Desired {
-            leaf_qdisc: self.leaf_qdisc,
-            ..desired.clone()
-        };
-        stages::describe(&self.installed, &plan::plan(&desired, &self.idle_nodes))
-    }
-
     fn install(&mut self, desired: &Desired) -> Result<(), KernelError> {
         self.listed.clear();
         let desired = Desired {

@@ -1,5 +1,7 @@
 //! Formats links, targets and direct flows as tables, for `show` and for the plain tables of `top`.
 
+use std::os::unix::fs::MetadataExt;
+
 use netnice_api::{
     CapacityDoc, ContractDoc, CountersDoc, FlowDoc, LinkDoc, ShowDoc, TargetDoc, WatchDoc, Watched,
 };
@@ -11,9 +13,10 @@ use super::contract::sharing;
 use super::printable;
 use super::table::{Cell, Table, wrap};
 
-/// Formats the state of links, targets and direct flows.
+/// Formats the state of links, targets and direct flows. If it is that of another network namespace
+/// than this process's, the first line says so.
 pub(super) fn state(doc: &ShowDoc, style: &Style) -> String {
-    let mut parts = Vec::new();
+    let mut parts: Vec<String> = other_network(doc).into_iter().collect();
     if !doc.links.is_empty() {
         parts.push(links(&doc.links, style));
     }
@@ -27,12 +30,39 @@ pub(super) fn state(doc: &ShowDoc, style: &Style) -> String {
     parts.join("\n\n")
 }
 
+/// A remark if the shown state is that of another network namespace than this process's.
+pub(super) fn other_network(doc: &ShowDoc) -> Option<String> {
+    let its = doc.network_namespace?;
+    let own = std::fs::metadata("/proc/thread-self/ns/net").ok()?.ino();
+    let text = format!(
+        "This is what the netniced of another network namespace ({its}; here it is {own}) holds: its \
+         limits do not apply here."
+    );
+    (own != its).then(|| wrap(&text, "", "").join("\n"))
+}
+
 /// Formats the managed links without the targets.
 pub(crate) fn managed_links(doc: &ShowDoc, style: &Style) -> String {
-    match doc.links.is_empty() {
+    let shown = match doc.links.is_empty() {
         true => "no link is managed".to_string(),
         false => links(&doc.links, style),
-    }
+    };
+    [other_network(doc), Some(shown)]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join("\n\n")
+}
+
+/// Each target with its contract, and each managed link, as one line.
+pub(crate) fn clearable(doc: &ShowDoc) -> Vec<String> {
+    let target = |target: &TargetDoc| {
+        let contract = contract_line(&target.contract);
+        format!("{}  {contract}", printable(&target.target))
+    };
+    let link = |link: &LinkDoc| format!("link {} (--all by root)", printable(&link.link));
+    let targets = doc.targets.iter().map(target);
+    targets.chain(doc.links.iter().map(link)).collect()
 }
 
 fn links(links: &[LinkDoc], style: &Style) -> String {
@@ -100,7 +130,7 @@ pub(super) fn targets(targets: &[TargetDoc], style: &Style) -> String {
             table.row(vec![
                 Cell::new(std::mem::take(&mut name)),
                 Cell::new(row.word),
-                rate_cell(row.limit),
+                limit_cell(&target.effective, row.limit),
                 rate_cell(row.guarantee),
                 Cell::new(measured_rate(row.rate(&target.counters))),
             ]);
@@ -142,15 +172,25 @@ pub(super) fn flows(flows: &[FlowDoc], style: &Style) -> String {
 
 /// Formats a flow's contract without its link, which has a column.
 fn flow_contract(contract: &ContractDoc) -> String {
-    let rates = [("up", contract.up), ("min", contract.min)];
+    contract_line(&ContractDoc {
+        on: None,
+        ..contract.clone()
+    })
+}
+
+/// Formats a contract on one line.
+fn contract_line(contract: &ContractDoc) -> String {
+    let rates = [
+        ("up", contract.up),
+        ("down", contract.down),
+        ("both", contract.both),
+        ("min", contract.min),
+        ("min-down", contract.min_down),
+    ];
     let rates = rates
         .into_iter()
         .filter_map(|(word, rate)| Some(format!("{word} {}", Amount(rate?))));
-    let here = ContractDoc {
-        on: None,
-        ..contract.clone()
-    };
-    let clauses: Vec<String> = rates.chain(sharing(&here)).collect();
+    let clauses: Vec<String> = rates.chain(sharing(contract)).collect();
     match clauses.is_empty() {
         true => "best effort".to_string(),
         false => clauses.join(", "),
@@ -175,6 +215,9 @@ fn notes(target: &TargetDoc, table: &mut Table) {
         .collect();
     if !looser.is_empty() {
         table.note(&format!("asked: {}", looser.join(", ")));
+    }
+    if target.effective.burst_ns.is_some() && !is_limited(&target.effective) {
+        table.note("a burst has no effect without a limit");
     }
     if target.installed.is_none() {
         table.note("not installed");
@@ -272,6 +315,18 @@ pub(crate) fn rate_table(doc: &WatchDoc, style: &Style) -> String {
         false => table.render(style),
     });
     lines.join("\n")
+}
+
+/// A limit as [`rate_cell`]; `none` if the contract limits nothing.
+fn limit_cell(contract: &ContractDoc, limit: Option<Amount>) -> Cell {
+    match is_limited(contract) {
+        true => rate_cell(limit),
+        false => Cell::new("none"),
+    }
+}
+
+fn is_limited(contract: &ContractDoc) -> bool {
+    contract.up.or(contract.down).or(contract.both).is_some()
 }
 
 /// A rate in both forms, with the first one as the short text; `-` for none.

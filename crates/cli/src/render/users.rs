@@ -15,7 +15,11 @@ pub(super) fn users(doc: &UsersDoc, style: &Style) -> String {
         table.row(row(&mut name, quota, None));
     }
     for user in &doc.users {
-        let mut name = user.uid.to_string();
+        let title = match user.name.is_empty() {
+            true => format!("user {}", user.uid),
+            false => printable(&user.name),
+        };
+        let mut name = title.trim_start_matches("user ").to_string();
         for quota in &doc.quotas {
             let used = user.used.get(&quota.quota).copied().unwrap_or(0);
             if used > 0 {
@@ -24,8 +28,8 @@ pub(super) fn users(doc: &UsersDoc, style: &Style) -> String {
         }
         if user.waiting > 0 {
             table.note(&format!(
-                "{} requests of user {} wait: the user has exceeded service-time",
-                user.waiting, user.uid
+                "{} requests of {title} wait: the user has exceeded service-time",
+                user.waiting
             ));
         }
     }

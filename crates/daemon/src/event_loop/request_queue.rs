@@ -53,14 +53,18 @@ impl<T> Default for RequestQueue<T> {
 impl<T> RequestQueue<T> {
     /// Queues a request of an unprivileged user; `None`: of root or the group.
     pub(crate) fn push(&mut self, user: Option<u32>, request: T, now: Instant) {
+        self.queue_of(user, now).waiting.push_back(request);
+    }
+
+    /// The queue of a user. A user without requests and without a charge gets a new one.
+    fn queue_of(&mut self, user: Option<u32>, now: Instant) -> &mut UserQueue<T> {
         let turns = self.turns;
-        let queue = self.users.entry(user).or_insert_with(|| UserQueue {
+        self.users.entry(user).or_insert_with(|| UserQueue {
             waiting: VecDeque::new(),
             charged: Nanos(0),
             at: now,
             last_turn: turns,
-        });
-        queue.waiting.push_back(request);
+        })
     }
 
     /// Takes the next request that may start at `now`, with its user; `None` if none may start.
@@ -96,10 +100,9 @@ impl<T> RequestQueue<T> {
 
     /// Charges a user the time that a request took.
     pub(crate) fn charge(&mut self, user: Option<u32>, took: Nanos, quota: Nanos, now: Instant) {
-        if let Some(queue) = self.users.get_mut(&user) {
-            queue.charged = Nanos(queue.charge_at(quota, now).0.saturating_add(took.0));
-            queue.at = now;
-        }
+        let queue = self.queue_of(user, now);
+        queue.charged = Nanos(queue.charge_at(quota, now).0.saturating_add(took.0));
+        queue.at = now;
         self.users
             .retain(|_, queue| !queue.waiting.is_empty() || queue.charge_at(quota, now).0 > 0);
     }
@@ -147,6 +150,20 @@ mod tests {
 
     fn at(millis: u64) -> Instant {
         Instant(0).after(Nanos::from_millis(millis))
+    }
+
+    #[test]
+    fn a_user_whose_charge_has_decayed_is_charged_again() {
+        let mut queue = RequestQueue::default();
+        queue.push(ANN, 1, at(0));
+        assert_eq!(queue.pop(QUOTA, at(0)), Some((ANN, 1)));
+        queue.charge(ANN, Nanos::from_millis(1), QUOTA, at(0));
+        // Ann's first charge is over, and a charge of Bob removes what is over.
+        queue.charge(BOB, Nanos::from_millis(1), QUOTA, at(1_000));
+        queue.charge(ANN, Nanos::from_millis(300), QUOTA, at(1_001));
+        queue.push(ANN, 2, at(1_001));
+        assert_eq!(queue.pop(QUOTA, at(1_002)), None, "she is over the quota");
+        assert_eq!(queue.pop(QUOTA, at(1_300)), Some((ANN, 2)));
     }
 
     #[test]

@@ -55,12 +55,21 @@ pub(super) fn answer<H: Host, N: Network>(
         pid,
         lives: Box::new(move || handle.is_alive()),
     });
-    if matches!(&request, Request::Clear(clear) if clears_flows(&peer, clear)) {
+    let clears_flows =
+        matches!(&request, Request::Clear(clear) if clears_flows(service, &peer, clear));
+    let closes_flows = clears_flows && !flows.is_idle();
+    if clears_flows {
         flows.clear(service, now);
     }
     service.host().set_lookup_rights(rights);
     let mut response = service.handle(&peer, &request, named, now);
     service.host().set_lookup_rights(LookupRights::AsRoot);
+    if let Response::Done(done) = &mut response
+        && closes_flows
+    {
+        done.messages
+            .push("direct flows are closed; their programs must open them again".to_owned());
+    }
     if let Response::Doctor(report) = &mut response {
         report.items.push(front());
         report.items.extend(flows.doctor(service));
@@ -72,9 +81,12 @@ pub(super) fn answer<H: Host, N: Network>(
     }
 }
 
-/// True if root clears everything: then the flows are closed too.
-fn clears_flows(peer: &Peer, clear: &Clear) -> bool {
-    peer.uid == 0 && matches!(clear.what, ClearWhat::All) && !clear.dry_run
+/// True if root clears everything by a valid request: then the flows are closed too.
+fn clears_flows<H: Host>(service: &mut Service<H>, peer: &Peer, clear: &Clear) -> bool {
+    peer.uid == 0
+        && matches!(clear.what, ClearWhat::All)
+        && !clear.dry_run
+        && service.check_clear(clear).is_ok()
 }
 
 /// The response as the part of a reply that [`Flows`] completes; `None` if the response is

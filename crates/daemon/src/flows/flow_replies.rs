@@ -26,12 +26,12 @@ use netnice_core::units::{Amount, Instant, Nanos};
 use super::network::Network;
 use super::promises::Promises;
 use super::{CallPurpose, FlowRecord, Flows, NextHop, ReplySender, messages, refuse};
-use crate::authority::user_name;
 use crate::clock::Now;
 use crate::error::RequestError;
 use crate::page::Page;
 use crate::peer::Peer;
 use crate::server::Reply;
+use crate::user_names::user_name;
 
 /// Replies that wait for drivers.
 #[derive(Default)]

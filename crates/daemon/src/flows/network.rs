@@ -55,8 +55,6 @@ pub(crate) trait Network {
     fn join_group(&mut self, port: &Self::Port, group: IpAddr, index: u32) -> io::Result<()>;
     /// The lowest port that unprivileged users may have.
     fn first_unprivileged_port(&mut self) -> u16;
-    /// True if a process is in the daemon's network namespace.
-    fn is_in_own_namespace(&mut self, pid: u32) -> bool;
     /// Checks that AF_XDP sockets can be created; the error is the reason.
     fn af_xdp(&mut self) -> Result<(), String>;
     /// The capabilities of an interface's NIC and driver; `None` if they cannot be read.
@@ -129,9 +127,5 @@ impl Network for KernelNetwork {
 
     fn nic_features(&mut self, name: &str) -> Option<NicFeatures> {
         nic::features(&mut self.0, name).ok().flatten()
-    }
-
-    fn is_in_own_namespace(&mut self, pid: u32) -> bool {
-        process::namespace(pid).is_some_and(|its| Some(its) == process::own_namespace())
     }
 }

@@ -20,13 +20,14 @@ use super::{
     CallPurpose, Caller, Command, ConnectionUser, Flows, LinkState, ProgramRequest, ReplySender,
     Session, refuse,
 };
-use crate::authority::{self, user_name};
+use crate::authority;
 use crate::clock::Now;
 use crate::error::RequestError;
 use crate::flows::network::{Network, Nic};
 use crate::peer::Peer;
 use crate::quotas::{Quota, Quotas};
 use crate::server::Reply;
+use crate::user_names::user_name;
 
 impl<N: Network> Flows<N> {
     /// Handles a request of a program; replies now, or after answers of a driver or the kernel.
@@ -111,12 +112,7 @@ impl<N: Network> Flows<N> {
         if !(caller.lives)() {
             return Err(gone());
         }
-        if !self.network.is_in_own_namespace(caller.pid) {
-            return Err(RequestError::NotPermitted(format!(
-                "process {} is in another network namespace than this daemon",
-                caller.pid
-            )));
-        }
+        process.check_network()?;
         let link = select_link(promises, attach.iface.as_deref())?;
         self.within_limits(peer, connection.number, attach, promises.quotas())?;
         let nic = self.nic(&link)?;

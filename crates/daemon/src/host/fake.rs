@@ -83,6 +83,9 @@ pub(crate) struct FakeProcess {
     pub runs: Option<AppKey>,
 }
 
+/// The number of the machine's network namespace.
+pub(crate) const NETWORK: u64 = 4_026_531_840;
+
 impl FakeMachine {
     /// Starts a process under init.
     pub(crate) fn spawn(&mut self, pid: u32, uid: u32) {
@@ -95,6 +98,7 @@ impl FakeMachine {
             uid,
             dumpable: true,
             name: format!("p{pid}"),
+            in_own_network: true,
         };
         let living = FakeProcess {
             process,
@@ -178,6 +182,16 @@ impl FakeMachine {
 impl Inventory for FakeMachine {
     fn process(&mut self, pid: u32) -> Option<Process> {
         self.processes.get(&pid).map(|l| l.process.clone())
+    }
+
+    fn processes_named(&mut self, command: &str) -> Vec<Process> {
+        let processes = self.processes.values().map(|living| &living.process);
+        let named = processes.filter(|process| process.name == command);
+        named.cloned().collect()
+    }
+
+    fn network_namespace(&mut self) -> Option<u64> {
+        Some(NETWORK)
     }
 
     fn place(&mut self, pid: u32) -> TargetPlace {

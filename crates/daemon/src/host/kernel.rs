@@ -168,7 +168,21 @@ impl Inventory for KernelHost {
             uid: facts.uid,
             dumpable: facts.dumpable,
             name: facts.name,
+            in_own_network: process::namespace(pid)
+                .is_some_and(|its| Some(its) == process::own_namespace()),
         })
+    }
+
+    fn processes_named(&mut self, command: &str) -> Vec<Process> {
+        let processes = process::all().into_iter();
+        let processes = processes.filter_map(|pid| self.process(pid));
+        processes
+            .filter(|process| process.name == command)
+            .collect()
+    }
+
+    fn network_namespace(&mut self) -> Option<u64> {
+        process::own_namespace()
     }
 
     fn place(&mut self, pid: u32) -> TargetPlace {
@@ -345,10 +359,6 @@ impl Enforcer for KernelHost {
             .links
             .retain(|link| interfaces.iter().any(|i| i.name == link.name));
         Ok(self.kernel.apply(&desired)?)
-    }
-
-    fn preview(&mut self, desired: &Desired) -> Vec<String> {
-        self.kernel.preview(desired)
     }
 
     fn act(&mut self, act: &Act) -> Result<(Adoption, Act), RequestError> {

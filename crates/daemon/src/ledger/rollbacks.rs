@@ -241,6 +241,32 @@ impl Rollbacks {
         self.waiting.clear();
     }
 
+    /// Keeps the pending rollbacks of a target that is closed because nobody claims anything of it:
+    /// they restore the target, with the claims that they would have restored. `closed` is the
+    /// target without claims.
+    pub(crate) fn outlive_target(&mut self, id: u32, closed: &Cleared) {
+        for one in &mut self.waiting {
+            let Undo::Claim { id: of, change } = &one.undo else {
+                continue;
+            };
+            if *of != id {
+                continue;
+            }
+            let claim = Claim {
+                by: one.by,
+                order: 0,
+                contract: Contract::default().apply(change).unwrap_or_default(),
+            };
+            let targets = vec![Cleared {
+                claims: vec![claim],
+                ..closed.clone()
+            }];
+            let links = Vec::new();
+            one.undo = Undo::Cleared { targets, links };
+        }
+        self.forget_cleared(|_, claim| claim.contract == Contract::default());
+    }
+
     /// Drops the rollbacks of a closed target.
     pub(crate) fn forget_target(&mut self, id: u32) {
         self.waiting

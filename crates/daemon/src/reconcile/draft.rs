@@ -5,7 +5,7 @@ use netnice_core::admission::TargetId;
 use netnice_core::target::Target;
 
 use crate::host::Act;
-use crate::ledger::rollbacks::Rollbacks;
+use crate::ledger::rollbacks::{Cleared, Rollbacks};
 use crate::ledger::{Body, ClosedTarget, Ledger};
 use crate::state::Books;
 
@@ -32,6 +32,20 @@ impl Draft {
             acts: Vec::new(),
             unrequested: false,
         }
+    }
+
+    /// As [`Draft::close`], for a target without claims: its pending rollbacks restore it.
+    pub(crate) fn close_unclaimed(&mut self, slot: TargetId) -> Option<ClosedTarget> {
+        let held = self.ledger.get(slot)?;
+        let closed = Cleared {
+            target: held.entry.target.clone(),
+            body: held.body.clone(),
+            place: held.place.clone(),
+            claims: Vec::new(),
+            rule: held.rule.clone(),
+        };
+        self.rollbacks.outlive_target(held.id, &closed);
+        self.close(slot)
     }
 
     /// Closes a target: releases what it consists of, and drops its pending rollbacks. `None` if

@@ -120,7 +120,7 @@ impl<H: Host> Reconciler<H> {
                 changed?;
                 let left = draft.ledger.get(slot);
                 if left.is_some_and(|held| held.claims.is_empty()) {
-                    draft.close(slot);
+                    draft.close_unclaimed(slot);
                 }
                 format!("{} {change}", held.entry.target)
             }

@@ -9,7 +9,6 @@ use netnice_core::claims::Claim;
 use netnice_core::contract::IfName;
 use netnice_core::target::Target;
 
-use crate::authority;
 use crate::clock::Now;
 use crate::error::RequestError;
 use crate::host::Host;
@@ -20,6 +19,7 @@ use crate::peer::Peer;
 use crate::policy::rule_title;
 use crate::quotas::Quotas;
 use crate::reconcile::{ChangeDuration, Draft, Reconciler};
+use crate::user_names::user_name;
 
 /// What was withdrawn, for the rollback if there will be one, and for the response.
 #[derive(Default)]
@@ -38,11 +38,7 @@ pub(super) fn clear<H: Host>(
     clear: &Clear,
     now: Now,
 ) -> Result<Done, RequestError> {
-    let duration = ChangeDuration {
-        confirm_ns: clear.confirm_ns,
-        for_ns: clear.for_ns,
-        until: clear.until,
-    };
+    let duration = duration(clear);
     reconciler.check_duration(duration)?;
     duration.within(quotas, peer)?;
     let mut draft = reconciler.draft();
@@ -90,7 +86,7 @@ pub(super) fn clear<H: Host>(
     };
     draft.within(&reconciler.books, quotas, peer)?;
     reconciler.install(draft)?;
-    let who = authority::user_name(peer.uid);
+    let who = user_name(peer.uid);
     for message in &messages {
         let text = format!("{who}: {message}");
         reconciler
@@ -102,6 +98,15 @@ pub(super) fn clear<H: Host>(
         confirm,
         ..Done::default()
     })
+}
+
+/// For how long a clear is to last.
+pub(super) fn duration(clear: &Clear) -> ChangeDuration {
+    ChangeDuration {
+        confirm_ns: clear.confirm_ns,
+        for_ns: clear.for_ns,
+        until: clear.until,
+    }
 }
 
 /// Clears all that the peer may clear; for root also links and draining targets.

@@ -4,7 +4,6 @@
 
 use netnice_api::{Confirm, Done};
 
-use crate::authority;
 use crate::clock::Now;
 use crate::error::RequestError;
 use crate::host::Host;
@@ -12,6 +11,12 @@ use crate::journal::EventKind;
 use crate::ledger::rollbacks::PendingRollback;
 use crate::peer::Peer;
 use crate::reconcile::Reconciler;
+use crate::user_names::user_name;
+
+/// True if a peer may confirm a change: root any, every other user own ones.
+pub(super) fn may_confirm(peer: &Peer, waiting: &PendingRollback) -> bool {
+    peer.uid == 0 || waiting.by.uid == peer.uid
+}
 
 /// Keeps the change with the number in the request. Root may confirm changes of all users.
 ///
@@ -25,17 +30,18 @@ pub(super) fn confirm<H: Host>(
     now: Now,
 ) -> Result<Done, RequestError> {
     let mut draft = reconciler.draft();
-    let may = |waiting: &PendingRollback| peer.uid == 0 || waiting.by.uid == peer.uid;
     let number = confirm.id;
-    draft.rollbacks.confirm(number, may).ok_or_else(|| {
+    let confirmed = draft
+        .rollbacks
+        .confirm(number, |waiting| may_confirm(peer, waiting));
+    confirmed.ok_or_else(|| {
         RequestError::Failed(format!(
-            "no change of yours with number {number} waits to be confirmed; `netnice log` shows \
-             whether it was taken \
-             back"
+            "no change of yours with number {number} waits to be confirmed; `netnice confirm` lists \
+             those that do, and `netnice log` shows what was taken back"
         ))
     })?;
     reconciler.install(draft)?;
-    let who = authority::user_name(peer.uid);
+    let who = user_name(peer.uid);
     let text = format!("{who} confirmed change {number}");
     reconciler
         .journal

@@ -10,7 +10,6 @@ use netnice_core::units::{Nanos, Rate};
 use netnice_kernel::enforce::{ContainerPlacement, TargetClass};
 
 use super::view::View;
-use crate::authority::user_name;
 use crate::clock::Now;
 use crate::error::RequestError;
 use crate::host::Host;
@@ -19,6 +18,7 @@ use crate::page::Page;
 use crate::peer::POLICY;
 use crate::policy::rule_title;
 use crate::reconcile::desired;
+use crate::user_names::user_name;
 
 impl<H: Host> View<'_, H> {
     /// The page of a target. For a process without a target of its own, the page of the target that
@@ -34,17 +34,23 @@ impl<H: Host> View<'_, H> {
         let place = self.machine.place(pid.get());
         if let Some(held) = self.ledger().find(&target).cloned() {
             let mut page = Page::default();
+            let process = self.machine.process(pid.get());
+            if let Some(Err(elsewhere)) = process.map(|process| process.check_network()) {
+                page.row("not held", &elsewhere.to_string());
+            }
             self.explain_into(&held, &mut page, now)?;
             self.overridden_targets(&held, &place, &mut page);
             return Ok(page.into());
         }
         let process = self.machine.process(pid.get());
-        let name = process
-            .ok_or_else(|| {
-                RequestError::Failed(format!("process {pid} does not exist", pid = pid.get()))
-            })?
-            .name;
+        let process = process.ok_or_else(|| {
+            RequestError::Failed(format!("process {pid} does not exist", pid = pid.get()))
+        })?;
+        let name = &process.name;
         let mut page = Page::default();
+        if let Err(elsewhere) = process.check_network() {
+            page.row("not held", &elsewhere.to_string());
+        }
         let Some(holder) = self.ledger().at_place(&place).cloned() else {
             page.row("process", &format!("{target} ({name}) is held by nothing"));
             return Ok(page.into());
@@ -375,6 +381,7 @@ fn not_covered(held: &HeldTarget) -> Vec<&'static str> {
         "MPTCP: connections that the kernel adds to a socket, and those open before, unless a \
          cgroup or unit holds them",
         "packets that a filter of somebody else takes before ours sees them",
+        "what its processes send and receive in another network namespace",
     ];
     if matches!(held.body, Body::App(_)) {
         lines.push(

@@ -16,6 +16,7 @@ use crate::ledger::describe_link;
 use crate::ledger::rollbacks::Undo;
 use crate::peer::Peer;
 use crate::reconcile::{ChangeDuration, Reconciler};
+use crate::user_names::user_name;
 
 /// Carries out a change of a link. In a dry run, only describes what would be done.
 pub(super) fn change_link<H: Host>(
@@ -68,7 +69,7 @@ pub(super) fn change_link<H: Host>(
             .extend(was_broken.map(|why| (name, why)));
         return Err(error);
     }
-    let who = authority::user_name(peer.uid);
+    let who = user_name(peer.uid);
     reconciler.journal.note(now, format!("{who}: {message}"));
     Ok(Done {
         messages: [message].into_iter().chain(duration.remarks()).collect(),

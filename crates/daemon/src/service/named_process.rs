@@ -15,8 +15,8 @@ pub(crate) struct NamedProcess {
 }
 
 /// Looks up the process that a request names. `number` is the pid in the request, if it has one.
-/// Fails if the request has no pidfd or another pid, the process has ended, or the peer may not
-/// limit it.
+/// Fails if the request has no pidfd or another pid, the process has ended or is in another network
+/// namespace, or the peer may not limit it.
 ///
 /// The process is looked up by its pid. The pidfd was alive afterwards, so the pid had not been
 /// reused.
@@ -43,5 +43,6 @@ pub(super) fn named_process(
         return Err(gone());
     }
     authority::may_limit_process(peer, &process)?;
+    process.check_network()?;
     Ok(process)
 }

@@ -22,6 +22,7 @@ use crate::meter::metrics::Tally;
 use crate::peer::Peer;
 use crate::policy::Rules;
 use crate::reconcile::{ChangeDuration, Draft, Reconciler};
+use crate::user_names::user_name;
 
 /// A request with its parsed target, change and duration.
 struct SetRequest<'a> {
@@ -210,7 +211,8 @@ fn find_name<H: Host>(
     let slot = match (held, &process) {
         (None, None) => {
             return Err(RequestError::Failed(format!(
-                "no process runs as {target}; start one with `netnice run --name N CONTRACT CMD`"
+                "no process runs as {target}; start one with `netnice run --name N CONTRACT CMD`{}",
+                same_command(&mut reconciler.host, request.peer, target)
             )));
         }
         (None, Some(_)) if request.change.is_none() => {
@@ -241,6 +243,31 @@ fn find_name<H: Host>(
     Ok((slot, process))
 }
 
+/// A hint for a name that no process runs as: the peer's processes with that command name, which
+/// are limited by pid or executable. Empty if there is none.
+fn same_command(host: &mut impl Inventory, peer: &Peer, target: &Target) -> String {
+    let Target::Name(name) = target else {
+        return String::new();
+    };
+    let named = host.processes_named(name.as_str()).into_iter();
+    let mut limitable = named.filter(|one| authority::may_limit_process(peer, one).is_ok());
+    let Some(first) = limitable.next() else {
+        return String::new();
+    };
+    let more = match limitable.count() {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    let app = match peer.privileged {
+        true => ", or app:PATH with the path of its executable",
+        false => "",
+    };
+    format!(
+        "; {name} runs as pid:{}{more}: limit that{app}",
+        first.root.pid
+    )
+}
+
 /// Installs a request's draft and returns the response.
 fn finish<H: Host>(
     reconciler: &mut Reconciler<H>,
@@ -267,7 +294,7 @@ fn finish<H: Host>(
             return Ok(done);
         }
         draft.acts.clear();
-        let closed = draft.close(slot);
+        let closed = draft.close_unclaimed(slot);
         if let (Some(closed), Some(_)) = (closed, request.peer.user()) {
             draft.ledger.stay_loaded(&closed, request.now.monotonic);
         }
@@ -279,9 +306,8 @@ fn finish<H: Host>(
     let adoption = reconciler.install_if(draft, |host| {
         check_alive(host, process.as_ref(), request.named.as_ref())
     })?;
-    let who = authority::user_name(request.peer.uid);
-    let what = done.effective.as_deref().unwrap_or_default();
-    let text = format!("{who} set {}: {what}", held.entry.target);
+    let who = user_name(request.peer.uid);
+    let text = event_text(&who, &held.entry.target, request, process.as_ref(), &done);
     let user = request.peer.user();
     reconciler
         .journal
@@ -291,6 +317,33 @@ fn finish<H: Host>(
     done.messages.extend(request.duration.remarks());
     done.confirm = number;
     Ok(done)
+}
+
+/// The event of a change in the journal: what the user changed, and the contract in force if other
+/// claims or targets make it another one than the user's own claim.
+fn event_text(
+    who: &str,
+    target: &Target,
+    request: &SetRequest<'_>,
+    process: Option<&Process>,
+    done: &Done,
+) -> String {
+    let mut text = match (&request.change, process) {
+        (None, Some(process)) => format!("{who} let process {} join {target}", process.root.pid),
+        (change, _) => {
+            let change = change.as_ref().map(ToString::to_string).unwrap_or_default();
+            format!("{who} set {target}: {change}")
+        }
+    };
+    if done.effective != done.contract
+        && let Some(effective) = &done.effective
+    {
+        text += &match effective.is_empty() {
+            true => "; nothing is in force".to_owned(),
+            false => format!("; in force: {effective}"),
+        };
+    }
+    text
 }
 
 /// The response to a change of one target.

@@ -2,28 +2,41 @@
 //! [`ShowDoc`]. Fails if a named target is not held, a named process does not exist, or the machine
 //! cannot be read.
 
-use netnice_api::{ContractDoc, CountersDoc, InstalledDoc, LinkDoc, ShowDoc, TargetDoc};
+use netnice_api::{
+    ContractDoc, CountersDoc, InstalledDoc, LinkDoc, ShowDoc, TargetDoc, UnconfirmedDoc,
+};
 use netnice_core::contract::{Contract, Direction};
 use netnice_core::target::Target;
 use netnice_kernel::enforce::{Sample, TargetCounts};
 
+use super::confirm::may_confirm;
 use super::view::View;
 use crate::clock::Now;
 use crate::error::RequestError;
 use crate::host::{Host, Interface};
+use crate::ledger::rollbacks::Undo;
 use crate::ledger::{HeldTarget, Ledger, ManagedLink};
 use crate::meter;
-use crate::peer::POLICY;
+use crate::peer::{POLICY, Peer};
 use crate::reconcile::desired;
 
 impl<H: Host> View<'_, H> {
     /// The state of all links and targets, or of one target if one is named. For a process, that of
     /// the target that contains it.
-    pub(super) fn show(&mut self, target: Option<&str>, now: Now) -> Result<ShowDoc, RequestError> {
+    /// Without a target, also the changes that the peer may confirm.
+    pub(super) fn show(
+        &mut self,
+        peer: &Peer,
+        target: Option<&str>,
+        now: Now,
+    ) -> Result<ShowDoc, RequestError> {
         let Some(text) = target else {
             let all: Vec<HeldTarget> = self.ledger().held().cloned().collect();
             let links: Vec<ManagedLink> = self.ledger().links().cloned().collect();
-            return self.document(&all, &links, now);
+            return Ok(ShowDoc {
+                unconfirmed: self.unconfirmed(peer, now),
+                ..self.document(&all, &links, now)?
+            });
         };
         let target: Target = text.parse()?;
         let held = match target {
@@ -55,8 +68,41 @@ impl<H: Host> View<'_, H> {
             version: ShowDoc::VERSION,
             links,
             targets,
-            direct: Vec::new(),
+            network_namespace: self.machine.network_namespace(),
+            ..ShowDoc::default()
         })
+    }
+
+    /// The changes that wait for a confirmation, as far as the peer may confirm them.
+    fn unconfirmed(&self, peer: &Peer, now: Now) -> Vec<UnconfirmedDoc> {
+        let waiting = self.books.rollbacks.iter();
+        let waiting = waiting.filter(|one| one.confirmable && may_confirm(peer, one));
+        waiting
+            .map(|one| UnconfirmedDoc {
+                number: one.number,
+                uid: one.by.uid,
+                what: self.undone(&one.undo),
+                left_ns: one.at.since(now.monotonic).0,
+            })
+            .collect()
+    }
+
+    /// The targets and links that a rollback changes, as texts.
+    fn undone(&self, undo: &Undo) -> Vec<String> {
+        match undo {
+            Undo::Claim { id, .. } => {
+                let held = self.ledger().by_id(*id);
+                held.map(|held| held.entry.target.to_string())
+                    .into_iter()
+                    .collect()
+            }
+            Undo::Link { name, .. } => vec![format!("link {name}")],
+            Undo::Cleared { targets, links } => {
+                let targets = targets.iter().map(|cleared| cleared.target.to_string());
+                let links = links.iter().map(|it| format!("link {}", it.link.name));
+                targets.chain(links).collect()
+            }
+        }
     }
 
     fn link_doc(

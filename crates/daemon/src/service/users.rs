@@ -11,6 +11,7 @@ use crate::host::Host;
 use crate::peer::Peer;
 use crate::quotas::{Quota, Quotas, Unit};
 use crate::reconcile::UserAmounts;
+use crate::user_names::user_name;
 
 /// The amounts of users, by uid and quota, in the quota's unit.
 pub(crate) type Used = BTreeMap<u32, BTreeMap<Quota, u64>>;
@@ -54,6 +55,7 @@ pub(crate) fn users_doc(
         users: users
             .map(|(uid, used)| UserDoc {
                 uid: *uid,
+                name: user_name(*uid),
                 used: used
                     .iter()
                     .map(|(quota, amount)| (quota.describe().key.to_owned(), *amount))

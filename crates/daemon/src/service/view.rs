@@ -12,6 +12,7 @@ use crate::ledger::{Body, HeldTarget, Ledger, ManagedLink};
 use crate::meter::Measurements;
 use crate::reconcile::{Deviations, Finder, Reconciler, desired};
 use crate::state::Books;
+use crate::user_names::user_name;
 
 /// The state of the daemon for requests that only read.
 pub(super) struct View<'a, H> {
@@ -88,7 +89,7 @@ impl<H: Enforcer> View<'_, H> {
             format!(
                 "what {} asks of {} is set aside, for it contradicts what root or the group \
                  netnice asks",
-                crate::authority::user_name(*uid),
+                user_name(*uid),
                 held.entry.target
             )
         }));

@@ -401,58 +401,6 @@ fn stage_trees<'a>(
     trees
 }
 
-/// Describes a change of the classes in words, a line for each step.
-pub(super) fn describe(from: &Plan, to: &Plan) -> Vec<String> {
-    let mut lines = Vec::new();
-    let mut describe_tree = |stage: &str, major: u16, current: &Tree, desired: &Tree| {
-        let steps = plan::difference(current, desired);
-        for step in steps.before.iter().chain(&steps.after) {
-            let line = match step {
-                Step::Add(n, class) => {
-                    format!("add class {} {}", Handle::new(major, *n), rates(class))
-                }
-                Step::Change(n, class) => {
-                    format!("change class {} {}", Handle::new(major, *n), rates(class))
-                }
-                Step::Requeue(n, _) => {
-                    format!("replace the queue of class {}", Handle::new(major, *n))
-                }
-                Step::Remove(n) => format!("remove class {}", Handle::new(major, *n)),
-            };
-            lines.push(format!("{stage}: {line}"));
-        }
-    };
-    describe_tree("cap stage", CAP_MAJOR, &from.cap, &to.cap);
-    let names: std::collections::BTreeSet<&String> =
-        from.links.keys().chain(to.links.keys()).collect();
-    for name in names {
-        for (dir, word) in ["up", "down"].into_iter().enumerate() {
-            let tree = |of: &Plan| {
-                of.links
-                    .get(name)
-                    .and_then(|l| l.trees[dir].clone())
-                    .unwrap_or_default()
-            };
-            let major = if dir == 0 { LINK_MAJOR } else { DOWN_MAJOR };
-            describe_tree(
-                &format!("link {name} {word}"),
-                major,
-                &tree(from),
-                &tree(to),
-            );
-        }
-    }
-    lines
-}
-
-fn rates(class: &Class) -> String {
-    format!(
-        "(assured {} bit/s, at most {} bit/s)",
-        class.htb.rate * 8,
-        class.htb.ceil * 8
-    )
-}
-
 /// Converts a leaf to its form in the maps.
 pub(super) fn leaf(major: u16, leaf: Option<plan::NodeLeaves>) -> abi::Leaf {
     leaf.map_or_else(abi::Leaf::default, |l| abi::Leaf {

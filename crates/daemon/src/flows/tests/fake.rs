@@ -31,8 +31,6 @@ pub(super) struct FakeNetwork {
     pub moved: BTreeMap<IpAddr, u32>,
     /// True if eth0 is up.
     pub up: bool,
-    /// Processes of other network namespaces.
-    pub elsewhere: BTreeSet<u32>,
     /// Joined multicast groups.
     pub joined: Vec<IpAddr>,
     /// The port chosen last.
@@ -49,7 +47,6 @@ impl Default for FakeNetwork {
             taken: BTreeSet::new(),
             moved: BTreeMap::new(),
             up: true,
-            elsewhere: BTreeSet::new(),
             joined: Vec::new(),
             next_port: 40_000,
         }
@@ -152,10 +149,6 @@ impl Network for FakeNetwork {
             native: Some(true),
             ..NicFeatures::default()
         })
-    }
-
-    fn is_in_own_namespace(&mut self, pid: u32) -> bool {
-        !self.elsewhere.contains(&pid)
     }
 }
 

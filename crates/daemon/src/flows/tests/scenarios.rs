@@ -66,7 +66,7 @@ fn a_request_without_permission_is_refused_with_advice() {
         .request(&client, DirectRequest::Open(raw))
         .expect("an answer");
     assert!(error_text(&raw).contains("for root and the group netnice"));
-    fixture.flows.network.elsewhere.insert(8);
+    fixture.leaves_network(8);
     let other = fixture.client(&ANN, 8);
     assert!(error_text(&fixture.attach(&other, 1)).contains("another network namespace"));
 }

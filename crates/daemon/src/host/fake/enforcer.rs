@@ -103,10 +103,6 @@ impl Enforcer for FakeMachine {
         Ok(())
     }
 
-    fn preview(&mut self, desired: &Desired) -> Vec<String> {
-        vec![format!("{} targets", desired.targets.len())]
-    }
-
     fn act(&mut self, act: &Act) -> Result<(Adoption, Act), RequestError> {
         self.step()?;
         let nothing = Adoption::default();

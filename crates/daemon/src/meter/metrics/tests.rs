@@ -54,6 +54,7 @@ fn example() -> String {
         }],
         users: vec![UserDoc {
             uid: 1000,
+            name: "user ann".into(),
             used: [("targets".to_owned(), 3)].into(),
             waiting: 2,
         }],

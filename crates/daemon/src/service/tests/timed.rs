@@ -77,6 +77,36 @@ fn claims_cleared_for_a_time_are_restored() {
 }
 
 #[test]
+fn a_claim_withdrawn_for_a_time_comes_back() {
+    let timed = |set: &mut Set, seconds: u64| set.for_ns = Some(seconds * 1_000_000_000);
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 0);
+    ok(fixture.set("pid:10", "up 4mbit down 2mbit"));
+    let root = &Peer::ROOT;
+    ok(fixture.set_with(root, "pid:10", "up none", Some(10), |set| timed(set, 20)));
+    ok(fixture.set_with(root, "pid:10", "down none", Some(10), |set| timed(set, 5)));
+    assert!(fixture.show().targets.is_empty());
+    fixture.advance(6);
+    let contract = |fixture: &mut Fixture| fixture.show().targets[0].contract.clone();
+    let one = contract(&mut fixture);
+    assert_eq!((one.up, one.down), (None, Some(2_000_000)));
+    fixture.advance(20);
+    let both = contract(&mut fixture);
+    assert_eq!((both.up, both.down), (Some(4_000_000), Some(2_000_000)));
+    // With a confirmation, the number is valid and the claim stays withdrawn.
+    let confirmed = ok(
+        fixture.set_with(root, "pid:10", "up none down none", Some(10), |set| {
+            set.confirm_ns = Some(5_000_000_000);
+        }),
+    );
+    let id = confirmed.confirm.expect("a number");
+    ok(fixture.ask(root, Request::Confirm(Confirm { id }), None));
+    fixture.advance(30);
+    assert!(fixture.show().targets.is_empty());
+    fixture.check();
+}
+
+#[test]
 fn claims_made_during_a_timed_clear_stay() {
     let mut fixture = Fixture::new();
     for pid in [10, 20, 30] {
