@@ -1,5 +1,6 @@
-//! Answers: which contracts can a host's network be asked for, and do they fit on its links.
-//! May touch: its arguments only. It is `no_std` with `alloc`, and the caller passes the time.
+//! Answers: what does a network contract say, does it fit on the links of a host, which packet of
+//! a link is sent next, and did traffic keep to a contract.
+//! May touch: its arguments only. The crate is `no_std` with `alloc`; the caller passes the time.
 //! Must never: do I/O, read a clock, start a thread, or use unsafe code outside `prefetch`.
 //!
 //! # The path of a request
