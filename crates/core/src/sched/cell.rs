@@ -55,7 +55,7 @@ pub(super) struct CellState {
     bucket_part: u16,
     /// The largest width of the calendar's bucket for a wait, as a binary logarithm.
     max_width: u8,
-    /// Whether the token bucket is spent as a whole.
+    /// Whether the token bucket is that of [`Bucket::Dual`].
     dual: bool,
     /// Whether the token bucket of a dual contract is spent, so that no packet goes before it is
     /// full.

@@ -14,9 +14,9 @@
 
 use crate::units::Nanos;
 
-/// The shortest delay bound that the scheduler may use in place of `bound` while no deadline is
-/// missed. The bound that the scheduler uses lies between the result and `bound`. A bound above 4.8
-/// hours counts as 4.8 hours.
+/// The shortest delay bound that the scheduler may use in place of `bound`, as long as no waiting
+/// packet has missed its deadline. The bound that the scheduler uses lies between the result and
+/// `bound`. A bound above 4.8 hours counts as 4.8 hours.
 ///
 /// The difference contains two roundings: to at most 1/128 less, or 63 ns if that is more, for the
 /// entry of a flow that waits; and to 1/1024 of the bound less, or 512 ns if that is more, when the

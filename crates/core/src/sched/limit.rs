@@ -16,7 +16,8 @@
 //! deadline, the message counts as arrived at that time, so that it does not go before messages
 //! that can be in time.
 //!
-//! Every departure counts against the limit: guaranteed, left-over and early.
+//! Every departure counts against the limit: guaranteed, left-over and early. No function of this
+//! module fails.
 //!
 //! The state of a share contains its limit (`sched::share`). For the other services the limits are
 //! in a separate list, with 24 bytes for each flow number up to the last one that has had a limit.

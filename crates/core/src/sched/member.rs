@@ -166,7 +166,7 @@ impl MemberState {
     }
 }
 
-/// The bucket is spent as a whole.
+/// The bucket is that of [`Bucket::Dual`].
 const DUAL: u16 = 1 << 12;
 
 /// The bucket is spent: no packet goes before it is full.

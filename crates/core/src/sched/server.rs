@@ -65,7 +65,7 @@ pub(super) struct OverbookedServer {
 #[derive(Debug)]
 struct ClassState {
     fair: FairQueue,
-    /// Members that are eligible (entries of `fair` that are not stale).
+    /// Number of ready members. Each has an entry in `fair`.
     ready: u32,
     /// Contracted rates of the members with a packet, bit/s.
     active: u64,
@@ -168,8 +168,8 @@ impl OverbookedServer {
         if class.ready == 0
             && let Some(pace) = class.min
         {
-            // Two packets of credit, so that shaping inside the class costs it no part of its
-            // minimum.
+            // Two packets of credit, so that the class gets all of its minimum although its members
+            // are shaped.
             let credit = pace.span(longest).ceil().saturating_mul(2);
             let least = Moment::at(now.saturating_sub(credit));
             class.owed_at = class.owed_at.max(least);
@@ -272,8 +272,9 @@ impl OverbookedServer {
     }
 }
 
-/// A class that gets no rate is shaped as if it had this part of the server. So its members wait
-/// for a packet and not for hours, and they can send when the overload ends.
+/// The rate available to a class counts as at least the server's rate divided by this number. So
+/// the members of a class that gets no rate wait for a bounded time, and can send soon after the
+/// overload ends.
 const STARVED_PART: u64 = 64;
 
 /// The factor without overload.
