@@ -276,8 +276,8 @@ fn slice_alternative(slice: &Slice, fits: impl Fn(Slice) -> bool) -> Option<Alte
     time.map(|time| Alternative::Slice(Nanos(time)))
 }
 
-/// The number of evaluations of a single demand bound before a set counts as undecided. It takes
-/// some tenths of a second of one core. For 65,536 channels it is 256 evaluations of all of them.
+/// The number of evaluations of a single demand bound before a set counts as undecided. They take
+/// some tenths of a second of one core. For 65,536 channels they are 256 evaluations of each one.
 const BUDGET: u64 = 1 << 24;
 
 /// The same for each set that is tried in the search for an alternative. The search over one value

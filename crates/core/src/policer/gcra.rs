@@ -39,7 +39,7 @@ impl Tolerance {
 pub struct VirtualScheduling {
     /// Units per second.
     rate: NonZeroU64,
-    /// TAT in ns, times `rate`. It is zero before the first arrival, which is thus always on time.
+    /// TAT in ns, times `rate`. Zero before the first arrival, which thus conforms unless τ < 0.
     tat: i128,
 }
 

@@ -102,8 +102,8 @@ impl ChannelState {
         self.continue_or_begin(begins.or(over.then_some(now)), length);
     }
 
-    /// A packet that begins or continues a message arrives at `at`, when a limit lets it go, and
-    /// not before.
+    /// A packet that begins or continues a message becomes the head, and a limit permits it only
+    /// from `at` on. If `at` is after the message's deadline, the message counts as arrived then.
     pub(super) fn arrive_at(&mut self, begins: Option<u64>, length: u64, at: u64) {
         self.continue_or_begin(begins.or((!self.begun).then_some(at)), length);
         if at > self.plan().1 {

@@ -305,7 +305,7 @@ impl Scheduler {
         None
     }
 
-    /// Departure of a due cell's head. It is a shorter path for the most frequent case.
+    /// Departure of a due cell's head, as `depart` on a shorter path for the most frequent case.
     #[inline(always)]
     fn depart_cell(
         &mut self,

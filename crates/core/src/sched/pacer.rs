@@ -5,8 +5,8 @@
 //! stack, a media server). The program reports each packet that arrives at an empty queue. The
 //! pacer returns a flow whose head (the first packet of its queue) may leave now, and the time of
 //! the next call. A pacer has no link, so it defines no order between flows that may send at the
-//! same moment; [`super::Scheduler`] does. It has at most 2^20 flows. A call that contradicts the
-//! earlier ones, or exceeds a limit, fails with [`SchedulerError`].
+//! same moment; [`super::Scheduler`] does. A pacer has at most 2^20 flows. A call that contradicts
+//! the earlier ones, or exceeds a limit, fails with [`SchedulerError`].
 //!
 //! A flow that may send already is not delayed. A wait is rounded up to whole microseconds, and a
 //! wait above a millisecond by at most 1/1024 of itself. This second rounding is also at most half

@@ -21,10 +21,11 @@
 //! effect for each member when the member is shaped next.
 //!
 //! # The minimum of a class
-//! Each class with a minimum has a clock: the time from which the minimum requires a packet. While
-//! that time has passed, the class goes before all classes whose time has not. A packet that the
-//! class sends meanwhile advances the clock by length / minimum; its other packets do not. So the
-//! class gets its minimum, and in addition what its priority gives.
+//! Each class with a minimum has a clock: the time from which the minimum requires a packet. Once
+//! that time has passed, the class is served before all classes that have no minimum or whose time
+//! has not passed. A packet that the class sends meanwhile advances the clock by length / minimum;
+//! its other packets do not. So the class gets its minimum, and in addition what its priority
+//! gives. No function of this module fails.
 //!
 //! # Use
 //! Library users, `netnice-sim` (scenarios with a `[server]`) and the cell experiments of
@@ -152,7 +153,8 @@ impl OverbookedServer {
             .map_or(tag, |class| class.fair.start(tag))
     }
 
-    /// A member becomes eligible. It has an entry already, or gets `entry` with its start tag.
+    /// A member becomes eligible. `entry` is its flow number and start tag; `None` if the member
+    /// has an entry in its class already.
     #[inline(always)]
     pub(super) fn join(
         &mut self,
