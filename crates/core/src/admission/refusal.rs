@@ -129,7 +129,7 @@ pub enum Reason {
 pub enum Bound {
     /// The rate that the link can promise.
     Link,
-    /// The minimum of a target, for the targets inside it.
+    /// The minimum of a target, or its slice as a rate, for the targets inside it.
     Min(Target),
     /// A limit of a target. Holds the target and the clause: `up`, `down` or `both`.
     Limit(Target, &'static str),
@@ -165,8 +165,8 @@ pub struct CapacityShortfall {
     /// True if the capacity is too large: the guarantees contain slices, which grow with it, and
     /// the bound does not. False if it is too small.
     pub too_large: bool,
-    /// The capacity nearest to the new one with which all guarantees would fit: the largest if the
-    /// new one is too large, else the smallest. `None` if they fit with no such capacity.
+    /// The capacity nearest to the new one with which all guarantees in this direction would fit:
+    /// the largest if the new one is too large, else the smallest. `None` if there is none.
     pub nearest: Option<Rate>,
 }
 

@@ -146,8 +146,8 @@ pub enum Bucket {
     /// Packets leave at the peak rate while tokens last, and then at the sustained rate.
     #[default]
     Single,
-    /// Packets leave at the peak rate until the bucket is empty. Then no packet leaves until the
-    /// bucket is full again.
+    /// Packets leave at the peak rate until the bucket has too few tokens for the next packet. Then
+    /// no packet leaves until the bucket is full again.
     Dual,
 }
 

@@ -43,8 +43,8 @@ use crate::units::Rate;
 /// A class of a server. The first class has the highest priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Class {
-    /// The rate that the class gets at least while it has packets, so that it never starves; `None`
-    /// for no minimum.
+    /// The smallest rate that the class gets while its members have packets and their contracts
+    /// allow that rate; `None` for no minimum.
     pub min: Option<Rate>,
 }
 

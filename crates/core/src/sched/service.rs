@@ -224,9 +224,9 @@ pub struct Departure {
     pub flow: FlowId,
     /// Length of the packet as the owner gave it, at most [`super::Scheduler::longest`].
     pub length: Bytes,
-    /// Start of transmission: the time of its first bit on the wire.
+    /// Planned start of transmission: the time of its first bit on the wire.
     pub start: Instant,
-    /// End of transmission: the time of its last bit on the wire.
+    /// Planned end of transmission: the time of its last bit on the wire, overhead included.
     pub end: Instant,
     /// The eligible time: the contract permits the packet to leave from this time on. It can be
     /// earlier than the packet's arrival. It is 0 if the contract sets no such time: for best
