@@ -18,8 +18,9 @@
 //! - [`sched`] is the packet scheduler of one link, for flows with different kinds of contracts.
 //! - [`Escaped`] prints foreign text in messages. [`prefetch`] gives hints to the processor.
 //!
-//! Each step takes the result of the step before it. The clauses of a [`contract::Contract`] never
-//! contradict each other, and only [`admission`] makes an [`admission::Grant`].
+//! Each step takes the result of the step before it, and fails with an error type of its module.
+//! The clauses of a [`contract::Contract`] never contradict each other, and only [`admission`]
+//! makes an [`admission::Grant`].
 //!
 //! # For programs outside netnice
 //! Three parts work without the rest of netnice. Each is a state machine: the caller passes the
