@@ -10,7 +10,7 @@
 //! Admission subtracts both by `Resolution::SCHEDULER` of `admission::timing::link`; its 1/113 and
 //! 576 ns must change with `DIGITS` and `UNIT`. Bursts of limits and the CDVT of members of an
 //! overbooked server are stored in this code too. A cell contract outside servers keeps its CDVT to
-//! the nanosecond; only the deadline in an entry of its flow is rounded.
+//! the nanosecond, at most 4.3 s; only the deadline in an entry of its flow is rounded.
 
 use crate::units::Nanos;
 
