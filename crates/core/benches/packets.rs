@@ -1,5 +1,5 @@
-//! Measures the work of the benchmark `scheduler` with criterion: the time per packet, with its
-//! confidence interval and the change since the last run.
+//! Measures two tables of the benchmark `scheduler`, shaping alone and everything, with criterion:
+//! the time per packet, with its confidence interval and the change since the last run.
 //!
 //! `cargo bench -p netnice-core --bench packets`
 

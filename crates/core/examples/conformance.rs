@@ -1,11 +1,13 @@
-//! Checks whether traffic conforms to a contract. It reads one packet per line, `SECONDS BYTES`, as
-//! `tshark -T fields -e frame.time_relative -e frame.len` prints them.
+//! Checks whether traffic conforms to a contract. The program reads one packet per line from its
+//! standard input, `SECONDS BYTES`, as `tshark -T fields -e frame.time_relative -e frame.len`
+//! prints them.
 //!
 //! `cargo run -p netnice-core --example conformance -- 'cell pcr=1mbit,cdvt=1ms' < packets.txt`
 //!
-//! It prints each packet that does not conform, and the sums. Without a contract it checks a few
-//! packets of its own. The exit status is 0 if every packet conforms. It is 1 if one does not, or
-//! if the contract or a line is invalid.
+//! The program prints each packet that does not conform, and the number of packets. Without a
+//! contract it checks five packets of its own. The exit status is 0 if every packet conforms. The
+//! exit status is 1 if a packet does not conform, if the contract or a line is invalid, or if times
+//! and lengths cannot check the contract.
 
 use std::error::Error;
 use std::io::BufRead;
@@ -38,7 +40,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::from(u8::from(bad > 0)))
 }
 
-/// Parses `SECONDS BYTES`, exact to the nanosecond.
+/// Parses `SECONDS BYTES`. Digits below a nanosecond are dropped.
 fn packet(line: &str) -> Result<Observation, Box<dyn Error>> {
     let wrong = || format!("'{line}' is not SECONDS BYTES");
     let (seconds, bytes) = line.split_once(char::is_whitespace).ok_or_else(wrong)?;
@@ -54,7 +56,8 @@ fn packet(line: &str) -> Result<Observation, Box<dyn Error>> {
     })
 }
 
-/// 1,250 bytes are 10 ms of 1 Mbit/s; the fourth packet is 4 ms too early.
+/// A contract, and packets to check. 1,250 bytes are 10 ms of 1 Mbit/s, so the fourth packet is 4
+/// ms too early.
 const OWN: (&str, &str) = (
     "cell pcr=1mbit,cdvt=1ms",
     "0.000 1250\n0.010 1250\n0.019 1250\n0.025 1250\n0.030 1250\n",

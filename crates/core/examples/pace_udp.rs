@@ -5,8 +5,8 @@
 //! Every flow sends packets of 100 bytes at 8 kbit/s, which is ten packets per second. All go from
 //! one socket of this process to another. FLOWS is 10,000 and SECONDS is 3 if not named. A policer
 //! for each flow, which shares no code with the pacer, checks every packet at the time that the
-//! pacer got. The program prints how late the timer was and how much memory a flow takes, and fails
-//! if a packet does not conform.
+//! pacer got. The program prints how late the timer was and how much memory a flow takes. It fails
+//! if a packet does not conform, if an argument is no number, or with more than 2^20 flows.
 
 use std::error::Error;
 use std::net::UdpSocket;

@@ -140,8 +140,10 @@ impl LinkGrant {
 /// ([`Contract::without_guarantees`]). The request replaces an entry of the same id in `held`.
 ///
 /// # Errors
-/// [`Refusal`] if the link is not known or not unique, if the entry has no valid position in the
-/// forest, or if the request breaks one of the module's conditions.
+/// [`Refusal`] if the link of the guarantees is not managed or not unique, if it can promise
+/// nothing in a direction with a guarantee, if a slice's share of it is below [`Rate::MIN`], if the
+/// entry has no valid position in the forest, or if the request breaks one of the module's
+/// conditions.
 pub fn admit(links: &[Link], held: &[TargetEntry], request: TargetEntry) -> Result<Grant, Refusal> {
     let refuse = |reason| Refusal::of_target(&request.target, reason);
     let link = forest::resolve(links, &request.contract).map_err(refuse)?;
@@ -166,8 +168,9 @@ pub fn admit(links: &[Link], held: &[TargetEntry], request: TargetEntry) -> Resu
 /// of the same name in `links` is replaced.
 ///
 /// # Errors
-/// [`Refusal`] if a direction that `new` does not manage has guarantees, if the guarantees exceed
-/// the new capacity, or if a slice's share of it is below [`Rate::MIN`].
+/// [`Refusal`] if a direction in which `new` can promise nothing has guarantees, if the guarantees
+/// exceed the new capacity, if a slice, which grows with the capacity, exceeds a limit or a minimum
+/// around it, or if a slice's share of the capacity is below [`Rate::MIN`].
 pub fn admit_link(links: &[Link], held: &[TargetEntry], new: Link) -> Result<LinkGrant, Refusal> {
     let others = || links.iter().filter(|link| link.name != new.name).cloned();
     let with = |link: Link| -> Vec<Link> { others().chain([link]).collect() };

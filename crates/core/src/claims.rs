@@ -10,9 +10,9 @@
 //!   two of them name the same clause, the claim that was changed latest decides.
 //! - **privileged before unprivileged**: an unprivileged claim that contradicts the privileged
 //!   claims, or an older unprivileged claim that counts, is *set aside*: it stays stored and does
-//!   not count. It counts again when no claim that counts contradicts it. If a request would set
-//!   aside the claim of the user who makes it, the request is refused. So an unprivileged claim
-//!   never causes the refusal of a privileged request.
+//!   not count. It counts again when no claim that counts contradicts it. So an unprivileged claim
+//!   never causes the refusal of a privileged request. A request is refused if it would set aside
+//!   the claim of the user who makes it.
 //!
 //! Users can change their own claims as far as these rules permit, and clear them at any time. If
 //! the privileged claims contradict each other after a clear, because an older value of a clause
@@ -47,8 +47,8 @@ impl Claimant {
 /// The requests of one user for one target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The user, with the privilege at the time of the claim. A user who has left the group since
-    /// keeps the granted clauses and cannot ask for more.
+    /// The user. The claim is privileged if the user was privileged at one of its changes. A user
+    /// who has left the group since keeps the granted clauses and can change only limits.
     pub by: Claimant,
     /// Number of the claim's latest change. Among the claims of one target, a higher number is a
     /// later change.
@@ -139,9 +139,10 @@ impl Claims {
     /// cleared in the claims of all users.
     ///
     /// # Errors
-    /// [`ClaimError`] if the change names no clause, if it needs a privilege that `by` lacks, if it
-    /// clears a clause that only other users have named, or if it contradicts the user's own claim
-    /// or the other claims that count.
+    /// [`ClaimError`] if the change names no clause, if it needs a privilege that `by` lacks, if
+    /// `by` is not root and clears a clause that only other users have named, if the user's own
+    /// claim would contradict itself, or if the change would set aside this claim or a privileged
+    /// claim that counts now.
     pub fn apply(&self, by: Claimant, change: &Change) -> Result<Claims, ClaimError> {
         if !by.privileged
             && let Some(clause) = change.needs_privilege()
@@ -174,7 +175,7 @@ impl Claims {
     /// claims contradict each other then, the later ones are set aside.
     ///
     /// # Errors
-    /// [`ClaimError::NothingYours`] if `by` has no claim.
+    /// [`ClaimError::NothingYours`] if `by` is not root and has no claim.
     pub fn clear(&self, by: Claimant) -> Result<Claims, ClaimError> {
         if by.uid == 0 {
             return Ok(Claims::default());
@@ -380,8 +381,8 @@ fn sorted(mut claims: Vec<Claim>) -> Result<Vec<Claim>, ClaimError> {
 
 /// Computes which of the claims count, and their effective contract. If they contradict each other,
 /// unprivileged claims are set aside; if the privileged claims contradict each other, some of these
-/// too. In both cases the older of two claims counts. The second result has the users whose claims
-/// are set aside, and what their claims contradict.
+/// too. Of two contradicting claims of one kind the older counts. The second result has each user
+/// whose claim is set aside, with the contradiction.
 fn resolve(claims: Vec<Claim>) -> (Claims, Vec<(Claimant, ContractError)>) {
     let mut all = Claims {
         claims,

@@ -16,8 +16,8 @@
 //! ```
 //!
 //! The burst is what may pass at once after a silence, as time at the limit's rate. KIND is
-//! `single` or `dual` ([`Bucket`]). In parentheses is what holds if the clause is not named. A
-//! whole contract cannot have a clause with the value `none`; `none` alone is the empty contract.
+//! `single` or `dual` ([`Bucket`]). In parentheses is what holds if the clause is not named. The
+//! text of a whole contract cannot clear a clause; `none` alone is the empty contract.
 //!
 //! Clauses come in any order, each at most once. `Display` writes them in the order of [`Clause`].
 //! For a contract or a change that was parsed, its text parses back to the same value.
@@ -533,7 +533,7 @@ pub enum ContractError {
         /// The fault in the quantity.
         error: UnitError,
     },
-    /// The text is not a whole number in the allowed range.
+    /// The text is not a whole number in the allowed range (for `rmax`: such a number and `/s`).
     #[error("{clause}: {} is not allowed: write {range}", Escaped(.input))]
     Number {
         /// The clause of the number.
@@ -552,7 +552,8 @@ pub enum ContractError {
         /// The text in place of the slice.
         input: String,
     },
-    /// A part of `cell` or `channel` is unknown, missing, named twice or without a value.
+    /// A part of `cell` or `channel` is unknown, missing, named twice or without a value, or its
+    /// value is not one of the allowed words.
     #[error("{clause}: {fault} {}: write {form}", Escaped(.part))]
     Part {
         /// `cell` or `channel`.
@@ -579,7 +580,7 @@ pub enum ContractError {
     /// The text of a whole contract clears a clause.
     #[error("{0} none: a whole contract cannot clear a clause")]
     ClearInContract(Clause),
-    /// A guarantee is above a limit.
+    /// A guarantee, or the long-term rate of a cell contract or a channel, is above a limit.
     #[error("{clause} {min} is above {limit} {max}: a guarantee cannot exceed its limit")]
     MinAboveMax {
         /// The clause of the guarantee.

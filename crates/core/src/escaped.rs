@@ -1,14 +1,15 @@
-//! Prints foreign text inside a message: [`Escaped`] puts it in back-quotes, escapes backslashes
-//! and all characters that are not printable, and cuts it after [`LONGEST`] characters.
+//! Prints foreign text inside a message: [`Escaped`] puts the text in back-quotes, escapes
+//! backslashes, combining marks and all characters that are not printable, and cuts the text after
+//! [`LONGEST`] characters.
 //!
 //! Text from a socket or a command line may be long, and its control characters could move the
 //! cursor of the terminal that shows the message.
 
 use core::fmt;
 
-/// Foreign text for messages. `Display` prints it in back-quotes, and escapes backslashes and
-/// characters that are not printable. Of a text of more than 48 characters it prints the first 48
-/// and `…`.
+/// Foreign text for messages. `Display` prints it in back-quotes, and escapes backslashes,
+/// combining marks and characters that are not printable. Of a text of more than 48 characters it
+/// prints the first 48 and `…`.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a>(pub &'a str);
 

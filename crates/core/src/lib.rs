@@ -1,5 +1,6 @@
-//! Answers: which contracts can a host's network be asked for, and do they fit on its links.
-//! May touch: its arguments only. It is `no_std` with `alloc`, and the caller passes the time.
+//! Answers: what does a network contract say, does it fit on the links of a host, which packet of
+//! a link is sent next, and did traffic keep to a contract.
+//! May touch: its arguments only. The crate is `no_std` with `alloc`; the caller passes the time.
 //! Must never: do I/O, read a clock, start a thread, or use unsafe code outside `prefetch`.
 //!
 //! # The path of a request
@@ -17,8 +18,9 @@
 //! - [`sched`] is the packet scheduler of one link, for flows with different kinds of contracts.
 //! - [`Escaped`] prints foreign text in messages. [`prefetch`] gives hints to the processor.
 //!
-//! Each step takes the result of the step before it. The clauses of a [`contract::Contract`] never
-//! contradict each other, and only [`admission`] makes an [`admission::Grant`].
+//! Each step takes the result of the step before it, and fails with an error type of its module.
+//! The clauses of a [`contract::Contract`] never contradict each other, and only [`admission`]
+//! makes an [`admission::Grant`].
 //!
 //! # For programs outside netnice
 //! Three parts work without the rest of netnice. Each is a state machine: the caller passes the

@@ -5,7 +5,7 @@
 //! whole sending rate. It cannot promise the whole receiving rate: the queue that determines the
 //! delay is at the other end of the wire, and that queue stays empty only while less arrives than
 //! the wire carries. So receive guarantees, and the stage that enforces them, use
-//! [`RECEIVE_PERCENT`] of the receiving rate.
+//! [`RECEIVE_PERCENT`] of the receiving rate. Nothing in this module fails.
 
 use core::fmt;
 

@@ -11,7 +11,7 @@
 //! offered = sent + dropped + queued
 //! ```
 //!
-//! [`DirectionCounters::balanced`] checks it.
+//! [`DirectionCounters::balanced`] checks it. Nothing in this module fails.
 
 use crate::contract::Direction;
 
@@ -37,7 +37,7 @@ pub struct DirectionCounters {
     /// Expected waiting time of a packet that arrives now, in nanoseconds: the queued bytes at the
     /// limit's rate. 0 without a limit.
     pub queue_delay_ns: u64,
-    /// Number of times that a packet waited because the limit was reached.
+    /// Number of times that the limit was reached, so that the next packet had to wait.
     pub held_back: u64,
 }
 

@@ -1,8 +1,9 @@
 //! Conformance of traffic to a contract, decided from the times and lengths of its packets.
 //!
 //! A [`Policer`] gets the time and the length of each packet ([`Observation`]) and returns a
-//! [`Violation`] if the packet does not conform. It shares no code with the schedulers, so it can
-//! check their output, and that of other senders: `netnice check` applies it to packet captures.
+//! [`Violation`] if the packet does not conform. [`Policer::contract`] fails for a contract that
+//! times and lengths cannot check. The policer shares no code with the schedulers, so it can check
+//! their output, and that of other senders: `netnice check` applies it to packet captures.
 //!
 //! # Rules
 //! - `cell pcr cdvt`: a packet conforms if GCRA(length / PCR, CDVT) accepts it.
@@ -97,8 +98,8 @@ impl Policer {
         Policer::of(Rule::Channel { channel, arrivals })
     }
 
-    /// A check of packets against a limit. After a silence the limit allows the bytes that `rate`
-    /// carries in `burst`, at once.
+    /// A check of packets against a limit. After a silence the limit allows at once the bytes that
+    /// `rate` carries in `burst`, and one packet more.
     pub fn limit(rate: Rate, burst: Nanos) -> Policer {
         let bucket = VirtualScheduling::new(bits(rate));
         Policer::of(Rule::Limit {

@@ -1,9 +1,9 @@
 //! Prefetch hints to the processor. This module contains the only `unsafe` code of this crate.
 //!
-//! With many flows a scheduler spends most of its time waiting for memory. It can compute early
-//! which flows come next, so an early hint removes one wait per packet. A hint changes no value,
-//! only the processor's caches. On processors other than x86-64, and under Miri, these functions do
-//! nothing.
+//! With many flows a scheduler spends most of its time waiting for memory. The scheduler can
+//! compute early which flows come next, so an early hint removes one wait per packet. A hint
+//! changes no value, only the processor's caches, and cannot fail. On processors other than x86-64,
+//! and under Miri, these functions do nothing.
 
 /// Prefetches the cache line (64 bytes) that contains the first byte of `value`.
 #[inline(always)]

@@ -131,7 +131,7 @@ pub struct Scheduler {
     /// The first vacant index of `flows`, or its length if there is none.
     vacant: u32,
     pool: Pool,
-    /// Flows that are not eligible, by the time at which they are.
+    /// Flows that must wait, by the time until which they wait.
     sleepers: Calendar<TIME_QUANTUM>,
     /// Eligible guaranteed flows, by deadline.
     due: Calendar<TIME_QUANTUM>,
@@ -202,7 +202,7 @@ impl Scheduler {
     /// Changes the rate, the overhead and the other parameters of the link, from the next packet
     /// on. Flows, their heads and their state stay. The minimums of the classes of servers are not
     /// checked again. A head that is longer than the new [`Wire::longest`] is sent as a packet of
-    /// that length. A call that shortens it takes time linear in the number of flows.
+    /// that length. A call that reduces this length takes time linear in the number of flows.
     ///
     /// # Errors
     /// As [`Scheduler::new`].
@@ -493,7 +493,7 @@ impl Scheduler {
         }
     }
 
-    /// Removes a flow's entry from the sleepers. In another calendar it marks the entry as stale.
+    /// Removes a flow's entry from the sleepers. An entry in the due or the early becomes stale.
     fn cancel(&mut self, id: u32) {
         if !self.flows[id as usize].is(Flag::Timed) {
             return;

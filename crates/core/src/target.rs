@@ -17,9 +17,9 @@
 //! typed, so it must be in normal form.
 //!
 //! # Precedence
-//! A packet can belong to two targets. If one of them contains the other (a unit contains a
-//! process), both contracts hold for the packet. The targets *cross* if neither contains the other
-//! (a user and a unit). Then only the contract of the more specific target holds
+//! A packet can belong to several targets. If one of two targets contains the other (a unit
+//! contains a process), both contracts hold for the packet. The two targets *cross* if neither
+//! contains the other (a user and a unit). Then only the contract of the more specific target holds
 //! ([`Target::specificity`]).
 
 use alloc::string::{String, ToString};
@@ -61,16 +61,16 @@ impl Target {
     /// The target of the programs that `netnice run --name` started under `name`.
     ///
     /// # Errors
-    /// [`TargetError::BadName`] if `name` is empty, has more than 64 bytes, or has a forbidden
-    /// character ([`Name`]).
+    /// [`TargetError::BadName`] if `name` is empty, has more than 64 bytes, has a forbidden
+    /// character, or begins with a sign other than `_` ([`Name`]).
     pub fn name(name: &str) -> Result<Target, TargetError> {
         Name::checked(Scheme::Name, name).map(Target::Name)
     }
 
     /// Order among targets that cross: the contract of the target with the smaller number holds.
-    /// The order is pid, name and app, then cgroup, unit and container alike (they are all control
-    /// groups, which nest), then user. Flows come last, and cross no target: a packet of the direct
-    /// path belongs to `flow:` and `direct:` targets only.
+    /// The numbers are 0 for pid, 1 for name, 2 for app, 3 for cgroup, unit and container (all of
+    /// these are control groups, which nest), 4 for user, and 5 for flow and direct. The last two
+    /// cross no target: a packet of the direct path belongs to `flow:` and `direct:` targets only.
     pub fn specificity(&self) -> u8 {
         match self {
             Target::Pid(_) => 0,
@@ -219,8 +219,9 @@ impl fmt::Display for Name {
     }
 }
 
-/// An absolute path in normal form: no `.`, `..`, `//`, trailing `/` or control characters, at most
-/// 1024 bytes. `/` alone is allowed for a control group: the root of the tree.
+/// An absolute path in normal form: no component `.` or `..`, no `//`, no trailing `/` and no
+/// control character, at most 1024 bytes. `/` alone is allowed for a control group: the root of the
+/// tree.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AbsPath(String);
 
@@ -311,7 +312,8 @@ pub enum TargetError {
     /// The text is not a process id.
     #[error("{} is not a process id: write a number from 1 to {MAX_PID}", Escaped(.0))]
     BadPid(String),
-    /// The name has a forbidden character, is too long, or is empty.
+    /// The name is empty, too long, has a forbidden character, begins with a sign other than `_`,
+    /// or is only the suffix of a unit.
     #[error(
         "{} is not a name for {scheme}: write 1 to {most} letters, digits or {signs}, \
          beginning with a letter, a digit or _",

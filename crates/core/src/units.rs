@@ -1,8 +1,8 @@
 //! Quantities: rates, numbers of bytes, lengths of time and points in time.
 //!
-//! All of them are integers in one base unit: [`Rate`] in bit/s, [`Bytes`] in bytes, [`Nanos`] and
-//! [`Instant`] in nanoseconds. A `Rate` counts the layer 2 bytes of packets, without preamble,
-//! checksum and inter-frame gap.
+//! All of them are integers in one base unit: [`Rate`] and [`Amount`] in bit/s, [`Bytes`] in bytes,
+//! [`Nanos`] and [`Instant`] in nanoseconds. The rates of a contract count the layer 2 bytes of
+//! packets, without preamble, checksum and inter-frame gap.
 //!
 //! # The one rounding rule
 //! **Amounts are rounded down, and waiting times are rounded up.** A rate from text (`1.3MiB/s` is
@@ -28,12 +28,12 @@ use core::num::NonZeroU64;
 
 pub use text::{QuantityKind, UnitError, UnitFault};
 
-/// Bits per second on the wire, from [`Rate::MIN`] to [`Rate::MAX`].
+/// A rate in bits per second, from [`Rate::MIN`] to [`Rate::MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rate(NonZeroU64);
 
 impl Rate {
-    /// 1 kbit/s. A full packet of 1,514 bytes takes 12 s at this rate. At a lower rate traffic
+    /// 1 kbit/s. A full packet of 1,514 bytes takes 12.1 s at this rate. At a lower rate traffic
     /// practically stops, and the kernel's token buckets would overflow in their computations of
     /// bursts and queues.
     pub const MIN: Rate = Rate(NonZeroU64::new(1_000).unwrap());
@@ -243,8 +243,8 @@ impl Instant {
     }
 }
 
-/// `value / parts` of a unit, rounded down to at most three decimals. It uses the largest SI prefix
-/// that leaves a nonzero digit before the point.
+/// `value / parts` of a unit, rounded down to at most three decimals, with the largest SI prefix
+/// that leaves a nonzero digit before the point. Below 1000 units there is no prefix.
 fn scaled(value: u64, parts: u64, unit: &str) -> String {
     let (size, prefix) = prefix(value / parts);
     let thousandths = u128::from(value) * 1000 / u128::from(parts) / u128::from(size);

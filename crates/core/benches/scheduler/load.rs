@@ -32,7 +32,8 @@ impl Random {
     }
 }
 
-/// A dual bucket with a sustained rate of `bits` per second.
+/// A dual bucket with a sustained rate of `bits` per second. With `random` the rate is 25 to 174 %
+/// of that, and the peak rate and MBS are random too.
 pub fn dual(bits: u64, random: Option<&mut Random>) -> contract::Cell {
     let (share, times, packets) = match random {
         None => (100, 4, 10),
@@ -55,8 +56,8 @@ pub fn dual(bits: u64, random: Option<&mut Random>) -> contract::Cell {
 /// The sum of the rates of the flows of one link, in bit/s.
 pub const TOTAL: u64 = 10_000_000_000;
 
-/// Prepares a [`Pacer`] with `flows` backlogged flows of [`TOTAL`] bit/s together, with identical
-/// contracts if `same`. The closure takes the number of packets to shape.
+/// Prepares a [`Pacer`] with `flows` backlogged flows of about [`TOTAL`] bit/s together, with
+/// identical contracts if `same`. The closure takes the number of packets to shape.
 pub fn pacer(flows: usize, same: bool) -> impl FnMut(u32) {
     let mut random = Random(7);
     let mut pacer = Pacer::new();
@@ -162,8 +163,8 @@ pub fn wire() -> Wire {
     }
 }
 
-/// A link with `flows` flows, each with one packet. Their rates add up to `percent` of the link's
-/// rate. The cell contracts are identical if `same`.
+/// A link with `flows` flows, each with one packet. Their rates add up to about `percent` of the
+/// link's rate. The cell contracts are identical if `same`.
 pub fn filled(flows: usize, same: bool, mix: Mix, percent: u64) -> Scheduler {
     let mut random = Random(11);
     let mut link = Scheduler::new(wire()).unwrap();

@@ -1,5 +1,5 @@
 //! Measures the cost of single calls that change a running link: inserting, changing and replacing
-//! flows, and a new rate of the link.
+//! flows, and setting the parameters of the link.
 //!
 //! The driver makes these calls between two packets. Without reserved memory, inserting a flow may
 //! move all others in memory. With reserved memory, the system may have to map a page at its first
@@ -54,12 +54,13 @@ enum Upkeep {
     Change,
     /// Removes a waiting flow and inserts another one.
     Replace,
-    /// Changes the rate of a link that also has eight servers.
+    /// Sets the parameters of the link, here to the same values, with eight servers to update.
     SetWire,
 }
 
-/// Changes a link of 65,536 backlogged flows the given number of times. `Insert` begins with a link
-/// without flows.
+/// Changes a link the given number of times. The link has eight servers, and 65,536 backlogged
+/// flows unless `what` is `Insert`. For `Change` and `Replace` it has 65,536 cells more, and the
+/// calls change these.
 fn work(what: Upkeep) -> impl FnMut(u32) {
     let mut now = Instant(0);
     let mut link = match what {

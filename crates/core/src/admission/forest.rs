@@ -1,12 +1,12 @@
 //! Checks the four conditions of admissibility, which [`super`] lists.
 //!
 //! A [`Forest`] arranges entries of targets by their parents. It is made from the managed links and
-//! a set of entries, with the request in it. A check whose conditions do not all hold fails with
-//! the [`Reason`] for a refusal. For a sum that is too large, the reason has the sum and the
-//! targets whose guarantees are in it.
+//! a set of entries; for a check of a request, the request is one of the entries. A check whose
+//! conditions do not all hold fails with the [`Reason`] for a refusal. For a sum that is too large,
+//! the reason has the sum and the targets whose guarantees are in it.
 //!
 //! Every sum is computed anew from the entries. No result is kept between requests, so no sum can
-//! become stale. Building a forest costs one pass over the entries.
+//! become stale.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -113,8 +113,9 @@ impl<'a> Forest<'a> {
         Ok(())
     }
 
-    /// Checks conditions 1 to 3 where the demand of the target is part of a sum. `before` is the
-    /// forest without the request. If several sums are too large, the reason names one of them.
+    /// Checks that the target's demands are valid rates, and conditions 1 to 3 where a demand of
+    /// the target is part of a sum. `before` is the forest before the request. If several sums are
+    /// too large, the reason names one of them.
     pub(super) fn check_demands(&self, before: &Forest<'_>, id: TargetId) -> Result<(), Reason> {
         let mut worst: Option<Shortfall> = None;
         for on in link_directions(self.links, &Direction::ALL) {
@@ -123,7 +124,7 @@ impl<'a> Forest<'a> {
             if demand == Amount(0) {
                 continue;
             }
-            // A demand that did not grow and did not move leaves the sums around it unchanged.
+            // A demand that did not grow and did not move does not raise the sums around it.
             let grown = self.own_min(id, on).is_some()
                 || demand > before.demand(id, on)
                 || self.parent(id) != before.parent(id);
@@ -132,8 +133,8 @@ impl<'a> Forest<'a> {
                 .into_iter()
                 .filter_map(|condition| self.shortfall(condition, id, on))
                 .min_by_key(|short| (short.requested.is_some(), short.largest));
-            // A shortfall that no other amount would cure comes first, then the first link
-            // and direction with a shortfall.
+            // A shortfall that does not depend on the requested amount comes first, then the first
+            // link and direction with a shortfall.
             worst = match (worst, short) {
                 (None, short) => short,
                 (Some(old), Some(new)) if old.requested.is_some() && new.requested.is_none() => {
@@ -398,7 +399,7 @@ impl<'a> Forest<'a> {
         below.map(|child| self.demand(*child, on)).sum()
     }
 
-    /// The target's own minimum on a link in a direction.
+    /// The target's own minimum on a link in a direction, or its slice as a rate.
     fn own_min(&self, id: TargetId, on: LinkDirection<'_>) -> Option<Rate> {
         let entry = self.entries.get(&id)?;
         if !self.is_on(entry, on.link) {
@@ -476,7 +477,8 @@ impl LinkDirection<'_> {
 }
 
 /// The link of a contract's guarantees: the named one, else the only managed one. `None` if the
-/// contract guarantees nothing and names no link.
+/// contract guarantees nothing and names no link. Fails if the named link is not managed, or if
+/// the contract guarantees something, names no link, and not exactly one link is managed.
 pub(super) fn resolve<'l>(
     links: &'l [Link],
     contract: &Contract,
@@ -497,8 +499,8 @@ pub(super) fn resolve<'l>(
     }
 }
 
-/// The entries depth first: every entry, then all entries inside it. Entries with one parent are in
-/// the given order. Entries that are not reachable from a top-level entry (an unknown parent, a
+/// The entries depth first: every entry, then all entries inside it. Entries with the same parent
+/// keep their order. Entries that are not reachable from a top-level entry (an unknown parent, a
 /// cycle) come last.
 pub(super) fn parents_first(held: Vec<TargetEntry>) -> Vec<TargetEntry> {
     let mut waiting: Vec<Option<TargetEntry>> = held.into_iter().map(Some).collect();

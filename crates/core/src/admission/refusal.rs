@@ -1,6 +1,6 @@
-//! Refusals: why a request is refused. If an amount is too large or too small, the refusal has the
-//! sums behind it and the amount that would fit. `Display` prints a [`Refusal`] as text for the
-//! user.
+//! Refusals: why a request is refused. The parent module makes a [`Refusal`] from a [`Reason`], and
+//! `Display` prints it as text for the user. If an amount is too large or too small, the reason has
+//! the sums behind it and the amount that would fit, if there is one. Nothing in this module fails.
 
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -14,7 +14,7 @@ use crate::target::Target;
 use crate::units::{Amount, Nanos, Rate};
 
 /// A refused request. `Display` is for the user who asked: the first line names the request and the
-/// reason, and the following lines give the numbers.
+/// reason, and the following lines, if there are any, give the numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal(Box<(Subject, Reason)>);
 
@@ -76,11 +76,12 @@ pub enum Reason {
         /// The managed links.
         managed: Vec<IfName>,
     },
-    /// The link is managed, but not in this direction.
+    /// The request has a guarantee in a direction in which the link can promise nothing: the
+    /// direction is not managed, or 97 % of its receiving rate is below [`Rate::MIN`].
     NoRate {
         /// The link.
         link: IfName,
-        /// The direction without a capacity.
+        /// The direction.
         direction: Direction,
     },
     /// The slice's share of the link is below [`Rate::MIN`].
@@ -94,9 +95,10 @@ pub enum Reason {
     },
     /// With the requested guarantee, or limit, a sum of guarantees exceeds a bound.
     DoesNotFit(Box<Shortfall>),
-    /// The new capacity of a link is below the guarantees on it.
+    /// With the new capacity of a link, a sum of guarantees exceeds a bound.
     LinkTooSlow(Box<CapacityShortfall>),
-    /// The link, or the direction, is to be unmanaged and still has guarantees.
+    /// The request would end the management of the link or of one direction (or leave too little to
+    /// promise in it), where guarantees are held.
     StillHeld {
         /// The guarantees.
         holders: Vec<Holder>,
@@ -127,7 +129,7 @@ pub enum Reason {
 pub enum Bound {
     /// The rate that the link can promise.
     Link,
-    /// The minimum of a target, for the targets inside it.
+    /// The minimum of a target, or its slice as a rate, for the targets inside it.
     Min(Target),
     /// A limit of a target. Holds the target and the clause: `up`, `down` or `both`.
     Limit(Target, &'static str),
@@ -146,11 +148,11 @@ pub struct Holder {
     pub amount: Amount,
 }
 
-/// The reason why a new capacity of a link is too small: guarantees on the link exceed a bound that
-/// depends on the capacity.
+/// The reason why a new capacity of a link is too small or too large: a sum of guarantees exceeds a
+/// bound. The bound or the sum depends on the capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapacityShortfall {
-    /// The direction in which the guarantees do not fit the capacity.
+    /// The direction in which the guarantees do not fit.
     pub direction: Direction,
     /// The origin of the bound that the guarantees exceed.
     pub bound: Bound,
@@ -163,8 +165,8 @@ pub struct CapacityShortfall {
     /// True if the capacity is too large: the guarantees contain slices, which grow with it, and
     /// the bound does not. False if it is too small.
     pub too_large: bool,
-    /// The capacity nearest to the new one with which all guarantees would fit: the largest if the
-    /// new one is too large, else the smallest. `None` if they fit with no such capacity.
+    /// The capacity nearest to the new one with which all guarantees in this direction would fit:
+    /// the largest if the new one is too large, else the smallest. `None` if there is none.
     pub nearest: Option<Rate>,
 }
 
@@ -173,7 +175,7 @@ pub struct CapacityShortfall {
 pub struct Shortfall {
     /// The link of the guarantee.
     pub link: IfName,
-    /// Its direction.
+    /// The direction of the guarantee.
     pub direction: Direction,
     /// The link's capacity in that direction, and its source; `None` if the direction is not
     /// managed.
@@ -184,7 +186,7 @@ pub struct Shortfall {
     /// The requested guarantee. `None` if the fault is not its size: a limit is too small, or a
     /// guarantee is too small for the targets inside.
     pub requested: Option<Rate>,
-    /// The slice, if the requested guarantee is one; else `None`.
+    /// The slice of the requested contract; `None` if it has none, or if the direction is down.
     pub slice: Option<Slice>,
     /// The origin of the bound that the guarantees exceed.
     pub bound: Bound,
@@ -194,11 +196,11 @@ pub struct Shortfall {
     pub held: Amount,
     /// The targets with the guarantees in that sum.
     pub holders: Vec<Holder>,
-    /// The largest guarantee that would fit. If it is below [`Rate::MIN`], no guarantee would. Zero
-    /// if [`Shortfall::requested`] is `None`.
+    /// The largest guarantee that the bound allows. If it is below [`Rate::MIN`] or `least`, no
+    /// guarantee fits. Zero if [`Shortfall::requested`] is `None`.
     pub largest: Amount,
-    /// The sum of the guarantees of the target's members. The target's own guarantee or limit
-    /// cannot be less.
+    /// The sum of the guarantees of the target's members on this link in this direction. The
+    /// target's own guarantee there cannot be less.
     pub least: Amount,
 }
 
@@ -401,9 +403,10 @@ impl Shortfall {
     }
 }
 
-/// Sets [`CapacityShortfall::nearest`] of a reason, by a binary search over the capacity in
-/// `direction`. A capacity can be too small for the guarantees, and too large: a slice grows with
-/// it, and may exceed a limit or a minimum around it. Between the two, all guarantees fit.
+/// Sets [`CapacityShortfall::nearest`] of a reason, by a binary search over the capacity in the
+/// direction of the shortfall; returns any other reason unchanged. A capacity can be too small for
+/// the guarantees, and too large: a slice grows with it, and may exceed a limit or a minimum around
+/// it. All guarantees fit if the capacity is neither.
 pub(super) fn with_nearest(
     reason: Reason,
     new: &Link,

@@ -4,8 +4,8 @@
 //! cannot be interrupted, a message consists of many packets, and a rate does not bound the work
 //! that is due in a short time. A [`Transmitter`] is a link with its costs of sending. A
 //! [`Processor`] is a CPU with its costs of protocol processing (paper RTC, sections 3.2 and 3.3).
-//! Both have two functions of the same name: `carries` decides whether a set of promises is kept
-//! for all traffic that the contracts allow, and `admit` decides on one more promise.
+//! Both have a function `carries`, which decides whether a set of promises is kept for all traffic
+//! that the contracts allow, and a function `admit`, which decides on one more promise.
 //!
 //! Every promise is converted to the most work that can be due within an interval (`demand`). One
 //! test (`edf`) decides whether a scheduler that serves the earliest deadline first keeps all
@@ -81,14 +81,14 @@ pub enum TimingFault {
     },
     /// A channel's messages need a higher rate than its limit.
     AboveLimit {
-        /// Mmax Rmax.
+        /// The highest long-term rate of the messages, Mmax · Rmax.
         rate: Amount,
         /// The limit.
         max: Rate,
     },
     /// A limit may delay a channel's message beyond its deadline.
     HeldUp {
-        /// Duration of a message at the limit's rate.
+        /// Duration of the largest message at the limit's rate.
         takes: Nanos,
         /// The burst of the limit, as time at its rate.
         burst: Nanos,
@@ -276,13 +276,13 @@ fn slice_alternative(slice: &Slice, fits: impl Fn(Slice) -> bool) -> Option<Alte
     time.map(|time| Alternative::Slice(Nanos(time)))
 }
 
-/// The number of evaluations of a single demand bound before a set counts as undecided. It takes
-/// some tenths of a second of one core. For 65,536 channels it is 256 evaluations of all of them.
+/// The number of evaluations of a single demand bound before a set counts as undecided. They take
+/// some tenths of a second of one core. For 65,536 channels they are 256 evaluations of each one.
 const BUDGET: u64 = 1 << 24;
 
-/// The same for each set that is tried in the search for an alternative, which tries about 43 sets.
-/// An alternative that is found fits in any case. For a very large or very full set a better one
-/// may exist.
+/// The same for each set that is tried in the search for an alternative. The search over one value
+/// tries at most 44 sets. An alternative that is found fits in any case. For a very large or very
+/// full set a better one may exist.
 const BUDGET_PER_TRY: u64 = 1 << 19;
 
 #[cfg(test)]

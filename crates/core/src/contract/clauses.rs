@@ -10,9 +10,9 @@ use core::str::FromStr;
 use super::ContractError;
 use crate::units::{Amount, Bytes, Nanos, Rate};
 
-/// The name of a network interface, by the kernel's rules: 1 to 15 bytes, not `.` or `..`, no `/`,
-/// no `:`, no white space or control character (`dev_valid_name` in net/core/dev.c). `none` is
-/// refused too, because `on none` in contract text clears the clause.
+/// The name of a network interface, by the kernel's rules (`dev_valid_name` in net/core/dev.c): 1
+/// to 15 bytes, not `.` or `..`, no `/`, no `:`, no white space. Two more things are refused:
+/// control characters, and the name `none`, because `on none` in contract text clears the clause.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IfName(String);
 
@@ -146,8 +146,8 @@ pub enum Bucket {
     /// Packets leave at the peak rate while tokens last, and then at the sustained rate.
     #[default]
     Single,
-    /// Packets leave at the peak rate until the bucket is empty. Then no packet leaves until the
-    /// bucket is full again.
+    /// Packets leave at the peak rate until the bucket has too few tokens for the next packet. Then
+    /// no packet leaves until the bucket is full again.
     Dual,
 }
 

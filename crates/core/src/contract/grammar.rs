@@ -81,8 +81,8 @@ impl Change {
 impl FromStr for Contract {
     type Err = ContractError;
 
-    /// Parses a whole contract; `none` is the empty contract. A clause with the value `none` is an
-    /// error.
+    /// Parses a whole contract; `none` is the empty contract. A clause that is cleared (`none`, or
+    /// `0` for a rate) is an error.
     fn from_str(text: &str) -> Result<Contract, ContractError> {
         if text.trim() == "none" {
             return Ok(Contract::default());

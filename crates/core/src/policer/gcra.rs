@@ -6,8 +6,8 @@
 //! update. This module contains both, written from the two flow charts. They share no code with the
 //! shapers, and little with each other. Tests show that both accept the same arrivals.
 //!
-//! A cell is one unit. A packet is as many units as it has bits, so its T is its length over the
-//! rate. The arithmetic is exact: a time in nanoseconds is stored multiplied by the rate R in units
+//! A cell or a message is one unit. A packet is as many units as it has bits, so its T is its
+//! length over the rate. The arithmetic is exact: a time in ns is stored times the rate R in units
 //! per second. So t nanoseconds are stored as the whole number R · t, and the T of one unit as
 //! 10^9. Times reach 2^64 ns, rates 2^40 units/s and amounts 2^67 units. A theoretical arrival time
 //! is never farther ahead of an accepted arrival than its tolerance and one packet, so no sum here
@@ -39,7 +39,7 @@ impl Tolerance {
 pub struct VirtualScheduling {
     /// Units per second.
     rate: NonZeroU64,
-    /// TAT in ns, times `rate`. It is zero before the first arrival, which is thus always on time.
+    /// TAT in ns, times `rate`. Zero before the first arrival, which thus conforms unless τ < 0.
     tat: i128,
 }
 

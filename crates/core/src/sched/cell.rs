@@ -55,10 +55,10 @@ pub(super) struct CellState {
     bucket_part: u16,
     /// The largest width of the calendar's bucket for a wait, as a binary logarithm.
     max_width: u8,
-    /// Whether the token bucket is spent as a whole.
+    /// Whether the token bucket is that of [`Bucket::Dual`].
     dual: bool,
-    /// Whether the token bucket of a dual contract is spent, so that no packet goes before it is
-    /// full.
+    /// Whether the token bucket of a dual contract is spent, so that no packet is eligible before
+    /// the bucket is full.
     refill: bool,
 }
 
@@ -116,8 +116,8 @@ impl CellState {
     }
 
     /// The eligible time and the deadline of a packet of this length, at most
-    /// [`CellState::longest`]. It has no branches, because the outcomes would be unpredictable with
-    /// flows of many contracts.
+    /// [`CellState::longest`]. The code has no branches, because their outcomes would be
+    /// unpredictable with flows of many contracts.
     #[inline(always)]
     pub(super) fn plan(&mut self, length: u32) -> (u64, u64) {
         let (peak, full) = (self.peak_at, self.bucket_at);
@@ -144,8 +144,8 @@ impl CellState {
         self.eligible + u64::from(self.cdvt)
     }
 
-    /// The same cell for a [`super::Pacer`]. There waits are in units of 2^`digits` ns. They may
-    /// end late by half of CDVT, because no other component uses the rest of it.
+    /// The same cell for a [`super::Pacer`], whose waits are in units of at most 2^`digits` ns. A
+    /// wait may end late by half of CDVT, because no other component uses the rest of CDVT.
     pub(super) fn paced(self, digits: u32) -> CellState {
         let half = (self.cdvt | 1).ilog2().saturating_sub(1);
         CellState {

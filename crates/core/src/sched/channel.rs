@@ -1,6 +1,7 @@
 //! Shaping to a real-time channel (paper RTC, section 2.2). The contract has Mmax (bytes of the
 //! longest message), Rmax (messages per second in the long run), Bmax (messages at once) and a
-//! delay bound.
+//! delay bound. Beginnings and lengths of packets come in, and the logical arrival and the deadline
+//! of the head's message go out. No function of this module fails.
 //!
 //! A message's *logical arrival* is its arrival, or 1/Rmax after the logical arrival of the message
 //! before it, whichever is later. Its deadline is its logical arrival plus the delay bound. So a
@@ -101,8 +102,8 @@ impl ChannelState {
         self.continue_or_begin(begins.or(over.then_some(now)), length);
     }
 
-    /// A packet that begins or continues a message arrives at `at`, when a limit lets it go, and
-    /// not before.
+    /// A packet that begins or continues a message becomes the head, and a limit permits it only
+    /// from `at` on. If `at` is after the message's deadline, the message counts as arrived then.
     pub(super) fn arrive_at(&mut self, begins: Option<u64>, length: u64, at: u64) {
         self.continue_or_begin(begins.or((!self.begun).then_some(at)), length);
         if at > self.plan().1 {

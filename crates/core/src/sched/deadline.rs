@@ -10,13 +10,13 @@
 //! Admission subtracts both by `Resolution::SCHEDULER` of `admission::timing::link`; its 1/113 and
 //! 576 ns must change with `DIGITS` and `UNIT`. Bursts of limits and the CDVT of members of an
 //! overbooked server are stored in this code too. A cell contract outside servers keeps its CDVT to
-//! the nanosecond; only the deadline in an entry of its flow is rounded.
+//! the nanosecond, at most 4.3 s; only the deadline in an entry of its flow is rounded.
 
 use crate::units::Nanos;
 
-/// The shortest delay bound that the scheduler may use in place of `bound` while no deadline is
-/// missed. The bound that the scheduler uses lies between the result and `bound`. A bound above 4.8
-/// hours counts as 4.8 hours.
+/// The shortest delay bound that the scheduler may use in place of `bound`, as long as no waiting
+/// packet has missed its deadline. The bound that the scheduler uses lies between the result and
+/// `bound`. A bound above 4.8 hours counts as 4.8 hours.
 ///
 /// The difference contains two roundings: to at most 1/128 less, or 63 ns if that is more, for the
 /// entry of a flow that waits; and to 1/1024 of the bound less, or 512 ns if that is more, when the

@@ -1,6 +1,7 @@
 //! Chooses the next packet of a [`Scheduler`]. [`Scheduler::next`] moves entries of the calendars
 //! whose time has come, chooses a flow, charges its head to the contract and the link, and inserts
-//! the flow again if it has another packet. The result is a [`Departure`], or when to call again.
+//! the flow again if it has another packet. The result is a [`Departure`], the time of the next
+//! call, or that a packet has to arrive first. No function of this module fails.
 
 use super::calendar::{BucketRef, DetachedNode, Run};
 use super::flow::{Flag, FlowState, ServiceState};
@@ -171,7 +172,7 @@ impl Scheduler {
         }
     }
 
-    /// An entry has fallen due.
+    /// Moves an entry that has fallen due to the due, makes a member ready, or queues a flow again.
     #[inline(always)]
     fn handle_due_entry(&mut self, entry: QueueEntry, bucket: BucketRef) {
         let id = entry.id();
@@ -304,7 +305,7 @@ impl Scheduler {
         None
     }
 
-    /// Departure of a due cell's head. It is a shorter path for the most frequent case.
+    /// Departure of a due cell's head, as `depart` on a shorter path for the most frequent case.
     #[inline(always)]
     fn depart_cell(
         &mut self,
@@ -424,7 +425,7 @@ impl Scheduler {
         departure
     }
 
-    /// Inserts a flow into the calendar that its contract calls for.
+    /// Inserts a flow with a head into the calendars that its contract calls for.
     #[inline(always)]
     pub(super) fn enqueue(&mut self, id: u32) {
         let now = self.now;
@@ -605,7 +606,7 @@ impl FlowState {
         }
     }
 
-    /// The time at which the contract lets the head go that leaves now.
+    /// The eligible time of the head, which leaves now; 0 if the contract sets none.
     #[inline(always)]
     fn eligible(&mut self, now: u64, length: u32, served_as: ServedAs) -> u64 {
         let guaranteed = matches!(served_as, ServedAs::Guaranteed { .. });

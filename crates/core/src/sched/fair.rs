@@ -1,5 +1,6 @@
 //! Start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996): flows get service in the ratio of
-//! their weights.
+//! their weights. Flow numbers with start tags go into a [`FairQueue`], and the flow with the least
+//! tag comes out. No function of this module fails.
 //!
 //! Each flow has a *start tag*, a number, and the flow with the least tag is served. The *virtual
 //! time* is the tag of the flow that was served last; when no flow is left, it advances to the

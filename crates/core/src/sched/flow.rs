@@ -1,6 +1,7 @@
 //! The state of one flow of a scheduler, in one cache line (64 bytes): its contract with the
 //! contract's use so far ([`ServiceState`]), the length of its head (the first packet of its
-//! queue), and the calendars in which it has an entry ([`Flag`]).
+//! queue), and the calendars in which it has an entry ([`Flag`]). The module only stores this
+//! state: [`super::Scheduler`] changes it, and no function of the module fails.
 
 use super::calendar::EntryPosition;
 use super::cell::CellState;

@@ -5,7 +5,7 @@
 //! theoretical arrival time may then be ahead of the scheduler's by more than CDVT, and the next
 //! packet would violate the contract. The correction moves the scheduler's theoretical arrival time
 //! on until the policer's is ahead by exactly CDVT. So the flow loses no rate that it could have
-//! kept.
+//! kept. The call fails only for an unknown flow.
 
 use super::flow::{MAX_LENGTH, ServiceState};
 use super::service::{FlowId, SchedulerError, Service};

@@ -7,16 +7,17 @@
 //! TATm is the theoretical arrival time of the limit, as in the GCRA.
 //!
 //! **The limit comes before the guarantee.** For the guarantee, the next packet arrives when the
-//! limit lets the packet go, at a queue that was empty until then. So a packet is eligible when
+//! limit permits the packet, at a queue that was empty until then. So a packet is eligible when
 //! both permit it. The promises to other flows stay valid, because a flow under a limit only offers
 //! less. A slice follows its rule for a packet that arrives at the empty queue (`sched::slice`). A
 //! cell gets no credit for the wait. A message keeps its logical arrival and its deadline, like a
 //! message whose processing took long; admission counts the part of the deadline that the limit may
-//! use up (`admission::timing`, `Promise::Limited`). If the limit lets a message go only after its
-//! deadline, the message counts as arrived at that time, so that it does not go before messages
+//! use up (`admission::timing`, `Promise::Limited`). If the limit permits a message only after its
+//! deadline, the message counts as arrived at that time, so that it is not sent before messages
 //! that can be in time.
 //!
-//! Every departure counts against the limit: guaranteed, left-over and early.
+//! Every departure counts against the limit: guaranteed, left-over and early. No function of this
+//! module fails.
 //!
 //! The state of a share contains its limit (`sched::share`). For the other services the limits are
 //! in a separate list, with 24 bytes for each flow number up to the last one that has had a limit.
@@ -68,7 +69,7 @@ impl LimitState {
     }
 }
 
-/// The time from which a limit lets the next packet go.
+/// The time from which a limit permits the next packet.
 #[inline(always)]
 pub(super) fn allowed_from(tat: Moment, burst: u16) -> u64 {
     tat.nanos.saturating_sub(deadline::decode(u32::from(burst)))
@@ -103,8 +104,8 @@ impl Scheduler {
         }
     }
 
-    /// A flow with a limit has a new head. For its contract the head arrives now, or when the limit
-    /// lets it go.
+    /// A flow with a limit has a new head. For the flow's contract the head arrives now, or when
+    /// the limit permits it.
     #[cold]
     pub(super) fn arrive_at_limit(&mut self, id: u32, packet: Packet, was_empty: bool) {
         let (now, allowed_from) = (self.now, self.allowed_from(id));
@@ -122,7 +123,8 @@ impl Scheduler {
         }
     }
 
-    /// Whether the limit of a flow lets no packet go yet. If so, the flow sleeps until it does.
+    /// Whether the limit of a flow permits no packet yet. If so, inserts the flow into the sleepers
+    /// until the limit permits one.
     #[cold]
     pub(super) fn hold_at_limit(&mut self, id: u32) -> bool {
         let allowed_from = self.allowed_from(id);
@@ -134,8 +136,8 @@ impl Scheduler {
         is_held
     }
 
-    /// The time from which the limit of a flow lets the next packet go; 0 if the flow has none in
-    /// `limits`.
+    /// The time from which the limit of a flow permits the next packet; 0 if the flow has no limit
+    /// in `limits`.
     #[cold]
     pub(super) fn allowed_from(&self, id: u32) -> u64 {
         self.limit(id)

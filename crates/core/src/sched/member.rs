@@ -166,10 +166,10 @@ impl MemberState {
     }
 }
 
-/// The bucket is spent as a whole.
+/// The bucket is that of [`Bucket::Dual`].
 const DUAL: u16 = 1 << 12;
 
-/// The bucket is spent: no packet goes before it is full.
+/// The bucket is spent: no packet is eligible before the bucket is full.
 const REFILL: u16 = 1 << 13;
 
 /// Start tags are in 2^-12 ns of the contracted rate. That is fine enough for 10 Gbit/s, and a

@@ -1,4 +1,5 @@
-//! Admission of messages to a channel, with a policy for messages that exceed its contract.
+//! Admission of messages to a channel, with a policy for messages that exceed its contract. No
+//! function of this module fails.
 //!
 //! A [`MessageGate`] stands between a sender and the message queue of a real-time channel (paper
 //! RTC, section 3.1 and table 2). The channel's contract allows Rmax messages per second in the
@@ -38,8 +39,8 @@ pub enum Overload {
     /// Every message is queued. Messages that exceed the contract have later deadlines ("decay
     /// handler deadline").
     Decay,
-    /// A message before its logical arrival is not accepted yet, so messages are queued at least
-    /// 1/Rmax apart ("enforce Imin").
+    /// A message before its logical arrival, or while Bmax messages are queued, is not accepted
+    /// yet. So messages are queued at least 1/Rmax apart ("enforce Imin").
     Space,
     /// A message that finds Bmax messages queued is dropped ("drop overflow messages").
     Drop,

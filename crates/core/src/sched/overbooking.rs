@@ -174,8 +174,8 @@ impl Scheduler {
         }
     }
 
-    /// Drops stale entries of removed servers, a limited number in one call. Such a server has no
-    /// members. The index of a server without entries becomes free.
+    /// Drops stale entries of the server that was removed last, at most [`DROPPED_PER_CALL`] in one
+    /// call. Such a server has no members. The index of a server without entries becomes free.
     pub(super) fn drain_closed_servers(&mut self) {
         let Some(index) = self.closed_servers.last().copied() else {
             return;
@@ -323,7 +323,8 @@ impl Scheduler {
         }
     }
 
-    /// Keeps or ends the waiting of a server after a member was served.
+    /// After a member was served: queues its server's flow again if another member is ready. If
+    /// not, the server's flow has no head any more.
     #[inline(never)]
     pub(super) fn settle_server(&mut self, id: u32) {
         let ServiceState::Member(member) = &self.flows[id as usize].service else {

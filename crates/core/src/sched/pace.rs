@@ -1,4 +1,5 @@
-//! Time and rate arithmetic of the shapers: the duration of a packet at a rate.
+//! Time and rate arithmetic of the shapers: the duration of a packet at a rate. No function of this
+//! module fails.
 //!
 //! Packets of 64 bytes at 100 Gbit/s are 5.12 ns apart, so sums in whole nanoseconds would be too
 //! coarse. A [`Span`] counts in 2^-16 ns. A [`Moment`] is nanoseconds and a fraction in the same

@@ -5,20 +5,20 @@
 //! stack, a media server). The program reports each packet that arrives at an empty queue. The
 //! pacer returns a flow whose head (the first packet of its queue) may leave now, and the time of
 //! the next call. A pacer has no link, so it defines no order between flows that may send at the
-//! same moment; [`super::Scheduler`] does. It has at most 2^20 flows. A call that contradicts the
-//! earlier ones, or exceeds a limit, fails with [`SchedulerError`].
+//! same moment; [`super::Scheduler`] does. A pacer has at most 2^20 flows. A call that contradicts
+//! the earlier ones, or exceeds a limit, fails with [`SchedulerError`].
 //!
 //! A flow that may send already is not delayed. A wait is rounded up to whole microseconds, and a
 //! wait above a millisecond by at most 1/1024 of itself. This second rounding is also at most half
 //! of the contract's CDVT, and after the pause of a dual bucket ([`contract::Bucket`]) at most 1/32
-//! of it, so it costs no rate. If no bucket of the calendar is narrow enough for that, the pacer
-//! examines the flow shortly before its time and inserts it again. This costs as much as a packet.
-//! One call does so for at most 16 flows.
+//! of the CDVT, so it costs no rate. If no bucket of the calendar is narrow enough for that, the
+//! pacer examines the flow shortly before its time and inserts it again. This costs as much as a
+//! packet. One call does so for at most 16 flows.
 //!
 //! # Use
 //! Programs that use this crate as a library, `examples/pace_udp.rs`, the benchmarks and the cell
-//! experiments of `netnice-lab` use it. The daemon and the driver do not: the driver has a link, so
-//! it uses a [`super::Scheduler`].
+//! experiments of `netnice-lab` use a pacer. The daemon and the driver do not: the driver has a
+//! link, so it uses a [`super::Scheduler`].
 
 use alloc::vec::Vec;
 

@@ -21,10 +21,11 @@
 //! effect for each member when the member is shaped next.
 //!
 //! # The minimum of a class
-//! Each class with a minimum has a clock: the time from which the minimum requires a packet. While
-//! that time has passed, the class goes before all classes whose time has not. A packet that the
-//! class sends meanwhile advances the clock by length / minimum; its other packets do not. So the
-//! class gets its minimum, and in addition what its priority gives.
+//! Each class with a minimum has a clock: the time from which the minimum requires a packet. Once
+//! that time has passed, the class is served before all classes that have no minimum or whose time
+//! has not passed. A packet that the class sends meanwhile advances the clock by length / minimum;
+//! its other packets do not. So the class gets its minimum, and in addition what its priority
+//! gives. No function of this module fails.
 //!
 //! # Use
 //! Library users, `netnice-sim` (scenarios with a `[server]`) and the cell experiments of
@@ -42,8 +43,8 @@ use crate::units::Rate;
 /// A class of a server. The first class has the highest priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Class {
-    /// The rate that the class gets at least while it has packets, so that it never starves; `None`
-    /// for no minimum.
+    /// The smallest rate that the class gets while its members have packets and their contracts
+    /// allow that rate; `None` for no minimum.
     pub min: Option<Rate>,
 }
 
@@ -65,7 +66,7 @@ pub(super) struct OverbookedServer {
 #[derive(Debug)]
 struct ClassState {
     fair: FairQueue,
-    /// Members that are eligible (entries of `fair` that are not stale).
+    /// Number of ready members. Each has an entry in `fair`.
     ready: u32,
     /// Contracted rates of the members with a packet, bit/s.
     active: u64,
@@ -152,7 +153,8 @@ impl OverbookedServer {
             .map_or(tag, |class| class.fair.start(tag))
     }
 
-    /// A member becomes eligible. It has an entry already, or gets `entry` with its start tag.
+    /// A member becomes eligible. `entry` is its flow number and start tag; `None` if the member
+    /// has an entry in its class already.
     #[inline(always)]
     pub(super) fn join(
         &mut self,
@@ -168,8 +170,8 @@ impl OverbookedServer {
         if class.ready == 0
             && let Some(pace) = class.min
         {
-            // Two packets of credit, so that shaping inside the class costs it no part of its
-            // minimum.
+            // Two packets of credit, so that the class gets all of its minimum although its members
+            // are shaped.
             let credit = pace.span(longest).ceil().saturating_mul(2);
             let least = Moment::at(now.saturating_sub(credit));
             class.owed_at = class.owed_at.max(least);
@@ -272,8 +274,9 @@ impl OverbookedServer {
     }
 }
 
-/// A class that gets no rate is shaped as if it had this part of the server. So its members wait
-/// for a packet and not for hours, and they can send when the overload ends.
+/// The rate available to a class counts as at least the server's rate divided by this number. So
+/// the members of a class that gets no rate wait for a bounded time, and can send soon after the
+/// overload ends.
 const STARVED_PART: u64 = 64;
 
 /// The factor without overload.

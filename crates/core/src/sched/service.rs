@@ -14,7 +14,9 @@ use crate::units::{Bytes, Instant, Nanos, Rate};
 pub struct Wire {
     /// Rate of the link. Packet lengths and `overhead` count against it.
     pub rate: Rate,
-    /// Bytes that the wire adds to each packet beyond its length. They are charged to the flow.
+    /// Bytes that the wire adds to each packet beyond its length. They count against the link's
+    /// rate and against slices, which are transmit time. Cell contracts, minimums, limits and
+    /// weights count the packet's length only.
     pub overhead: Bytes,
     /// How far in the future the end of the last transmission may lie when the scheduler decides on
     /// the next packet: the length of the driver's batch. With zero the scheduler decides when the
@@ -66,8 +68,9 @@ pub enum Service {
     Cell(contract::Cell),
     /// A real-time channel: every message has a deadline.
     Channel(contract::Channel),
-    /// A guarantee with a limit. The guarantee of a packet counts from the time at which the limit
-    /// permits it.
+    /// A guarantee with a limit. A packet is eligible when both permit it. For a slice or a cell
+    /// contract the packet counts as arrived when the limit permits it. A message of a channel
+    /// keeps its deadline, unless the limit permits it only after that deadline.
     Limited {
         /// The guarantee.
         guarantee: Guarantee,
@@ -168,8 +171,8 @@ pub enum NotServed {
 pub struct FlowId(pub(super) u32);
 
 impl FlowId {
-    /// A number for use as an index of the owner's queues. It is below the largest number of flows
-    /// that have existed at the same time, so at most 2^20 - 1.
+    /// A number for use as an index of the owner's queues, at most 2^20 - 1. A new flow gets the
+    /// number of a removed one if there is one to reuse, else the next number from 0 on.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -219,11 +222,11 @@ impl Packet {
 pub struct Departure {
     /// The flow of the packet.
     pub flow: FlowId,
-    /// Length of the packet as the owner gave it.
+    /// Length of the packet as the owner gave it, at most [`super::Scheduler::longest`].
     pub length: Bytes,
-    /// Start of transmission: the time of its first bit on the wire.
+    /// Planned start of transmission: the time of its first bit on the wire.
     pub start: Instant,
-    /// End of transmission: the time of its last bit on the wire.
+    /// Planned end of transmission: the time of its last bit on the wire, overhead included.
     pub end: Instant,
     /// The eligible time: the contract permits the packet to leave from this time on. It can be
     /// earlier than the packet's arrival. It is 0 if the contract sets no such time: for best

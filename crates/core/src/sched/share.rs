@@ -75,7 +75,7 @@ impl ShareState {
         }
     }
 
-    /// The time from which the limit lets the next packet go.
+    /// The time from which the limit permits the next packet; 0 without a limit.
     #[inline(always)]
     pub(super) fn allowed_from(&self) -> u64 {
         match self.max {

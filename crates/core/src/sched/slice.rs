@@ -17,6 +17,8 @@
 //!   new period starts now with one slice. A full slice with the old deadline would make other
 //!   flows miss their deadlines.
 //! - A changed contract takes effect with the next period.
+//!
+//! No function of this module fails.
 
 use crate::contract;
 
@@ -109,7 +111,7 @@ impl SliceState {
         self.left = self.left.saturating_sub_unsigned(cost);
     }
 
-    /// Skips to the current period. All periods lie on one grid.
+    /// Skips to the period that contains `now`. The skipped periods follow each other without gaps.
     #[inline(always)]
     fn roll(&mut self, now: u64) {
         if now < self.ends {

@@ -1,4 +1,4 @@
-//! Scenarios in virtual time: a link, its flows, and queues.
+//! Tests of the scheduler and the pacer, in virtual time: each test moves the clock itself.
 
 mod cells;
 mod channels;

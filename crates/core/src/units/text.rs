@@ -8,7 +8,7 @@
 //!          B kB MB GB TB (1000)            KiB MiB GiB TiB (1024)       "/s" required
 //!          byte Kbyte Mbyte Gbyte (1024, as in the paper NICE)          any case, "/s" required
 //! size     a bare number, or the byte units above without "/s"
-//! time     ns us µs ms s min h d
+//! time     ns us µs ms s min h d                                      a unit is required
 //! "/s" may be written "/sec", "byte" may be written "bytes", and the time "s" may be written "sec"
 //! ```
 //!
@@ -52,7 +52,7 @@ pub struct UnitError {
 /// The fault in the text of a quantity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnitFault {
-    /// The text does not start with a number.
+    /// The text does not start with a number, or the number is malformed (`1.`, `.5`, `1.2.3`).
     NoNumber,
     /// The number has a minus sign. Holds the allowed range.
     Negative(Range),

@@ -1,5 +1,6 @@
 //! The conditions of admission, implemented as directly as they are stated, from the contracts' own
-//! clauses and without the code under test. It is slow and has no messages.
+//! clauses and without the code under test. Links and entries come in; whether they are admissible
+//! goes out, without a reason. [`serve`] checks a division of every link among the targets.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,6 @@
-//! Demand bound functions: the most work that a promise can require within an interval.
+//! Demand bound functions: the most work that a promise can require within an interval. `link` and
+//! `cpu` make a [`Demand`] of each promise, and `edf` evaluates it. [`Demand::validate`] fails if a
+//! time is too long for the arithmetic.
 //!
 //! dbf(t), the demand bound function of a promise, is the most transmission (or processor) time
 //! that can both become eligible and be due within an interval of length t. It is zero for t below
@@ -72,7 +74,7 @@ pub(super) struct Demand {
     pub tested_from: Option<u128>,
 }
 
-/// The growth of a demand behind its deadline.
+/// The growth of a demand for intervals longer than its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Growth {
     Steps(Steps),
@@ -152,14 +154,15 @@ impl Demand {
         }
     }
 
-    /// The height of the line above its slope alone, rounded up: K of dbf(t) ≤ K + slope · t.
+    /// K of dbf(t) ≤ K + slope · t, rounded up; at least zero. The slope is that of the line.
     pub(super) fn offset(&self) -> u128 {
         let line = self.line();
         line.burst
             .saturating_sub(self.deadline.saturating_mul(line.slope) >> SHIFT)
     }
 
-    /// The last length of interval, not above t, at which dbf makes a step.
+    /// The last length of interval, not above t, at which dbf makes a step: for a fluid curve, its
+    /// deadline. `None` if t is below the deadline.
     pub(super) fn step_at_or_before(&self, t: u128) -> Option<u128> {
         let beyond = t.checked_sub(self.deadline)?;
         match self.growth {

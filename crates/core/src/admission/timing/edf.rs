@@ -55,7 +55,7 @@ pub(super) struct Blocking {
     pub leftover: u128,
     /// Work that was handed to the device and cannot be recalled.
     pub ahead: u128,
-    /// How long before it is eligible work may begin if no other work is there.
+    /// How long before its eligible time a piece of work may begin if no other work is eligible.
     pub horizon: u128,
 }
 
@@ -111,9 +111,9 @@ impl Stretches {
         for demand in demands {
             match demand.in_leftover {
                 true => now = now.max(demand.piece),
-                // The piece is in the way of all work that is due earlier than it. If it begins
-                // before its time, it is in the way of all work that is due up to the horizon
-                // later.
+                // The piece can block all work that is due earlier than the piece. If the piece
+                // begins before its eligible time, it can also block work that is due up to the
+                // horizon later.
                 false => {
                     ends.push((
                         demand.deadline.saturating_add(blocking.horizon),

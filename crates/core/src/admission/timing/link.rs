@@ -147,9 +147,10 @@ pub enum Promise {
 
 impl Transmitter {
     /// The link of a [`crate::sched::Scheduler`] with at most `flows` flows. Calls of the scheduler
-    /// are bounded: of the flows that fall due at one instant it examines [`DUE_PER_CALL`] before
-    /// it sends a packet. So the flow with the earliest deadline may wait for one packet for each
-    /// [`DUE_PER_CALL`] flows. `leftover` is the largest packet without a deadline.
+    /// are bounded: of the flows that become eligible at one instant it examines at least
+    /// [`DUE_PER_CALL`] before it sends a packet, if there are so many. So the flow with the
+    /// earliest deadline may wait for one packet for each further [`DUE_PER_CALL`] flows.
+    /// `leftover` is the largest packet without a deadline.
     pub fn of(wire: &Wire, leftover: Bytes, flows: u32) -> Transmitter {
         let calls = flows.div_ceil(DUE_PER_CALL).saturating_sub(1);
         let longest = Bytes(wire.longest.0.saturating_add(wire.overhead.0));

@@ -135,7 +135,7 @@ fn a_deadline_covers_all_due_work_and_one_blocking_packet() {
             blocked: Nanos(0),
         }
     );
-    // With a longer deadline its packet would still be in the way of the other two.
+    // With a longer deadline its packet would still block the other two.
     assert_eq!(three.alternative, None);
     let later = channel("channel mmax=1250B,rmax=10000/s,bmax=1,deadline=30us");
     let sooner = channel("channel mmax=1250B,rmax=10000/s,bmax=1,deadline=19us");

@@ -1,4 +1,5 @@
-//! Compares a calendar with an ordered map, and with its promised precision.
+//! Compares the order of a calendar's entries with that of an ordered map, and the rounding of keys
+//! with its promised bounds.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

@@ -1,4 +1,4 @@
-//! Compares the arithmetic with exact arithmetic in 128 bits.
+//! Compares the time and rate arithmetic of the shapers with exact arithmetic in 128 bits.
 
 use proptest::prelude::*;
 

@@ -1,5 +1,5 @@
-//! Tests of real-time channels: logical arrivals, deadlines, and the classes guaranteed, left-over
-//! and early.
+//! Tests of real-time channels: logical arrivals, deadlines, and whether a packet is served as
+//! guaranteed or early.
 
 use alloc::vec::Vec;
 

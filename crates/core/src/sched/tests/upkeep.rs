@@ -285,8 +285,8 @@ fn one_call_returns_a_packet_or_a_wake_up_time() {
 #[test]
 fn an_idle_flow_takes_one_cache_line() {
     let mut link = Scheduler::new(Wire::new(mbit(10))).unwrap();
-    // Four calendars, each with 32 bits and a mark of one bit for each bucket; and the chunk for
-    // none.
+    // Four calendars, each with 32 bits and a mark of one bit for each bucket; and the node that
+    // stands for "none".
     let calendar = 8 * 16_384 * 33 / 8;
     assert_eq!(link.memory(), 4 * calendar + 64);
     let before = link.memory();
@@ -368,7 +368,7 @@ fn flows_beyond_the_end_of_time_are_never_served() {
         let flow = pacer.insert(contract).unwrap();
         pacer.handle_head(flow, Bytes(1500), now).unwrap();
         let next = |_| Some(Bytes(1500));
-        // Its buckets are 512 ns wide, and none is behind the end.
+        // A pacer rounds times up to 1 us, so it may not reach a time that is this near to the end.
         let sent = pacer.poll(now, next).is_some() || pacer.poll(Instant(u64::MAX), next).is_some();
         assert!(sent || before < 1024, "{before}");
         assert_eq!(pacer.poll(Instant(u64::MAX), next), None);
