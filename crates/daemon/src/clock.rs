@@ -17,7 +17,7 @@ pub(crate) struct Now {
 }
 
 impl Now {
-    /// Reads both clocks. A clock that cannot be read gives 0.
+    /// Reads both clocks. A wall clock before 1970 gives 0.
     pub(crate) fn read() -> Now {
         let time = clock_gettime(ClockId::Monotonic);
         let monotonic = time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs();

@@ -80,10 +80,10 @@ fn adopt_units<H: Host>(
     Ok(())
 }
 
-/// The rules of unit files with the slots of their targets, without those of units that have a rule
-/// of the policy file too. These are the rules in `of_file`, which are being read, or without
-/// `of_file` the rules in force. `messages` gets a message about each rule that is left out for one
-/// in `of_file`.
+/// The rules of unit files with the slots of their targets, without the rules of units for which
+/// the policy file has a rule too. `of_file` has the rules of a policy file that is being read;
+/// with `None`, the rules in force count. `messages` gets a message about each rule that is left
+/// out because of one in `of_file`. Of two rules for one slot, the first is returned.
 pub(super) fn unit_slots<'u>(
     finder: &mut Finder<'_, impl Inventory>,
     draft: &Draft,
@@ -146,8 +146,8 @@ pub(super) fn set_unit_claims(
     (draft, refused)
 }
 
-/// True if the target has its contract from a section that is invalid now. Then it keeps the
-/// contract.
+/// True if the target's contract comes from a section of a unit file that is invalid now. Then the
+/// target keeps the contract.
 pub(super) fn keeps_contract(draft: &Draft, slot: TargetId, units: &Units) -> bool {
     let Some(held) = draft.ledger.get(slot) else {
         return false;
