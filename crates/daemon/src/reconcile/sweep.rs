@@ -17,8 +17,9 @@ use crate::ledger::{Body, HeldTarget, TargetPlace};
 use crate::peer::POLICY;
 
 impl<H: Host> Reconciler<H> {
-    /// Checks everything that ends or appears on the machine, rolls back changes that are due, and
-    /// writes the state file if that failed before. The caller calls it each second.
+    /// Maintains the kernel's tables, checks everything that ends or appears on the machine, rolls
+    /// back changes that are due, and writes the state file if that failed before. The caller calls
+    /// it each second.
     pub(crate) fn check_all(&mut self, now: Now) {
         let tended = self.host.maintain_tables().map(|warnings| {
             for text in warnings {
@@ -37,8 +38,8 @@ impl<H: Host> Reconciler<H> {
         self.place_containers();
     }
 
-    /// Closes targets that have ended, and binds things that were created again. The caller calls
-    /// it after an event that indicates either.
+    /// Closes targets whose last process has ended, and binds control groups and executables that
+    /// were created again. The caller calls it after an event that indicates either.
     pub(crate) fn close_and_rebind(&mut self, now: Now) {
         let looked = self.close_ended(now).and_then(|()| self.rebind(now));
         self.journal.log_result(now, "checking the machine", looked);

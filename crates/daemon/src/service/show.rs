@@ -21,7 +21,8 @@ impl<H: Host> View<'_, H> {
     /// the target that contains it; no target if none does.
     ///
     /// # Errors
-    /// If a named target is not held, a named process does not exist, or the machine cannot be read.
+    /// If a named target is not held, a named process does not exist, or the machine cannot be
+    /// read.
     pub(super) fn show(&mut self, target: Option<&str>, now: Now) -> Result<ShowDoc, RequestError> {
         let Some(text) = target else {
             let all: Vec<HeldTarget> = self.ledger().held().cloned().collect();

@@ -1,6 +1,6 @@
 //! `netnice show --users`: the quotas, and what each user has of the resources with quotas. For a
-//! member of the group `netnice` these are only the connections. An unprivileged peer gets only its
-//! own amounts. Making the document cannot fail.
+//! member of the group `netnice` these are only the connections; root has none. An unprivileged
+//! peer gets only its own amounts. Making the document cannot fail.
 
 use std::collections::BTreeMap;
 
