@@ -111,7 +111,7 @@ struct Daemon {
     /// The user whose request last left open sockets to be tagged; `None`: root, the group or the
     /// daemon.
     tagging_user: Option<u32>,
-    /// True if the last event was a request: then the other sources come first.
+    /// True if the last event served a waiting request: then the other sources come first.
     served_request: bool,
     /// The policy file.
     policy: PathBuf,

@@ -116,8 +116,8 @@ impl<H: Host> Reconciler<H> {
         Finder::new(&mut self.host, &self.books.ledger)
     }
 
-    /// Installs a draft and writes the state file. Before that, claims that are set aside and
-    /// degraded targets are admitted again in the draft, as far as they fit.
+    /// Installs a draft and writes the state file. Before that, degraded targets and claims that
+    /// are set aside are admitted again in the draft, as far as they fit ([`Ledger::heal`]).
     ///
     /// # Errors
     /// If the kernel fails, or the state file cannot be written and a request caused the change.

@@ -2,8 +2,9 @@
 //!
 //! A section (`[X-Netnice]`) is a claim of the policy, as a rule of the policy file is. A target
 //! has only one claim of the policy: if the policy file has a rule for a unit, the unit's section
-//! has no effect. All unit files are read again 200 ms after one of them changes, when the running
-//! instances of a template with a section have changed, and with the policy file.
+//! has no effect. All unit files are read again 200 ms after one of them changes, with the policy
+//! file, and, if a section applies to several units, when the set of running units has changed.
+//! Errors go to the journal.
 //!
 //! If a section is invalid, its unit keeps the former contract. If a section does not fit, it is
 //! not in force, and the journal has the reason; limits from its former text stay. The sections of
@@ -25,7 +26,7 @@ use crate::reconcile::{Draft, Finder, Reconciler};
 pub(super) type UnitSlot<'u> = (Option<TargetId>, &'u Rule);
 
 /// Reads the unit files again and puts changes into force. The caller calls it after a change of a
-/// unit file, or of the running instances of a template. Errors are logged.
+/// unit file, or of the set of running units. Errors are logged.
 pub(super) fn reload_units<H: Host>(reconciler: &mut Reconciler<H>, rules: &mut Rules, now: Now) {
     let units = rules.read_units(&mut reconciler.host);
     if units == rules.units {
