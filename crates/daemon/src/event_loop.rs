@@ -14,10 +14,10 @@
 //! up the other events.
 //!
 //! Each connection that has sent a request has a task on the same thread, which hands in its
-//! requests and passes on the replies; the tasks change no state of the service or the flows. What
-//! handles an event gets the time as the argument `now`. The loop logs an event that takes longer
-//! than [`SLOW_EVENT`] (100 ms), because it delayed all others. [`run`] ends at SIGTERM or SIGINT,
-//! and fails if a source of events cannot be opened or waited for.
+//! requests and passes on the replies; the tasks change no state of the service or the flows. The
+//! handler of an event gets the time as the argument `now`. The loop logs an event that takes
+//! longer than [`SLOW_EVENT`] (100 ms), because it delayed all others. [`run`] ends at SIGTERM or
+//! SIGINT, and fails if a source of events cannot be opened or waited for.
 
 mod failure;
 mod listeners;

@@ -5,7 +5,7 @@
 //! an [`Act`] in the draft that binds the target in the kernel when the draft is installed. A call
 //! fails with [`RequestError`] if the machine has no such object (except for
 //! [`Finder::slot_of_future`], which adds a target whose object may appear later), if the ledger
-//! has no free slot, or if a process may not join a target.
+//! has no free slot, if a process may not join a target, or if the members table cannot be read.
 
 use std::collections::BTreeSet;
 

@@ -2,7 +2,7 @@
 //! peer sees all of them, any other peer those of its own sockets. The response has at most
 //! [`MAX_LISTED`] (200), those with the most traffic first. It also has the number of further
 //! connections that the peer may see, and the number of those of other users. Fails if the target
-//! is not held, if no target contains a process, or if the machine cannot be read.
+//! is not held, for a process if no target contains it, or if the machine cannot be read.
 
 use netnice_api::{Connection, ConnectionsDoc, Found};
 use netnice_core::target::Target;
@@ -20,7 +20,8 @@ impl<H: Inventory> View<'_, H> {
     /// The connections of a target that the peer may see, and the numbers of the others.
     ///
     /// # Errors
-    /// If the target is not held, no target contains a process, or the machine cannot be read.
+    /// If the target is not held, for a process if no target contains it, or if the machine cannot
+    /// be read.
     pub(super) fn connections(
         &mut self,
         peer: &Peer,
