@@ -10,8 +10,9 @@
 //!   has ended ([`ExitEvents`]).
 //!
 //! All of them may lose events, so the service also checks each second. Lost route events are
-//! reported as a change of all routes. An error of a read is logged and counts as lost events. A
-//! wait fails only if the executor cannot wait for the descriptor any more.
+//! reported as a change of all routes. An error of a read is logged and counts as lost events.
+//! Opening a source fails if its descriptor cannot be made. A wait fails only if the executor
+//! cannot wait for the descriptor any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -68,6 +68,9 @@ impl<H: Host> Reconciler<H> {
 
     /// The slots of process targets whose last member has ended. A name that waits for a process is
     /// not one of them.
+    ///
+    /// # Errors
+    /// If the members table cannot be read.
     pub(super) fn ended_targets(&mut self) -> Result<Vec<TargetId>, RequestError> {
         let of_processes = |held: &&HeldTarget| match &held.body {
             Body::Processes { roots, .. } => !roots.is_empty(),
@@ -158,6 +161,9 @@ impl<H: Host> Reconciler<H> {
 
     /// Binds objects of targets that were created again (a control group, a file at an executable's
     /// path), and releases executables whose file is gone.
+    ///
+    /// # Errors
+    /// If the kernel fails. The targets before the failed one are bound.
     pub(super) fn rebind(&mut self, now: Now) -> Result<(), RequestError> {
         let things: Vec<HeldTarget> = self
             .books
