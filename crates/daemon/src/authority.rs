@@ -34,6 +34,9 @@ use crate::peer::Peer;
 use crate::user_names::user_name;
 
 /// Checks that a peer may use the clauses of a change.
+///
+/// # Errors
+/// [`RequestError::NotPermitted`] with the first clause that the peer may not use.
 pub(crate) fn may_request(peer: &Peer, change: &Change) -> Result<(), RequestError> {
     match change.needs_privilege() {
         Some(clause) if !peer.privileged => Err(RequestError::NotPermitted(format!(
@@ -44,6 +47,9 @@ pub(crate) fn may_request(peer: &Peer, change: &Change) -> Result<(), RequestErr
 }
 
 /// Checks that a peer may limit a process, let it join a target, or attach it to the direct path.
+///
+/// # Errors
+/// [`RequestError::NotPermitted`] if it may not.
 pub(crate) fn may_limit_process(peer: &Peer, process: &Process) -> Result<(), RequestError> {
     let Process { root, name, .. } = process;
     if peer.privileged {
@@ -69,6 +75,9 @@ pub(crate) fn may_limit_process(peer: &Peer, process: &Process) -> Result<(), Re
 
 /// Checks that a peer may limit a target that is not a process. `owner` is the user to whom all its
 /// processes belong; `None` if they belong to several users or that is not known.
+///
+/// # Errors
+/// [`RequestError::NotPermitted`] if it may not.
 pub(crate) fn may_limit_target(
     peer: &Peer,
     target: &Target,
@@ -91,6 +100,9 @@ pub(crate) fn may_limit_target(
 
 /// Checks that a peer may do what concerns the whole host: root and the group `netnice` may. `what`
 /// names the action in the error.
+///
+/// # Errors
+/// [`RequestError::NotPermitted`] if the peer is not privileged.
 pub(crate) fn may_manage(peer: &Peer, what: &str) -> Result<(), RequestError> {
     match peer.privileged {
         true => Ok(()),

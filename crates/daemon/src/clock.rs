@@ -1,5 +1,5 @@
-//! The daemon's two clocks. [`Now::read`] reads both. Only the start of the daemon and the event
-//! loop call it; what handles an event gets [`Now`] as an argument.
+//! The daemon's two clocks. [`Now::read`] reads both and cannot fail. Only the start of the daemon
+//! and the event loop call it; the code that handles an event gets a [`Now`] as an argument.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -17,7 +17,7 @@ pub(crate) struct Now {
 }
 
 impl Now {
-    /// Reads both clocks. A clock that cannot be read gives 0.
+    /// Reads both clocks. A wall clock before 1970 gives 0.
     pub(crate) fn read() -> Now {
         let time = clock_gettime(ClockId::Monotonic);
         let monotonic = time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs();

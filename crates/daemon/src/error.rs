@@ -38,7 +38,7 @@ impl From<RequestError> for Response {
     }
 }
 
-/// Converts errors of `core` to the variant of the same kind.
+/// Converts each of these errors of `netnice-core` to the named variant, with its text.
 macro_rules! from_errors {
     ($($error:ty => $variant:ident),* $(,)?) => {
         $(impl From<$error> for RequestError {

@@ -14,9 +14,10 @@
 //! up the other events.
 //!
 //! Each connection that has sent a request has a task on the same thread, which hands in its
-//! requests and passes on the replies; the tasks change no state of the service or the flows. What
-//! handles an event gets the time as the argument `now`. The loop logs an event that takes longer
-//! than [`SLOW_EVENT`] (100 ms), because it delayed all others.
+//! requests and passes on the replies; the tasks change no state of the service or the flows. The
+//! handler of an event gets the time as the argument `now`. The loop logs an event that takes
+//! longer than [`SLOW_EVENT`] (100 ms), because it delayed all others. [`run`] ends at SIGTERM or
+//! SIGINT, and fails if a source of events cannot be opened or waited for.
 
 mod failure;
 mod listeners;
@@ -70,7 +71,8 @@ pub(crate) struct Settings<'a> {
 /// Runs the event loop until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// If a source of events cannot be opened or fails permanently.
+/// If a source of events or a netlink socket cannot be opened, or a source cannot be waited for any
+/// more.
 pub(crate) async fn run(
     settings: &Settings<'_>,
     mut service: Service<KernelHost>,
@@ -109,7 +111,7 @@ struct Daemon {
     /// The user whose request last left open sockets to be tagged; `None`: root, the group or the
     /// daemon.
     tagging_user: Option<u32>,
-    /// True if the last event was a request: then the other sources come first.
+    /// True if the last event served a waiting request: then the other sources come first.
     served_request: bool,
     /// The policy file.
     policy: PathBuf,
@@ -141,15 +143,16 @@ impl Daemon {
         }
     }
 
-    /// Waits for the next event. While requests are ready, every second event is a request.
+    /// Waits for the next event. While requests are ready, at least every second event is a
+    /// request.
     async fn next(&mut self, follow_routes: bool) -> Result<Event, RunError> {
         let quota = self.service.quotas().time(Quota::ServiceTime);
         let ready = self.queue.ready_at(quota);
         let ready = ready.is_some_and(|at| at <= Now::read().monotonic);
         if ready && !self.served_request {
             self.served_request = true;
-            // Lets the tasks send answers and hand in requests of other users before the next
-            // request.
+            // The tasks of connections run now: they send answers, and hand in requests of other
+            // users.
             tokio::task::yield_now().await;
             return Ok(Event::Timer(Timer::Request));
         }
@@ -164,7 +167,8 @@ impl Daemon {
         }
     }
 
-    /// Answers the next request in turn, and charges its user the time it takes.
+    /// Answers the next request in turn, or starts the path look-up that it needs, and charges its
+    /// user the time that this takes.
     fn serve_next_request(&mut self, now: Now) {
         let quota = self.service.quotas().time(Quota::ServiceTime);
         let Some((user, pending)) = self.queue.pop(quota, now.monotonic) else {
@@ -365,9 +369,12 @@ fn group_folders(service: &Service<KernelHost>) -> BTreeSet<PathBuf> {
 const TAGGING_PAUSE: Nanos = Nanos::from_millis(1);
 /// An event that takes longer is logged.
 const SLOW_EVENT: Nanos = Nanos::from_millis(100);
-/// A file is written in several steps, and often many files at once.
+/// Delay from the first change of unit files until they are read: a file is written in several
+/// steps, and often many files at once.
 const FILES_SETTLE: Nanos = Nanos::from_millis(200);
-/// Changes of interfaces come in bursts.
+/// Delay from the first change of interfaces or routes until they are checked: changes come in
+/// bursts.
 const LINKS_SETTLE: Nanos = Nanos::from_millis(50);
-/// The exit event comes just before its process leaves the map, and many processes end together.
+/// Delay from the first exit event until targets are checked: the event comes just before the
+/// process leaves the members table, and many processes end together.
 const EXITS_SETTLE: Nanos = Nanos::from_millis(20);

@@ -13,7 +13,7 @@
 //! ```
 //! The front is a separate process because the daemon must not close descriptors that clients send:
 //! the close of the last copy can block forever. In the front such a close blocks one thread, which
-//! serves one user (`user`). The front is confined before it reads the first byte of a client
+//! serves only one user. The front is confined before it reads the first byte of a client
 //! ([`netnice_kernel::confine`]): a user other than root, no capability, an empty root folder, and
 //! a list of system calls, none of which opens a file, starts a program, or signals or traces a
 //! process. If the machine does not permit the other user or the empty root folder, the front runs
@@ -21,7 +21,7 @@
 //! of the peer (uid and groups).
 //!
 //! If the front ends, its connections end, and the daemon starts another one. If the daemon ends,
-//! the front sees the end of its socket, sends what can be sent at once, and ends too.
+//! the front reads the end of its socket, sends what can be sent at once, and ends too.
 
 mod accept;
 mod connection;
@@ -117,7 +117,10 @@ fn confinement(user: (u32, u32)) -> Confinement {
 
 /// The loop of the first thread: passes connections and the daemon's messages to the users'
 /// threads. It receives nothing from a client, and closes no socket in which a client's descriptor
-/// may be queued.
+/// may be queued. Returns when the daemon has ended.
+///
+/// # Errors
+/// If the socket or the pipe of the daemon fails, or epoll does.
 pub(crate) fn serve(
     daemon_socket: OwnedFd,
     pipe: OwnedFd,
@@ -236,8 +239,9 @@ const DAEMON: u64 = 1;
 const MAX_OF_ROOT: usize = 256;
 /// Largest number of connections of all other users together.
 const MAX_OF_OTHERS: usize = MAX_CONNECTIONS as usize;
-/// Largest number of open descriptors of the front. Connections with direct flows do not count
-/// against the limits above; a link has at most 4,096 of them, so this is enough for sixteen links.
+/// Largest number of open descriptors of the front. Connections that are attached to the direct
+/// path do not count against the limits above. A link has at most 4,096 flows, so this is enough
+/// for fifteen links with one flow for each connection.
 const MAX_DESCRIPTORS: u64 = 65_536;
 /// Largest size of the front's data memory, in bytes. Answers that clients do not read take memory;
 /// beyond this bound the front ends.

@@ -21,6 +21,9 @@
 //! through the trait `flows::promises::Promises`, which `service` implements. The other modules
 //! (`authority`, `clock`, `error`, `journal`, `page`, `peer`, `quotas`, `runtime` and `user_names`)
 //! are for all parts. `cargo xtask tidy` refuses modules that use each other in a circle.
+//!
+//! [`run()`] ends at SIGTERM or SIGINT, or with a [`RunError`] if a part cannot be started or a
+//! source of events fails.
 #![forbid(unsafe_code)]
 
 mod authority;

@@ -12,8 +12,8 @@
 //!   written; the file is written later.
 //! - [`sweep`] follows changes on the machine: processes end, control groups and executables are
 //!   created again.
-//! - [`rollback`] rolls back changes that were made for a limited time, until a process ends or
-//!   subject to confirmation.
+//! - [`rollback`] rolls back changes whose time is over, whose process has ended, or that were not
+//!   confirmed in time.
 //! - [`repair`] restores what other programs have removed.
 //! - [`start`] takes over from an earlier daemon.
 //!
@@ -70,7 +70,7 @@ pub(crate) struct Reconciler<H> {
 /// How the state in force differs from the desired one.
 #[derive(Default)]
 pub(crate) struct Deviations {
-    /// Links whose classes the kernel refuses, with the reason.
+    /// Links that are left out because the kernel refuses their classes, with the reason.
     pub broken: BTreeMap<IfName, String>,
     /// The recent repairs of what other programs removed.
     pub repairs: Repairs,
@@ -117,8 +117,8 @@ impl<H: Host> Reconciler<H> {
         Finder::new(&mut self.host, &self.books.ledger)
     }
 
-    /// Installs a draft and writes the state file. Before that, claims that are set aside and
-    /// degraded targets are admitted again in the draft, as far as they fit.
+    /// Installs a draft and writes the state file. Before that, degraded targets and claims that
+    /// are set aside are admitted again in the draft, as far as they fit ([`Ledger::heal`]).
     ///
     /// # Errors
     /// If the kernel fails, or the state file cannot be written and a request caused the change.
@@ -127,8 +127,11 @@ impl<H: Host> Reconciler<H> {
         self.install_if(draft, |_| Ok(()))
     }
 
-    /// As [`Reconciler::install`]. `still` checks, between installing and writing, that the change
-    /// is still valid. If it fails, the former state is restored too.
+    /// As [`Reconciler::install`]. `still` checks, after installing and before writing, that the
+    /// change is still valid.
+    ///
+    /// # Errors
+    /// As [`Reconciler::install`], and if `still` fails. Then the former state is restored.
     pub(crate) fn install_if(
         &mut self,
         mut draft: Draft,
@@ -156,7 +159,7 @@ impl<H: Host> Reconciler<H> {
         }
         let mut installed = install::install(&mut self.host, &before, &after, &draft.acts);
         if installed.is_err() && self.host.audit(true).is_ok_and(|faults| !faults.is_empty()) {
-            // Another program has just removed what the change builds on.
+            // Another program has removed kernel objects of netnice that the change may need.
             let restored = self.host.reconcile();
             installed = restored
                 .and_then(|()| install::install(&mut self.host, &before, &after, &draft.acts));

@@ -106,9 +106,9 @@ impl Options {
 ///
 /// # Errors
 /// If another daemon uses the runtime folder, or others than root and the user of this process can
-/// change it. If the state file cannot be read, or is of a newer version or of another network
-/// namespace. If netlink, the kernel path or another resource cannot be opened, or a source of
-/// events fails.
+/// change it. If the state file cannot be read, is of a newer version or of another network
+/// namespace, or is damaged and cannot be renamed. If netlink, the kernel path or another resource
+/// cannot be opened, or a source of events fails.
 pub fn run(options: &Options) -> Result<(), RunError> {
     let folder = options.runtime.path();
     let mut runtime = LockedFolder::take(folder).during("take the runtime folder")?;
@@ -171,7 +171,8 @@ pub fn examine() -> DoctorReport {
 /// Reads the state file. A damaged file is renamed and not used, so that a person can inspect it.
 ///
 /// # Errors
-/// If it cannot be read, is of a newer version, or is of another network namespace.
+/// If the file cannot be read, is of a newer version or of another network namespace, or is damaged
+/// and cannot be renamed.
 fn read_state(store: &Store) -> Result<SavedState, RunError> {
     let error = match store.load() {
         Ok(None) => return Ok(SavedState::None),

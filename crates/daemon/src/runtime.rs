@@ -25,7 +25,8 @@ pub(crate) enum RuntimeError {
         /// The content of the lock file: the process id of the other daemon.
         holder: String,
     },
-    /// A user other than root and the user of this process can write the folder, or replace it.
+    /// A user other than root and the user of this process can write the folder, or replace it. Or
+    /// the folder cannot be checked.
     #[error(
         "users other than root can change the runtime folder {}: {why}; make it and the folders \
          around it root's and \

@@ -4,7 +4,8 @@
 //! never accepts from the socket: the front does ([`crate::front`]), in a process of its own, which
 //! this module starts, and starts again when it ends. The front reports connections by number, with
 //! the uid and groups of the peer, and their requests. Permissions are checked for each request,
-//! for the uid that the kernel reported. The event loop decides the order of the requests.
+//! for the uid that the kernel reported. The event loop decides the order of the requests. Making
+//! the socket can fail; a front that cannot be started is tried again after a pause.
 
 mod channel;
 mod process;
@@ -94,13 +95,16 @@ pub(crate) struct FrontSupervisor {
     front_start: FrontStart,
     /// The present front.
     front: RefCell<FrontProcess>,
-    /// Largest number of connections of a user.
+    /// Largest number of connections of a user other than root.
     most_of_user: watch::Sender<u64>,
 }
 
 impl FrontSupervisor {
     /// Listens at a path, replacing the socket of an earlier daemon. The caller holds the lock of
     /// the runtime folder, so no other daemon uses the path.
+    ///
+    /// # Errors
+    /// If the socket cannot be made at this path.
     pub(crate) fn bind(path: &Path) -> io::Result<FrontSupervisor> {
         let beside = path.with_extension("new");
         let _ = fs::remove_file(&beside);
@@ -111,6 +115,9 @@ impl FrontSupervisor {
     }
 
     /// Takes over a socket that a service manager has created (sd_listen_fds(3)).
+    ///
+    /// # Errors
+    /// If a system call on the socket fails.
     pub(crate) fn take_over(listener: UnixListener) -> io::Result<FrontSupervisor> {
         FrontSupervisor::new(listener, None)
     }
@@ -189,7 +196,7 @@ impl FrontSupervisor {
         self.end_front(ANSWER_TIME).await;
     }
 
-    /// Sets the number of connections of each user, for the front.
+    /// Sets the largest number of connections of each user except root, for the front.
     pub(crate) fn set_connection_limit(&self, most_of_user: u64) {
         self.most_of_user.send_if_modified(|now| {
             let changes = *now != most_of_user;

@@ -10,8 +10,8 @@
 //!
 //! Each kind of request has a file, except `ping` and `log`. A request that changes something works
 //! on a [`Reconciler`], which has the machine and the books. A request that only reads works on a
-//! [`View`]. The service also has the administrator's [`Rules`] and the [`Measurements`]; a request
-//! gets the parts that it needs.
+//! [`View`]; `watch` may also read the counters first. The service also has the administrator's
+//! [`Rules`] and the [`Measurements`]; a request gets the parts that it needs.
 //!
 //! The event loop calls [`Service::tick`] and the methods next to it for changes on the machine
 //! that no request caused. Time is always an argument.
@@ -115,7 +115,9 @@ impl<H: Host> Service<H> {
     }
 
     /// Handles a request and returns the response, which has the error if the request fails.
-    /// `named` is the process that the request names by a pidfd. A refusal of a change is logged.
+    /// `named` is the process that the request names by a pidfd. If a `set`, `clear`, `link` or
+    /// `reload` is refused, that is logged. If one of them fails for another reason, that is logged
+    /// except for `clear`. An invalid request is not logged.
     pub(crate) fn handle(
         &mut self,
         peer: &Peer,
@@ -271,8 +273,8 @@ impl<H: Host> Service<H> {
         }
     }
 
-    /// Closes targets that have ended, and binds things that were created again. The caller calls
-    /// it after an event that indicates either.
+    /// Closes targets whose last process has ended, and binds control groups and executables that
+    /// were created again. The caller calls it after an event that indicates either.
     pub(crate) fn close_and_rebind(&mut self, now: Now) {
         self.reconciler.close_and_rebind(now);
     }
@@ -341,8 +343,8 @@ impl<H: Host> Service<H> {
         unit_files::reload_units(&mut self.reconciler, &mut self.rules, now);
     }
 
-    /// Reads the policy file and puts it into force. If that fails, the former policy stays in
-    /// force and the service continues.
+    /// Reads the policy file and puts it into force. If that fails, the error is logged, and the
+    /// former policy stays in force.
     pub(crate) fn load_policy(&mut self, path: &Path, now: Now) {
         reload::load_policy(&mut self.reconciler, &mut self.rules, path, now);
     }

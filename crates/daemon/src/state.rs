@@ -105,6 +105,10 @@ impl Store {
 
     /// Reads the state that an earlier daemon has written; `None` if there is none, or if it is of
     /// an earlier boot.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is damaged, or is of a newer version or another network
+    /// namespace.
     pub(crate) fn load(&self) -> Result<Option<State>, StateError> {
         // A daemon that ended while it wrote leaves an incomplete new file.
         let _ = fs::remove_file(self.path.with_extension("json.new"));
@@ -117,6 +121,9 @@ impl Store {
     }
 
     /// Parses the bytes of a state file; `None` if it is of an earlier boot.
+    ///
+    /// # Errors
+    /// If the file is damaged, or is of a newer version or another network namespace.
     pub(crate) fn parse(&self, bytes: &[u8]) -> Result<Option<State>, StateError> {
         let damaged = |reason: String| StateError::Damaged {
             path: self.path.clone(),
@@ -150,7 +157,10 @@ impl Store {
         state.restore().map(Some).map_err(damaged)
     }
 
-    /// Writes the state file, and replaces the old one. If that fails, the old one stays.
+    /// Writes the state file, and replaces the old one.
+    ///
+    /// # Errors
+    /// If the new file cannot be written or renamed. Then the old one stays.
     pub(crate) fn save(&self, ledger: &Ledger, rollbacks: &Rollbacks) -> Result<(), StateError> {
         let bytes = self.bytes(ledger, rollbacks)?;
         let new = self.path.with_extension("json.new");
@@ -166,6 +176,9 @@ impl Store {
     }
 
     /// The bytes of the state file with this state.
+    ///
+    /// # Errors
+    /// If the state cannot be written as JSON.
     pub(crate) fn bytes(
         &self,
         ledger: &Ledger,
@@ -183,6 +196,9 @@ impl Store {
     }
 
     /// Removes the state file, if there is one.
+    ///
+    /// # Errors
+    /// If the system call fails.
     pub(crate) fn remove(&self) -> Result<(), StateError> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.io("remove", error)),
@@ -191,10 +207,13 @@ impl Store {
     }
 
     /// Renames a damaged file to `state.json.damaged-N`, so that a person can inspect it. Returns
-    /// the new path. At most [`MAX_DAMAGED`] are kept; one more replaces the last.
+    /// the new path. At most [`MAX_DAMAGED`] (100) are kept; one more replaces the last.
+    ///
+    /// # Errors
+    /// If the system call fails.
     pub(crate) fn rename_damaged(&self) -> Result<PathBuf, StateError> {
         let named = |n| self.path.with_extension(format!("json.damaged-{n}"));
-        // A path that cannot be looked at is not free.
+        // A path that cannot be examined counts as taken.
         let aside = (1..MAX_DAMAGED)
             .map(named)
             .find(|aside| aside.try_exists().is_ok_and(|exists| !exists))
@@ -220,8 +239,7 @@ struct Envelope {
     state: Box<RawValue>,
 }
 
-/// The CRC-32 of the version and the state's text, in hexadecimal. Every single changed bit changes
-/// it.
+/// The CRC-32 of the version and the state's text, in hexadecimal.
 fn checksum(version: u32, state: &str) -> String {
     let mut sum = crc32fast::Hasher::new();
     sum.update(&version.to_be_bytes());

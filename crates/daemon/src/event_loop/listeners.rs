@@ -2,7 +2,7 @@
 //!
 //! - **Route netlink** reports changes of interfaces, qdiscs, classes and filters ([`LinkEvents`]).
 //!   Changes that the daemon's own sockets requested are skipped. It also reports changes of
-//!   routes, addresses and next hops ([`RouteEvents`]).
+//!   routes, addresses, interfaces and next hops ([`RouteEvents`]).
 //! - **inotify** reports control groups that appear and disappear beside held groups (a restarted
 //!   unit gets a new group; the eBPF programs have bound it to the unit since its creation), and
 //!   written unit files ([`FolderEvents`]).
@@ -10,7 +10,9 @@
 //!   has ended ([`ExitEvents`]).
 //!
 //! All of them may lose events, so the service also checks each second. Lost route events are
-//! reported as a change of all routes.
+//! reported as a change of all routes. An error of a read is logged and counts as lost events.
+//! Opening a source fails if its descriptor cannot be made. A wait fails only if the executor
+//! cannot wait for the descriptor any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -76,7 +78,7 @@ fn log_read_error(what: &str, error: &io::Error) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for changes of routes and next hops.
+/// Waits for changes of routes, addresses, interfaces and next hops.
 pub(super) struct RouteEvents(AsyncFd<routes::RouteListener>);
 
 impl RouteEvents {
@@ -175,8 +177,8 @@ impl FolderEvents {
         }
     }
 
-    /// Waits until an entry of a watched folder appears or disappears, or is written after
-    /// [`FolderEvents::open_for_files`].
+    /// Waits until an entry of a watched folder appears or disappears, or until one is written if
+    /// [`FolderEvents::open_for_files`] made this value.
     pub(super) async fn changed(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.inotify.readable_mut().await?;

@@ -107,7 +107,8 @@ impl<T> RequestQueue<T> {
             .retain(|_, queue| !queue.waiting.is_empty() || queue.charge_at(quota, now).0 > 0);
     }
 
-    /// For each unprivileged user: uid, present charge, waiting requests.
+    /// For each unprivileged user with a charge or a waiting request: the uid, the present charge,
+    /// and the number of waiting requests.
     pub(crate) fn charges(
         &self,
         quota: Nanos,

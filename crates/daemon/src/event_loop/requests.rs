@@ -1,7 +1,8 @@
-//! Handles one request, except that for the quotas of users, which the event loop handles itself:
-//! requests about direct flows go to [`Flows`], all others to the [`Service`]. [`Flows`] adds its
-//! part to the responses of the service to `show`, `explain` and `doctor`. Before root clears
-//! everything, the direct flows are closed.
+//! Handles one request and sends the response, which has the error if the request fails. Requests
+//! about direct flows go to [`Flows`], all others to the [`Service`]; the event loop itself handles
+//! the request for the quotas of users. [`Flows`] adds its part to the responses of the service to
+//! `show`, `explain` and `doctor`. Before root clears everything, the direct flows are closed and
+//! the drivers are stopped.
 
 use netnice_api::{Clear, ClearWhat, DoctorItem, Request, Response};
 use netnice_core::target::Target;
@@ -16,8 +17,8 @@ use crate::peer::Peer;
 use crate::server::PendingRequest;
 use crate::service::{NamedProcess, Service};
 
-/// Answers a request, now or later. `rights` are those for look-ups of executables. `front` reports
-/// the state of the front for `netnice doctor`.
+/// Answers a request: at once, or after a reply of a driver. `rights` are those for look-ups of
+/// executables. `front` reports the state of the front for `netnice doctor`.
 pub(super) fn answer<H: Host, N: Network>(
     service: &mut Service<H>,
     flows: &mut Flows<N>,

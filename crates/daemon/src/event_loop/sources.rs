@@ -35,7 +35,7 @@ use crate::server::{FrontSupervisor, PendingRequest};
 
 /// An event, with what its handler needs.
 pub(super) enum Event {
-    /// SIGTERM or SIGINT came, or the socket cannot be served any more.
+    /// SIGTERM or SIGINT came.
     Stop,
     /// SIGHUP came.
     ReadPolicy,
@@ -94,7 +94,7 @@ pub(super) struct Sources {
     hangup: Signal,
     /// The socket of the daemon, with the front process that reads it.
     pub server: Rc<FrontSupervisor>,
-    /// The future that serves the socket. It ends when the socket cannot be served any more.
+    /// The future that serves the socket. It does not end while `requests` exists.
     listening: Pin<Box<dyn Future<Output = ()>>>,
     requests: mpsc::Receiver<PendingRequest>,
     /// The threads that look up paths with the rights of the requesting user.
@@ -203,7 +203,7 @@ impl Sources {
     }
 
     /// Waits for the next event. If several are ready, signals come first, then due timers, then
-    /// looked-up paths and probes, then requests.
+    /// looked-up paths and probes, then requests, then all others.
     ///
     /// # Errors
     /// If a source cannot be waited for any more.
@@ -274,7 +274,8 @@ async fn next_exit(exits: &mut Option<ExitEvents>) -> io::Result<()> {
     }
 }
 
-/// The socket that a service manager passed to the daemon, else a new one.
+/// The socket that a service manager passed to the daemon, else a new one. Fails if the passed
+/// socket has another path, or a socket cannot be made.
 fn listen(path: &Path) -> io::Result<FrontSupervisor> {
     let passed = ListenFd::from_env().take_unix_listener(0)?;
     match passed {

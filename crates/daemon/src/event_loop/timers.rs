@@ -15,7 +15,7 @@ use netnice_core::units::{Instant, Nanos};
 pub(super) enum Timer {
     /// Roll back the changes whose time is over.
     Rollback,
-    /// Close what has ended, and bind what was created again.
+    /// Close targets whose processes have ended, and bind objects that were created again.
     Sweep,
     /// Read unit files again.
     UnitFiles,
@@ -25,7 +25,8 @@ pub(super) enum Timer {
     Balance,
     /// Check what changes without an event.
     Tick,
-    /// End what the flow manager has waited for too long: answers of drivers, and next hops.
+    /// End the waits of the flow manager that have taken too long: for answers of drivers, and for
+    /// next hops.
     Flows,
     /// Check the routes of flows again.
     Routes,
@@ -109,8 +110,8 @@ fn period(timer: Timer) -> Option<Nanos> {
 
 /// How often the service checks what changes without an event.
 const TICK_PERIOD: Nanos = Nanos::from_secs(1);
-/// How often the active targets of managed links are determined. The others may borrow at once what
-/// an idle target does not use; the weights follow after this interval.
+/// How often the active targets of managed links are determined. Other targets may borrow at once
+/// what an idle target does not use; they share it by their weights after at most this interval.
 const BALANCE_PERIOD: Nanos = Nanos::from_millis(200);
 
 #[cfg(test)]

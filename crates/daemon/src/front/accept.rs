@@ -2,7 +2,7 @@
 //! each user and one for all users.
 //!
 //! A connection may stay open without a request, but the number of connections is limited. One that
-//! has attached to the direct path does not count.
+//! has attached to the direct path does not count. A refused client gets the reason.
 //!
 //! - A user may have as many as the policy permits ([`Kind::Quota`](super::messages::Kind::Quota);
 //!   root [`MAX_OF_ROOT`]). One more closes the user's connection that is idle for longest. If none
@@ -190,7 +190,8 @@ impl Users {
     }
 
     /// Closes a socket for which there is no thread. If a descriptor may be queued in it, the close
-    /// could block, so it waits for the next thread of its user (`None`: the user is unknown).
+    /// could block: then the next thread of its user closes it. If the user is unknown (`None`), it
+    /// stays open.
     fn drop_socket(&mut self, socket: OwnedFd, uid: Option<u32>) {
         if self.refuses_descriptors || shut_down_empty(&socket) {
             return;
@@ -297,8 +298,8 @@ const CLOSE_WAIT: Duration = Duration::from_millis(5);
 /// The same where clients can send no descriptors. No close blocks the user's thread there, so that
 /// thread continues as soon as a processor is free for it.
 const SCHEDULING_WAIT: Duration = Duration::from_millis(250);
-/// Largest number of refused connections of one user that only its stuck thread may close. Kernels
-/// from 6.16 on have none.
+/// Largest number of refused connections of one user that only its stuck thread may close. With
+/// more, the front ends. Kernels from 6.16 on have none, because they refuse descriptors.
 const MAX_STUCK: usize = 1024;
 /// Stack of a user's thread: a read of 16 KiB, and the JSON parser, which nests at most 128 levels.
 const STACK: usize = 512 * 1024;

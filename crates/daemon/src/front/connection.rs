@@ -10,10 +10,11 @@
 //!    v                    v
 //!   closed: at the end of the stream, or to make room for another connection
 //! ```
-//! A connection never waits: its user's thread reports when the socket is ready and which time it
-//! is, and acts on the result ([`NextStep`]). A connection also closes if its client does not take
-//! a message within [`WRITE_TIMEOUT`] (5 s), or if one more message would make more than
-//! [`MAX_QUEUED`] (4 MiB) wait for the client.
+//! A connection that reads an incomplete request also counts as idle. A connection never waits: its
+//! user's thread calls it when the socket is ready or a deadline is over, and acts on the result
+//! ([`NextStep`]). A connection also closes if its client does not take a message within
+//! [`WRITE_TIMEOUT`] (5 s), or if one more message would make more than [`MAX_QUEUED`] (4 MiB) wait
+//! for the client.
 
 use std::collections::VecDeque;
 use std::io;
@@ -37,8 +38,8 @@ pub(super) struct Connection {
     read_by: Option<Instant>,
     /// Deadline for the client to take the first of `queued`.
     write_by: Option<Instant>,
-    /// The user's counter when it was opened or got its last message from the daemon: of the idle
-    /// ones, the one with the smallest value is idle for longest.
+    /// The user's count of activities when the connection was opened or got its last message from
+    /// the daemon: of the idle connections, that with the smallest value is idle for longest.
     pub last_activity: u64,
     /// True if it counts against the user's limit.
     pub is_counted: bool,
@@ -54,8 +55,8 @@ enum State {
     Waiting(Box<ClientCall>),
     /// The daemon has the request.
     AtDaemon,
-    /// The client has got the reason for the end of the connection; up to so many more of its bytes
-    /// are read.
+    /// The client gets the reason for the end of the connection. At most this number of further
+    /// bytes of the client are read and dropped.
     Closing(usize),
 }
 
@@ -97,8 +98,8 @@ impl Connection {
         self.socket.as_fd()
     }
 
-    /// True if no request is in progress and nothing is to be sent. The connection may be closed so
-    /// that another one can open.
+    /// True if no complete request is in progress and nothing is to be sent; part of a request may
+    /// have been read. The connection may be closed so that another one can open.
     pub(super) fn is_idle(&self) -> bool {
         matches!(self.state, State::Reading) && self.queued.is_empty()
     }
@@ -295,7 +296,7 @@ const DESCRIPTOR_REFUSED: &str = "a file descriptor came with the request, and n
                           its start time";
 /// Time limit for a request to arrive completely.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time limit for a client to read an answer.
+/// Time limit for a client to take a message.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the rest of a refused message is read.
 const DRAIN_TIME: Duration = Duration::from_millis(200);

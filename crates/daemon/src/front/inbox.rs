@@ -1,5 +1,6 @@
 //! The queue of messages from the front's first thread to a user's thread ([`Inbox`]), with the
-//! number of the user's connections that count against the limit, which both threads change.
+//! number of the user's connections that count against the limit, which both threads change. A
+//! message is returned to the sender if the user's thread has ended.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,7 +28,7 @@ pub(super) enum InboxMessage {
     Deliver(ToFront),
     /// All users together are over the limit: close the connection that is idle for longest.
     MakeRoom,
-    /// A refused connection. This thread closes it, because the close also closes descriptors
+    /// A refused connection. The user's thread closes it, because the close also closes descriptors
     /// queued in it.
     Close(OwnedFd),
     /// The front ends: send what can be sent at once, and end.
@@ -46,8 +47,8 @@ pub(super) struct Inbox {
 struct Queue {
     messages: VecDeque<InboxMessage>,
     ended: bool,
-    /// True if the first thread has waited for this one without success, and it has taken nothing
-    /// since.
+    /// True if the first thread has waited for the user's thread without success, and that thread
+    /// has taken nothing since.
     stuck: bool,
 }
 

@@ -4,11 +4,12 @@
 //! | direction | over | why |
 //! |---|---|---|
 //! | front to daemon | a pipe | it carries only bytes, even if the front is compromised |
-//! | daemon to front | a stream socket, shut the other way | it carries descriptors of answers |
+//! | daemon to front | a stream socket that the daemon cannot read | it carries descriptors |
 //!
 //! To the daemon, a message is one frame ([`netnice_api::frame`]) of JSON. To the front, it is one
 //! frame with a header of ten bytes and the frame for the client. The header has the connection's
-//! number (8 bytes), the kind (1), and the number of descriptors sent with the first byte (1).
+//! number (8 bytes), the kind (1), and the number of descriptors sent with the first byte (1). A
+//! message that is too long or cannot be decoded ends the front.
 
 use std::os::fd::OwnedFd;
 
@@ -21,7 +22,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum FromFront {
     /// The front is confined and accepts connections.
     Ready(Ready),
-    /// A connection is about to send its first request.
+    /// A connection has sent its first request, which follows.
     Opened {
         /// Its number; unique in this front.
         connection: u64,
@@ -81,12 +82,15 @@ pub(crate) enum Kind {
     Notification,
     /// Closes the connection without an answer.
     Close,
-    /// For the front itself: sets the number of connections of each user except root.
+    /// For the front itself: sets the largest number of connections of each user except root.
     Quota,
 }
 
 impl ToFront {
     /// Encodes the message for the socket. Its descriptors go with the first byte.
+    ///
+    /// # Errors
+    /// If the message is longer than [`LONGEST_TO_FRONT`].
     pub(crate) fn encode(&self) -> Result<Vec<u8>, FrameError> {
         let mut body = Vec::with_capacity(HEADER + self.frame.len());
         body.extend_from_slice(&self.connection.to_be_bytes());

@@ -10,7 +10,7 @@
 //!
 //! The daemon has at most eight requests of a user at a time (64 of root); the others wait in their
 //! connections. The thread runs as long as its user has connections, and for [`LINGER`] (5 s) after
-//! that.
+//! that. If the pipe to the daemon fails, the thread closes the connections and ends.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;

@@ -5,7 +5,7 @@
 //! The kernel's members table has the target of each process; the process also belongs to the
 //! targets around that one. A target made by pid lies inside a family if its named process does.
 //! Once that process has left the target, and for targets made by name, all members must lie
-//! inside.
+//! inside. Only finding inherited targets can fail: if the members table cannot be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,6 +60,9 @@ pub(super) fn inside(
 /// name can take in processes from several families, so the target around the name is not always
 /// the innermost one around a member. `before` is the ledger in which the names were held. `closed`
 /// has the closed targets, each with the target around it.
+///
+/// # Errors
+/// If the members table cannot be read.
 pub(super) fn inherited(
     machine: &mut impl Inventory,
     before: &Ledger,
@@ -111,5 +114,6 @@ fn target_of_ancestors(
     None
 }
 
-/// Most ancestors that are looked at. Deeper trees of processes are attacks.
+/// Largest number of ancestors that are examined, so that a very deep tree of processes does not
+/// delay the daemon.
 const MAX_GENERATIONS: u32 = 1024;

@@ -21,8 +21,9 @@ pub(crate) fn desired(ledger: &Ledger) -> Desired {
         limit: limit(&draining.contract),
         burst: burst(&draining.contract),
         share: None,
-        // A draining target keeps its weight. The smallest weight has a quantum of one packet, so
-        // with the weight 1 here, the quantum of the weight 100 would be a hundred packets.
+        // A draining target keeps its weight. The smallest weight among siblings gets a quantum of
+        // one packet, so with the weight 1 here, a sibling of the weight 100 would get a quantum of
+        // a hundred packets.
         weight: draining.contract.weight().unwrap_or_default().get(),
         priority: draining.contract.priority().unwrap_or_default().get(),
     });

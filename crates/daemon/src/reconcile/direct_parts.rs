@@ -36,7 +36,7 @@ impl<H: Host> Reconciler<H> {
         Ok(())
     }
 
-    /// Admits degraded targets again, as far as they fit. An error is logged.
+    /// Admits degraded targets again, as far as they fit. An error goes to the journal.
     pub(crate) fn heal(&mut self, now: Now) {
         let mut held = self.books.ledger.held();
         if held.any(|held| held.refused.is_some()) {

@@ -48,8 +48,8 @@ impl Draft {
         self.close(slot)
     }
 
-    /// Closes a target: releases what it consists of, and drops its pending rollbacks. `None` if
-    /// the slot is free.
+    /// Closes a target in the draft, adds the act that releases what it consists of, and drops the
+    /// pending rollbacks of claims on it. `None` if the slot is free.
     pub(crate) fn close(&mut self, slot: TargetId) -> Option<ClosedTarget> {
         let closed = self.ledger.close(slot)?;
         self.rollbacks.forget_target(closed.held.id);

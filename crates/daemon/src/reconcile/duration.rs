@@ -92,8 +92,9 @@ impl Draft {
 
     /// Records a change of the peer's claim on a target, given by its id and name: removes pending
     /// rollbacks of the same clauses, and adds those of the change itself. `before` is the claim
-    /// before the change. Returns the number with which the change is confirmed; `None` if it need
-    /// not be.
+    /// before the change. For a clause with a removed rollback, the new rollback restores what the
+    /// removed one would have restored. Returns the number with which the change is confirmed;
+    /// `None` if it need not be.
     pub(crate) fn add_claim_rollback(
         &mut self,
         (id, target): (u32, &Target),

@@ -5,7 +5,7 @@
 //! an [`Act`] in the draft that binds the target in the kernel when the draft is installed. A call
 //! fails with [`RequestError`] if the machine has no such object (except for
 //! [`Finder::slot_of_future`], which adds a target whose object may appear later), if the ledger
-//! has no free slot, or if a process may not join a target.
+//! has no free slot, if a process may not join a target, or if the members table cannot be read.
 
 use std::collections::BTreeSet;
 
@@ -37,6 +37,9 @@ impl<'a, I: Inventory> Finder<'a, I> {
     /// Adds a new target of processes to the draft, with `process` as its first root process. With
     /// `only`, its present descendants are not members. Unless the request is `privileged`,
     /// descendants that root or the group limits by another target stay in that one.
+    ///
+    /// # Errors
+    /// If the ledger has no free slot, or the members table cannot be read.
     pub(crate) fn open_process(
         &mut self,
         draft: &mut Draft,
@@ -70,9 +73,10 @@ impl<'a, I: Inventory> Finder<'a, I> {
     /// that contain all its processes. No effect if the slot is free or has a target of another
     /// kind.
     ///
-    /// Fails with [`RequestError::NotPermitted`] if the request is not `privileged` and the process
-    /// or the target would leave a target that root or the group limits. The draft is then as
-    /// before.
+    /// # Errors
+    /// [`RequestError::NotPermitted`] if the request is not `privileged` and the process or the
+    /// target would leave a target that root or the group limits. The draft is then as before.
+    /// Another error if the members table cannot be read.
     pub(crate) fn add_process(
         &mut self,
         draft: &mut Draft,
@@ -173,6 +177,10 @@ impl<'a, I: Inventory> Finder<'a, I> {
 
     /// The slot of a target that is not a process and exists on the machine. If no held target has
     /// this name or the same object, the draft gets a new target.
+    ///
+    /// # Errors
+    /// If the object does not exist, the ledger has no free slot, or the members table cannot be
+    /// read.
     pub(crate) fn slot_of_existing(
         &mut self,
         draft: &mut Draft,
@@ -186,7 +194,11 @@ impl<'a, I: Inventory> Finder<'a, I> {
     }
 
     /// As [`Finder::slot_of_existing`], for a target that may not exist yet. A target that does not
-    /// exist is bound later, when its object appears. A user, a process or a flow must exist.
+    /// exist is bound later, when its object appears.
+    ///
+    /// # Errors
+    /// If a user does not exist, the ledger has no free slot, or the members table cannot be read.
+    /// For a process or a flow, unless the process is held by this name.
     pub(crate) fn slot_of_future(
         &mut self,
         draft: &mut Draft,
@@ -245,8 +257,10 @@ impl<'a, I: Inventory> Finder<'a, I> {
         Ok(slot)
     }
 
-    /// The held target of this name, or of another name for the same object. Fails if no such
-    /// target is held.
+    /// The held target of this name, or of another name for the same object.
+    ///
+    /// # Errors
+    /// If no such target is held.
     pub(crate) fn lookup(&mut self, target: &Target) -> Result<&'a HeldTarget, RequestError> {
         let id = match self.ledger.find(target) {
             Some(held) => Some(held.id),
@@ -263,8 +277,10 @@ impl<'a, I: Inventory> Finder<'a, I> {
         })
     }
 
-    /// The processes, executable, control group or user of the target `text`, held or not. Fails if
-    /// they do not exist, if a name is not held, or if the text is not a target.
+    /// The processes, executable, control group or user of the target `text`, held or not.
+    ///
+    /// # Errors
+    /// If the object does not exist, a name is not held, or the text is not a target.
     pub(crate) fn find(&mut self, text: &str) -> Result<Found, RequestError> {
         let target: Target = text.parse()?;
         let body = match &target {
@@ -280,8 +296,11 @@ impl<'a, I: Inventory> Finder<'a, I> {
             .ok_or_else(|| RequestError::Failed(format!("{target} is not there now")))
     }
 
-    /// Looks up a target that is not a process on the machine. Returns its body, its place, and the
-    /// act that binds it. Fails if it does not exist.
+    /// Looks up the executable, user or control group of a target on the machine. Returns its body,
+    /// its place, and the act that binds it.
+    ///
+    /// # Errors
+    /// If the object does not exist, or the target is a process, a name or a flow.
     pub(crate) fn find_non_process(
         &mut self,
         target: &Target,

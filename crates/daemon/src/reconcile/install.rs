@@ -16,8 +16,10 @@ pub(super) struct Installed {
     pub adoption: Adoption,
 }
 
-/// Carries out a change from the desired state `before` to `after`, with its acts. If a step fails,
-/// undoes the completed ones and returns the error.
+/// Carries out a change from the desired state `before` to `after`, with its acts.
+///
+/// # Errors
+/// If a step fails. Then the completed ones are undone.
 pub(super) fn install<H: Enforcer>(
     host: &mut H,
     before: &Desired,

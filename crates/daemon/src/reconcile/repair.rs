@@ -1,13 +1,13 @@
 //! Repair: follows interfaces that appear and disappear, and restores kernel objects of netnice
 //! that other programs delete or change.
 //!
-//! Every change of interfaces and queueing disciplines that the daemon did not make causes a check,
-//! and so does every second. New interfaces get the eBPF programs, and links whose interface has
-//! returned get their classes. What a check finds missing is restored in one repair: the first one
-//! at once, the second not before 500 ms and the third not before 2 s after the repair before it
-//! ([`PAUSES`]). After [`MAX_REPAIRS`] repairs (3) within [`WINDOW`] (60 s) the removal counts as
-//! intended. Then the daemon reports it, and repairs again when one of the three repairs is 60 s
-//! ago, or when a request changes something.
+//! The daemon checks its objects each second, and after each change of interfaces or queueing
+//! disciplines that it did not make. New interfaces get the eBPF programs, and links whose
+//! interface has returned get their classes. What a check finds missing or changed is restored in
+//! one repair: the first one at once, the second not before 500 ms and the third not before 2 s
+//! after the repair before it ([`PAUSES`]). After [`MAX_REPAIRS`] repairs (3) within [`WINDOW`]
+//! (60 s) the daemon takes the removal as intended, and reports it. It repairs again when the first
+//! of the three repairs is 60 s ago, or when a request changes something.
 //!
 //! If the kernel refuses the classes of a link, the link is left out and recorded as broken
 //! ([`super::Deviations::broken`]).
@@ -29,7 +29,8 @@ pub(crate) struct Repairs {
     /// Why repairs have stopped, as a message; `None` if they have not stopped, or all objects are
     /// in place again.
     pub given_up: Option<String>,
-    /// Number of missing objects that were found and repaired since the start of the daemon.
+    /// Number of differences from the installed state that were to be repaired since the start of
+    /// the daemon.
     pub total: u64,
 }
 
@@ -72,9 +73,10 @@ impl Repairs {
 }
 
 impl<H: Host> Reconciler<H> {
-    /// Checks the daemon's kernel objects, and restores missing ones. `link_event` is true after a
-    /// change of interfaces: then the interfaces are checked too, and all objects are listed again.
-    /// Otherwise the check uses what the last reading of the counters has listed.
+    /// Checks the daemon's kernel objects, and restores missing or changed ones. If `link_event` is
+    /// true, for example after a change of interfaces, the interfaces are checked too, and all
+    /// objects are listed again. Otherwise the check uses the classes that the last reading of the
+    /// counters has listed. Errors go to the journal.
     pub(crate) fn repair(&mut self, link_event: bool, now: Now) {
         if !self.host.is_enforcing() {
             return;
@@ -125,8 +127,8 @@ impl<H: Host> Reconciler<H> {
             .is_some_and(|due| due <= now.monotonic)
     }
 
-    /// Makes `netnice_kernel` read the present state again and repair the differences, and applies
-    /// the desired state.
+    /// Makes `netnice_kernel` read the present state again and repair the differences, and then
+    /// applies the desired state.
     fn restore(&mut self, now: Now) {
         if let Err(error) = self.host.reconcile() {
             tracing::debug!(%error, "reconciling");

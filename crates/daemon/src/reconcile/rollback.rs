@@ -20,8 +20,11 @@ use crate::ledger::rollbacks::{self, Cleared, PendingRollback, Undo};
 use crate::ledger::{Body, ManagedLink, ProcessId, describe_link};
 
 impl<H: Host> Reconciler<H> {
-    /// Checks a duration: its times, and that the process of `--until-exit` runs. Fails if one is
-    /// invalid.
+    /// Checks a duration.
+    ///
+    /// # Errors
+    /// If a time is zero or exceeds [`netnice_core::units::Nanos::MAX`] (366 days), or the process
+    /// of `--until-exit` does not run.
     pub(crate) fn check_duration(&mut self, duration: ChangeDuration) -> Result<(), RequestError> {
         duration.check()?;
         match duration.until {
@@ -168,7 +171,7 @@ impl<H: Host> Reconciler<H> {
             let result = result.and_then(|()| self.install(draft));
             report(name, result.map(|_| true));
         }
-        // The target cleared last contains the others.
+        // A target was cleared before those that contain it, so it is restored after them.
         for cleared in targets.into_iter().rev() {
             let name = cleared.target.to_string();
             report(name, self.restore_claims(cleared, now));

@@ -208,7 +208,7 @@ impl<H: Host> Reconciler<H> {
         None
     }
 
-    /// The acts that bind what a target consists of and what exists now.
+    /// The acts that bind those objects of a target that exist now.
     fn binding_acts(&mut self, held: &HeldTarget) -> Vec<Act> {
         let id = held.id;
         match (&held.body, &held.entry.target) {
@@ -351,6 +351,6 @@ fn managed(link: &plan::Link) -> Option<ManagedLink> {
     })
 }
 
-/// Number of ids that are skipped after the largest id found: more than the targets that end while
-/// a daemon runs.
+/// Number of ids that are skipped after the largest id found. It is assumed that a daemon assigns
+/// fewer ids after that one.
 const ID_GAP: u32 = 1 << 20;

@@ -17,8 +17,9 @@ use crate::ledger::{Body, HeldTarget, TargetPlace};
 use crate::peer::POLICY;
 
 impl<H: Host> Reconciler<H> {
-    /// Checks everything that ends or appears on the machine, rolls back changes that are due, and
-    /// writes the state file if that failed before. The caller calls it each second.
+    /// Maintains the kernel's tables, checks everything that ends or appears on the machine, rolls
+    /// back changes that are due, and writes the state file if that failed before. The caller calls
+    /// it each second.
     pub(crate) fn check_all(&mut self, now: Now) {
         let tended = self.host.maintain_tables().map(|warnings| {
             for text in warnings {
@@ -37,8 +38,8 @@ impl<H: Host> Reconciler<H> {
         self.place_containers();
     }
 
-    /// Closes targets that have ended, and binds things that were created again. The caller calls
-    /// it after an event that indicates either.
+    /// Closes targets whose last process has ended, and binds control groups and executables that
+    /// were created again. The caller calls it after an event that indicates either.
     pub(crate) fn close_and_rebind(&mut self, now: Now) {
         let looked = self.close_ended(now).and_then(|()| self.rebind(now));
         self.journal.log_result(now, "checking the machine", looked);
@@ -67,6 +68,9 @@ impl<H: Host> Reconciler<H> {
 
     /// The slots of process targets whose last member has ended. A name that waits for a process is
     /// not one of them.
+    ///
+    /// # Errors
+    /// If the members table cannot be read.
     pub(super) fn ended_targets(&mut self) -> Result<Vec<TargetId>, RequestError> {
         let of_processes = |held: &&HeldTarget| match &held.body {
             Body::Processes { roots, .. } => !roots.is_empty(),
@@ -157,6 +161,9 @@ impl<H: Host> Reconciler<H> {
 
     /// Binds objects of targets that were created again (a control group, a file at an executable's
     /// path), and releases executables whose file is gone.
+    ///
+    /// # Errors
+    /// If the kernel fails. The targets before the failed one are bound.
     pub(super) fn rebind(&mut self, now: Now) -> Result<(), RequestError> {
         let things: Vec<HeldTarget> = self
             .books

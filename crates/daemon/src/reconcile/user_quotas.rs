@@ -26,7 +26,7 @@ pub(crate) struct UserAmounts {
     pub targets: u64,
     /// Pending rollbacks.
     pub rollbacks: u64,
-    /// Bytes that these targets and rollbacks take in the state file.
+    /// Bytes that these targets (without draining ones) and rollbacks take in the state file.
     pub bytes: u64,
 }
 

@@ -1,6 +1,6 @@
 //! The process of the front: its start ([`FrontStart`]), its end, the number of its connections
 //! that have sent a request, and its confinement as the kernel shows it, for `netnice doctor`
-//! ([`FrontProcess`]).
+//! ([`FrontProcess`]). Only the start can fail, with the reason as text.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,7 +21,7 @@ use crate::front::messages::Ready;
 
 /// The channels to a started front.
 pub(super) struct FrontChannels {
-    /// The socket to the front. The other direction is shut.
+    /// The socket to the front. The daemon cannot read from it.
     pub to_front: UnixStream,
     /// The pipe from the front, which carries bytes and no descriptors.
     pub from_front: pipe::Receiver,
@@ -179,7 +179,7 @@ impl FrontProcess {
     }
 
     /// Waits for the end of the front, whose socket is closed; kills it after `kill_after`. Returns
-    /// its exit status as text.
+    /// its exit status as text; if it has not ended after twice this time, a text that says so.
     pub(super) async fn end(self, kill_after: Duration) -> String {
         let Some(mut child) = self.child else {
             return String::new();

@@ -1,7 +1,8 @@
 //! `netnice clear`: withdraws claims, and closes targets that have no claim then. Root withdraws
 //! the claims of all users, and with `--all` also removes links and draining targets. Every other
-//! user withdraws only own claims. For one target, it fails if the target is not held or the user
-//! has no claim on it.
+//! user withdraws only own claims. Fails if a named target is not held or the user has no claim on
+//! it, if the pending rollback of the clear is invalid or exceeds a quota, or if the kernel or the
+//! state file fails. Then no claim has changed.
 
 use netnice_api::{Clear, ClearWhat, Done};
 use netnice_core::admission::TargetId;
@@ -31,6 +32,9 @@ struct Withdrawn {
 
 /// Withdraws the peer's claim on a target, or the peer's claims on all targets; for root, the
 /// claims of all users. In a dry run, only describes what would be done.
+///
+/// # Errors
+/// For the reasons in the module's documentation.
 pub(super) fn clear<H: Host>(
     reconciler: &mut Reconciler<H>,
     quotas: &Quotas,
@@ -71,7 +75,7 @@ pub(super) fn clear<H: Host>(
     }
     reconciler.forget_ended(&mut draft);
     if duration.is_lasting() {
-        // A permanent clear also ends the wait of claims that were cleared for a limited time.
+        // After a permanent clear, claims that were cleared for a limited time are not restored.
         match (&clear.what, peer.uid) {
             (ClearWhat::All, 0) => draft.rollbacks.forget_all(),
             (_, uid) => draft.rollbacks.forget_cleared(|one, claim| {

@@ -1,7 +1,8 @@
 //! The connections of one target, from the kernel's socket lists, for `netnice top`. A privileged
 //! peer sees all of them, any other peer those of its own sockets. The response has at most
-//! [`MAX_LISTED`] (200), those with the most traffic first, and the numbers of those that are
-//! left out. Fails if the target is not held, or for a process if no target contains it.
+//! [`MAX_LISTED`] (200), those with the most traffic first. It also has the number of further
+//! connections that the peer may see, and the number of those of other users. Fails if the target
+//! is not held, for a process if no target contains it, or if the machine cannot be read.
 
 use netnice_api::{Connection, ConnectionsDoc, Found};
 use netnice_core::target::Target;
@@ -17,6 +18,10 @@ use crate::reconcile::consists_of;
 
 impl<H: Inventory> View<'_, H> {
     /// The connections of a target that the peer may see, and the numbers of the others.
+    ///
+    /// # Errors
+    /// If the target is not held, for a process if no target contains it, or if the machine cannot
+    /// be read.
     pub(super) fn connections(
         &mut self,
         peer: &Peer,

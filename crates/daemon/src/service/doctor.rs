@@ -1,7 +1,7 @@
 //! `netnice doctor`: reports which features this kernel has, what is in force, and what needs
-//! attention. The event loop probes the features again if the last probe is older than [`FRESH`]
-//! (60 s). Of degraded targets, the report has at most [`MAX_TARGETS`] (20). Fails if the machine's
-//! interfaces cannot be read.
+//! attention. The event loop probes the features again if the last probe is [`FRESH`] (60 s) old.
+//! Of the targets whose guarantees are not in force, the report has at most [`MAX_TARGETS`] (20).
+//! Fails if the machine's interfaces cannot be read.
 
 use netnice_api::{DoctorItem, DoctorReport, Status};
 use netnice_core::units::{Instant, Nanos};
@@ -25,7 +25,7 @@ pub(super) struct DoctorState {
 }
 
 impl DoctorState {
-    /// True if the last probe is older than [`FRESH`], or there was none.
+    /// True if the last probe is at least [`FRESH`] old, or there was none.
     pub(super) fn needs_probe(&self, now: Now) -> bool {
         let is_fresh = |at: Instant| now.monotonic.since(at) < FRESH;
         !self.at.is_some_and(is_fresh)
@@ -39,6 +39,9 @@ impl DoctorState {
 
 impl<H: Host> View<'_, H> {
     /// The report, in three parts: the features, the state of this daemon, and faults.
+    ///
+    /// # Errors
+    /// If the machine's interfaces cannot be read.
     pub(super) fn doctor(
         &mut self,
         state: &DoctorState,
@@ -147,5 +150,5 @@ fn bad(name: &str, detail: &str, hint: &str) -> DoctorItem {
 
 /// How long the result of a probe is used. A probe takes long, and every user may request it.
 const FRESH: Nanos = Nanos::from_secs(60);
-/// Largest number of degraded targets in the report.
+/// Largest number of targets in the report.
 const MAX_TARGETS: usize = 20;

@@ -1,7 +1,8 @@
 //! `netnice explain`: describes a target for a person. The rows name its claims, the contract in
 //! force, the targets around and inside it, the classes that its packets pass, and the traffic that
-//! its contract does not cover. Fails if the target is not held, if a process does not exist, or if
-//! the machine cannot be read.
+//! its contract does not cover. For a process that no held target contains, the page has one row
+//! that says so. Fails if a process does not exist, another target is not held, or the machine
+//! cannot be read.
 
 use netnice_api::Explained;
 use netnice_core::contract::{Clause, Contract, Direction};
@@ -23,6 +24,9 @@ use crate::user_names::user_name;
 impl<H: Host> View<'_, H> {
     /// The page of a target. For a process without a target of its own, the page of the target that
     /// contains it.
+    ///
+    /// # Errors
+    /// If a process does not exist, another target is not held, or the machine cannot be read.
     pub(super) fn explain(&mut self, text: &str, now: Now) -> Result<Explained, RequestError> {
         let target: Target = text.parse()?;
         let Target::Pid(pid) = target else {

@@ -1,6 +1,6 @@
 //! The response to [`netnice_api::Request::Find`], which `netnice share` sends: what a target
-//! consists of on this machine, whether it is held or not. Fails if it does not exist; a name
-//! exists only if it is held.
+//! consists of on this machine, whether the target is held or not. Fails if the target does not
+//! exist; a name exists only if it is held.
 
 use netnice_api::Found;
 
@@ -9,8 +9,10 @@ use crate::error::RequestError;
 use crate::host::Inventory;
 
 impl<H: Inventory> View<'_, H> {
-    /// The processes, executable, control group or user of a target. Fails if they do not exist, or
-    /// if a name is not held.
+    /// The processes, executable, control group or user of a target.
+    ///
+    /// # Errors
+    /// If `target` is not the text of a target, the object does not exist, or a name is not held.
     pub(super) fn find(&mut self, target: &str) -> Result<Found, RequestError> {
         self.finder().find(target)
     }

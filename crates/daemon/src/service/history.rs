@@ -1,7 +1,7 @@
 //! The response to `netnice show --history`: rates, drops and queueing delays of targets, as
 //! columns of points. A point covers a second if the request asks for at most 120 s, else a minute.
-//! The response has at most [`MAX_POINTS`] (100,000) points; then those of each target are the
-//! latest. Fails if the named target is not held, or the named process does not exist.
+//! The response has at most [`MAX_POINTS`] (100,000) points: of n targets, each has at most its
+//! latest 100,000 / n. Fails if the named target is not held, or the named process does not exist.
 
 use netnice_api::{HistoryDoc, TargetHistory};
 use netnice_core::target::Target;
@@ -16,7 +16,10 @@ use crate::meter::history::{Point, Step};
 
 impl<H: Inventory> View<'_, H> {
     /// The recorded history of one target, or of all targets if the request names none. For a
-    /// process, that of the target that contains it.
+    /// process, that of the target that contains it, if one does.
+    ///
+    /// # Errors
+    /// If the named target is not held, or the named process does not exist.
     pub(super) fn history(
         &mut self,
         request: &netnice_api::History,
@@ -44,7 +47,7 @@ impl<H: Inventory> View<'_, H> {
             let from = points.len().saturating_sub(most);
             self.target_history(held, &points[from..])
         };
-        // All points were read at the same time.
+        // The counters of all targets were read at the same time.
         let read_at = self.measurements.history.read_at().unwrap_or(now.monotonic);
         let ago = now.monotonic.since(read_at);
         Ok(HistoryDoc {
@@ -80,7 +83,7 @@ impl<H: Inventory> View<'_, H> {
     }
 }
 
-/// Up to this length of the history its points are seconds, beyond it minutes.
+/// Up to this length of the requested history each point covers a second, beyond it a minute.
 const MAX_SECONDS: Nanos = Nanos::from_secs(120);
 /// Largest number of points in a response. With many targets, each gets a shorter history.
 const MAX_POINTS: usize = 100_000;

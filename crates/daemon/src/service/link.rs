@@ -1,7 +1,7 @@
-//! `netnice link`: manages a link, changes its capacity, or stops managing it. Fails if the peer is
-//! not privileged, there is no such interface, no rate is named and the interface's driver reports
-//! none, the promises on the link do not fit, or the kernel refuses the classes. If it fails,
-//! nothing has changed.
+//! `netnice link`: manages a link, changes its capacity, or stops managing it. Fails if the request
+//! is invalid, the peer is not privileged, there is no such interface, no rate is named and the
+//! interface's driver reports none, the promises on the link do not fit, the kernel refuses the
+//! classes, or the state file cannot be written. If it fails, nothing has changed.
 
 use netnice_api::{Done, LinkChange};
 use netnice_core::contract::{Direction, IfName};
@@ -19,6 +19,9 @@ use crate::reconcile::{ChangeDuration, Reconciler};
 use crate::user_names::user_name;
 
 /// Carries out a change of a link. In a dry run, only describes what would be done.
+///
+/// # Errors
+/// For the reasons in the module's documentation.
 pub(super) fn change_link<H: Host>(
     reconciler: &mut Reconciler<H>,
     peer: &Peer,
@@ -152,6 +155,9 @@ pub(super) fn reported_capacity(
 }
 
 /// Parses a rate that the operator gives; `None` for `none` and `0`: the direction is not managed.
+///
+/// # Errors
+/// If the text is not a rate.
 pub(super) fn capacity(text: &str) -> Result<Option<Capacity>, RequestError> {
     if matches!(text, "none" | "0") {
         return Ok(None);

@@ -1,5 +1,6 @@
 //! Looks up the process that a request names by a pidfd, and checks that the peer may limit it
-//! ([`named_process`]).
+//! ([`named_process`]). Fails if there is no pidfd, the process has ended, or the peer may not
+//! limit it.
 
 use crate::authority;
 use crate::error::RequestError;
@@ -15,11 +16,13 @@ pub(crate) struct NamedProcess {
 }
 
 /// Looks up the process that a request names. `number` is the pid in the request, if it has one.
-/// Fails if the request has no pidfd or another pid, the process has ended or is in another network
-/// namespace, or the peer may not limit it.
 ///
-/// The process is looked up by its pid. The pidfd was alive afterwards, so the pid had not been
-/// reused.
+/// The function looks up the process by its pid, and then checks that the process of the pidfd
+/// still lives: so the pid was not reused before the look-up.
+///
+/// # Errors
+/// If the request has no pidfd, `number` is not the pid of the pidfd, the process has ended or is in
+/// another network namespace, or the peer may not limit it.
 pub(super) fn named_process(
     machine: &mut impl Inventory,
     peer: &Peer,

@@ -1,6 +1,6 @@
 //! The response to `netnice` without arguments: the target that contains the calling process, if
-//! one does. Fails if the request has no pidfd of that process, the process has ended, or the
-//! machine cannot be read.
+//! there is one. Fails if the request has no pidfd of that process, the process has ended and no
+//! target names it, or the machine cannot be read.
 
 use netnice_api::ShowDoc;
 use netnice_core::target::Target;
@@ -14,6 +14,10 @@ use crate::host::Host;
 impl<H: Host> View<'_, H> {
     /// The document with the target that contains the calling process, and with no target if none
     /// does. If the process has joined a name inside its own target, the document has both.
+    ///
+    /// # Errors
+    /// If the request has no pidfd, the process has ended and no target names it, or the machine
+    /// cannot be read.
     pub(super) fn show_own(
         &mut self,
         named: Option<&NamedProcess>,

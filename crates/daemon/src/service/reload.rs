@@ -29,8 +29,12 @@ use crate::policy::{LinkRule, Policy, Rule, Rules};
 use crate::quotas::{Quota, Quotas};
 use crate::reconcile::{Draft, Finder, Reconciler};
 
-/// Reads the policy file again at the request of a peer, which must be privileged. The response has
-/// a message with the outcome, and one for each rule or section without effect.
+/// Reads the policy file again at the request of a peer. The response has a message with the
+/// outcome, and one for each rule or section without effect.
+///
+/// # Errors
+/// If the peer is not privileged, the daemon has no policy file, or the file is invalid, does not
+/// fit or cannot be installed.
 pub(super) fn reload<H: Host>(
     reconciler: &mut Reconciler<H>,
     rules: &mut Rules,
@@ -225,6 +229,9 @@ fn link_of_rule(machine: &mut impl Inventory, rule: &LinkRule) -> Result<Link, R
 /// Reduces the policy's claim on a target, before the new claims are set. Without a rule, the claim
 /// is removed, and a target without other claims is closed. If the rule has changed, the guarantees
 /// of the claim are removed. A claim whose rule has not changed stays.
+///
+/// # Errors
+/// If the ledger does not admit what is left.
 pub(super) fn reduce_claim(
     draft: &mut Draft,
     slot: TargetId,
@@ -255,6 +262,9 @@ pub(super) fn reduce_claim(
 }
 
 /// Makes a rule's contract the policy's claim on a target.
+///
+/// # Errors
+/// If the contract conflicts with other claims or does not fit.
 pub(super) fn set_claim(
     draft: &mut Draft,
     slot: TargetId,

@@ -41,7 +41,7 @@ struct PreparedChange {
     slot: TargetId,
     /// The named process.
     process: Option<Process>,
-    /// The number to confirm the change with.
+    /// The number to confirm the change with; `None` if it need not be confirmed.
     number: Option<u64>,
 }
 
@@ -49,6 +49,9 @@ struct PreparedChange {
 /// describes what would be done.
 ///
 /// The policy in `rules` determines the meaning of the short form, and the quotas.
+///
+/// # Errors
+/// If the request is invalid, not permitted, does not fit or cannot be installed.
 pub(super) fn set<H: Host>(
     reconciler: &mut Reconciler<H>,
     tally: &mut Tally,
@@ -398,7 +401,8 @@ fn remarks(ledger: &Ledger, slot: TargetId, adoption: &Adoption) -> Vec<String> 
     remarks
 }
 
-/// Remarks about the open sockets of new members that are not held, or not yet, or in another way.
+/// Remarks about open sockets of new members: those that are not held, are held later, or are held
+/// by their number instead of a tag.
 pub(super) fn socket_remarks(adoption: &Adoption) -> Vec<String> {
     let mut remarks = Vec::new();
     if adoption.shared_listeners > 0 {
@@ -460,7 +464,7 @@ fn tighter_outer_limits(ledger: &Ledger, held: &HeldTarget) -> Vec<String> {
         .collect()
 }
 
-/// Checks that the named process is still alive: then everything that was read by its pid concerned
+/// Checks that the named process is still alive: then everything that was read by its pid is about
 /// this process.
 fn check_alive(
     host: &mut impl Inventory,

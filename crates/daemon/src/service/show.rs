@@ -22,8 +22,12 @@ use crate::reconcile::desired;
 
 impl<H: Host> View<'_, H> {
     /// The state of all links and targets, or of one target if one is named. For a process, that of
-    /// the target that contains it.
-    /// Without a target, also the changes that the peer may confirm.
+    /// the target that contains it; no target if none does. Without a target, also the changes that
+    /// the peer may confirm.
+    ///
+    /// # Errors
+    /// If a named target is not held, a named process does not exist, or the machine cannot be
+    /// read.
     pub(super) fn show(
         &mut self,
         peer: &Peer,
@@ -48,7 +52,10 @@ impl<H: Host> View<'_, H> {
         self.document(&held, &[], now)
     }
 
-    /// The state of these targets, sorted by name, and links.
+    /// The state of these targets, sorted by name, and of these links.
+    ///
+    /// # Errors
+    /// If the machine cannot be read.
     pub(super) fn document(
         &mut self,
         targets: &[HeldTarget],
@@ -165,8 +172,8 @@ impl<H: Host> View<'_, H> {
     }
 }
 
-/// The limits and guarantees that are installed in the kernel for a target, in bit/s; `None` if it
-/// has neither a limit nor a class on a link.
+/// The limits and guarantees that are installed in the kernel for a target, in bit/s, and its burst
+/// in bytes; `None` if the target has neither a limit nor a class on a link.
 fn installed(ledger: &Ledger, held: &HeldTarget, link_leaf: &str) -> Option<InstalledDoc> {
     let contract = &held.entry.contract;
     let bits = |rate: netnice_core::units::Rate| rate.bits_per_second();

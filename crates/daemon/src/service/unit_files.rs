@@ -2,8 +2,9 @@
 //!
 //! A section (`[X-Netnice]`) is a claim of the policy, as a rule of the policy file is. A target
 //! has only one claim of the policy: if the policy file has a rule for a unit, the unit's section
-//! has no effect. All unit files are read again 200 ms after one of them changes, when the running
-//! instances of a template with a section have changed, and with the policy file.
+//! has no effect. All unit files are read again 200 ms after one of them changes, with the policy
+//! file, and, if a section applies to several units, when the set of running units has changed.
+//! Errors go to the journal.
 //!
 //! If a section is invalid, its unit keeps the former contract. If a section does not fit, it is
 //! not in force, and the journal has the reason; limits from its former text stay. The sections of
@@ -25,7 +26,7 @@ use crate::reconcile::{Draft, Finder, Reconciler};
 pub(super) type UnitSlot<'u> = (Option<TargetId>, &'u Rule);
 
 /// Reads the unit files again and puts changes into force. The caller calls it after a change of a
-/// unit file, or of the running instances of a template. Errors are logged.
+/// unit file, or of the set of running units. Errors are logged.
 pub(super) fn reload_units<H: Host>(reconciler: &mut Reconciler<H>, rules: &mut Rules, now: Now) {
     let units = rules.read_units(&mut reconciler.host);
     if units == rules.units {
@@ -80,10 +81,10 @@ fn adopt_units<H: Host>(
     Ok(())
 }
 
-/// The rules of unit files with the slots of their targets, without those of units that have a rule
-/// of the policy file too. These are the rules in `of_file`, which are being read, or without
-/// `of_file` the rules in force. `messages` gets a message about each rule that is left out for one
-/// in `of_file`.
+/// The rules of unit files with the slots of their targets, without the rules of units for which
+/// the policy file has a rule too. `of_file` has the rules of a policy file that is being read;
+/// with `None`, the rules in force count. `messages` gets a message about each rule that is left
+/// out because of one in `of_file`. Of two rules for one slot, the first is returned.
 pub(super) fn unit_slots<'u>(
     finder: &mut Finder<'_, impl Inventory>,
     draft: &Draft,
@@ -146,8 +147,8 @@ pub(super) fn set_unit_claims(
     (draft, refused)
 }
 
-/// True if the target has its contract from a section that is invalid now. Then it keeps the
-/// contract.
+/// True if the target's contract comes from a section of a unit file that is invalid now. Then the
+/// target keeps the contract.
 pub(super) fn keeps_contract(draft: &Draft, slot: TargetId, units: &Units) -> bool {
     let Some(held) = draft.ledger.get(slot) else {
         return false;

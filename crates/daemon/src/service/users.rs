@@ -1,6 +1,6 @@
-//! `netnice show --users`: the quotas, and what each user has of the resources with quotas: of
-//! members of the group `netnice` only the connections, of root nothing. A peer that is not
-//! privileged sees only itself.
+//! `netnice show --users`: the quotas, and what each user has of the resources with quotas. For a
+//! member of the group `netnice` these are only the connections; root has none. An unprivileged
+//! peer gets only its own amounts. Making the document cannot fail.
 
 use std::collections::BTreeMap;
 

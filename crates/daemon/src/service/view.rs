@@ -1,6 +1,7 @@
 //! [`View`], the state of the daemon for requests that only read: the machine, the books, how the
 //! state in force differs from them, and the measured values. It also gives the reasons why a
-//! target or a link is degraded.
+//! target or a link is degraded, and the targets that limit a process ([`View::of_process`], which
+//! fails if the process does not exist and no target names it).
 
 use netnice_core::contract::{Clause, Contract, Direction};
 use netnice_core::target::Target;
@@ -46,7 +47,10 @@ impl<H: Inventory> View<'_, H> {
 
     /// The target that limits a process: the one that names it (`target`), else the innermost one
     /// that contains it; none if no target does. If the process has joined a name inside its own
-    /// target, that one too. Fails if the process does not exist and no target names it.
+    /// target, that one too.
+    ///
+    /// # Errors
+    /// If the process does not exist and no target names it.
     pub(super) fn of_process(
         &mut self,
         target: &Target,

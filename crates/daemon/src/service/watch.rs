@@ -3,7 +3,8 @@
 //!
 //! The counters are read only if the last reading is older than the client accepts. While there are
 //! targets or links, the service reads them each second, so a client that accepts these readings
-//! causes no additional one. The request of `netnice top` fails if they cannot be read.
+//! causes no additional one. If the counters or the interfaces cannot be read, the request of
+//! `netnice top` fails, and the metrics page has no targets and links.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +24,10 @@ use crate::meter::metrics::http::Page;
 use crate::meter::metrics::{self, Tally};
 use crate::reconcile::Reconciler;
 
-/// The counters of all targets and links, at most as old as the request accepts. Fails if they
-/// cannot be read.
+/// The counters of all targets and links, at most as old as the request accepts.
+///
+/// # Errors
+/// If the counters or the interfaces cannot be read.
 pub(super) fn watch<H: Host>(
     reconciler: &mut Reconciler<H>,
     measurements: &mut Measurements,

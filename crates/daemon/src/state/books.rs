@@ -51,9 +51,9 @@ impl Books {
         }
     }
 
-    /// Writes the empty books, before the first change comes into force. A daemon that finds limits
-    /// in force without a state file keeps them, whatever their origin. So a daemon that is killed
-    /// before it writes its first change must leave a state file.
+    /// Writes the present books before a change while nothing is in force. A daemon that finds
+    /// limits in force without a state file keeps them, whatever their origin. So a daemon that is
+    /// killed before it writes this change must leave a state file.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -61,8 +61,8 @@ impl Books {
         self.write(&self.ledger, &self.rollbacks, true)
     }
 
-    /// Writes the books again after the first change has failed. If that fails,
-    /// [`Books::write_again`] writes them later.
+    /// Writes the books again after a change that followed [`Books::save_before_first`] has failed.
+    /// If that fails too, [`Books::write_again`] writes them later.
     pub(crate) fn save_after_failure(&mut self, in_force: bool) {
         let written = self.write(&self.ledger, &self.rollbacks, in_force);
         self.unwritten |= written.is_err();

@@ -214,7 +214,7 @@ impl Simulation {
         }
     }
 
-    /// `kill -9` and a new daemon.
+    /// Ends the daemon as `kill -9` does, and starts a new one on the same machine.
     fn restart(&mut self) {
         let state = State {
             ledger: self.fixture.service.ledger().clone(),

@@ -1,6 +1,6 @@
 //! Tests of the requests that `netnice top` repeats. The response to `Watch` has the latest reading
-//! of the counters if it is new enough for the client, else a new reading. `Connections` lists the
-//! connections of a target to their owner and to privileged users.
+//! of the counters if it is new enough for the client, else a new reading. The response to
+//! `Connections` lists the connections of a target for their owner and for privileged users.
 
 use std::net::SocketAddr;
 
