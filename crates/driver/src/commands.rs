@@ -12,7 +12,8 @@
 //! The packet thread sends one report for each command, in order, and takes a command only if there
 //! is room for the report. Between these reports come reports on disconnected programs. The control
 //! thread makes memory before it sends a command and drops memory after it has the report, since
-//! both take long. Its calls fail with [`PacketThreadEnded`] when the packet thread has ended.
+//! both take long. The calls of a [`CommandSender`] fail with [`PacketThreadEnded`] when the packet
+//! thread has ended.
 
 use std::collections::VecDeque;
 use std::io;
@@ -108,7 +109,7 @@ pub(crate) enum Report {
 pub(crate) struct NotAttached {
     /// The reason, as text.
     pub(crate) why: String,
-    /// The memory of the program, unless the packet thread has lost it.
+    /// The memory of the program; `None` if the report did not contain it.
     pub(crate) memory: Option<Box<ProgramMemory>>,
 }
 
@@ -179,8 +180,8 @@ pub fn pair() -> io::Result<(CommandSender, CommandReceiver)> {
 }
 
 impl CommandSender {
-    /// Sends a command and waits for its report: some microseconds. Fails if the packet thread has
-    /// ended.
+    /// Sends a command and waits for its report, usually some microseconds. Fails if the packet
+    /// thread has ended.
     pub(crate) fn send(&mut self, command: Command) -> Result<Report, PacketThreadEnded> {
         // One command at a time, so there is room.
         self.commands.push(command).map_err(|_| PacketThreadEnded)?;

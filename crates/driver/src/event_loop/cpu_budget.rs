@@ -14,6 +14,8 @@
 //!
 //! If no other thread needs the processor, the kernel does not stop the packet thread, and a busy
 //! link gets the whole processor.
+//!
+//! The caller passes the time and does the pauses. No call fails.
 
 use std::time::Duration;
 
