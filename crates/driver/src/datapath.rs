@@ -156,7 +156,7 @@ impl Datapath {
     }
 
     /// Attaches the program with this reserved number, for the user `uid`. Returns the memory if
-    /// the number is not reserved (any more).
+    /// the number is not reserved, or has a program already.
     pub(crate) fn attach_reserved(
         &mut self,
         number: ProgramNo,
@@ -184,8 +184,8 @@ impl Datapath {
         Some(&mut known.memory)
     }
 
-    /// Detaches a program and closes its flows. Returns its memory, which takes long to drop;
-    /// `None` if no attached program has this number.
+    /// Detaches a program and closes its flows, or releases a reserved number. Returns the memory
+    /// of the program, which takes long to drop; `None` if no program has this number.
     pub(crate) fn detach(&mut self, program: ProgramNo, now: Instant) -> Option<ProgramMemory> {
         let flows: Vec<FlowNo> = self.flows_of(program).collect();
         for flow in flows {
@@ -208,7 +208,7 @@ impl Datapath {
         self.scheduler.insert_server(slice, classes, now)
     }
 
-    /// Opens a flow of a program. A failure changes nothing.
+    /// Opens a flow of a program. Fails with an [`OpenError`], and then changes nothing.
     pub fn open(
         &mut self,
         program: ProgramNo,
@@ -246,7 +246,7 @@ impl Datapath {
         })
     }
 
-    /// Opens a flow in a class of an overbooked slice; its contract must be a cell contract.
+    /// As [`Datapath::open`], in a class of an overbooked slice. Fails without a cell contract.
     pub fn open_member(
         &mut self,
         program: ProgramNo,
@@ -517,7 +517,7 @@ impl Datapath {
         self.programs.numbers()
     }
 
-    /// Panics if the state contradicts itself. For tests; linear in everything.
+    /// Panics if the state contradicts itself. For tests: the call checks every flow.
     pub fn invariants(&self) {
         self.scheduler.invariants();
         self.demux.invariants();

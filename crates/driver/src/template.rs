@@ -150,7 +150,8 @@ pub enum Forbidden {
     /// The source address is not the flow's.
     #[error("with another source address than the flow's")]
     Source,
-    /// The destination address is not the flow's, or it is a group on a flow to any single host.
+    /// The destination address is not the flow's or, on a flow to any single host, not that of one
+    /// host.
     #[error("to another address than the flow's")]
     Destination,
     /// The source port is not the flow's.
@@ -202,7 +203,11 @@ enum Layout {
 }
 
 impl Template {
-    /// Compiles a template from a grant. Fails with [`BadSender`] if the grant is contradictory.
+    /// Compiles a template from a grant.
+    ///
+    /// # Errors
+    /// [`BadSender`] if an address, a port or the longest frame is invalid, or if two of them
+    /// contradict each other.
     pub fn new(sender: &Sender) -> Result<Template, BadSender> {
         if sender.mac.is_group() || sender.mac == Mac::default() {
             return Err(BadSender::Mac(sender.mac));
@@ -253,7 +258,8 @@ impl Template {
     /// which no program can write until the frame is sent.
     ///
     /// # Errors
-    /// [`Forbidden`] with the first violation, in the order of the headers.
+    /// [`Forbidden`] with the first violation, in the order of the headers; a wrong length only if
+    /// there is no other violation.
     #[inline]
     pub fn check<'a>(&self, own: &'a mut [u8]) -> Result<Checked<'a>, Forbidden> {
         match self.allows(own) {
@@ -268,8 +274,8 @@ impl Template {
         }
     }
 
-    /// Changes the link's address, the flow's next hop (if it is fixed), and the longest frame. The
-    /// longest frame stays at least as long as the headers.
+    /// Changes the link's address, the flow's next hop (if it is fixed and `next_hop` is `Some`),
+    /// and the longest frame. The longest frame stays at least as long as the headers.
     pub(crate) fn readdress(&mut self, mac: Mac, next_hop: Option<Mac>, longest: usize) {
         self.addresses.mac = mac;
         if self.addresses.next_hop.is_some() && next_hop.is_some() {
@@ -420,7 +426,7 @@ impl Template {
         Ok(())
     }
 
-    /// The first violation, in the order of the headers.
+    /// The first violation, in the order of the headers; a wrong length if there is no other.
     #[cold]
     fn explain(&self, own: &[u8]) -> Forbidden {
         if own.len() < self.headers {

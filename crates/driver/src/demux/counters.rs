@@ -35,7 +35,7 @@ pub(crate) struct DemuxFlowCounters {
 pub enum Discard {
     /// The frame matches a discard pattern.
     Pattern,
-    /// The frame ends inside its headers.
+    /// The frame or its IP packet ends inside the headers.
     Short,
     /// The IP version contradicts the EtherType.
     Version,
@@ -49,7 +49,8 @@ pub enum Discard {
     /// The source address is a group's or IPv4's broadcast address.
     Source,
     /// The UDP or TCP header is incomplete, or UDP's length is less than its header or more than
-    /// the packet. This includes a first fragment that is too short for its ports.
+    /// the packet. This includes a first fragment that is too short for the header. (The length of
+    /// UDP is not compared with a first fragment.)
     Transport,
     /// A fragment behind a missing one, for a flow that takes fragments in order only.
     OutOfOrder,
