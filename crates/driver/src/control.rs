@@ -130,8 +130,8 @@ impl Control {
         Ok(control)
     }
 
-    /// Serves until a signal, a `stop` request, the end of the linger time or the loss of the
-    /// interface. XDP is detached afterwards.
+    /// Serves until a signal, a `stop` request, the end of the linger time, or an error (see the
+    /// module). XDP is detached afterwards.
     pub(crate) fn run(&mut self) -> Result<(), ControlError> {
         let served = self.serve();
         if let Err(ControlError::Lost(why)) = &served {
@@ -314,8 +314,8 @@ impl Control {
                 why: why.to_string(),
             },
         };
-        // A request for a flow of a disconnected program fails. The event with the reason goes out
-        // before.
+        // A request for a flow of a program that the driver has detached fails. The event with the
+        // reason of the end was sent before.
         let message = DriverMessage::Reply {
             id: call.id,
             reply: answer,

@@ -44,7 +44,7 @@ use crate::pattern::{Pattern, Patterns};
 use crate::protocol::{Transport, number_of};
 
 /// A flow's number in the driver. Numbers are small, since they serve as an index. A number can be
-/// reused as soon as its flow is closed, so messages to the daemon carry another number.
+/// reused as soon as its flow is closed, so messages to and from the daemon use other numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowNo(pub u32);
 

@@ -129,7 +129,7 @@ impl Fragments {
 
     /// Takes the first fragment of a datagram that its ports (or its pattern) assign to `owner`.
     /// Returns the owner, and whether the fragment is in order. Fails with [`Discard::Conflict`] if
-    /// the datagram has another owner, unless that is the kernel: then the kernel gets the fragment.
+    /// the datagram has another owner. If that is the kernel, the kernel gets the fragment instead.
     pub(super) fn on_first(
         &mut self,
         fragment: &DatagramFragment,

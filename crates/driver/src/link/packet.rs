@@ -4,6 +4,7 @@
 //! The kernel's own stack gets a copy of every received frame. So a kernel socket must hold the
 //! port of each direct flow; otherwise the kernel answers that the port is unreachable. Received
 //! frames that had a VLAN tag or are longer than a frame of the driver (2048 bytes) are dropped.
+//! Opening fails with [`LinkError`] if the kernel refuses a step.
 //!
 //! rustix has neither recvmmsg(2) nor the addresses, options and filters of packet sockets.
 
