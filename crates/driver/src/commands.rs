@@ -99,7 +99,8 @@ pub(crate) enum Report {
     Counts(Vec<Option<(FlowCounters, Balance)>>),
     /// The sums.
     Sums(Box<Sums>),
-    /// The command failed and changed nothing.
+    /// The command failed and changed nothing. (A failed [`Command::Open`] releases the reserved
+    /// place.)
     Failed(String),
     /// A program was disconnected; this answers no command.
     Disconnected(Disconnected),

@@ -171,7 +171,7 @@ pub enum LinkError {
         #[source]
         source: io::Error,
     },
-    /// The XDP program failed.
+    /// Loading, attaching or changing the XDP program failed, or the query of the receive queues.
     #[error(transparent)]
     Kernel(#[from] KernelError),
 }

@@ -88,7 +88,8 @@ pub enum RunError {
         /// The cause.
         source: io::Error,
     },
-    /// A thread, a descriptor or another resource of the process cannot be made.
+    /// A thread, a descriptor or another resource of the process cannot be made, or the scheduler
+    /// refuses the link's rate and overhead.
     #[error("cannot start: {0}")]
     Io(#[from] io::Error),
     /// The control thread ended with an error.
