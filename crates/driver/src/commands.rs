@@ -239,8 +239,8 @@ impl CommandSender {
         }
     }
 
-    /// Opens a flow of an attached program. This thread allocates the flow's pages first, so that
-    /// the packet thread does not wait for them.
+    /// Opens a flow of an attached program. The calling thread allocates the flow's pages first, so
+    /// that the packet thread does not wait for them.
     ///
     /// # Errors
     /// If the packet thread has ended. The inner error is the reason why the flow is not open.

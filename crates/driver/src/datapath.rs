@@ -1,6 +1,6 @@
 //! Takes packets from the programs' rings in the scheduler's order, copies and checks them, and
 //! hands them to the NIC. Finds the flows of each received frame, charges the flows for it, and
-//! copies the frame to their programs.
+//! copies the frame to their programs. No iteration fails; opening a flow can ([`OpenError`]).
 //!
 //! A [`Datapath`] does not sleep, and the caller passes the time, so tests run it without a NIC.
 //! (Only `Doorbells` reads a clock, to time its writes.)

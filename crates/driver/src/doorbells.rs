@@ -3,10 +3,10 @@
 //! A doorbell is an eventfd. The kernel goes through all waiters before the write returns: less
 //! than a microsecond for one waiter, half a millisecond for a program that polls the doorbell
 //! 20,000 times at once. In the packet thread that time is taken from all flows, so the packet
-//! thread times each of its own writes. A write that takes longer than [`SLOW_WRITE`] (100 µs)
-//! moves the user of that program to a second thread of ordinary priority for [`SLOW_PERIOD`]
-//! (60 s). This covers all programs of the user, also those that attach meanwhile, so a program
-//! cannot avoid it by detaching and attaching again.
+//! thread times each of its own writes. After a write that takes longer than [`SLOW_WRITE`]
+//! (100 µs), a second thread of ordinary priority writes the doorbells of that program's user for
+//! [`SLOW_PERIOD`] (60 s). This holds for all programs of the user, also for those that attach
+//! meanwhile, so a program cannot avoid it by detaching and attaching again.
 //! ```text
 //!              a write took longer than SLOW_WRITE
 //!   packet thread ────────────────────────────────────▶ second thread
@@ -14,8 +14,8 @@
 //!      └── SLOW_PERIOD is over, and the program has had ───────┘
 //!          SHORT_WRITES (64) short writes in a row there
 //! ```
-//! A program that was attached before that period, and to which neither thread has written in it,
-//! returns when the period is over.
+//! For a program that was attached before that period and has had no write in it, the packet thread
+//! writes again when the period is over.
 //!
 //! The second thread has one queue. A program has at most one entry in the queue, so the queue does
 //! not overflow while descriptors suffice; a notification that is requested while an entry waits is

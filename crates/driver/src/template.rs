@@ -1,11 +1,12 @@
 //! Restricts the packets that one flow may send.
 //!
-//! A [`Template`] is made once, when the flow is opened, from the grant ([`Sender`]). For each
-//! packet it compares the first 64 bytes under a mask (paper VERT, section 3.1.2: "a simple compare
-//! and mask"), and then checks the fields that a mask cannot express: lengths, checksum, hop limit,
-//! and the destination of a flow to any host. The check runs on the driver's own copy, since the
-//! program may write its memory meanwhile. A packet that passes becomes a [`Checked`], the only
-//! type that can be sent; any other is [`Forbidden`], with the reason.
+//! A [`Template`] is made once, when the flow is opened, from the grant ([`Sender`]); an invalid
+//! grant fails with [`BadSender`]. For each packet the template compares the first 64 bytes under a
+//! mask (paper VERT, section 3.1.2: "a simple compare and mask"), and then checks the fields that a
+//! mask cannot express: lengths, checksum, hop limit, and the destination of a flow to any host.
+//! The check runs on the driver's own copy, since the program may write its memory meanwhile. A
+//! packet that passes becomes a [`Checked`], the only type that can be sent; any other is
+//! [`Forbidden`], with the reason.
 //!
 //! The headers, with the fields that a flow chooses freely in parentheses:
 //! - Ethernet: the EtherType; if the next hop is not fixed, a destination that is no group.

@@ -14,7 +14,7 @@
 //! held fragments are dropped. The last fragment of a datagram does not shorten these times, since
 //! any sender can send a last fragment.
 //!
-//! The demultiplexer does not reassemble: every fragment goes on as it came, and the flow's own
+//! The demultiplexer does not reassemble: it passes each fragment on unchanged, and the flow's own
 //! stack reassembles. If all flows take fragments in order only, no fragment is held: a later
 //! fragment of an unknown datagram goes to the kernel.
 //!
