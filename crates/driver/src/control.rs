@@ -65,7 +65,7 @@ pub(crate) struct Control {
 /// Why the driver ends.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The interface is gone or has become unusable.
+    /// The interface no longer exists or has become unusable. Holds the reason.
     #[error("{0}")]
     Lost(String),
     /// The packet thread has ended, or the kernel refused a step that no request caused.

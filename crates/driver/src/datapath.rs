@@ -87,7 +87,7 @@ pub struct Datapath {
     /// Packets that leave in this iteration, in order.
     departures: Vec<ChosenPacket>,
     violations: Vec<(ProgramNo, ProtocolViolation)>,
-    /// Programs whose doorbells to ignore, with the end of that time.
+    /// Programs whose doorbells the caller must ignore, with the end of that time.
     throttled: Vec<(ProgramNo, Instant)>,
     disconnected: Vec<Disconnected>,
     /// Frames handed to the NIC and not yet completed, oldest first, for flows with a cell
@@ -360,7 +360,7 @@ impl Datapath {
     }
 
     /// Sets a flow's source address, next hop and longest frame. Without a next hop, packets of a
-    /// flow that does not set its own come back unsent.
+    /// flow that does not set its own are returned unsent.
     pub(crate) fn readdress(
         &mut self,
         flow: FlowNo,
@@ -378,8 +378,8 @@ impl Datapath {
         self.demux.set_mac(mac);
     }
 
-    /// Sets whether the link is up. While it is down, packets come back unsent, at the pace of
-    /// their contracts.
+    /// Sets whether the link is up. While it is down, packets are returned unsent, each at the time
+    /// at which its contract would let it leave.
     pub(crate) fn set_link(&mut self, is_up: bool) {
         self.link_is_up = is_up;
     }

@@ -138,7 +138,7 @@ impl EventLoop {
     /// drop; `None` if no attached program has this number.
     pub(crate) fn detach(&mut self, program: ProgramNo) -> Option<ProgramMemory> {
         let memory = self.datapath.detach(program, monotonic())?;
-        // The program has a copy of its doorbell, which it could go on writing.
+        // The program has a copy of its doorbell, and can still write it.
         let _ = epoll::delete(&self.epoll, memory.doorbell());
         Some(memory)
     }
@@ -438,7 +438,7 @@ impl EventLoop {
             false => epoll::EventFlags::empty(),
         };
         let data = epoll::EventData::new_u64(LINK);
-        // If this fails, frames go on ending sleeps.
+        // If this fails, frames end sleeps as before.
         if epoll::modify(&self.epoll, self.link.fd(), data, what).is_ok() {
             self.polls_frames = polls;
         }

@@ -287,7 +287,7 @@ impl FlowState {
                 self.counters.forbidden += 1;
                 (Status::FORBIDDEN, 0)
             }
-            // No link, no next hop, or a NIC whose room is gone.
+            // No link, no next hop, or no room in the NIC.
             None => {
                 self.counters.no_link += 1;
                 (Status::NO_LINK, 0)

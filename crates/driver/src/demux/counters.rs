@@ -54,8 +54,8 @@ pub enum Discard {
     Transport,
     /// A fragment behind a missing one, for a flow that takes fragments in order only.
     OutOfOrder,
-    /// A first fragment that belongs to another flow, or to none, although an earlier first fragment
-    /// of its datagram belongs to a flow.
+    /// A first fragment that belongs to another flow, or to none, although an earlier first
+    /// fragment of its datagram belongs to a flow.
     Conflict,
     /// A fragment that was kept until its time was over or its memory was needed, or a fragment
     /// beyond the 128 that can be kept of one datagram.

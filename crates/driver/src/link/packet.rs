@@ -27,7 +27,8 @@ pub(super) struct PacketLink {
     lengths: Vec<usize>,
     buffers: Vec<u8>,
     counters: LinkCounters,
-    /// Frames that the kernel dropped for want of room; reading the kernel's counter resets it.
+    /// Frames that the kernel dropped because the socket's buffer was full. Reading the kernel's
+    /// counter resets that counter.
     dropped: Cell<u64>,
 }
 
