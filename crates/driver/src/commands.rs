@@ -12,7 +12,8 @@
 //! The packet thread sends one report for each command, in order, and takes a command only if there
 //! is room for the report. Between these reports come reports on disconnected programs. The control
 //! thread makes memory before it sends a command and drops memory after it has the report, since
-//! both take long. Its calls fail with [`PacketThreadEnded`] when the packet thread has ended.
+//! both take long. The calls of a [`CommandSender`] fail with [`PacketThreadEnded`] when the packet
+//! thread has ended.
 
 use std::collections::VecDeque;
 use std::io;
@@ -98,7 +99,8 @@ pub(crate) enum Report {
     Counts(Vec<Option<(FlowCounters, Balance)>>),
     /// The sums.
     Sums(Box<Sums>),
-    /// The command failed and changed nothing.
+    /// The command failed and changed nothing. (A failed [`Command::Open`] releases the reserved
+    /// place.)
     Failed(String),
     /// A program was disconnected; this answers no command.
     Disconnected(Disconnected),
@@ -108,7 +110,7 @@ pub(crate) enum Report {
 pub(crate) struct NotAttached {
     /// The reason, as text.
     pub(crate) why: String,
-    /// The memory of the program, unless the packet thread has lost it.
+    /// The memory of the program; `None` if the report did not contain it.
     pub(crate) memory: Option<Box<ProgramMemory>>,
 }
 
@@ -179,8 +181,8 @@ pub fn pair() -> io::Result<(CommandSender, CommandReceiver)> {
 }
 
 impl CommandSender {
-    /// Sends a command and waits for its report: some microseconds. Fails if the packet thread has
-    /// ended.
+    /// Sends a command and waits for its report, usually some microseconds. Fails if the packet
+    /// thread has ended.
     pub(crate) fn send(&mut self, command: Command) -> Result<Report, PacketThreadEnded> {
         // One command at a time, so there is room.
         self.commands.push(command).map_err(|_| PacketThreadEnded)?;
@@ -237,8 +239,8 @@ impl CommandSender {
         }
     }
 
-    /// Opens a flow of an attached program. This thread allocates the flow's pages first, so that
-    /// the packet thread does not wait for them.
+    /// Opens a flow of an attached program. The calling thread allocates the flow's pages first, so
+    /// that the packet thread does not wait for them.
     ///
     /// # Errors
     /// If the packet thread has ended. The inner error is the reason why the flow is not open.

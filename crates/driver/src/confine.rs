@@ -106,8 +106,8 @@ impl User {
 /// Makes the folder of the drivers' locks and sockets, with access for the drivers' user only.
 ///
 /// # Errors
-/// If the folder cannot be made, or exists and belongs neither to this process's user nor to the
-/// drivers' user.
+/// If the folder cannot be made, its mode cannot be set, or the path exists and is no folder of
+/// this process's user or of the drivers' user.
 pub(crate) fn folder(path: &Path) -> io::Result<()> {
     let user = User::own();
     if let Err(why) = fs::create_dir(path)
@@ -125,8 +125,7 @@ pub(crate) fn folder(path: &Path) -> io::Result<()> {
         )));
     }
     if own.is_root() {
-        // A process that may not change the owner leaves the folder to root, as the process itself
-        // is root's.
+        // Without CAP_CHOWN this fails and the folder stays root's.
         let _ = chown(path, Some(user.uid), Some(user.gid));
     }
     fs::set_permissions(path, Permissions::from_mode(0o700))
@@ -138,12 +137,12 @@ pub(crate) fn folder(path: &Path) -> io::Result<()> {
 pub(crate) fn become_driver() -> Confinement {
     let mut confinement = Confinement::default();
     let root = rustix::process::geteuid().is_root();
-    // The limit belongs to the user, and the drivers' user may not lift it.
+    // First: this needs CAP_SYS_RESOURCE, which the process gives up below.
     let lifted = rustix::process::setrlimit(Resource::Memlock, UNLIMITED);
     let has = rustix::thread::capabilities(None);
     let has = has.map_or(CapabilitySet::empty(), |sets| sets.permitted);
     if root {
-        // Before CAP_SETPCAP is gone. A capability that the process lacks needs no removal.
+        // Before CAP_SETPCAP is gone. The kernel refuses numbers that are no capability.
         for number in 0..CAPABILITIES {
             if let Some(one) = CapabilitySet::from_bits(1 << number) {
                 let _ = rustix::thread::remove_capability_from_bounding_set(one);

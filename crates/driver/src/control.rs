@@ -65,7 +65,7 @@ pub(crate) struct Control {
 /// Why the driver ends.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The interface is gone or has become unusable.
+    /// The interface no longer exists or has become unusable. Holds the reason.
     #[error("{0}")]
     Lost(String),
     /// The packet thread has ended, or the kernel refused a step that no request caused.
@@ -130,8 +130,8 @@ impl Control {
         Ok(control)
     }
 
-    /// Serves until a signal, a `stop` request, the end of the linger time or the loss of the
-    /// interface. XDP is detached afterwards.
+    /// Serves until a signal, a `stop` request, the end of the linger time, or an error (see the
+    /// module). XDP is detached afterwards.
     pub(crate) fn run(&mut self) -> Result<(), ControlError> {
         let served = self.serve();
         if let Err(ControlError::Lost(why)) = &served {
@@ -314,8 +314,8 @@ impl Control {
                 why: why.to_string(),
             },
         };
-        // A request for a flow of a disconnected program fails. The event with the reason goes out
-        // before.
+        // A request for a flow of a program that the driver has detached fails. The event with the
+        // reason of the end was sent before.
         let message = DriverMessage::Reply {
             id: call.id,
             reply: answer,

@@ -1,6 +1,6 @@
 //! Takes packets from the programs' rings in the scheduler's order, copies and checks them, and
 //! hands them to the NIC. Finds the flows of each received frame, charges the flows for it, and
-//! copies the frame to their programs.
+//! copies the frame to their programs. No iteration fails; opening a flow can ([`OpenError`]).
 //!
 //! A [`Datapath`] does not sleep, and the caller passes the time, so tests run it without a NIC.
 //! (Only `Doorbells` reads a clock, to time its writes.)
@@ -87,7 +87,7 @@ pub struct Datapath {
     /// Packets that leave in this iteration, in order.
     departures: Vec<ChosenPacket>,
     violations: Vec<(ProgramNo, ProtocolViolation)>,
-    /// Programs whose doorbells to ignore, with the end of that time.
+    /// Programs whose doorbells the caller must ignore, with the end of that time.
     throttled: Vec<(ProgramNo, Instant)>,
     disconnected: Vec<Disconnected>,
     /// Frames handed to the NIC and not yet completed, oldest first, for flows with a cell
@@ -156,7 +156,7 @@ impl Datapath {
     }
 
     /// Attaches the program with this reserved number, for the user `uid`. Returns the memory if
-    /// the number is not reserved (any more).
+    /// the number is not reserved, or has a program already.
     pub(crate) fn attach_reserved(
         &mut self,
         number: ProgramNo,
@@ -184,8 +184,8 @@ impl Datapath {
         Some(&mut known.memory)
     }
 
-    /// Detaches a program and closes its flows. Returns its memory, which takes long to drop;
-    /// `None` if no attached program has this number.
+    /// Detaches a program and closes its flows, or releases a reserved number. Returns the memory
+    /// of the program, which takes long to drop; `None` if no program has this number.
     pub(crate) fn detach(&mut self, program: ProgramNo, now: Instant) -> Option<ProgramMemory> {
         let flows: Vec<FlowNo> = self.flows_of(program).collect();
         for flow in flows {
@@ -208,7 +208,7 @@ impl Datapath {
         self.scheduler.insert_server(slice, classes, now)
     }
 
-    /// Opens a flow of a program. A failure changes nothing.
+    /// Opens a flow of a program. Fails with an [`OpenError`], and then changes nothing.
     pub fn open(
         &mut self,
         program: ProgramNo,
@@ -246,7 +246,7 @@ impl Datapath {
         })
     }
 
-    /// Opens a flow in a class of an overbooked slice; its contract must be a cell contract.
+    /// As [`Datapath::open`], in a class of an overbooked slice. Fails without a cell contract.
     pub fn open_member(
         &mut self,
         program: ProgramNo,
@@ -360,7 +360,7 @@ impl Datapath {
     }
 
     /// Sets a flow's source address, next hop and longest frame. Without a next hop, packets of a
-    /// flow that does not set its own come back unsent.
+    /// flow that does not set its own are returned unsent.
     pub(crate) fn readdress(
         &mut self,
         flow: FlowNo,
@@ -378,8 +378,8 @@ impl Datapath {
         self.demux.set_mac(mac);
     }
 
-    /// Sets whether the link is up. While it is down, packets come back unsent, at the pace of
-    /// their contracts.
+    /// Sets whether the link is up. While it is down, packets are returned unsent, each at the time
+    /// at which its contract would let it leave.
     pub(crate) fn set_link(&mut self, is_up: bool) {
         self.link_is_up = is_up;
     }
@@ -517,7 +517,7 @@ impl Datapath {
         self.programs.numbers()
     }
 
-    /// Panics if the state contradicts itself. For tests; linear in everything.
+    /// Panics if the state contradicts itself. For tests: the call checks every flow.
     pub fn invariants(&self) {
         self.scheduler.invariants();
         self.demux.invariants();

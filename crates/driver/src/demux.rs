@@ -43,8 +43,8 @@ use crate::frame::{self, ETHERNET, Family, Frame, Ip, Mac};
 use crate::pattern::{Pattern, Patterns};
 use crate::protocol::{Transport, number_of};
 
-/// A flow's number in the driver. Numbers are small, since they serve as an index. A number is
-/// reused as soon as its flow is closed, so the daemon gets a different one.
+/// A flow's number in the driver. Numbers are small, since they serve as an index. A number can be
+/// reused as soon as its flow is closed, so messages to and from the daemon use other numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowNo(pub u32);
 
@@ -55,14 +55,14 @@ pub enum Verdict<'a> {
     One {
         /// The flow.
         flow: FlowNo,
-        /// Length of the frame without padding, in bytes.
+        /// Length of the frame in bytes, without padding behind an IP packet.
         end: usize,
     },
     /// Each of these flows gets a copy.
     Several {
         /// The flows.
         flows: &'a [FlowNo],
-        /// Length of the frame without padding, in bytes.
+        /// Length of the frame in bytes, without padding behind an IP packet.
         end: usize,
     },
     /// The flow is unknown until the datagram's first fragment arrives. The fragment is kept;
@@ -146,7 +146,11 @@ impl Demux {
         self.mac = mac;
     }
 
-    /// Adds a flow that gets no packets yet. Fails if the number is in use or above 2^20 - 1.
+    /// Adds a flow that gets no packets yet.
+    ///
+    /// # Errors
+    /// [`MatchError::Taken`] if the number is in use, [`MatchError::Number`] if it is above
+    /// 2^20 - 1.
     pub fn insert(&mut self, flow: FlowNo, reassembly: Reassembly) -> Result<(), MatchError> {
         if flow.0 > MAX_FLOWS {
             return Err(MatchError::Number(flow.0));
@@ -253,7 +257,8 @@ impl Demux {
         Some(self.flow(flow)?.counters)
     }
 
-    /// Panics if the tables contradict each other. For tests; linear in everything.
+    /// Panics if the tables contradict each other. For tests: the call checks every flow, group and
+    /// datagram.
     pub fn invariants(&self) {
         let counters = self.counters();
         let to_flows = counters.delivered + counters.copied;

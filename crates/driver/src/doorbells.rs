@@ -3,10 +3,10 @@
 //! A doorbell is an eventfd. The kernel goes through all waiters before the write returns: less
 //! than a microsecond for one waiter, half a millisecond for a program that polls the doorbell
 //! 20,000 times at once. In the packet thread that time is taken from all flows, so the packet
-//! thread times each of its own writes. A write that takes longer than [`SLOW_WRITE`] (100 µs)
-//! moves the user of that program to a second thread of ordinary priority for [`SLOW_PERIOD`]
-//! (60 s). This covers all programs of the user, also those that attach meanwhile, so a program
-//! cannot avoid it by detaching and attaching again.
+//! thread times each of its own writes. After a write that takes longer than [`SLOW_WRITE`]
+//! (100 µs), a second thread of ordinary priority writes the doorbells of that program's user for
+//! [`SLOW_PERIOD`] (60 s). This holds for all programs of the user, also for those that attach
+//! meanwhile, so a program cannot avoid it by detaching and attaching again.
 //! ```text
 //!              a write took longer than SLOW_WRITE
 //!   packet thread ────────────────────────────────────▶ second thread
@@ -14,13 +14,15 @@
 //!      └── SLOW_PERIOD is over, and the program has had ───────┘
 //!          SHORT_WRITES (64) short writes in a row there
 //! ```
-//! A program that has had no write in that period returns when the period is over.
+//! For a program that was attached before that period and has had no write in it, the packet thread
+//! writes again when the period is over.
 //!
 //! The second thread has one queue. A program has at most one entry in the queue, so the queue does
 //! not overflow while descriptors suffice; a notification that is requested while an entry waits is
-//! covered by that entry. After a write that took long, the second thread serves the same user
-//! again no sooner than after nine times as long. So a user gets at most a tenth of the second
-//! thread's time, and other users wait for at most one write of each such user.
+//! covered by that entry. After a write that took longer than [`SLOW_WRITE`], the second thread
+//! serves the same user again no sooner than after nine times as long, and at least 10 ms. So such
+//! writes of one user take at most a tenth of the second thread's time, and other users wait for at
+//! most one such write of each user.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -154,7 +156,7 @@ impl Doorbells {
         };
         let queue = second.queue.as_mut();
         if queue.is_none_or(|queue| queue.push(job).is_err()) {
-            // The queue is full (more programs than descriptors allow) or the thread has ended.
+            // The queue is full: there are more programs than descriptors allow.
             doorbell.state.queued.store(false, Ordering::Release);
             doorbell.notifier.signal();
         }
@@ -271,10 +273,9 @@ impl BackOff {
     }
 }
 
-/// A longer write counts as slow. A write for a program with 500 epolls around its doorbell, more
-/// than the kernel allows, takes 30 µs.
+/// A longer write counts as slow. A write of a doorbell that 500 epolls watch takes 30 µs.
 const SLOW_WRITE: Nanos = Nanos(100_000);
-/// The shortest time for which the second thread serves a user.
+/// How long the second thread serves a user after a slow write, at least.
 const SLOW_PERIOD: Nanos = Nanos::from_secs(60);
 /// Number of short writes in a row after which the packet thread serves a program again.
 const SHORT_WRITES: u32 = 64;

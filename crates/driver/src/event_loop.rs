@@ -21,6 +21,9 @@
 //! Due packets are flushed before any program is notified, since writing a doorbell takes longer
 //! than sending a packet. After the flush of packets of cell contracts the loop reads the clock
 //! again, since the thread may have been stopped meanwhile ([`Datapath::all_sent`]).
+//!
+//! An iteration does not fail. If the interface refuses frames, the loop counts a refusal and tries
+//! again after 1 ms.
 
 mod cpu_budget;
 mod pm_qos;
@@ -82,7 +85,10 @@ pub enum SchedulingClass {
 }
 
 impl EventLoop {
-    /// Makes the loop of a datapath and its link. Fails if an epoll cannot be made or extended.
+    /// Makes the loop of a datapath and its link.
+    ///
+    /// # Errors
+    /// If an epoll cannot be made, or refuses a descriptor.
     pub fn new(datapath: Datapath, link: Link) -> io::Result<EventLoop> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let event_loop = EventLoop {
@@ -132,7 +138,7 @@ impl EventLoop {
     /// drop; `None` if no attached program has this number.
     pub(crate) fn detach(&mut self, program: ProgramNo) -> Option<ProgramMemory> {
         let memory = self.datapath.detach(program, monotonic())?;
-        // The program has a copy of its doorbell, which it could go on writing.
+        // The program has a copy of its doorbell, and can still write it.
         let _ = epoll::delete(&self.epoll, memory.doorbell());
         Some(memory)
     }
@@ -148,8 +154,10 @@ impl EventLoop {
     }
 
     /// Adds a descriptor that wakes the loop when it becomes readable; the caller handles it. The
-    /// wake-up is edge-triggered, so the descriptor need not be read. Fails if the epoll refuses
-    /// the descriptor.
+    /// wake-up is edge-triggered, so the descriptor need not be read.
+    ///
+    /// # Errors
+    /// If the epoll refuses the descriptor.
     pub fn watch_wakeup(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let what = epoll::EventFlags::IN | epoll::EventFlags::ET;
         Ok(epoll::add(
@@ -170,8 +178,10 @@ impl EventLoop {
         Ok(epoll::add(&self.epoll, doorbell, data, DOORBELL_EVENTS)?)
     }
 
-    /// Keeps processors awake while packets of cell contracts leave. Needs root. Fails if
-    /// `/dev/cpu_dma_latency` cannot be opened or written.
+    /// Keeps processors awake while packets of cell contracts leave. Needs root.
+    ///
+    /// # Errors
+    /// If `/dev/cpu_dma_latency` cannot be opened or written.
     pub fn keep_awake(&mut self) -> io::Result<()> {
         self.keep_awake_with(open_device()?)
     }
@@ -340,7 +350,8 @@ impl EventLoop {
         self.accounted_until = now;
     }
 
-    /// Sleeps. True if an event and not the time ended the sleep.
+    /// Sleeps until `until`, an event, or an earlier time at which frames no longer gather or a
+    /// program's pause is over. False if the sleep lasted until `until`.
     fn sleep(&mut self, until: u64) -> bool {
         let now = monotonic().0;
         let gathers = now < self.gather_until.0;
@@ -427,7 +438,7 @@ impl EventLoop {
             false => epoll::EventFlags::empty(),
         };
         let data = epoll::EventData::new_u64(LINK);
-        // If this fails, frames go on ending sleeps.
+        // If this fails, frames end sleeps as before.
         if epoll::modify(&self.epoll, self.link.fd(), data, what).is_ok() {
             self.polls_frames = polls;
         }

@@ -97,7 +97,7 @@ pub(crate) struct Fragment {
 /// Why a frame cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub(crate) enum Malformed {
-    /// The frame ends inside its headers.
+    /// The frame or its IP packet ends inside the headers.
     #[error("the frame ends inside its headers")]
     Short,
     /// EtherType and IP version differ.
@@ -110,7 +110,7 @@ pub(crate) enum Malformed {
     #[error("the checksum of the IPv4 header is wrong")]
     Checksum,
     /// An empty fragment, one that is no multiple of eight bytes and not the last, or one that ends
-    /// beyond 65,535.
+    /// beyond byte 65,535 of its datagram.
     #[error("an impossible fragment")]
     Fragment,
 }

@@ -132,7 +132,7 @@ impl Frames {
         }
     }
 
-    /// Panics if the counts do not match the frames. For tests; linear.
+    /// Panics if the counts do not match the frames. For tests: the call checks every frame.
     pub fn invariants(&self) {
         assert_eq!(self.counts.iter().sum::<u32>(), self.total(), "all frames");
         for holder in [

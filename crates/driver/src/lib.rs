@@ -1,5 +1,5 @@
 //! Answers: which packet of which flow a NIC sends next, and to which flow a received one belongs.
-//! May touch: packet sockets, memory shared with programs, the eBPF programs of `netnice_kernel`.
+//! May touch: packet sockets, programs' memory, runtime folder, inotify, seccomp, `netnice_kernel`.
 //! Must never: send what a template forbids, charge one flow for another, or read ring data twice.
 //!
 //! # The pure parts
@@ -16,7 +16,7 @@
 //! - [`protocol`] lists the protocols that a flow can use.
 //! - `pattern` compiles the descriptions of another protocol's packets into few masks and values,
 //!   which are looked up by hash.
-//! - [`receive_budget`] limits the driver's time for one flow's received packets.
+//! - [`receive_budget`] limits the driver's time for received packets, of one flow and of all.
 //! - [`datapath`] takes packets from the rings in the scheduler's order, copies and checks them,
 //!   and gives them to the NIC. It gives received frames to the rings of their flows.
 //! - [`frames`] tracks which side, the driver or the kernel, holds each frame of packet memory.

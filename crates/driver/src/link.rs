@@ -6,8 +6,9 @@
 //! | [`Mode::Generic`] | AF_XDP | XDP behind the NIC driver |
 //! | [`Mode::Fallback`] | AF_PACKET | AF_PACKET: a copy of every frame; the kernel gets each too |
 //!
-//! All modes send past the interface's qdisc. The XDP program passes frames of registered flows to
-//! the driver and all other frames to the kernel.
+//! All modes send past the interface's qdisc. The XDP program drops frames of suspended flows,
+//! passes frames of other registered flows to the driver, and passes all other frames to the
+//! kernel.
 //!
 //! [`Link::open`] opens AF_XDP sockets, or an AF_PACKET socket if that was requested or if AF_XDP
 //! is refused and no mode was requested. It returns two parts for two threads: the [`Link`], which
@@ -83,8 +84,10 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Reads the state of the interface with this name. Fails if there is none, or if it is no
-    /// Ethernet interface.
+    /// Reads the state of the interface with this name.
+    ///
+    /// # Errors
+    /// If there is none, if it is no Ethernet interface, or if the kernel refuses a query.
     pub fn read(name: &str) -> Result<Interface, LinkError> {
         socket::interface(name)
     }
@@ -121,7 +124,7 @@ pub enum LinkError {
         /// The largest allowed MTU.
         most: u32,
     },
-    /// Binding to a receive queue failed.
+    /// Binding to a receive queue other than 0 failed.
     #[error(
         "cannot bind to receive queue {number} of {name}: {source}; \
          `ethtool -L {name} combined 1` leaves one queue"
@@ -153,8 +156,8 @@ pub enum LinkError {
          a tap has a queue for each descriptor that its program attached to it"
     )]
     Crowded(String),
-    /// Another interface has this name now, or the interface is in another network namespace than
-    /// the caller. Holds the name.
+    /// The interface with this name has another index or Ethernet address than the one that was
+    /// opened, or the caller is in another network namespace. Holds the name.
     #[error("{0} is not the interface that was opened; start the driver again")]
     Another(String),
     /// The kernel refused a step.
@@ -168,7 +171,7 @@ pub enum LinkError {
         #[source]
         source: io::Error,
     },
-    /// The XDP program failed.
+    /// Loading, attaching or changing the XDP program failed, or the query of the receive queues.
     #[error(transparent)]
     Kernel(#[from] KernelError),
 }
@@ -188,7 +191,7 @@ impl LinkError {
 pub enum Flushed {
     /// The kernel has taken all frames.
     All,
-    /// The kernel has taken some frames; the next flush continues.
+    /// The kernel has not taken all frames; the next flush continues.
     Partly,
 }
 
@@ -201,10 +204,11 @@ pub struct LinkCounters {
     pub refused: u64,
     /// Received frames.
     pub received: u64,
-    /// Received frames that the kernel dropped, because there was no empty frame or the receive
-    /// ring was full; and in the fallback mode those that are longer than a frame.
+    /// Received frames that were dropped, because there was no empty frame, the receive ring (in
+    /// the fallback mode the socket's buffer) was full, or the frame did not fit into a frame of
+    /// the driver.
     pub missed: u64,
-    /// Frames that the kernel returned from a state that they were not in.
+    /// Addresses that the kernel returned and that are in no frame of the expected holder.
     pub unexpected: u64,
 }
 
@@ -223,8 +227,9 @@ enum Kind {
 }
 
 impl Link {
-    /// Opens all receive queues of an interface, in the given mode or in the first that works.
-    /// Frames are received from [`Ingress::start`] on.
+    /// Opens an interface in the given mode or in the first that works: a socket on each receive
+    /// queue, or in the fallback mode one packet socket. Frames are received from
+    /// [`Ingress::start`] on.
     ///
     /// # Errors
     /// If the interface does not exist, has no Ethernet header or too large an MTU; else the error
@@ -291,7 +296,7 @@ impl Link {
         &self.interface
     }
 
-    /// Number of frames that can be sent before the kernel completes others.
+    /// Number of frames that can be queued for sending now.
     #[inline]
     pub(crate) fn room(&mut self) -> usize {
         match &mut self.kind {
@@ -337,7 +342,8 @@ impl Link {
         }
     }
 
-    /// Drops the frames of this flow in XDP until `until`. No effect in the fallback mode.
+    /// Drops the frames of this flow in XDP until `until`. No effect in the fallback mode, and on
+    /// frames that were registered without a flow ([`Ingress::add_match`]).
     pub fn suspend(&mut self, flow: FlowNo, until: Instant) {
         if let Kind::Xdp(link) = &mut self.kind {
             link.gates().suspend(flow, until);
@@ -415,6 +421,6 @@ impl FrameSink for Link {
 /// Size of a frame in bytes; it holds the longest packet of common Ethernet. Twice the size would
 /// take twice the memory for all frames.
 pub(crate) const FRAME: usize = 2048;
-/// The largest MTU that fits into a frame, beside the bytes that the kernel reserves in front of a
-/// received packet (`XDP_PACKET_HEADROOM`).
+/// The largest allowed MTU, in bytes. Such a packet and its Ethernet header fit into a frame beside
+/// the bytes that the kernel reserves in front of a received packet (`XDP_PACKET_HEADROOM`, 256).
 pub(crate) const MAX_MTU: u32 = 1700;

@@ -30,8 +30,8 @@ pub(crate) struct Term {
     pub(crate) value: u64,
 }
 
-/// The bytes that a packet must have, compiled from a flow's description of its packets: words of
-/// eight bytes under a mask, and their values.
+/// The bytes that a packet must have, compiled from a list of terms: words of eight bytes under a
+/// mask, and their values.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pattern {
     shape: Shape,

@@ -1,10 +1,10 @@
 //! The protocols that a flow can use, and those that are refused.
 //!
 //! UDP and TCP have ports, which identify a flow. A flow can also use another IP protocol or
-//! another EtherType, entirely or by a `pattern`, except for two lists of numbers: protocols of the
-//! host itself (with ICMPv6 or ARP a program could take over its neighbours' addresses), and
-//! protocols that carry other packets (in a tunnel or behind a VLAN tag a program could write
-//! headers that no template checks).
+//! another EtherType: all packets, or those that match a `pattern`. Two kinds of protocols are
+//! refused with [`NotForFlows`]: protocols of the host itself (with ICMPv6 or ARP a program could
+//! take over its neighbours' addresses), and protocols that carry other packets (in a tunnel or
+//! behind a VLAN tag a program could write headers that no template checks).
 
 use std::net::IpAddr;
 
@@ -46,7 +46,7 @@ impl Transport {
     }
 }
 
-/// An IP protocol without ports that a flow can use.
+/// An IP protocol, other than UDP and TCP, that a flow can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IpProtocol(u8);
 
@@ -73,8 +73,8 @@ impl IpProtocol {
     /// The protocol with this number in the IP header.
     ///
     /// # Errors
-    /// [`NotForFlows::Protocol`] if the host uses it itself, it carries other packets, or it has
-    /// ports.
+    /// [`NotForFlows::Protocol`] if the host uses it itself, it carries other packets, or it is UDP
+    /// or TCP.
     pub(crate) fn new(number: u8) -> Result<IpProtocol, NotForFlows> {
         match HOSTS_PROTOCOLS.contains(&number) {
             true => Err(NotForFlows::Protocol(number)),

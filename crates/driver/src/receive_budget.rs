@@ -71,14 +71,15 @@ impl Cost {
         Nanos(self.iteration.0 + self.wakeup.0 + self.lookup.0 + self.delivery(FRAME).0)
     }
 
-    /// The charge for looking up the next frame.
+    /// The charge for looking up the next frame. For the first frame of an iteration it includes
+    /// the iteration and the wake-up.
     #[inline]
     pub(crate) fn lookup(&mut self) -> Nanos {
         Nanos(self.lookup.0 + std::mem::take(&mut self.due).0)
     }
 
     /// Learns from an iteration that received `frames` frames and notified their programs in
-    /// `took`, without the wake-up. Fewer than 8 frames adjust the price of an iteration, more
+    /// `took`, without the wake-up. Fewer than 8 frames adjust the price of an iteration, 8 or more
     /// frames the price of a look-up. An unexpectedly long iteration may have been interrupted, so
     /// the excess is capped.
     pub(crate) fn learn(&mut self, frames: u32, took: Nanos) {

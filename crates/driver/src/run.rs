@@ -1,6 +1,7 @@
-//! Runs the driver process: opens the interface, starts the packet thread and the doorbell thread,
-//! makes the calling thread the control thread, and removes the driver's lock file and socket at
-//! the end. Fails with [`RunError`] if set-up fails or the control thread ends with an error.
+//! Runs the driver process with given [`Options`]: opens the interface, starts the packet thread
+//! and the doorbell thread, makes the calling thread the control thread, and removes the driver's
+//! lock file and socket at the end. Fails with [`RunError`] if set-up fails or the control thread
+//! ends with an error.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -35,7 +36,7 @@ pub struct Options {
     pub iface: String,
     /// The link's rate for the direct path, in bit/s.
     pub rate: u64,
-    /// Bytes that the wire adds to each packet.
+    /// Bytes that the wire adds to each packet, beyond its length.
     pub overhead: u64,
     /// How frames pass between interface and driver; `None`: the first mode that works.
     pub mode: Option<Mode>,
@@ -87,7 +88,8 @@ pub enum RunError {
         /// The cause.
         source: io::Error,
     },
-    /// A thread, a descriptor or another resource of the process cannot be made.
+    /// A thread, a descriptor or another resource of the process cannot be made, or the scheduler
+    /// refuses the link's rate and overhead.
     #[error("cannot start: {0}")]
     Io(#[from] io::Error),
     /// The control thread ended with an error.
@@ -227,7 +229,8 @@ fn run_packets(mut event_loop: EventLoop, mut receiver: CommandReceiver) {
     }
 }
 
-/// Raises the limit of descriptors and locks memory. A refused step is skipped.
+/// Raises the limit of descriptors, turns transparent huge pages off and locks memory. A refused
+/// step is skipped.
 fn raise_limits() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit {

@@ -26,7 +26,7 @@ pub enum SetupError {
     /// The contract does not parse.
     #[error("contract \"{text}\": {why}")]
     Contract {
-        /// Its text.
+        /// The text of the contract.
         text: String,
         /// The cause.
         #[source]
@@ -39,7 +39,7 @@ pub enum SetupError {
     /// The protocol is refused for flows.
     #[error(transparent)]
     Protocol(#[from] NotForFlows),
-    /// A pattern is invalid.
+    /// A pattern is invalid, or the discard patterns compare too many sets of bits.
     #[error("pattern: {0}")]
     Pattern(#[from] BadPattern),
     /// The receive share is above one.

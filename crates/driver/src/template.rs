@@ -1,11 +1,12 @@
 //! Restricts the packets that one flow may send.
 //!
-//! A [`Template`] is made once, when the flow is opened, from the grant ([`Sender`]). For each
-//! packet it compares the first 64 bytes under a mask (paper VERT, section 3.1.2: "a simple compare
-//! and mask"), and then checks the fields that a mask cannot express: lengths, checksum, hop limit,
-//! and the destination of a flow to any host. The check runs on the driver's own copy, since the
-//! program may write its memory meanwhile. A packet that passes becomes a [`Checked`], the only
-//! type that can be sent; any other is [`Forbidden`], with the reason.
+//! A [`Template`] is made once, when the flow is opened, from the grant ([`Sender`]); an invalid
+//! grant fails with [`BadSender`]. For each packet the template compares the first 64 bytes under a
+//! mask (paper VERT, section 3.1.2: "a simple compare and mask"), and then checks the fields that a
+//! mask cannot express: lengths, checksum, hop limit, and the destination of a flow to any host.
+//! The check runs on the driver's own copy, since the program may write its memory meanwhile. A
+//! packet that passes becomes a [`Checked`], the only type that can be sent; any other is
+//! [`Forbidden`], with the reason.
 //!
 //! The headers, with the fields that a flow chooses freely in parentheses:
 //! - Ethernet: the EtherType; if the next hop is not fixed, a destination that is no group.
@@ -150,7 +151,8 @@ pub enum Forbidden {
     /// The source address is not the flow's.
     #[error("with another source address than the flow's")]
     Source,
-    /// The destination address is not the flow's, or it is a group on a flow to any single host.
+    /// The destination address is not the flow's or, on a flow to any single host, not that of one
+    /// host.
     #[error("to another address than the flow's")]
     Destination,
     /// The source port is not the flow's.
@@ -202,7 +204,11 @@ enum Layout {
 }
 
 impl Template {
-    /// Compiles a template from a grant. Fails with [`BadSender`] if the grant is contradictory.
+    /// Compiles a template from a grant.
+    ///
+    /// # Errors
+    /// [`BadSender`] if an address, a port or the longest frame is invalid, or if two of them
+    /// contradict each other.
     pub fn new(sender: &Sender) -> Result<Template, BadSender> {
         if sender.mac.is_group() || sender.mac == Mac::default() {
             return Err(BadSender::Mac(sender.mac));
@@ -253,7 +259,8 @@ impl Template {
     /// which no program can write until the frame is sent.
     ///
     /// # Errors
-    /// [`Forbidden`] with the first violation, in the order of the headers.
+    /// [`Forbidden`] with the first violation, in the order of the headers; a wrong length only if
+    /// there is no other violation.
     #[inline]
     pub fn check<'a>(&self, own: &'a mut [u8]) -> Result<Checked<'a>, Forbidden> {
         match self.allows(own) {
@@ -268,8 +275,8 @@ impl Template {
         }
     }
 
-    /// Changes the link's address, the flow's next hop (if it is fixed), and the longest frame. The
-    /// longest frame stays at least as long as the headers.
+    /// Changes the link's address, the flow's next hop (if it is fixed and `next_hop` is `Some`),
+    /// and the longest frame. The longest frame stays at least as long as the headers.
     pub(crate) fn readdress(&mut self, mac: Mac, next_hop: Option<Mac>, longest: usize) {
         self.addresses.mac = mac;
         if self.addresses.next_hop.is_some() && next_hop.is_some() {
@@ -420,7 +427,7 @@ impl Template {
         Ok(())
     }
 
-    /// The first violation, in the order of the headers.
+    /// The first violation, in the order of the headers; a wrong length if there is no other.
     #[cold]
     fn explain(&self, own: &[u8]) -> Forbidden {
         if own.len() < self.headers {

@@ -5,8 +5,9 @@ use std::io;
 
 use rustix::fs::{Mode, OFlags};
 
-/// Tries to open a file, to signal the parent process, to trace it, to fork and to map executable
-/// memory. Returns the outcome of each (`done`, `EPERM` or another error number) as text.
+/// Tries to open a file, to signal the parent process (with signal 0, which has no effect), to
+/// trace it, to fork and to map executable memory. Returns the outcome of each (`done`, `EPERM` or
+/// another error number) as text.
 pub(crate) fn probe() -> String {
     let parent = rustix::process::getppid();
     let opened = rustix::fs::open("/etc/hostname", OFlags::RDONLY, Mode::empty());

@@ -1,5 +1,6 @@
-//! The system calls that each thread may make, some with limits on an argument. All other calls
-//! fail with EPERM.
+//! The system calls that a thread of each [`Role`] may make, some with limits on an argument. After
+//! `filter`, all other calls of the thread fail with EPERM. `filter` fails if the kernel refuses
+//! the filter.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -142,7 +143,8 @@ const CONTROL_THREAD: &[i64] = &[
     libc::SYS_waitid,
 ];
 
-/// bpf(2): look up, write and delete a map entry; attach, detach and query a loaded program.
+/// bpf(2): look up, write and delete a map entry; query an object; attach, replace and detach a
+/// loaded program.
 const BPF_COMMANDS: &[u64] = &[1, 2, 3, 15, 28, 29, 34];
 /// Socket families for queries of the interface's state.
 const SOCKET_FAMILIES: &[u64] = &[libc::AF_INET as u64];

@@ -23,7 +23,7 @@ pub(crate) struct Connection {
     /// Received descriptors that no request has taken yet.
     descriptors: VecDeque<OwnedFd>,
     outgoing: VecDeque<Outgoing>,
-    /// Bytes in `outgoing`.
+    /// Bytes of the messages in `outgoing`.
     queued_bytes: usize,
     /// No request is taken until less than [`SEND_QUEUE_HIGH`] is in `outgoing`.
     is_paused: bool,

@@ -10,6 +10,7 @@
 //!   admit ─▶ keep ─▶ attached ─▶ detached, references left ─▶ IN_DELETE_SELF ─▶ forgotten
 //!            └─────────────────── charged to its user ──────────────────┘
 //! ```
+//! `admit` fails if a file would exceed its user's limit, and `keep` if the file cannot be watched.
 //! A file counts with its whole length, touched or not. The kernel may still use pages of a file
 //! that has ended (for a `sendfile`, a pipe, a registered buffer). Kernel limits per user bound
 //! such pages; they are not counted here.

@@ -55,7 +55,7 @@ pub(crate) struct Registry {
     idle_since: Option<Instant>,
     /// The epoll that waits for the ends of processes.
     epoll: OwnedFd,
-    /// Number of discard patterns.
+    /// Number of requested discard patterns, repeated ones included.
     discards: u32,
     /// The memory files of programs, also of detached ones.
     files: MemoryFiles,
@@ -506,7 +506,8 @@ impl Registry {
         self.execute(Command::Link(is_up))
     }
 
-    /// Takes over a new Ethernet address and MTU of the interface.
+    /// Takes over a new Ethernet address and MTU of the interface. After a failure the call tries
+    /// to return to the former ones.
     pub(crate) fn update_interface(&mut self, mac: Mac, mtu: u32) -> Result<(), RegistryError> {
         let before = self.ingress.interface();
         let before = (before.mac, before.mtu);

@@ -37,14 +37,16 @@ pub struct OpenedFlow {
 pub(super) enum Delivery {
     /// Delivered to the program.
     Delivered,
-    /// Lost: the flow had no empty record, or one that is too short.
+    /// Lost: the flow had no empty record, no room in its deliver ring, or a record that is too
+    /// short.
     Lost,
     /// Dropped: the flow cannot pay for received packets until this time.
     OverBudget(Instant),
 }
 
-/// The counters of a flow. Every taken record is sent, forbidden, too long, without a link, or the
-/// head; every received packet is delivered or lost.
+/// The counters of a flow. Each taken record except the head is counted in one of `sent`,
+/// `forbidden`, `too_long` and `no_link`, and each received packet in one of `delivered`,
+/// `no_buffer`, `too_short` and `over_budget`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowCounters {
     /// Packets handed to the NIC.
@@ -55,15 +57,16 @@ pub struct FlowCounters {
     pub forbidden: u64,
     /// Packets longer than the flow may send.
     pub too_long: u64,
-    /// Packets that were not sent because there was no link or no next hop.
+    /// Packets that were not sent because there was no link, no next hop, or no room in the NIC.
     pub no_link: u64,
-    /// Packets received for the flow.
+    /// Packets received for the flow, including those that XDP dropped.
     pub received: u64,
     /// Packets delivered to the program.
     pub delivered: u64,
     /// Bytes of these packets.
     pub delivered_bytes: u64,
-    /// Received packets that were lost because the flow had no empty record.
+    /// Received packets that were lost because the flow had no empty record, or no room in its
+    /// deliver ring.
     pub no_buffer: u64,
     /// Received packets that were lost because the empty record was too short.
     pub too_short: u64,
@@ -74,13 +77,13 @@ pub struct FlowCounters {
     pub out_of_order: u64,
     /// The charge for received packets, in ns of the driver's time.
     pub receiving: u64,
-    /// Sum of the times that heads waited until they were sent, in ns.
+    /// Sum of the times from when a sent packet became the head until it was sent, in ns.
     pub waited_sum: u64,
     /// The longest of these times, in ns.
     pub waited_most: u64,
-    /// Lateness of departures, measured from when the packet was there and its contract allowed it:
-    /// `[k]` counts those of less than 2^k µs and at least half of that, and the last entry all
-    /// later ones.
+    /// Sent packets by lateness. Lateness counts from the time at which the packet was the head and
+    /// its contract permitted it to leave. `[0]` counts those of less than 1 µs, `[k]` those of
+    /// 2^(k-1) µs or more and less than 2^k µs, and the last entry also all later ones.
     pub lateness: [u64; LATENESS],
 }
 
@@ -211,8 +214,8 @@ impl FlowState {
         }
     }
 
-    /// The scheduler's view of a record that arrived at `arrived`: a packet of its length, and no
-    /// longer than the flow can send.
+    /// The scheduler's view of a record that arrived at `arrived`: a packet of its length, but at
+    /// least [`MIN_PACKET_BYTES`] and no longer than the flow can send.
     pub(super) fn packet(&self, record: &Record, arrived: Instant) -> Packet {
         let length = Bytes(record.bytes() as u64).max(Bytes(MIN_PACKET_BYTES));
         let length = length.min(Bytes(self.longest as u64));
@@ -254,7 +257,8 @@ impl FlowState {
         self.ring.give_back(record, Status::TOO_LONG, 0);
     }
 
-    /// Sends the head: copies it, checks the copy, and returns the record. True if it was sent.
+    /// Sends the head: copies it, checks the copy, and returns the record to the program. True if
+    /// it was sent. Without a `sink` there is no link.
     pub(super) fn send(
         &mut self,
         head: Record,
@@ -283,7 +287,7 @@ impl FlowState {
                 self.counters.forbidden += 1;
                 (Status::FORBIDDEN, 0)
             }
-            // No link, no next hop, or a NIC whose room is gone.
+            // No link, no next hop, or no room in the NIC.
             None => {
                 self.counters.no_link += 1;
                 (Status::NO_LINK, 0)
@@ -347,7 +351,7 @@ impl FlowState {
         Ok(Delivery::Delivered)
     }
 
-    /// The flow's receive budget or the shared budget is low.
+    /// The flow has a receive budget, and less than half of it or of the shared budget is left.
     #[inline]
     pub(super) fn is_nearly_exhausted(&self, shared: &SharedBudget) -> bool {
         let budget = self.budget.as_ref();

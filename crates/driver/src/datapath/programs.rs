@@ -9,7 +9,7 @@
 //!  └───────────────────┴────────────────┘
 //! ```
 //! A message about a program (a protocol violation, a call to detach) may still be under way when
-//! the program is gone and another program has its index. The two programs' numbers differ in the
+//! the program is detached and another has its index. The two programs' numbers differ in the
 //! upper half, unless 65,536 numbers or more were reserved in between. So the late message finds no
 //! program.
 

@@ -30,10 +30,10 @@ pub enum OpenError {
     /// No such program, or it was disconnected.
     #[error("program {} is gone", .0.0)]
     Gone(ProgramNo),
-    /// The program's memory cannot hold the flow.
+    /// The flow's shape is invalid, or the program's memory has no slot, no gap or no pages for it.
     #[error(transparent)]
     Memory(#[from] SetupError),
-    /// The contract is not valid for the scheduler.
+    /// The scheduler refuses the flow, for example its contract.
     #[error(transparent)]
     Contract(#[from] SchedulerError),
     /// The flow's sender is invalid.

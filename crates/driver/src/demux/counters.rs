@@ -35,7 +35,7 @@ pub(crate) struct DemuxFlowCounters {
 pub enum Discard {
     /// The frame matches a discard pattern.
     Pattern,
-    /// The frame ends inside its headers.
+    /// The frame or its IP packet ends inside the headers.
     Short,
     /// The IP version contradicts the EtherType.
     Version,
@@ -49,11 +49,13 @@ pub enum Discard {
     /// The source address is a group's or IPv4's broadcast address.
     Source,
     /// The UDP or TCP header is incomplete, or UDP's length is less than its header or more than
-    /// the packet. This includes a first fragment that is too short for its ports.
+    /// the packet. This includes a first fragment that is too short for the header. (The length of
+    /// UDP is not compared with a first fragment.)
     Transport,
     /// A fragment behind a missing one, for a flow that takes fragments in order only.
     OutOfOrder,
-    /// A first fragment that names another flow than an earlier first fragment of its datagram.
+    /// A first fragment that belongs to another flow, or to none, although an earlier first
+    /// fragment of its datagram belongs to a flow.
     Conflict,
     /// A fragment that was kept until its time was over or its memory was needed, or a fragment
     /// beyond the 128 that can be kept of one datagram.
@@ -76,7 +78,7 @@ impl Discard {
         Discard::Forgotten,
     ];
 
-    /// The reason's name in the census.
+    /// The reason's name in the reply to a `census` request.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Discard::Pattern => "pattern",

@@ -14,7 +14,7 @@
 //! held fragments are dropped. The last fragment of a datagram does not shorten these times, since
 //! any sender can send a last fragment.
 //!
-//! The demultiplexer does not reassemble: every fragment goes on as it came, and the flow's own
+//! The demultiplexer does not reassemble: it passes each fragment on unchanged, and the flow's own
 //! stack reassembles. If all flows take fragments in order only, no fragment is held: a later
 //! fragment of an unknown datagram goes to the kernel.
 //!
@@ -93,7 +93,7 @@ pub(super) struct Fragments {
     complete: u32,
 }
 
-/// One of the datagrams that may have had this identity.
+/// A datagram in a list. The serial number distinguishes datagrams that had the same identity.
 #[derive(Clone, Copy, Debug)]
 struct DatagramEntry {
     datagram: Datagram,
@@ -104,7 +104,7 @@ struct DatagramEntry {
 #[derive(Debug)]
 struct KnownDatagram {
     serial: u64,
-    /// Time of the latest first fragment: the owner may reuse the identity for another datagram.
+    /// Time of the latest first fragment: the sender may reuse the identity for another datagram.
     since: Instant,
     owner: Owner,
     /// Offset of the next fragment in order; `None` after one out of order.
@@ -129,7 +129,7 @@ impl Fragments {
 
     /// Takes the first fragment of a datagram that its ports (or its pattern) assign to `owner`.
     /// Returns the owner, and whether the fragment is in order. Fails with [`Discard::Conflict`] if
-    /// the datagram has another owner.
+    /// the datagram has another owner. If that is the kernel, the kernel gets the fragment instead.
     pub(super) fn on_first(
         &mut self,
         fragment: &DatagramFragment,
@@ -367,7 +367,7 @@ fn is_within_lifetime(since: Instant, now: Instant) -> bool {
 /// a datagram arrive close together; 2 s allow for a full queue on the path. (RFC 1122, section
 /// 3.3.2, keeps fragments for 60 to 120 s.)
 const LIFETIME: u64 = FRAGMENT_LIFETIME as u64;
-/// Known datagrams per flow, including those that have arrived completely.
+/// Known datagrams per owner, including those that have arrived completely.
 const MAX_KNOWN_PER_OWNER: usize = 256;
 /// Datagrams that can wait for their first fragment.
 const MAX_WAITING: usize = 256;

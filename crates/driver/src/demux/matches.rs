@@ -36,20 +36,20 @@ pub enum Match {
         /// The multicast group, or IPv4's broadcast address, and the port.
         group: SocketAddr,
     },
-    /// Packets of an IP protocol without ports.
+    /// Packets of an IP protocol other than UDP and TCP.
     Protocol {
         /// The protocol.
         protocol: IpProtocol,
         /// The destination address.
         local: IpAddr,
-        /// The bytes that a packet must have to belong to the flow.
+        /// The bytes that the IP payload must have to belong to the flow.
         pattern: Pattern,
     },
     /// Frames of one EtherType.
     EtherType {
         /// The EtherType.
         kind: EtherType,
-        /// The bytes that a frame must have to belong to the flow.
+        /// The bytes that the frame's payload must have to belong to the flow.
         pattern: Pattern,
     },
 }
@@ -92,7 +92,7 @@ pub enum MatchError {
     /// The flow has 64 matches already.
     #[error("the flow has {MAX_MATCHES} matches already; this is the limit")]
     Matches,
-    /// The pattern is invalid.
+    /// Another flow has this pattern, or there are patterns over too many sets of bits.
     #[error(transparent)]
     Pattern(#[from] BadPattern),
     /// The flow's number is too large, or no flow with this number was added.

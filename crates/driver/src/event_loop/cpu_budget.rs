@@ -14,6 +14,8 @@
 //!
 //! If no other thread needs the processor, the kernel does not stop the packet thread, and a busy
 //! link gets the whole processor.
+//!
+//! The caller passes the time and does the pauses. No call fails.
 
 use std::time::Duration;
 
@@ -76,8 +78,8 @@ const CREDIT_PER_SLEEP: i64 = 11;
 /// An iteration of this length or more, in ns, shows that the kernel stopped the thread: iterations
 /// take less than a millisecond otherwise.
 const STOPPED: i64 = 20_000_000;
-/// Length of a pause: short enough to delay no packet noticeably, and long beside the two context
-/// switches.
+/// Length of a pause: short enough to delay no packet noticeably, and much longer than the two
+/// context switches.
 const PAUSE: Duration = Duration::from_micros(50);
 
 #[cfg(test)]

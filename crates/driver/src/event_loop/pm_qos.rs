@@ -9,6 +9,7 @@
 //! `/dev/cpu_dma_latency`): the kernel's idle loop then spins. This costs power. So the request is
 //! withdrawn [`HOLD`] (20 ms) after the last such packet, and earlier if the next departure is
 //! known to be more than [`HOLD`] away. With the driver's option `--may-sleep` no request is made.
+//! If the kernel refuses a request, processors sleep.
 
 use std::fs::File;
 use std::io::{self, Write};

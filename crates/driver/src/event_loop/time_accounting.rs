@@ -43,9 +43,9 @@ pub(super) enum WakeReason {
     /// There was no sleep.
     #[default]
     None,
-    /// Received frames.
+    /// Received frames, or the end of the time in which they gather.
     Frames,
-    /// A program or a command.
+    /// A program, a command, or the end of a program's pause.
     Request,
     /// The time: a departure is near, or the longest sleep is over.
     Due,

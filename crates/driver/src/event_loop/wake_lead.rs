@@ -2,11 +2,12 @@
 //!
 //! A sleep ends late, and the lateness varies: 3 µs on a quiet machine; 50 µs in the median and 120
 //! µs at the 98th percentile on a virtual machine with a busy host. So the lead is learnt from each
-//! sleep that only the time has ended: a sleep that ends later than the lead raises the lead by
-//! [`UP`], and any other lowers it by [`DOWN`]. [`UP`] is 499 times [`DOWN`], so the lead settles
-//! where one sleep in 500 ends later than the lead. The requirement is that at most one packet in
-//! 100 of a flow is late. The difference is left for packets that are late because the machine
-//! stops the thread between its wake-up and the departure. The lead is between 10 and 200 µs.
+//! sleep before a departure that no event has ended: a sleep that is late by more than the lead
+//! raises the lead by [`UP`], and any other lowers it by [`DOWN`]. [`UP`] is 499 times [`DOWN`], so
+//! the lead settles where one sleep in 500 is late by more than the lead. The requirement is that
+//! at most one packet in 100 of a flow is late. The difference is left for packets that are late
+//! because the machine stops the thread between its wake-up and the departure. The lead is between
+//! 10 and 200 µs. The caller passes the lateness of each such sleep; no call fails.
 
 /// The learnt lead.
 #[derive(Debug)]

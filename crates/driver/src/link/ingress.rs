@@ -141,7 +141,10 @@ impl Ingress {
 
     /// Directs frames of this match to the driver and away from the kernel. (In the fallback mode
     /// both get them.) If all these frames belong to one flow, `flow` names it, so that
-    /// [`super::Link::suspend`] can drop them. Fails if the XDP program's table is full.
+    /// [`super::Link::suspend`] can drop them.
+    ///
+    /// # Errors
+    /// If the XDP program's table is full, or the kernel refuses the entry.
     pub fn add_match(
         &mut self,
         frame_match: &FrameMatch,
@@ -154,6 +157,9 @@ impl Ingress {
     }
 
     /// Undoes [`Ingress::add_match`]: frames of this match go to the kernel again.
+    ///
+    /// # Errors
+    /// If the match is not in the XDP program's table.
     pub fn remove_match(&mut self, frame_match: &FrameMatch) -> Result<(), LinkError> {
         match &mut self.kind {
             Kind::Xdp(program) => Ok(program.remove_match(frame_match)?),

@@ -4,6 +4,7 @@
 //! The kernel's own stack gets a copy of every received frame. So a kernel socket must hold the
 //! port of each direct flow; otherwise the kernel answers that the port is unreachable. Received
 //! frames that had a VLAN tag or are longer than a frame of the driver (2048 bytes) are dropped.
+//! Opening fails with [`LinkError`] if the kernel refuses a step.
 //!
 //! rustix has neither recvmmsg(2) nor the addresses, options and filters of packet sockets.
 
@@ -26,7 +27,8 @@ pub(super) struct PacketLink {
     lengths: Vec<usize>,
     buffers: Vec<u8>,
     counters: LinkCounters,
-    /// Frames that the kernel dropped for want of room; reading the kernel's counter resets it.
+    /// Frames that the kernel dropped because the socket's buffer was full. Reading the kernel's
+    /// counter resets that counter.
     dropped: Cell<u64>,
 }
 

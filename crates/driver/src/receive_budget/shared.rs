@@ -2,7 +2,7 @@
 //!
 //! If flows were limited only one by one, several flooded flows would leave the driver no time for
 //! others: frames would be lost before their flow is known. So there is one more bucket, the
-//! [`SharedBudget`], as large as the largest budget of a flow, and both buckets are charged. When
+//! [`SharedBudget`], as large as the largest budget that a flow has had, and both are charged. When
 //! the shared budget is exhausted, a flow still has its *part*, a bucket that earns the shared
 //! budget's rate divided by the number of programs that received something recently, and again by
 //! the number of the program's flows that received something recently. A packet is delivered under
@@ -22,9 +22,10 @@
 //! Recent receivers are counted in periods of [`ACTIVE_PERIOD`] (10 ms). The size of the shared
 //! bucket is divided too; otherwise thousands of idle flows could be flooded for a millisecond
 //! each. But a part's bucket holds at least twice the price of a packet that arrives alone and
-//! wakes the driver ([`Cost::lone_packet`](super::Cost::lone_packet)), since prices are learnt and
-//! the next packet may cost more than the last. So a flow among many that receives little can pay
-//! for its packet even if the packet is the first of an iteration and pays for the iteration.
+//! wakes the driver ([`Cost::lone_packet`](super::Cost::lone_packet)), though no more than the
+//! shared bucket: prices are learnt, and the next packet may cost more than the last. So a flow
+//! among many that receives little can pay for its packet even if the packet is the first of an
+//! iteration and pays for the iteration.
 
 use netnice_core::units::{Instant, Nanos};
 
@@ -173,7 +174,8 @@ impl FlowBudget {
     }
 }
 
-/// Length of a period, in ns: long beside the gaps of a steady receiver, and short for a person.
+/// Length of a period, in ns: longer than the gaps between the frames of a steady receiver, and too
+/// short for a person to notice.
 const ACTIVE_PERIOD: u64 = 10_000_000;
 
 #[cfg(test)]

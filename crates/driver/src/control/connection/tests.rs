@@ -1,4 +1,4 @@
-//! A connection's reaction to any bytes, in any pieces, with any descriptors.
+//! Tests the reaction of a connection to any bytes, in any pieces, with any descriptors.
 
 use std::io::{Read as _, Write as _};
 

@@ -1,4 +1,4 @@
-//! The registry with a packet thread, on a fake link.
+//! Tests the registry with a packet thread, on a fake link.
 
 use std::os::unix::net::UnixDatagram;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! What the tests of the datapath share: a fake NIC, programs with flows, and packets.
+//! Common parts of the tests of the datapath: a fake NIC, programs with flows, and packets.
 
 use std::fs::File;
 

@@ -2,8 +2,8 @@
 //! its frames.
 //!
 //! One store of an end time suspends a flow, so the packet thread makes no system call. The
-//! suspension ends by itself at that time, also if the driver has ended. The XDP program counts
-//! dropped frames beside the end time.
+//! suspension ends at that time without a further call. The XDP program counts dropped frames
+//! beside the end time. Only the mapping of the table can fail, with the error of the kernel.
 
 use std::io;
 use std::os::fd::BorrowedFd;
