@@ -109,8 +109,11 @@ impl Kernel {
         }
     }
 
-    /// Removes the entries of closed sockets that had no room for a tag. To be called once a
-    /// second; every `CALLS_PER_CHECK`th call searches.
+    /// Removes the entries of closed sockets that had no room for a tag, and those of sockets whose
+    /// targets no longer exist. To be called once a second; every 64th call searches.
+    ///
+    /// # Errors
+    /// If the sockets cannot be listed, or a map cannot be read or changed.
     pub fn remove_closed_cookies(&mut self) -> Result<(), KernelError> {
         self.cookie_checks = self.cookie_checks.wrapping_add(1);
         let Some(programs) = self

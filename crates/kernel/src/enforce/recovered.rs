@@ -42,6 +42,9 @@ pub struct RecoveredLimit {
 
 impl Kernel {
     /// Reads back what an earlier daemon left in force. Empty if the programs are not loaded.
+    ///
+    /// # Errors
+    /// If the map of targets cannot be read.
     pub fn recovered(&mut self) -> Result<Recovered, KernelError> {
         if self.programs.is_none() {
             return Ok(Recovered::default());
