@@ -20,7 +20,7 @@
 /* The sender of a packet, and what happens to a packet that does not fit. */
 #define SENDER_REMOTE 0		/* another host or a container: the packet is dropped */
 #define SENDER_TOLD 1		/* TCP of this host: the refusal is its signal to slow down */
-#define SENDER_WAITS 2		/* another socket of this host, which waits for its buffer: always fits */
+#define SENDER_WAITS 2		/* another socket of this host, waiting for its buffer: always fits */
 
 /* Indices of window.queues. */
 #define QUEUE_BULK 0
@@ -37,7 +37,8 @@
 #define MAX_RESENT (1 << 20)
 
 /* Whether a window is over. A window whose epoch is later by one was started by another processor,
- * which read its clock a moment later. An epoch later by more belongs to windows of another length. */
+ * which read its clock a moment later. An epoch later by more belongs to windows of another
+ * length. */
 static __always_inline bool is_over(__u32 window, __u32 epoch)
 {
 	return window != epoch && window != epoch + 1;

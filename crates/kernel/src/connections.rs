@@ -24,7 +24,7 @@ pub struct Connection {
     pub local: SocketAddr,
     /// Address and port of the peer; `None` without a peer.
     pub peer: Option<SocketAddr>,
-    /// The TCP state, as `established` or `syn-sent`; `None` for UDP.
+    /// The TCP state, for example `established` or `listen`; `None` for UDP.
     pub state: Option<&'static str>,
     /// Bytes that the peer has acknowledged. `None` if the kernel does not report them: for UDP,
     /// and for a TCP socket without `tcp_info` (as in time-wait).

@@ -191,7 +191,8 @@ pub(crate) struct NodeLeaves {
     pub sparse: u16,
     /// Class of all other flows.
     pub bulk: u16,
-    /// Class of all other flows on lo.
+    /// Class of all other flows on lo. Only the cap stage has it: on a link no class has this
+    /// number.
     pub local: u16,
     /// Class of all other flows whose sender waits for its socket's buffer; where there is none,
     /// the same as `bulk`.
