@@ -175,7 +175,7 @@ impl Kernel {
         })
     }
 
-    /// The queueing discipline of the leaves.
+    /// The queueing discipline of the leaves of links.
     pub fn leaf_qdisc(&self) -> LeafQdisc {
         self.leaf_qdisc
     }

@@ -17,8 +17,8 @@
 //! # The total
 //! The super-server limits itself to the total, and the shares of its sessions lie inside that
 //! limit. So the total holds while shares change. If the super-server has a contract already, that
-//! contract stays. If the daemon refuses the limit, the log says so, and the shares alone keep the
-//! total. Below 12 Mbit/s the limit also makes the packets of all sessions leave one after
+//! contract stays. If the daemon refuses the limit, the server logs that, and the shares alone
+//! keep the total. Below 12 Mbit/s the limit also makes the packets of all sessions leave one after
 //! another (`total_limit`).
 //!
 //! # Waiting

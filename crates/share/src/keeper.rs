@@ -28,7 +28,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::daemon::{Daemon, LimitTarget, RequestError};
 use usage::Usage;
 
-/// A process with its descendants, whose share is kept in force.
+/// A member: the first process of a session, and the share of the process and its descendants.
 pub(crate) struct Member {
     /// Pidfd of the process.
     pub pidfd: OwnedFd,

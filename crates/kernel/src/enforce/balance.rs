@@ -10,6 +10,7 @@
 //! while the others use the whole link carries almost nothing.
 //!
 //! If the daemon ends, the division stays as it is. Guaranteed minimums do not depend on it.
+//! [`Kernel::balance`] fails if the classes cannot be listed or changed.
 
 use std::collections::BTreeMap;
 

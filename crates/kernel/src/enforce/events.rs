@@ -1,5 +1,5 @@
 //! Reads the events of the eBPF programs ([`Exits`]): each reports that a process that was a member
-//! of a target has ended ([`Exit`]). Reading never fails; the events are lost while their buffer is
+//! of a target has ended ([`Exit`]). Reading never fails; an event is lost if their buffer is
 //! full.
 
 use std::os::fd::{AsRawFd, RawFd};

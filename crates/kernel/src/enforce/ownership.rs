@@ -296,7 +296,7 @@ impl Kernel {
     /// target in `by_descent`; without one there, to the nearest target around the former one that
     /// is not released itself, or to none. Adds each released process and its former target to
     /// `released`, also if the call fails. The search is repeated, at most 16 times, until it finds
-    /// no member, because a child may be born in between.
+    /// no member, because a child may be forked in between.
     ///
     /// # Errors
     /// If the table of members cannot be read or changed, or the sockets cannot be visited.

@@ -4,7 +4,8 @@
 //! The classes give the limits and their nesting. The maps give, for each target number, the limit
 //! in whose queues the target's packets wait. The requesting user and the names of the targets are
 //! not recorded there. The guaranteed amounts cannot be read back either, since a class is assured
-//! more than that. The result is a [`Recovered`].
+//! more than that. The result is a [`Recovered`]; reading fails if the map of targets cannot be
+//! read.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! Reads the counts of packets offered, sent, queued and dropped, by target and direction
 //! ([`Kernel::sample`]). The eBPF programs count what is offered, before any queue. The HTB classes
-//! and their queues count the rest.
+//! and their queues count the rest. Fails with [`KernelError`] if counts cannot be read.
 
 use std::collections::BTreeMap;
 

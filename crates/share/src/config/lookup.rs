@@ -1,6 +1,6 @@
 //! Looks up the names of services, users, groups and programs on this machine: in /etc/services
 //! (and a table of ten services), /etc/passwd and /etc/group, and in the folders of programs. Fails
-//! with a [`ConfigErrorKind`] if a name does not exist there. Users whom only a network directory
+//! with a [`ConfigErrorKind`] if a name does not exist there. Users that only a network directory
 //! (LDAP, NIS) has are not found by name.
 
 use std::os::unix::fs::PermissionsExt;
