@@ -1,5 +1,5 @@
-//! Compiles the eBPF programs with clang and writes the Rust mirrors of `bpf/abi.h` and
-//! `bpf/direct.h`.
+//! Compiles the eBPF programs with clang, and writes the Rust mirrors of `bpf/abi.h` and
+//! `bpf/direct.h` and the hash `LAYOUT` of the maps; all to `OUT_DIR`.
 //!
 //! The mirrors are generated, so the keys and values of the maps have a single definition. The head
 //! of `abi.h` describes the form that this script reads. No binary is ever committed. The build

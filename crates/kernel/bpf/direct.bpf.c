@@ -3,8 +3,8 @@
  * Selects the frames that go to direct flows instead of the kernel's own stack. Frames to this
  * interface whose endpoints, protocol or EtherType are registered go to the driver's socket. All
  * other frames pass to the kernel, and so do frames that this program cannot parse. If the frame's
- * queue has no socket, the frame passes. A flow that has used up its share of the driver's time is
- * suspended for a while: this program drops its frames before they take time of the driver.
+ * queue has no socket, the frame passes. A flow that has used up its receive budget is suspended
+ * for a while: this program drops its frames before they take time of the driver.
  *
  * The value of a registered key is the number of its flow's gate, counted from one, or zero for no
  * gate. The value of an EtherType is not used: its frames cannot be suspended.

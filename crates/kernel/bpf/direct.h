@@ -53,7 +53,8 @@ struct direct_mac {
 	__u16 zero;
 };
 
-/* In memory that both sides map: the driver writes the first field, the program the second. */
+/* In a map that the driver maps into its memory. The driver writes the first field, the XDP program
+ * the second. */
 struct direct_gate {
 	__u64 suspended_until; /* until then the flow's frames are dropped; CLOCK_MONOTONIC, in ns */
 	__u64 dropped; /* number of frames dropped */

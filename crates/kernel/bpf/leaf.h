@@ -9,18 +9,18 @@
  * What waits is the difference of two counts. Here, where packets enter the cap stage, the program
  * counts the bytes of each flow and each queue that have entered, and writes these counts into the
  * packet's control block (which no queueing discipline but fq_codel uses). At the far end of the
- * stage they become the counts of what has left. So a packet that is lost in between is corrected by
- * the next one that leaves. When the daemon makes a queue anew, its window has another generation,
- * and all that entered before counts as gone. So it does if nothing leaves for a while
- * (patience_ns): no lost packet stops a flow for ever.
+ * stage they become the counts of what has left. So the next packet that leaves corrects the count
+ * for a packet that was lost in between. When the daemon makes a queue anew, its window has another
+ * generation, and all that entered before counts as gone. All of it also counts as gone if nothing
+ * leaves for patience_ns(): no lost packet stops a flow for ever.
  */
 #ifndef NETNICE_LEAF_H
 #define NETNICE_LEAF_H
 
-/* Who waits for a packet that does not fit. */
-#define SENDER_REMOTE 0		/* nobody: it comes from another host or a container, and is dropped */
+/* The sender of a packet, and what happens to a packet that does not fit. */
+#define SENDER_REMOTE 0		/* another host or a container: the packet is dropped */
 #define SENDER_TOLD 1		/* TCP of this host: the refusal is its signal to slow down */
-#define SENDER_WAITS 2		/* another socket of this host: it waits for its buffer, so its packets always fit */
+#define SENDER_WAITS 2		/* another socket of this host, waiting for its buffer: always fits */
 
 /* Indices of window.queues. */
 #define QUEUE_BULK 0
@@ -36,16 +36,17 @@
 /* A packet whose sequence number is at most so much below that of a dropped one was sent again. */
 #define MAX_RESENT (1 << 20)
 
-/* Whether a window is over. An epoch later by one comes from another processor, which read its
- * clock a moment later. An epoch later by more was counted in windows of another length. */
+/* Whether a window is over. A window whose epoch is later by one was started by another processor,
+ * which read its clock a moment later. An epoch later by more belongs to windows of another
+ * length. */
 static __always_inline bool is_over(__u32 window, __u32 epoch)
 {
 	return window != epoch && window != epoch + 1;
 }
 
-/* Starts a new window exactly once, also if two processors reach its start together. (When both
- * started it, flows were not counted, the shares of the others grew, and a ping found the sparse
- * part used up.) */
+/* Starts a new window exactly once, also if two processors reach its start together. (If both
+ * started it, flows would not be counted, the shares of the others would grow, and a ping would
+ * find the sparse part used up.) */
 static __always_inline void advance_window(struct window *w, __u32 epoch)
 {
 	__u32 old = w->epoch, active;
@@ -60,8 +61,8 @@ static __always_inline void advance_window(struct window *w, __u32 epoch)
 	w->sparse_bytes = 0;
 }
 
-/* How long nothing may leave before all that entered counts as gone: longer than the bytes of a
- * full queue take. */
+/* How long nothing may leave before all that entered counts as gone, in ns: longer than the bytes
+ * of a full queue take. */
 static __always_inline __u64 patience_ns(struct leaf *leaf)
 {
 	__u64 windows = (__u64)leaf->window_us * 8000;
@@ -69,7 +70,7 @@ static __always_inline __u64 patience_ns(struct leaf *leaf)
 	return windows > MIN_PATIENCE ? windows : MIN_PATIENCE;
 }
 
-/* The bytes that wait. */
+/* The bytes that wait; 0 if nothing has left for `patience` ns. */
 static __always_inline __u32 waiting(struct content *c, __u64 now, __u64 patience)
 {
 	__s32 waits = c->entered - c->left;
@@ -120,7 +121,8 @@ static __always_inline __u32 wire_bytes(struct __sk_buff *skb)
 	return skb->wire_len > skb->len ? skb->wire_len : skb->len;
 }
 
-/* The sequence number of a TCP packet without options of IPv4 and extensions of IPv6; else 0. */
+/* The sequence number of a TCP packet. 0 if it is not TCP or has extension headers of IPv6; a wrong
+ * number if it has options of IPv4. */
 static __always_inline __u32 sequence_number(struct __sk_buff *skb, struct iface *iface)
 {
 	__u32 l3 = iface->flags & IFACE_NO_MAC ? 0 : ETH_HLEN, l4;
@@ -141,8 +143,8 @@ static __always_inline __u32 sequence_number(struct __sk_buff *skb, struct iface
 
 /* Whether a received packet that does not fit is dropped. A remote TCP sender learns of a drop one
  * round trip later and sends on meanwhile; if all of that were lost, or a packet that it sends
- * again, it would stop until a timeout. So after a drop the flow may have up to three times its part
- * for a while. */
+ * again, it would stop until a timeout. So the flow may have up to three times its part for two
+ * windows after a drop, and for packets that it sends again. */
 static __always_inline bool is_dropped(struct __sk_buff *skb, struct iface *iface, struct flow *f,
 				       struct leaf *leaf, __u32 bytes, __u32 part, __u64 now)
 {

@@ -11,12 +11,12 @@
  *
  * On lo a packet leaves and arrives in one step. Its egress program looks up both ends, first the
  * sender, then the receiver. Its ingress has no program (unless the receiving direction of lo is
- * managed), because each call of a program costs packets without a target time too.
+ * managed), because each call of a program takes time for packets without a target too.
  *
  * A returning packet carries a slot in tc_index: a random number that names its interface and
  * stage. The far end of the stage also writes a secret key into the control block, which a
  * classifier in another namespace cannot write. The program that receives the returning packet
- * clears both and returns UNSPEC, so filters behind ours run once, as without netnice.
+ * clears both and returns UNSPEC, so the filters after netnice's run once, as without netnice.
  * A macvlan hands its packets down with their socket. They carry a slot too, so that the program
  * on the lower interface skips them.
  */

@@ -33,8 +33,9 @@ pub(crate) fn detach_pinned(path: &Path) -> io::Result<()> {
     bpf(BPF_LINK_DETACH, &mut detach).map(drop)
 }
 
-/// Reads all entries of a hash map. For a per-CPU map, each entry has `copies` values. An entry
-/// that is made or removed during the call may be present or absent.
+/// Reads all entries of a hash map. For a per-CPU map, each entry has `copies` values, one for each
+/// processor; for other maps `copies` is 1. An entry that is made or removed during the call may be
+/// present or absent.
 ///
 /// `K` and `V` are the map's key and value; the caller has checked them. If `copies` is above 1,
 /// the size of `V` is a multiple of eight.
@@ -132,8 +133,9 @@ struct BatchAttributes {
     flags: u64,
 }
 
-/// Entries per call at first, and the most to which the number grows.
+/// Entries per call at first.
 const FIRST_BATCH: usize = 1024;
+/// The most entries per call.
 const MAX_BATCH: usize = 1 << 20;
 const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
 const BPF_OBJ_GET: libc::c_long = 7;

@@ -1,5 +1,6 @@
 //! Finds control groups (version 2) by their path, by the name of a unit or by the id of a
-//! container, and lists their processes.
+//! container, and lists their processes. A lookup by path or unit fails with [`KernelError`] if
+//! there is no such cgroup; a lookup by container returns `None`.
 //!
 //! The name of a unit or a container stands for a cgroup that root's service manager or container
 //! engine made. Users and containers control parts of the hierarchy (`user@1000.service`) and can

@@ -62,8 +62,8 @@ pub struct Confined {
 /// makes a folder in its working folder and removes its name.
 ///
 /// # Errors
-/// Fails if capabilities cannot be given up, or system calls cannot be filtered, or a limit cannot
-/// be set. The process must not continue then.
+/// If a step other than those in [`Confined`] fails: for example, capabilities cannot be given up,
+/// system calls cannot be filtered, or a limit cannot be set. The process must not continue then.
 pub fn confine(to: &Confinement) -> io::Result<Confined> {
     rustix::thread::set_name(&CString::new(to.name)?)?;
     lower_limit(Resource::Core, 0)?;
@@ -110,7 +110,8 @@ fn is_dropped_or_unknown(dropped: Result<(), Errno>) -> bool {
     matches!(dropped, Ok(()) | Err(Errno::INVAL))
 }
 
-/// Lowers a resource limit. A limit that is already lower stays.
+/// Lowers the hard limit of a resource and sets the soft limit to it. A hard limit that is already
+/// lower stays.
 fn lower_limit(which: Resource, most: u64) -> io::Result<()> {
     let had = rustix::process::getrlimit(which).maximum;
     let most = Some(had.map_or(most, |had| had.min(most)));

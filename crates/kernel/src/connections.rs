@@ -24,7 +24,7 @@ pub struct Connection {
     pub local: SocketAddr,
     /// Address and port of the peer; `None` without a peer.
     pub peer: Option<SocketAddr>,
-    /// The TCP state, as `established` or `syn-sent`; `None` for UDP.
+    /// The TCP state, for example `established` or `listen`; `None` for UDP.
     pub state: Option<&'static str>,
     /// Bytes that the peer has acknowledged. `None` if the kernel does not report them: for UDP,
     /// and for a TCP socket without `tcp_info` (as in time-wait).
@@ -35,6 +35,10 @@ pub struct Connection {
 
 /// All TCP and UDP sockets that are bound or connected. `diag` is a connection for socket diagnosis
 /// ([`NetlinkClient::open_diagnosis`]).
+///
+/// # Errors
+/// If the kernel cannot list TCP sockets of IPv4, or a listing fails. UDP or IPv6 sockets that the
+/// kernel does not support are left out.
 pub fn list(diag: &mut NetlinkClient) -> Result<Vec<Connection>, NetlinkError> {
     let mut found = Vec::new();
     for (number, protocol) in [(libc::IPPROTO_TCP, "tcp"), (libc::IPPROTO_UDP, "udp")] {

@@ -2,11 +2,12 @@
 //! removes the veth pairs that netnice needs for itself.
 //!
 //! In each direction, one interface must count and limit a packet, and only one. So netnice's
-//! programs belong on every interface that hands packets to this namespace's own stack. They do not
-//! belong on a port (of a bridge or bond, for example) that is no managed link, since a port's
-//! packets arrive at its master, nor on an ifb interface or netnice's own pairs. If an interface
-//! runs over another one (a VLAN, WireGuard), its packets are counted where the socket's packet
-//! first appears. Functions that ask the kernel fail with [`NetlinkError`].
+//! egress and ingress programs belong on every interface that hands packets to this namespace's own
+//! stack. They do not belong on an ifb interface, on netnice's own pairs, or on a port (of a bridge
+//! or bond, for example), since a port's packets arrive at its master. A port has them only if it
+//! is a managed link, or a veth interface while a container is a target. If an interface runs over
+//! another one (a VLAN, WireGuard), its packets are counted where the socket's packet first
+//! appears. Functions that ask the kernel fail with [`NetlinkError`].
 
 use std::{fs, io};
 
@@ -44,8 +45,8 @@ pub struct Device {
     /// Whether the interface below treats arriving packets as its own, because both have the same
     /// layer 2 address.
     pub shares_address: bool,
-    /// The id by which this namespace refers to the namespace of the other end; `None` if that is
-    /// this namespace.
+    /// The id by which this namespace refers to the namespace of the other end of a veth pair, or
+    /// of the interface below; `None` if that is this namespace, or there is none.
     pub peer_namespace: Option<u32>,
 }
 
@@ -90,6 +91,9 @@ impl Device {
 }
 
 /// All interfaces of the namespace.
+///
+/// # Errors
+/// If the kernel does not list them.
 pub fn list(netlink: &mut NetlinkClient) -> Result<Vec<Device>, NetlinkError> {
     let replies = netlink.dump(
         "list the interfaces",
@@ -105,7 +109,7 @@ pub fn list(netlink: &mut NetlinkClient) -> Result<Vec<Device>, NetlinkError> {
 }
 
 /// The id by which this namespace refers to the network namespace of a process. Returns `None` if
-/// the kernel has assigned none, as no interface of this namespace leads there.
+/// the kernel has assigned none, for example because no interface of this namespace leads there.
 pub(crate) fn namespace_of(
     netlink: &mut NetlinkClient,
     pid: u32,
@@ -121,6 +125,9 @@ pub(crate) fn namespace_of(
 }
 
 /// The interface of this name; `None` if there is none.
+///
+/// # Errors
+/// As [`list`].
 pub fn find_by_name(
     netlink: &mut NetlinkClient,
     name: &str,
@@ -133,12 +140,12 @@ pub fn find_by_name(
 pub(crate) struct Pair {
     /// Index of the end that carries the classes.
     pub near: u32,
-    /// Index of the end where the ingress program sends packets back.
+    /// Index of the end whose stage exit program sends packets back to their interfaces.
     pub far: u32,
 }
 
-/// Finds or makes the pair of these names: no addresses, no ARP, no IPv6, and an MTU for the
-/// largest packet.
+/// Finds or makes the pair of these names: no addresses, no ARP, no IPv6, and [`PAIR_MTU`] at the
+/// far end.
 pub(crate) fn ensure_pair(
     netlink: &mut NetlinkClient,
     near: &str,

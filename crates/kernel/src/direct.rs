@@ -1,6 +1,7 @@
 //! Loads, attaches and configures the XDP program of the direct path ([`XdpProgram`]), which
 //! selects the frames that go to the driver's sockets. It drops the frames of a flow that is
-//! suspended by its gate, and passes all other frames to the kernel.
+//! suspended by its gate, and passes all other frames to the kernel. Calls fail with
+//! [`KernelError`] if the kernel refuses the program or a map entry.
 //!
 //! The program belongs to the process that loads it. Nothing is pinned, and the kernel detaches the
 //! program when that process ends for any reason. It is attached from [`XdpProgram::attach`] to
@@ -78,6 +79,9 @@ impl XdpProgram {
     }
 
     /// Sets the MAC address by which the program recognises unicast frames to the interface.
+    ///
+    /// # Errors
+    /// If the kernel refuses the map entry.
     pub fn set_mac(&mut self, mac: [u8; 6]) -> Result<(), KernelError> {
         let mut own_mac: Array<_, DirectMac> = Array::try_from(self.map("own_mac")?)
             .map_err(|e| KernelError::bpf("open map own_mac", e))?;
@@ -130,7 +134,7 @@ impl XdpProgram {
     /// Registers the AF_XDP socket that gets the frames of the receive queue number `queue`.
     ///
     /// # Errors
-    /// If the map has no entry for this queue.
+    /// If the map has no entry for this queue (64 or above), or the socket is no AF_XDP socket.
     pub fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), KernelError> {
         let mut sockets = XskMap::try_from(self.map("sockets")?)
             .map_err(|e| KernelError::bpf("open map sockets", e))?;
@@ -141,6 +145,9 @@ impl XdpProgram {
 
     /// The map of the flows' gates, for mmap(2): an array of [`MAX_GATES`] entries of type
     /// [`DirectGate`], by the driver's flow number.
+    ///
+    /// # Errors
+    /// If the eBPF object has no such map.
     pub fn gates(&self) -> Result<BorrowedFd<'_>, KernelError> {
         match self.ebpf.map("gates") {
             Some(Map::Array(gates)) => Ok(gates.fd().as_fd()),

@@ -2,9 +2,9 @@
 //! faults. Nothing here decides about a contract.
 //!
 //! [`Kernel::apply`] takes the complete desired state and carries out the difference to the
-//! installed state. If a change fails, `apply` returns the error and restores the state before the
-//! change as far as it can. The order matters: classes are made before the map entries that send
-//! packets to them, and removed after these entries.
+//! installed state. If a change fails twice, `apply` returns the error and restores the state
+//! before the change as far as it can. The order matters: classes are made before the map entries
+//! that send packets to them, and removed after these entries.
 //!
 //! While nothing is in force, nothing is loaded: no program, no map, no interface of netnice.
 //!
@@ -91,6 +91,9 @@ impl Kernel {
     /// Opens the kernel state for this runtime folder, in the network namespace of the calling
     /// thread. Adopts what an earlier daemon left in force. If that daemon's maps have another
     /// layout or are incomplete, removes everything instead.
+    ///
+    /// # Errors
+    /// If the kernel refuses a request, or the files or maps of the earlier daemon cannot be read.
     pub fn open(runtime: &Path, leaf_qdisc: LeafQdisc) -> Result<Self, KernelError> {
         let mut kernel = Self {
             runtime: runtime.to_owned(),
@@ -172,7 +175,7 @@ impl Kernel {
         })
     }
 
-    /// The queueing discipline of the leaves.
+    /// The queueing discipline of the leaves of links.
     pub fn leaf_qdisc(&self) -> LeafQdisc {
         self.leaf_qdisc
     }
@@ -368,7 +371,8 @@ fn random<const N: usize>() -> Result<[u32; N], KernelError> {
 
 const RANDOM: &str = "/dev/urandom";
 
-/// The longest packet of any interface but lo in bytes, including its header and a VLAN tag.
+/// The longest packet in bytes, including its header and a VLAN tag, of any interface but lo on
+/// which packets of this namespace's sockets first appear; 0 without such an interface.
 fn longest_packet(devices: &[Device]) -> u32 {
     let own = devices
         .iter()

@@ -15,6 +15,9 @@ use netnice_core::units::Rate;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 /// The speed of an interface; `None` if its driver reports none, for example without a carrier.
+///
+/// # Errors
+/// If there is no such interface.
 pub fn speed(name: &str) -> io::Result<Option<Rate>> {
     let socket = socket()?;
     let mut settings = LinkSettings {

@@ -10,7 +10,8 @@
 //! file that the user cannot see. A file system may block for a long time (FUSE, NFS, an
 //! automount), so a lookup needs a thread that may block. `Executables` runs the lookups for root
 //! on such a thread, and waits for a result for at most [`LOOKUP_TIMEOUT`] (1 s); after that it
-//! returns the last result for the path, or fails if there is none.
+//! returns the last result for the path, or fails if there is none. While four such threads are
+//! blocked, it does so at once.
 
 use std::{
     collections::BTreeMap,

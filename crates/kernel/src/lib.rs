@@ -7,8 +7,8 @@
 //! socket. A socket has a *tag*, an entry in its eBPF storage that names its *owner*: a process
 //! target, an executable target and a user. A process is a *member* of at most one process target
 //! and one executable target; its new sockets and its children inherit that. The packet belongs to
-//! the first of these: the process target, the executable target, the innermost target that
-//! contains the socket's cgroup, the target of the socket's user.
+//! the first of these that exists: the process target, the executable target, the innermost target
+//! that contains the socket's cgroup, the target of the socket's user.
 //!
 //! A packet of a target with a limit passes the *cap stage*: it enters a veth pair at the *near
 //! end*, whose HTB classes delay it, and the program at the *far end* sends it back to its

@@ -203,11 +203,17 @@ pub struct NetlinkClient {
 
 impl NetlinkClient {
     /// Opens a route netlink connection.
+    ///
+    /// # Errors
+    /// If the socket cannot be opened.
     pub fn open() -> Result<Self, NetlinkError> {
         Self::open_to(NETLINK_ROUTE, "open a route netlink socket")
     }
 
     /// Opens a connection for socket diagnosis (sock_diag(7)), which uses the same message format.
+    ///
+    /// # Errors
+    /// If the socket cannot be opened.
     pub fn open_diagnosis() -> Result<Self, NetlinkError> {
         Self::open_to(NETLINK_SOCK_DIAG, "open a socket diagnosis socket")
     }
@@ -234,6 +240,9 @@ impl NetlinkClient {
     }
 
     /// The port number of this connection, by which listeners recognize its changes.
+    ///
+    /// # Errors
+    /// The error of getsockname(2).
     pub fn port_number(&self) -> Result<u32, NetlinkError> {
         let mut address = SocketAddr::new(0, 0);
         match self.socket.get_address(&mut address) {
@@ -363,6 +372,9 @@ pub struct Listener {
 
 impl Listener {
     /// Joins these groups (`RTNLGRP_*`). Receiving does not block.
+    ///
+    /// # Errors
+    /// If the socket cannot be opened, or there is no such group.
     pub fn open(groups: &[u32]) -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
@@ -491,10 +503,10 @@ fn open(protocol: isize) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Space for a dump of thousands of classes.
+/// Bytes of the socket's receive buffer: space for a dump of thousands of classes.
 const RECEIVE_BUFFER: u32 = 1 << 20;
-/// A dump comes in datagrams of 32 KiB at most; the reply about one interface with many virtual
-/// functions is longer.
+/// In bytes. A dump comes in datagrams of 32 KiB at most; the reply about one interface with many
+/// virtual functions can be longer.
 const MAX_DATAGRAM: usize = 1 << 18;
 /// How many times an interrupted dump is repeated.
 const MAX_DUMP_REPEATS: usize = 8;

@@ -19,7 +19,8 @@ use crate::{device, ethtool};
 /// The abilities of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NicFeatures {
-    /// Whether its driver can run XDP; `None` if the kernel does not report it.
+    /// Whether its driver can run XDP programs that redirect frames; `None` if the kernel does not
+    /// report it.
     pub native: Option<bool>,
     /// Whether AF_XDP works without a copy; `None` if the kernel does not report it.
     pub zero_copy: Option<bool>,
@@ -67,6 +68,9 @@ pub fn has_af_xdp() -> io::Result<()> {
 }
 
 /// Reads the abilities of an interface. Returns `None` if it does not exist.
+///
+/// # Errors
+/// If a request over route netlink fails.
 pub fn features(
     netlink: &mut NetlinkClient,
     name: &str,
@@ -88,6 +92,9 @@ pub fn features(
 
 /// The number of receive queues of an interface. Returns `None` if it is unknown, or if there is no
 /// such interface.
+///
+/// # Errors
+/// If a request over route netlink fails.
 pub fn receive_queues(name: &str) -> Result<Option<ReceiveQueues>, NetlinkError> {
     let mut netlink = NetlinkClient::open()?;
     match device::find_by_name(&mut netlink, name)? {

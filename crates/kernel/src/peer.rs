@@ -2,7 +2,8 @@
 //! descriptors from clients ([`refuse_descriptors`]).
 //!
 //! The user and groups are those of the peer at the time of its connection, as the kernel recorded
-//! them. The process id is omitted deliberately: it may be reused before it is read.
+//! them. The process id is omitted deliberately: it may be reused before it is read. Both functions
+//! fail with the error of the socket call.
 
 use std::{
     io,

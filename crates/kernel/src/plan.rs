@@ -64,7 +64,7 @@
 //! On a link, a bulk queue for sent packets that is a plain FIFO holds at least `FIFO_FLOOR` bytes
 //! (164,000). In a short one, a large packet of segmentation offload would never pass, and a
 //! flooding UDP sender would use a whole core for drops. For received packets, the FIFO of a node
-//! below 500 Mbit/s is shorter (`RECEIVE_TIME`), because no sender waits for it.
+//! below 500 Mbit/s may be shorter (`RECEIVE_TIME`), because no sender waits for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -191,14 +191,15 @@ pub(crate) struct NodeLeaves {
     pub sparse: u16,
     /// Class of all other flows.
     pub bulk: u16,
-    /// Class of all other flows on lo.
+    /// Class of all other flows on lo. Only the cap stage has it: on a link no class has this
+    /// number.
     pub local: u16,
     /// Class of all other flows whose sender waits for its socket's buffer; where there is none,
     /// the same as `bulk`.
     pub patient: u16,
     /// Bytes that may wait in the bulk leaf; 0: as many as its queue takes.
     pub bound: u32,
-    /// Length of the window in which the eBPF program accounts flows for that choice.
+    /// Length of the window in which the eBPF program accounts flows, to choose a packet's leaf.
     pub window: Nanos,
     /// Bytes that the node is assured in a window.
     pub assured: u64,

@@ -3,7 +3,8 @@
 //! Direct flows send and receive outside the kernel, but the kernel assigns ports. So a bound
 //! socket without `SO_REUSEADDR` reserves a flow's local endpoint in this network namespace. A
 //! second flow or socket gets `EADDRINUSE`. A filter drops every packet that still reaches the
-//! socket, so the kernel sends no ICMP message for a packet that the driver missed.
+//! socket, so the kernel sends no ICMP message for a packet that the driver missed. Reserving fails
+//! with the error of the socket call.
 
 use std::io;
 use std::mem::size_of;

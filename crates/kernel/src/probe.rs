@@ -6,7 +6,7 @@
 //! its own, and installs the queueing disciplines on a veth pair in a network namespace of its own,
 //! which ends with its thread. So a probe leaves no program, interface or queueing discipline
 //! behind. A feature whose module the kernel loads on demand counts as present: using the feature
-//! loads the module.
+//! loads the module. The probe never fails: the error of a trial is part of its finding.
 
 use std::{
     fs,
@@ -80,8 +80,8 @@ impl Finding {
     }
 }
 
-/// Probes all features, the most important ones first. Without root's rights, most findings are
-/// [`FeatureState::Missing`].
+/// Probes all features, the most important ones first. Without root's rights, the features that
+/// need a trial (the eBPF programs, veth, HTB and TBF) are [`FeatureState::Missing`].
 pub fn probe() -> Vec<Finding> {
     let mut findings = vec![
         kernel(),
@@ -99,7 +99,8 @@ pub fn probe() -> Vec<Finding> {
     findings
 }
 
-/// The queueing discipline of leaves on this kernel.
+/// The queueing discipline for the leaves of links on this kernel: fq_codel if a trial with it
+/// succeeds, else FIFOs.
 pub fn leaf_qdisc() -> LeafQdisc {
     if Trials::run().fq_codel.is_ok() {
         LeafQdisc::FqCodel

@@ -4,6 +4,7 @@
 //! Users can put any bytes into names of processes, cgroups and mounts. So this module reads names
 //! as bytes and replaces what is not valid text. A process whose entry in /proc exists and cannot
 //! be read counts as running (`is_running`), and as one without properties, sockets and children.
+//! Most functions return `None` or an empty list for a process that has ended.
 //!
 //! A pidfd identifies a process for ever, while a process id may be reused before it is used. So a
 //! caller opens the pidfd first, reads /proc by the id, and then checks that the process of the
@@ -78,8 +79,8 @@ impl PidFd {
     }
 
     /// Takes over a descriptor that another process sent, if it is a pidfd. Returns the handle and
-    /// the process id in this process's PID namespace. `None` if the descriptor is not a pidfd, or
-    /// the process has been reaped.
+    /// the process id in this process's PID namespace, or 0 if the process is not visible there.
+    /// `None` if the descriptor is not a pidfd, or the process has been reaped.
     pub fn from_received(fd: OwnedFd) -> Option<(Self, u32)> {
         let info = read_text(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
         let pid = info

@@ -7,9 +7,9 @@
 //! the replacement is atomic: two programs at once would send a packet through the stage twice.
 //! Elsewhere both run for a moment, which is harmless because a second tag changes nothing.
 //!
-//! With tcx (Linux 6.6), the programs on interfaces run before those of others. On an older kernel
-//! they are clsact filters with the lowest free preference from 1 to 16, and run after the filters
-//! of others that have a lower one.
+//! With tcx (Linux 6.6), the programs are put before all others on an interface when they are
+//! attached. On an older kernel they are clsact filters with the lowest free preference from 1 to
+//! 16, and run after the filters of others that have a lower one.
 
 use std::{
     fs,
@@ -591,8 +591,9 @@ fn missing_from_object(name: &str) -> KernelError {
     }
 }
 
-/// The size of the table of member processes: as many as can run, so that no user can fill it. Both
-/// limits can be raised later; the programs then count the children that did not fit.
+/// The size of the table of member processes: as many as can run (the smaller of `pid_max` and
+/// `threads-max`, but from 262,144 to 4,194,304), so that no user can fill it. Both limits can be
+/// raised later; the programs then count the children that did not fit.
 fn max_members() -> u32 {
     let limit = |name: &str| {
         let text = fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;

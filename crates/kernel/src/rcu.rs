@@ -2,13 +2,15 @@
 //!
 //! Each time that tcx attaches a program to an interface or detaches one, the kernel waits until
 //! every processor has passed a quiescent state (`tcx_entry_sync` in include/net/tcx.h). That takes
-//! 15 ms and more, so half a minute for a thousand interfaces. While `/sys/kernel/rcu_expedited` is
-//! 1, the kernel interrupts the processors instead of waiting, and continues within a millisecond
-//! (Documentation/RCU/Design/Expedited-Grace-Periods in the kernel's sources).
+//! 15 ms and more, so half a minute for a thousand interfaces with two programs each. While
+//! `/sys/kernel/rcu_expedited` is 1, the kernel interrupts the processors instead of waiting, and
+//! continues within a millisecond (Documentation/RCU/Design/Expedited-Grace-Periods in the kernel's
+//! sources).
 //!
 //! The setting affects the whole machine, so it lasts for one batch of at least [`MIN_BATCH`] (16)
 //! changes only. A file in the runtime folder records that netnice set it: if the daemon is killed
-//! meanwhile, the next daemon restores the setting.
+//! meanwhile, the next daemon restores the setting. Nothing here fails: if the setting cannot be
+//! changed, the batch takes longer.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +29,8 @@ impl ShortGracePeriods {
         Setting::new(Path::new(SETTING_PATH), runtime).shorten(changes)
     }
 
-    /// Restores the setting that a daemon left when it was killed during a batch.
+    /// Restores the setting that a daemon left when it was killed during a batch. No effect if
+    /// there is no such setting.
     pub(crate) fn restore_after_crash(runtime: &Path) {
         Setting::new(Path::new(SETTING_PATH), runtime).restore_after_crash();
     }
@@ -69,8 +72,8 @@ impl Setting {
     }
 
     fn restore_after_crash(self) {
-        // A look that failed counts as "yes": a setting left at 1 costs the whole machine, one set
-        // to 0 only the next batch of another program.
+        // A failed check counts as "yes": a setting left at 1 slows the whole machine, one set to 0
+        // only the batch of another program.
         if with_retries(|| self.marker.try_exists()).unwrap_or(true) {
             drop(ShortGracePeriods(self));
         }

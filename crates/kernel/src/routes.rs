@@ -3,8 +3,8 @@
 //!
 //! The kernel's tables decide, including rules and path MTUs; this module caches nothing. If the
 //! kernel does not have the layer 2 address of a next hop, [`resolve_neighbour`] makes the kernel
-//! resolve the address, as for a packet of its own. [`RouteListener`] then reports the result. It
-//! also reports changes of routes, addresses and interfaces.
+//! resolve the address, as for a packet of its own. [`RouteListener`] then reports the result, and
+//! also changes of routes, addresses and interfaces. A failed request is a [`NetlinkError`].
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -27,7 +27,8 @@ pub struct RouteEntry {
     pub source: Option<IpAddr>,
     /// The next hop: a gateway, or the host itself.
     pub next_hop: IpAddr,
-    /// The path MTU in bytes, if it is known to be less than the interface's MTU.
+    /// The route's own MTU in bytes: the path MTU that the kernel discovered, or one that was set
+    /// for the route. `None`: the interface's MTU applies.
     pub mtu: Option<u32>,
 }
 
@@ -59,6 +60,9 @@ pub enum Neighbour {
 
 /// Looks up the route to a host, with this local address and over the interface with this index, if
 /// given. Returns `None` if there is no such route, address or interface.
+///
+/// # Errors
+/// If the request fails for another reason.
 pub fn lookup(
     netlink: &mut NetlinkClient,
     to: IpAddr,
@@ -123,6 +127,9 @@ fn parse_route(message: &Message, to: IpAddr) -> Option<RouteEntry> {
 }
 
 /// The kernel's neighbour state of a next hop on an interface.
+///
+/// # Errors
+/// If the request fails for another reason than a missing entry or interface.
 pub fn neighbour(
     netlink: &mut NetlinkClient,
     index: u32,
@@ -142,6 +149,9 @@ pub fn neighbour(
 
 /// Makes the kernel resolve the layer 2 address of a next hop if the address is unknown, and
 /// confirm the address if it is stale. Does not wait for the result.
+///
+/// # Errors
+/// If there is no such interface, or the kernel refuses the request.
 pub fn resolve_neighbour(
     netlink: &mut NetlinkClient,
     index: u32,
@@ -169,7 +179,7 @@ pub fn multicast_mac(group: IpAddr) -> Option<[u8; 6]> {
     }
 }
 
-/// A change of routes or next hops.
+/// A change that [`RouteListener::read`] reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteChange {
     /// The state of a next hop changed.

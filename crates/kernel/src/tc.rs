@@ -134,7 +134,7 @@ pub(crate) struct FoundQdisc {
     pub counts: Counts,
 }
 
-/// Adds HTB as the root qdisc of an interface.
+/// Adds HTB as the root qdisc of an interface. Packets without a class are not delayed.
 ///
 /// # Errors
 /// The kernel's error; EEXIST if the root qdisc is not the kernel's default.

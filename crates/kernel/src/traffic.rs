@@ -19,6 +19,9 @@ pub struct ByteCounts {
 
 /// Reads the counters of every interface of the namespace, by interface index. Interfaces for which
 /// the kernel reports none are left out.
+///
+/// # Errors
+/// If the kernel does not list the interfaces.
 pub fn byte_counts(netlink: &mut NetlinkClient) -> Result<BTreeMap<u32, ByteCounts>, NetlinkError> {
     let replies = netlink.dump(
         "read the byte counts of the interfaces",

@@ -31,7 +31,8 @@ pub enum Distrust {
         /// Its owner's user id.
         owner: u32,
     },
-    /// Its group or all users may write it.
+    /// Its group or all users may write it, and it is not a folder with the sticky bit above the
+    /// path.
     #[error("{} can be written by others (mode {mode:04o})", path.display())]
     Mode {
         /// The path, or a folder above it.
@@ -41,8 +42,8 @@ pub enum Distrust {
     },
 }
 
-/// Checks that only root, or the user of this process, can write or replace a path. Symbolic links
-/// are followed; the check applies to their destination.
+/// Checks that only root, or the effective user of this process, can write or replace a path.
+/// Symbolic links are followed: the check applies to their destination, not to the links.
 ///
 /// # Errors
 /// The first reason for distrust, from the path upwards.

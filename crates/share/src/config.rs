@@ -16,8 +16,9 @@
 //! weight = 300
 //! ```
 //!
-//! An invalid configuration results in one [`ConfigError`] with the file, the reason, and the line
-//! if the fault is in one.
+//! [`Config::read`] takes a file and gives a [`Config`]. If the file cannot be read or is invalid,
+//! it fails with the first [`ConfigError`]: the file, the reason, and the line if the fault is in
+//! one.
 
 mod line;
 mod lookup;
@@ -34,7 +35,8 @@ use toml::Spanned;
 
 pub(crate) use lookup::{User, user};
 
-/// A validated configuration. What can be checked without binding ports has been checked.
+/// A validated configuration: each program, user and port is known, and each number is in its
+/// range. Whether the ports can be bound has not been checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The total of all sessions, including those with a rate of their own. `None`: no total.
@@ -43,7 +45,7 @@ pub struct Config {
     pub(crate) floor: Rate,
     /// True if idle sessions lend the unused part of their shares to busy ones.
     pub(crate) lend: bool,
-    /// The limit on all sessions of one client together. `None`: no limit.
+    /// The bound on the shares of one client's sessions together. `None`: no bound.
     pub(crate) per_client: Option<Rate>,
     /// Largest number of concurrent sessions of all services.
     pub(crate) sessions: usize,
@@ -163,7 +165,7 @@ pub enum ConfigErrorKind {
     /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(std::io::Error),
-    /// Not valid TOML, or an unknown key.
+    /// Not valid TOML, an unknown key, or a value of the wrong type.
     #[error("{0}")]
     Toml(String),
     /// Not a rate.
@@ -194,7 +196,7 @@ pub enum ConfigErrorKind {
     /// The user or group does not exist.
     #[error("there is no {0} on this machine")]
     NoSuchUser(String),
-    /// The program does not exist or is not executable.
+    /// The program does not exist, is not executable, or is a relative path with a `/`.
     #[error("program {0:?} does not exist or cannot be executed")]
     NoSuchProgram(String),
     /// A built-in service of inetd, which netnice does not have.
@@ -203,7 +205,7 @@ pub enum ConfigErrorKind {
     /// A datagram service without `wait`.
     #[error("a datagram service must be `wait`: its program reads the socket itself")]
     DatagramWithoutWait,
-    /// Two services have the same port.
+    /// Two services have the same protocol, address and port.
     #[error("{protocol} port {port} is served already, by {other}")]
     PortTwice {
         /// `tcp` or `udp`.
@@ -226,7 +228,7 @@ pub enum ConfigErrorKind {
         /// The allowed range.
         range: &'static str,
     },
-    /// A rate exceeds the total.
+    /// The rate of a service or the floor exceeds the total.
     #[error("{what} of {asked} is more than the total of {total}")]
     AboveTotal {
         /// Which rate.
@@ -506,7 +508,8 @@ impl Source<'_> {
 }
 
 /// Default of the largest number of concurrent sessions of one client: a quarter of `sessions`, at
-/// least [`MIN_PER_CLIENT`], at most `sessions`. So one client cannot exclude all others.
+/// least [`MIN_PER_CLIENT`], at most `sessions`. If `sessions` is above [`MIN_PER_CLIENT`], one
+/// client cannot take all sessions.
 fn default_per_client(sessions: usize) -> usize {
     (sessions / 4).max(sessions.min(MIN_PER_CLIENT))
 }
@@ -566,12 +569,13 @@ pub const DEFAULT_FLOOR: u64 = 8_000;
 /// Default and largest value of `sessions`. The daemon can hold more targets than that.
 const MAX_SESSIONS: usize = 4096;
 
-/// The default of `sessions_per_client` is at least this number (unless `sessions` is smaller): a
-/// browser opens no more connections.
+/// The default of `sessions_per_client` is at least this number (unless `sessions` is smaller). A
+/// browser opens fewer connections to one server at a time.
 const MIN_PER_CLIENT: usize = 16;
 
-/// The default weight and the largest one, as on a link.
+/// The default weight, as on a link.
 pub(crate) const DEFAULT_WEIGHT: u16 = 100;
+/// The largest weight, as on a link.
 pub(crate) const MAX_WEIGHT: usize = 1000;
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Requests to the daemon over one connection ([`Daemon`]), which is opened again if it was closed.
-//! A request fails with a [`RequestError`], or with a [`ClientError`] if the daemon is not reached.
+//! A request that the daemon refuses, or that does not reach the daemon, fails with a
+//! [`RequestError`]. Opening the connection and [`Daemon::show`] fail with a [`ClientError`].
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -19,7 +20,7 @@ pub(crate) struct Daemon {
     until: Option<Until>,
 }
 
-/// Why the daemon did not carry out a request.
+/// Why the daemon did not carry out a request: it refused, failed, or could not be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestError {
     /// The message.
@@ -52,6 +53,9 @@ impl Daemon {
 
     /// Limits a target as the short form `netnice TARGET RATE` does. `rate` is text, and other
     /// clauses may follow the rate.
+    ///
+    /// # Errors
+    /// If the daemon refuses the limit or is not reached.
     pub(crate) fn limit(
         &mut self,
         target: LimitTarget<'_>,
@@ -61,7 +65,10 @@ impl Daemon {
         self.set(target, rate, |set| set.until = until)
     }
 
-    /// Asks the daemon whether the target could be limited (dry run). Fails if it could not.
+    /// Asks the daemon whether the target could be limited (dry run).
+    ///
+    /// # Errors
+    /// If it could not, or the daemon is not reached.
     pub(crate) fn try_limit(
         &mut self,
         target: LimitTarget<'_>,
@@ -71,6 +78,9 @@ impl Daemon {
     }
 
     /// Restores the limits from before the first temporary limit. `rate` is that of the last limit.
+    ///
+    /// # Errors
+    /// If the daemon refuses or is not reached.
     pub(crate) fn restore(
         &mut self,
         target: LimitTarget<'_>,
@@ -113,7 +123,8 @@ impl Daemon {
         let _ = self.call(&clear, None);
     }
 
-    /// The state of the daemon, as `netnice show --json` prints it.
+    /// The state of the daemon, as `netnice show --json` prints it. Fails with
+    /// [`ClientError::HungUp`] also if the response is of another kind.
     pub(crate) fn show(&mut self) -> Result<ShowDoc, ClientError> {
         match self.call(&Request::Show(Show { target: None }), None)? {
             Response::Shown(doc) => Ok(doc),
@@ -121,7 +132,7 @@ impl Daemon {
         }
     }
 
-    /// The composition of a target on this machine.
+    /// The composition of a target on this machine. Fails if the target does not exist.
     pub(crate) fn find(&mut self, target: &str) -> Result<Found, RequestError> {
         let target = target.to_string();
         match self.call(&Request::Find(Find { target }), None) {

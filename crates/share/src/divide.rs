@@ -1,4 +1,5 @@
-//! Divides a total among sessions. It does no I/O: rates in bit/s go in, rates go out.
+//! Divides a total among sessions. It does no I/O: rates in bit/s go in, rates go out. Only the
+//! check of a new session ([`fits`]) can fail.
 //!
 //! The three configurations of paper NICE, figure 2, are one rule. A session of a service with a
 //! rate has that rate (*fixed*). The other sessions divide the rest of the total in proportion to
@@ -15,19 +16,20 @@
 //! at their bounds.
 //!
 //! **Lending.** An *idle* session uses a small part of its share (`keeper` decides). While another
-//! session is busy, an idle session keeps twice its usage, but at least an eighth of its share and
-//! at least the floor, and lends the rest. A session with a fixed rate does not lend, because
-//! configuration C reserves the rate.
+//! session without a fixed rate is busy, an idle session keeps twice its usage, but at least an
+//! eighth of its share and at least the floor, and lends the rest. A session with a fixed rate does
+//! not lend, because configuration C reserves the rate.
 //!
 //! **Groups.** If users or services have equal shares, and not sessions, the same rule divides the
 //! total among the users or services, and then the share of each among its sessions
 //! ([`divide_groups`]). So a session lends to its own group first. A group whose sessions are all
 //! idle lends to the other groups.
 //!
-//! **The floor.** A share is at least the floor, unless the session's bound is lower. The
-//! super-server refuses a new session if the fixed rates and a floor for each other session exceed
-//! the total ([`fits`]). The manager refuses no session, so its shares can exceed the total
-//! together; the limit of each target keeps the total then.
+//! **The floor.** The share of a session without a fixed rate is at least the floor, unless the
+//! session's bound is lower. The super-server refuses a new session if the fixed rates and a floor
+//! for each other session exceed the total ([`fits`]). The manager refuses no session, so the sum
+//! of its shares can exceed the total. Then the limit of each target keeps that target within the
+//! total, but several targets together can exceed it.
 
 use netnice_core::units::Amount;
 
@@ -63,17 +65,17 @@ pub(crate) enum DoesNotFit {
         Amount(*.asked), Amount(*.left)
     )]
     Fixed {
-        /// The fixed rate.
+        /// The fixed rate, in bit/s.
         asked: u64,
-        /// The rest of the total.
+        /// The rest of the total, in bit/s.
         left: u64,
     },
-    /// Its share, and with equal weights that of each other session, would be below the floor.
+    /// The mean share of the sessions without a fixed rate would be below the floor.
     #[error("a share would be {}, below the floor of {}", Amount(*.share), Amount(*.floor))]
     Floor {
-        /// The share that would result.
+        /// The mean share that would result, in bit/s.
         share: u64,
-        /// The floor.
+        /// The floor, in bit/s.
         floor: u64,
     },
 }

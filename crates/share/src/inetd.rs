@@ -6,18 +6,19 @@
 //! ```text
 //!  connection ──counts, fits──▶ started behind a gate ──share set──▶ program runs ──▶ ended
 //!       │                              │                                               │
-//!       └─ closed, with a              └─ limit refused: ended       other shares follow
-//!          line in the log                                  at once, at most every 100 ms
+//!       └─ closed, with a              └─ limit refused: ended       other shares are set
+//!          line in the log                                  again, at most every 100 ms
 //! ```
 //! The program of a session starts behind a *gate*: a helper process ([`StartGateCommand`]) has the
 //! program's descriptors and waits for one byte. The super-server writes the byte when the share is
-//! in force, and the helper executes the program. So no byte of a session is sent without its
-//! limit.
+//! in force, and the helper executes the program. So the program of a session sends nothing before
+//! its limit is in force.
 //!
 //! # The total
 //! The super-server limits itself to the total, and the shares of its sessions lie inside that
 //! limit. So the total holds while shares change. If the super-server has a contract already, that
-//! one stays. Below 12 Mbit/s the limit also makes the packets of all sessions leave one after
+//! contract stays. If the daemon refuses the limit, the server logs that, and the shares alone
+//! keep the total. Below 12 Mbit/s the limit also makes the packets of all sessions leave one after
 //! another (`total_limit`).
 //!
 //! # Waiting
@@ -52,8 +53,9 @@ use crate::keeper::{APPLY_INTERVAL, Keeper, Member};
 use session::Session;
 use socket::Listener;
 
-/// The command that starts a program behind a gate: `HELPER ARGS… UID GID groups=GID,… PROGRAM
-/// ARGV0 ARGS…`. The gate, a pipe, is its standard error.
+/// The command that starts a program behind a gate: `helper args… UID GID groups=GID,… PROGRAM
+/// ARGV0 ARGUMENTS…`. The server adds the words in capitals. The gate, a pipe, is the helper's
+/// standard error.
 #[derive(Clone, Debug)]
 pub struct StartGateCommand {
     /// The file of the helper program.
@@ -84,7 +86,8 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
     listen(config).map(drop)
 }
 
-/// Serves until a fatal error, and returns it. `log` gets each message for the operator as a line.
+/// Serves until a fatal error, and returns it; never returns `Ok`. `log` gets each message for the
+/// operator as a line.
 ///
 /// # Errors
 /// If a port cannot be bound, there is no daemon, or waiting fails.
@@ -189,7 +192,8 @@ impl SuperServer<'_> {
         Ok(())
     }
 
-    /// The listeners with connections, and the sessions that ended.
+    /// Waits until a listener has connections or datagrams, a session ends, or the keeper has work.
+    /// Returns the indices of those listeners and the numbers of those sessions.
     fn wait(&self) -> io::Result<(Vec<usize>, Vec<u64>)> {
         let open: Vec<usize> = (0..self.listeners.len())
             .filter(|index| !self.program_serves(*index))
@@ -232,7 +236,8 @@ impl SuperServer<'_> {
         &self.config.services[index]
     }
 
-    /// Starts sessions for the connections of a listener.
+    /// Starts a session for each connection of a listener, or one session that serves the listener
+    /// itself (`wait`).
     fn accept(&mut self, listener: usize) {
         let index = self.listeners[listener].service;
         if self.service(index).wait {
@@ -257,7 +262,8 @@ impl SuperServer<'_> {
         }
     }
 
-    /// Starts a session if it is admitted and fits. Otherwise its connection is closed.
+    /// Starts a session if it is admitted and fits. Otherwise `socket` is closed, and the log gets
+    /// the reason.
     fn start(&mut self, index: usize, socket: std::os::fd::OwnedFd, client: Option<IpAddr>) {
         if let Err(why) = self.admit(index, client) {
             let origin = client.map_or(String::new(), |client| format!(" from {client}"));
@@ -276,8 +282,8 @@ impl SuperServer<'_> {
         };
         let number = self.keeper.add(member);
         self.sessions.insert(number, session);
-        // The other shares shrink before the new session begins, unless they were set just now or
-        // there are many.
+        // The other shares shrink before the new session begins, unless they were set less than
+        // 100 ms ago or setting them takes more than 50 ms.
         if self.keeper.may_apply() {
             self.apply();
         }

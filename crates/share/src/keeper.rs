@@ -1,6 +1,6 @@
 //! Keeps shares in force, for the super-server and for the manager of existing processes. A
-//! *member* is the first process of a session. A share that the daemon refuses is returned with the
-//! reason; the caller decides what follows.
+//! *member* is the first process of a session. A share that the daemon does not set is returned
+//! with the reason; the caller decides what follows.
 //!
 //! ```text
 //!   members, demands ──divide──▶ shares ──those that shrink first──▶ the daemon: set pid:N both R
@@ -28,13 +28,13 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::daemon::{Daemon, LimitTarget, RequestError};
 use usage::Usage;
 
-/// A process with its descendants, whose share is kept in force.
+/// A member: the first process of a session, and the share of the process and its descendants.
 pub(crate) struct Member {
     /// Pidfd of the process.
     pub pidfd: OwnedFd,
     /// The process as a target of the daemon.
     pub target: String,
-    /// The share that is in force, in bit/s; `None`: unlimited.
+    /// The share that is in force, in bit/s; `None`: unlimited, or not set yet.
     pub share: Option<u64>,
     /// True if a share has been set.
     is_set: bool,
@@ -42,7 +42,8 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Opens the process with this number. Fails with ESRCH if there is none.
+    /// Opens the process with this number. Fails with ESRCH if there is none, else with the error
+    /// of pidfd_open(2).
     pub(crate) fn open(pid: u32) -> Result<Member, Errno> {
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
         Ok(Member {
@@ -77,7 +78,8 @@ impl Member {
     }
 }
 
-/// The members, by a number that counts up, so in the order of their arrival.
+/// The members and the connection to the daemon. Each member gets the next number, so numbers are
+/// in the order of arrival.
 pub(crate) struct Keeper {
     /// The connection to the daemon.
     pub daemon: Daemon,
@@ -294,7 +296,7 @@ impl Keeper {
     }
 }
 
-/// A share in the text form of the daemon.
+/// A share as text for the daemon, limited to the range of [`Rate`].
 fn rate_text(bits: u64) -> String {
     let (least, most) = (Rate::MIN.bits_per_second(), Rate::MAX.bits_per_second());
     let rate = Rate::new(bits.clamp(least, most));

@@ -13,9 +13,9 @@
 //!
 //! # Following
 //! A pidfd reports the end of a session. The manager scans /proc and the cgroup tree for new
-//! sessions ten times a second. A scan needs no privilege and works in every namespace. The
-//! kernel's process connector would need root in the initial namespace, and a cgroup only reports
-//! whether it has processes.
+//! sessions ten times a second. A scan of the user's own processes needs no privilege and works in
+//! every namespace. The kernel's process connector would need root in the initial namespace, and a
+//! cgroup only reports whether it has processes.
 //!
 //! # Leaving
 //! When the manager ends, it removes its limits, and limits that the same user set before return.
@@ -54,7 +54,7 @@ pub struct ShareRequest {
     pub targets: Vec<Target>,
     /// What has equal shares: sessions, users or targets.
     pub per: Per,
-    /// Weights other than 100.
+    /// Weights other than 100, from 1 to 1000.
     pub weights: Vec<(WeightScope, u16)>,
     /// The smallest share of a session.
     pub floor: Rate,
@@ -91,7 +91,7 @@ pub enum ManagerError {
     /// Communication with the daemon failed.
     #[error(transparent)]
     Daemon(#[from] ClientError),
-    /// A target does not exist or may not be limited.
+    /// A target does not exist or may not be limited, or the daemon could not be reached.
     #[error("{0}")]
     Request(RequestError),
     /// The floor exceeds the total.
@@ -125,7 +125,7 @@ impl ManagerError {
     }
 }
 
-/// The present shares of all sessions.
+/// The sessions that have a share, and their shares.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Shares {
     /// The total, in bit/s.
@@ -141,13 +141,14 @@ pub struct SessionDoc {
     pub session: String,
     /// The target that the session belongs to.
     pub service: String,
-    /// The name of its program.
+    /// The command name of its first process.
     pub name: String,
     /// The id of its user.
     pub user: u32,
     /// Its share in bit/s.
     pub share: u64,
-    /// True if it lends most of its share.
+    /// True if it has used at most a tenth of its share for 2 s. It lends a part of its share
+    /// while another session is busy. Always false in a preview.
     pub idle: bool,
 }
 
@@ -190,8 +191,8 @@ pub fn preview(request: &ShareRequest, dir: &RuntimeDir) -> Result<Shares, Manag
 }
 
 /// Divides the total until `stop` is readable, the time has expired, or every target is a process
-/// and has ended. Then it removes its limits. If this process (`own`) is killed, the daemon removes
-/// them.
+/// and has ended. Then it removes its limits. `own` is this process: if it is killed, the daemon
+/// removes the limits. `report` gets messages and changed shares.
 ///
 /// # Errors
 /// As [`preview`], and if waiting fails.
@@ -300,7 +301,7 @@ impl Session {
         }
     }
 
-    /// True if it could not be limited [`RETRY_DELAY`] ago.
+    /// True if it could not be limited, and [`RETRY_DELAY`] has passed since.
     fn must_retry(&self) -> bool {
         let failure = self.failure.as_ref();
         failure.is_some_and(|(at, _)| at.elapsed() >= RETRY_DELAY)
@@ -361,7 +362,8 @@ impl Manager<'_> {
         }
     }
 
-    /// Waits for the end of a session or for `stop`, at most until the next scan.
+    /// Waits for the end of a session or for `stop`, at most until the next scan or the keeper's
+    /// next work. Returns whether `stop` is readable, and the numbers of the sessions that ended.
     fn wait(&self, stop: BorrowedFd<'_>) -> io::Result<(bool, Vec<u64>)> {
         let numbers: Vec<u64> = self.keeper.members().map(|(number, _)| number).collect();
         let running = self
@@ -397,7 +399,8 @@ impl Manager<'_> {
         ))
     }
 
-    /// Adds new sessions and removes those that no longer are sessions.
+    /// Adds new sessions and removes those that no longer are sessions. Fails if a target cannot be
+    /// limited to the total.
     fn scan(&mut self) -> Result<(), ManagerError> {
         self.scanned_at = Instant::now();
         let mut present: BTreeMap<u32, usize> = BTreeMap::new();
@@ -571,7 +574,7 @@ fn open_running(pid: u32) -> Option<Member> {
     Member::open(pid).ok().filter(|member| !member.has_ended())
 }
 
-/// The share of each session that can be limited.
+/// The share in bit/s of each session that can be limited, by the session's number.
 fn compute_shares(
     request: &ShareRequest,
     sessions: &BTreeMap<u64, Session>,

@@ -11,6 +11,7 @@ use seccompiler::{
 
 /// The list, with the conditions on arguments. No entry opens a file, makes a socket other than an
 /// accepted connection, starts a program, signals or traces a process, or makes memory executable.
+/// Fails if `seccompiler` refuses a condition.
 pub(super) fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = WITH_ANY_ARGUMENTS
         .iter()

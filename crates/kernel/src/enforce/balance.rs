@@ -10,6 +10,7 @@
 //! while the others use the whole link carries almost nothing.
 //!
 //! If the daemon ends, the division stays as it is. Guaranteed minimums do not depend on it.
+//! [`Kernel::balance`] fails if the classes cannot be listed or changed.
 
 use std::collections::BTreeMap;
 
@@ -30,6 +31,9 @@ impl Kernel {
     /// Finds the idle nodes of the managed links, and divides the left-over again if their set has
     /// changed. To be called a few times a second while a link is managed. Returns whether the
     /// division changed.
+    ///
+    /// # Errors
+    /// If the classes cannot be listed, or [`Kernel::apply`] fails.
     pub fn balance(&mut self, now: Instant) -> Result<bool, KernelError> {
         let links: Vec<String> = self.installed.links.keys().cloned().collect();
         if links.is_empty() {
@@ -71,8 +75,8 @@ impl Kernel {
         self.apply(&desired).map(|()| true)
     }
 
-    /// Bytes that all classes of a link's sending direction had sent at the last call of
-    /// [`Kernel::balance`]; 0 for a link without classes. `None` before the first such call.
+    /// Bytes that all top classes of a link's sending direction together had sent at the last call
+    /// of [`Kernel::balance`]; 0 for a link without classes. `None` before the first such call.
     pub fn sent_on(&self, link: &str) -> Option<u64> {
         let of_link = |((name, dir, _), bytes): (&(String, usize, u16), &u64)| {
             (name == link && *dir == 0).then_some(*bytes)
@@ -147,9 +151,9 @@ fn below_top(parents: &BTreeMap<u16, u16>, class: u16) -> Option<u16> {
     None
 }
 
-/// The divisors of a top class's highest rate: a target becomes idle below half a percent of that
-/// rate, and busy above one percent.
+/// The divisor of a top class's highest rate below which the class becomes idle: half a percent.
 const IDLE_BELOW: u128 = 200;
+/// The divisor of a top class's highest rate above which the class becomes busy: one percent.
 const BUSY_ABOVE: u128 = 100;
 /// In bytes: two full packets. A target that gets all the bandwidth it asks for has a shorter queue
 /// most of the time.

@@ -1,5 +1,6 @@
 //! Limits containers: targets with a network namespace of their own, which a veth pair joins to
-//! this namespace. [`Kernel::place_containers`] finds the pairs of each container.
+//! this namespace. [`Kernel::place_containers`] finds the pairs of each container; it fails if the
+//! interfaces cannot be listed, or if a map or an interface refuses a change.
 //!
 //! The packets that a container sends arrive in this namespace at this end of its pair, and packets
 //! for the container leave by that end. If the container has a limit, both pass the cap stage there
@@ -42,6 +43,9 @@ impl Kernel {
     /// this network namespace. If the eBPF programs are loaded, writes the containers and their
     /// veth pairs to the maps of the programs. If there is a container, also attaches the programs
     /// to every veth interface.
+    ///
+    /// # Errors
+    /// If the interfaces cannot be listed, a program cannot be attached, or a map refuses an entry.
     pub fn place_containers(
         &mut self,
         groups: &BTreeMap<u32, Option<String>>,

@@ -1,14 +1,15 @@
-//! Records the owners of open sockets, also of those that have no room for a tag.
+//! Records the owners of open sockets, also of those that have no room for a tag. Fails with
+//! [`KernelError`] if a map cannot be read or changed.
 //!
-//! A tag (see the crate) takes some of the socket's option memory, which the kernel limits for each
-//! socket (`net.core.optmem_max`). A program can use up all of that memory with group joins or a
-//! filter. Such a socket cannot be tagged any more, but its limit holds: the map `cookie_owners`
-//! has its owner under the socket's cookie, a number that the kernel gives to no other socket. The
-//! eBPF programs read this map only while it may have entries. An entry overrides a tag, which may
-//! be an old one that could not be replaced. The eBPF programs find the cgroup target of such a
-//! socket by themselves and record it in the map `cookie_cgroups`. Each map has room for
-//! [`abi::MAX_COOKIES`] sockets (65,536). The limit of a process or executable target does not hold
-//! for a socket that does not fit ([`super::Adoption::untracked`]).
+//! A tag (see the crate's documentation) takes some of the socket's option memory, which the kernel
+//! limits for each socket (`net.core.optmem_max`). A program can use up all of that memory with
+//! group joins or a filter. Such a socket cannot be tagged any more, but its limit holds: the map
+//! `cookie_owners` has its owner under the socket's cookie, a number that the kernel gives to no
+//! other socket. The eBPF programs read this map only while it may have entries. An entry overrides
+//! a tag, which may be an old one that could not be replaced. The eBPF programs find the cgroup
+//! target of such a socket by themselves and record it in the map `cookie_cgroups`. Each map has
+//! room for [`abi::MAX_COOKIES`] sockets (65,536). The limit of a process or executable target does
+//! not hold for a socket that does not fit ([`super::Adoption::untracked`]).
 //!
 //! The kernel never reuses a cookie. So the entry of a closed socket costs only its memory and the
 //! time of the lookups. [`Kernel::remove_closed_cookies`] removes it within about a minute.
@@ -109,8 +110,11 @@ impl Kernel {
         }
     }
 
-    /// Removes the entries of closed sockets that had no room for a tag. To be called once a
-    /// second; every `CALLS_PER_CHECK`th call searches.
+    /// Removes the entries of closed sockets that had no room for a tag, and those of sockets whose
+    /// targets no longer exist. To be called once a second; every 64th call searches.
+    ///
+    /// # Errors
+    /// If the sockets cannot be listed, or a map cannot be read or changed.
     pub fn remove_closed_cookies(&mut self) -> Result<(), KernelError> {
         self.cookie_checks = self.cookie_checks.wrapping_add(1);
         let Some(programs) = self

@@ -1,5 +1,6 @@
 //! Reads the events of the eBPF programs ([`Exits`]): each reports that a process that was a member
-//! of a target has ended ([`Exit`]).
+//! of a target has ended ([`Exit`]). Reading never fails; an event is lost if their buffer is
+//! full.
 
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -55,6 +56,9 @@ impl AsRawFd for Exits {
 impl Kernel {
     /// The port number of this handle's netlink socket, by which a listener recognizes the changes
     /// that this handle made.
+    ///
+    /// # Errors
+    /// If the port number cannot be read.
     pub fn netlink_port(&self) -> Result<u32, KernelError> {
         Ok(self.netlink.port_number()?)
     }

@@ -238,8 +238,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Removes the state of an interface that is gone (its programs went with it) or that became a
-    /// port.
+    /// Removes the state of an interface that is gone (its programs went with it) or that no longer
+    /// needs the programs, for example because it became a port.
     fn remove_interface(&mut self, index: u32) -> Result<(), KernelError> {
         let known = self.interfaces.remove(&index);
         if let Some(attached) = &known {
@@ -339,7 +339,7 @@ impl Kernel {
                 .map_err(KernelError::file("read a setting of lo", path(name)))?;
             now.push((name, value.trim().to_owned()));
         }
-        // A look that failed must not count as "no file": the values of now would replace the saved
+        // A failed check must not count as "no file": the present values would replace the saved
         // ones.
         let is_saved = with_retries(|| saved.try_exists()).map_err(KernelError::file(
             "look for the saved settings of lo",
@@ -387,6 +387,9 @@ impl Kernel {
     /// Reads the interfaces and the classes again, attaches removed programs again, and applies the
     /// desired state to what came, went or was changed. To be called after netlink reported a
     /// change. No effect if the programs are not loaded.
+    ///
+    /// # Errors
+    /// If the state cannot be read, or a program or the desired state cannot be put in force again.
     pub fn reconcile(&mut self) -> Result<(), KernelError> {
         if self.programs.is_none() {
             return Ok(());

@@ -36,16 +36,17 @@ impl Membership {
 /// The result of making processes members of a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Adoption {
-    /// Number of processes that are members now.
+    /// Number of processes that became or already were members of the target.
     pub processes: usize,
-    /// Number of open sockets that were tagged.
+    /// Number of open sockets whose owner was recorded, in a tag or under their cookie.
     pub sockets: usize,
     /// Number of listeners left untagged because processes outside the target accept on them too.
     pub shared_listeners: usize,
     /// Number of open MPTCP sockets. The kernel hides their subflows, so their cgroup determines
     /// the target.
     pub hidden_mptcp: usize,
-    /// Number of the tagged sockets without room for a tag; their cookies identify them.
+    /// Number of those of `sockets` that have no room for a tag: their owner is recorded under
+    /// their cookies.
     pub by_cookie: usize,
     /// Whether sockets are left for [`Kernel::continue_survey`].
     pub unfinished: bool,
@@ -84,6 +85,10 @@ impl Kernel {
     /// Children inherit the membership in the kernel once their parent is a member. To find the
     /// children of earlier forks, the search is repeated until it finds no new process, at most 16
     /// times.
+    ///
+    /// # Errors
+    /// If the programs are not loaded, the table of members is full, or the sockets cannot be
+    /// visited.
     pub fn adopt(
         &mut self,
         target: u32,
@@ -190,6 +195,9 @@ impl Kernel {
 
     /// The members of process and executable targets, by process id. Empty if the programs are not
     /// loaded.
+    ///
+    /// # Errors
+    /// If the table of members cannot be read.
     pub fn members(&mut self) -> Result<BTreeMap<u32, Proc>, KernelError> {
         match &self.programs {
             Some(programs) => Ok(programs
@@ -200,7 +208,8 @@ impl Kernel {
         }
     }
 
-    /// The memberships of one process; all zero if it has none, or the programs are not loaded.
+    /// The memberships of one process; all zero if it has none, the programs are not loaded, or the
+    /// table of members cannot be read.
     pub fn membership(&mut self, pid: u32) -> Proc {
         let Some(programs) = &mut self.programs else {
             return Proc::default();
@@ -215,6 +224,9 @@ impl Kernel {
     /// Makes the children that did not fit into the table of members at their fork members of their
     /// parents' targets, and tags their open sockets. Call this once a second. Returns `None` if
     /// the eBPF programs counted no such child since the last call.
+    ///
+    /// # Errors
+    /// If the table of members is still full, or cannot be read. The next call repeats the search.
     pub fn adopt_missed_forks(&mut self) -> Result<Option<MissedForks>, KernelError> {
         let Some(programs) = &mut self.programs else {
             return Ok(None);
@@ -264,6 +276,9 @@ impl Kernel {
 
     /// Removes the entries of processes that ended while no eBPF program was attached that could
     /// remove the entries. Returns their number.
+    ///
+    /// # Errors
+    /// If the table of members cannot be read or changed.
     pub fn remove_ended(&mut self) -> Result<usize, KernelError> {
         let ended: Vec<u32> = self
             .members()?
@@ -281,7 +296,10 @@ impl Kernel {
     /// target in `by_descent`; without one there, to the nearest target around the former one that
     /// is not released itself, or to none. Adds each released process and its former target to
     /// `released`, also if the call fails. The search is repeated, at most 16 times, until it finds
-    /// no member, because a child may be born in between.
+    /// no member, because a child may be forked in between.
+    ///
+    /// # Errors
+    /// If the table of members cannot be read or changed, or the sockets cannot be visited.
     pub fn release(
         &mut self,
         outer: &BTreeMap<u32, Option<u32>>,
@@ -354,7 +372,11 @@ impl Kernel {
         found.map_err(KernelError::file("find the executable", path))
     }
 
-    /// Makes an executable a target: the processes that run it now and in future become members.
+    /// Makes an executable a target. The processes that run it now become members, with their
+    /// descendants; in future, those that execute it, with their new children.
+    ///
+    /// # Errors
+    /// As [`Kernel::executable_key`] and [`Kernel::adopt`].
     pub fn bind_app(&mut self, target: u32, path: &str) -> Result<Adoption, KernelError> {
         let key = self.executable_key(path)?;
         let programs = loaded(&mut self.programs)?;
@@ -376,6 +398,9 @@ impl Kernel {
 
     /// Ends a target defined by executable: processes that execute the file in future do not become
     /// members, and the present members and their sockets are released to no target.
+    ///
+    /// # Errors
+    /// If the programs are not loaded, or a map cannot be read or changed.
     pub fn unbind_app(&mut self, target: u32) -> Result<(), KernelError> {
         let mut apps = loaded(&mut self.programs)?.hash::<abi::AppKey, u32>("apps")?;
         let all: Vec<(abi::AppKey, u32)> = entries(apps.iter(), "apps")?;
@@ -388,8 +413,11 @@ impl Kernel {
     }
 
     /// Makes a cgroup and all cgroups below it a target. Earlier cgroups of the target no longer
-    /// exist, but their data may still be in send queues. So the latest eight of them stay
-    /// bound to the target.
+    /// exist, but their data may still be in send queues. So the latest eight of them stay bound to
+    /// the target.
+    ///
+    /// # Errors
+    /// If the programs are not loaded, the map is full, or the cgroup's program cannot be attached.
     pub fn bind_cgroup(&mut self, target: u32, group: &Cgroup) -> Result<(), KernelError> {
         let programs = loaded(&mut self.programs)?;
         let mut map = programs.hash::<u64, u32>("cgroups")?;
@@ -409,6 +437,9 @@ impl Kernel {
     }
 
     /// Unbinds all cgroups of a target, the present one and earlier ones.
+    ///
+    /// # Errors
+    /// If the programs are not loaded, or a map refuses the change.
     pub fn unbind_cgroup(&mut self, target: u32) -> Result<(), KernelError> {
         let programs = loaded(&mut self.programs)?;
         let mut map = programs.hash::<u64, u32>("cgroups")?;
@@ -426,6 +457,9 @@ impl Kernel {
     /// component alone for a cgroup that has only slices above it; a name of 256 bytes or more is
     /// skipped. Earlier registrations that are not in `names` are removed. No effect if the
     /// programs are not loaded.
+    ///
+    /// # Errors
+    /// If the map cannot be read or refuses an entry.
     pub fn expect_groups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), KernelError> {
         let Some(programs) = &mut self.programs else {
             return Ok(());
@@ -470,7 +504,11 @@ impl Kernel {
         programs.set_settings(settings)
     }
 
-    /// Makes a user a target, and tags the open sockets of the user's processes.
+    /// Makes a user a target, and records the user of those open sockets of the user's processes
+    /// that have no owner.
+    ///
+    /// # Errors
+    /// If the programs are not loaded, a map refuses an entry, or the sockets cannot be visited.
     pub fn bind_user(&mut self, target: u32, uid: u32) -> Result<Adoption, KernelError> {
         let programs = loaded(&mut self.programs)?;
         let mut users = programs.hash::<u32, u32>("users")?;
@@ -494,6 +532,9 @@ impl Kernel {
 
     /// Ends a target defined by user: removes its user from the map in which the eBPF programs look
     /// up the target of a socket's user.
+    ///
+    /// # Errors
+    /// If the programs are not loaded, or a map refuses the change.
     pub fn unbind_user(&mut self, target: u32) -> Result<(), KernelError> {
         let programs = loaded(&mut self.programs)?;
         let mut users = programs.hash::<u32, u32>("users")?;

@@ -4,7 +4,8 @@
 //! The classes give the limits and their nesting. The maps give, for each target number, the limit
 //! in whose queues the target's packets wait. The requesting user and the names of the targets are
 //! not recorded there. The guaranteed amounts cannot be read back either, since a class is assured
-//! more than that. The result is a [`Recovered`].
+//! more than that. The result is a [`Recovered`]; reading fails if the map of targets cannot be
+//! read.
 
 use std::collections::BTreeMap;
 
@@ -42,6 +43,9 @@ pub struct RecoveredLimit {
 
 impl Kernel {
     /// Reads back what an earlier daemon left in force. Empty if the programs are not loaded.
+    ///
+    /// # Errors
+    /// If the map of targets cannot be read.
     pub fn recovered(&mut self) -> Result<Recovered, KernelError> {
         if self.programs.is_none() {
             return Ok(Recovered::default());

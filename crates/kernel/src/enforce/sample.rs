@@ -1,6 +1,6 @@
 //! Reads the counts of packets offered, sent, queued and dropped, by target and direction
 //! ([`Kernel::sample`]). The eBPF programs count what is offered, before any queue. The HTB classes
-//! and their queues count the rest.
+//! and their queues count the rest. Fails with [`KernelError`] if counts cannot be read.
 
 use std::collections::BTreeMap;
 
@@ -18,6 +18,7 @@ pub struct Sample {
     /// Counts by target number.
     pub targets: BTreeMap<u32, TargetCounts>,
     /// Traffic without a target on managed links, by the link's name: sent, then received packets.
+    /// Their `offered_*` are 0.
     pub rest: BTreeMap<String, [DirectionCounts; 2]>,
 }
 
@@ -60,6 +61,9 @@ type ClassCounts = BTreeMap<u16, Counts>;
 
 impl Kernel {
     /// Reads all counts. Empty while the programs are not loaded.
+    ///
+    /// # Errors
+    /// If the classes, the qdiscs or the counters cannot be read.
     pub fn sample(&mut self) -> Result<Sample, KernelError> {
         let mut sample = Sample::default();
         self.listed.clear();

@@ -1,7 +1,7 @@
 //! Makes, changes, audits and removes the class trees and the interfaces that carry them: the veth
 //! pair of the cap stage, the HTB at the root of each managed link, and the veth pair of each
 //! managed link's receive stage. Fails with [`KernelError::ForeignQdisc`] if a managed link has the
-//! root qdisc of another program.
+//! root qdisc of another program, and with the kernel's error if the kernel refuses a change.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,8 @@ impl Kernel {
         Ok(pair)
     }
 
-    /// Installs netnice's HTB at a link's root, unless the root has another qdisc.
+    /// Installs netnice's HTB at a link's root in place of the kernel's default qdisc (handle 0).
+    /// Fails with [`KernelError::ForeignQdisc`] if the root has any other qdisc.
     fn install_root(&mut self, device: &Device) -> Result<(), KernelError> {
         let roots = tc::qdiscs(&mut self.netlink)?;
         let root = roots
@@ -298,6 +299,9 @@ impl Kernel {
     /// each tree and each program that differs. If `anew` is false, uses the classes that the
     /// preceding [`Kernel::sample`] listed, and lists only the others. Empty if the programs are
     /// not loaded.
+    ///
+    /// # Errors
+    /// If the interfaces or the attached programs cannot be read.
     pub fn audit(&mut self, anew: bool) -> Result<Vec<String>, KernelError> {
         let mut listed = std::mem::take(&mut self.listed);
         if anew {

@@ -1,5 +1,6 @@
 //! Lists the classes that queue the packets of a target, with their interfaces and highest rates
-//! ([`Kernel::target_classes`]), for `netnice explain`.
+//! ([`Kernel::target_classes`]), for `netnice explain`. Reads the installed plan only, so it never
+//! fails.
 
 use netnice_core::contract::Direction;
 use netnice_core::units::Rate;
@@ -24,7 +25,8 @@ pub struct TargetClass {
     pub class: String,
     /// The highest rate of the class; `None` if it is outside the range of [`Rate`].
     pub max_rate: Option<Rate>,
-    /// True if the class is the target's own; false if it is that of a target around it.
+    /// True if the class is the target's own; false if it is that of a target around it. If several
+    /// targets use a class of a link, the one with the lowest number counts as its owner.
     pub own: bool,
 }
 

@@ -629,7 +629,8 @@ const RECEIVE_FLOOR: u64 = 30_280;
 /// 25 ms it got all of it.
 const RECEIVE_TARGET: u64 = 25_000;
 /// How long packets wait in a bulk leaf of the cap stage in ns, if they are sent at the node's
-/// rate; less if the bytes are more than one packet of segmentation offload.
+/// rate; less if the bytes are more than one packet of segmentation offload, but never less than
+/// [`FIFO_TIME`] or two full packets.
 const SENT_TIME: u64 = 40_000_000;
 /// The same for received packets, and at least ten of them: in fewer, a flow has too few in flight
 /// to recover from a loss without a timeout. After a loss the eBPF programs permit three times as

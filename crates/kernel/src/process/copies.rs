@@ -29,8 +29,8 @@ use super::{PidFd, socket_namespace};
 /// The most copies that one thread should take: each stays open until the thread ends.
 pub(crate) const MAX_COPIES: usize = 128;
 
-/// Runs a function in a thread that may take sockets. A descriptor opened there is not valid
-/// outside.
+/// Runs a function in a thread that may take sockets, and returns its result. A descriptor opened
+/// there is not valid outside.
 ///
 /// # Errors
 /// The thread cannot be started, or it cannot have a descriptor table of its own.

@@ -9,6 +9,9 @@ use super::{Hook, OBJECT, program};
 use crate::error::KernelError;
 
 /// Loads every program onto new maps and attaches none, to test whether this kernel accepts them.
+///
+/// # Errors
+/// If the kernel refuses a program or a map.
 pub(crate) fn test_load() -> Result<(), KernelError> {
     let mut ebpf = EbpfLoader::new()
         .load(OBJECT)

@@ -1,7 +1,7 @@
 //! Makes and removes the files of the eBPF programs in the runtime folder: the bpffs with the pins,
 //! and beside it `layout` (the layout of the pinned maps) and `clsact-INDEX` (netnice made the
 //! clsact of the interface with this index). The pins keep programs and maps in force while no
-//! daemon runs. Making them can fail with [`KernelError`]; a failed removal is only logged.
+//! daemon runs. Making them can fail with [`KernelError`]; a failed removal is not an error.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};

@@ -1,5 +1,5 @@
 //! Parses one line of `inetd.conf`, in the full form or in the short form of paper NICE (4.3.3), to
-//! a [`Service`]. Fails with a [`ConfigErrorKind`].
+//! a [`Service`]. An empty line or a comment (`#`) gives none. Fails with a [`ConfigErrorKind`].
 //!
 //! ```text
 //! full:   ftp stream tcp nowait root /usr/sbin/vsftpd vsftpd -l  @128Kbyte/sec

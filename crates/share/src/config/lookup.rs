@@ -1,6 +1,7 @@
-//! Looks up services, users, groups and programs on this machine: in /etc/services, /etc/passwd and
-//! /etc/group, and in the folders of programs. Fails with a [`ConfigErrorKind`] if a name does not
-//! exist there. Users of a network directory are not found.
+//! Looks up the names of services, users, groups and programs on this machine: in /etc/services
+//! (and a table of ten services), /etc/passwd and /etc/group, and in the folders of programs. Fails
+//! with a [`ConfigErrorKind`] if a name does not exist there. Users that only a network directory
+//! (LDAP, NIS) has are not found by name.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,9 @@ pub(crate) struct User {
 
 /// The port of a service, given by name or number. A name is looked up in /etc/services, then in
 /// [`KNOWN`].
+///
+/// # Errors
+/// [`ConfigErrorKind::NoSuchService`].
 pub(super) fn port(service: &str, protocol: &str) -> Result<u16, ConfigErrorKind> {
     if let Ok(port @ 1..) = service.parse() {
         return Ok(port);
@@ -43,6 +47,9 @@ pub(super) fn port(service: &str, protocol: &str) -> Result<u16, ConfigErrorKind
 
 /// Finds the user of a text `user`, `user.group` or `user:group`; each part can be a number. A user
 /// number that is not in /etc/passwd has the group of the same number.
+///
+/// # Errors
+/// [`ConfigErrorKind::NoSuchUser`] if the user or the group does not exist.
 pub(crate) fn user(text: &str) -> Result<User, ConfigErrorKind> {
     let (name, group) = match text.split_once([':', '.']) {
         Some((name, group)) => (name, Some(group)),
@@ -96,6 +103,9 @@ pub(crate) fn user(text: &str) -> Result<User, ConfigErrorKind> {
 
 /// The executable file of a program: the given path, which must be absolute, or the first match in
 /// [`FOLDERS`] and in PATH.
+///
+/// # Errors
+/// [`ConfigErrorKind::NoSuchProgram`].
 pub(super) fn program(name: &str) -> Result<PathBuf, ConfigErrorKind> {
     let missing = || ConfigErrorKind::NoSuchProgram(name.to_string());
     if name.contains('/') {

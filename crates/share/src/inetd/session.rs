@@ -1,5 +1,6 @@
-//! One session of the super-server: its process, and its gate (see [`super`]). The keeper sets its
-//! share. Starting fails if the helper process cannot be started.
+//! One session of the super-server: its process, and its gate (see [`super`]). A service and a
+//! connected socket come in; the process and a [`Member`] go out, with which the keeper sets the
+//! session's share. Starting fails if the helper process cannot be started.
 
 use std::io;
 use std::net::IpAddr;
@@ -25,6 +26,9 @@ pub(super) struct Session {
 impl Session {
     /// Starts a program behind its gate. Also returns the member by which the keeper sets its
     /// share.
+    ///
+    /// # Errors
+    /// If the gate, the helper process or its pidfd cannot be made.
     pub(super) fn start(
         index: usize,
         service: &Service,
@@ -69,7 +73,8 @@ impl Session {
         Ok((session, member))
     }
 
-    /// Opens the gate, so that the program runs.
+    /// Opens the gate, so that the program runs. Does nothing if the gate is open, or closed for
+    /// good. Fails if the helper has ended.
     pub(super) fn open_gate(&mut self) -> io::Result<()> {
         match self.gate.take() {
             Some(mut gate) => io::Write::write_all(&mut gate, b"\n"),

@@ -1,7 +1,8 @@
 //! The listening sockets of services ([`Listener`]): binds them and accepts connections. A service
 //! without an address, whose protocol is `tcp` or `udp`, gets one socket for IPv6 and IPv4, or for
-//! IPv4 if the kernel has no IPv6. The other protocols name one address family. Fails with the
-//! error of the system call.
+//! IPv4 if the kernel has no IPv6. The other protocols (`tcp4`, …) name one address family. If the
+//! service has an address, the socket has the family of the address. Fails with the error of the
+//! system call.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -26,7 +27,7 @@ enum Socket {
 }
 
 impl Listener {
-    /// Binds the port of a service.
+    /// Binds the port of a service, whose index in the configuration is `service`.
     pub(super) fn open(service: usize, what: &Service) -> io::Result<Listener> {
         let Protocol { datagram, family } = what.protocol;
         let any4 = IpAddr::V4(Ipv4Addr::UNSPECIFIED);

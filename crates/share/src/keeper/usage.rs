@@ -1,6 +1,7 @@
 //! The usage of a session ([`Usage`]), in bit/s, and whether the session is idle. Readings of its
 //! byte counter come in. A session is idle after 2 s in which it used at most a tenth of its share,
-//! and busy again when it uses half of the part that it keeps while it lends.
+//! and busy again when it uses half of its present share (while it lends: of the part that it
+//! keeps). Nothing here fails; a counter that was reset gives no usage until the next reading.
 
 use crate::divide;
 
@@ -42,7 +43,7 @@ impl Usage {
         let rate = u64::try_from(bits).unwrap_or(u64::MAX);
         let was = self.idle;
         match was {
-            // The session uses half of what it kept, so it may need more.
+            // The session uses half of its present share, so it may need more.
             Some(_) if rate >= share / 2 => *self = self.busy(),
             Some(most) => self.idle = Some(most.max(rate)),
             None if rate > self.full_share / LOW_DIVISOR => self.low = None,

@@ -1,5 +1,5 @@
 //! Reads which processes a target has ([`Processes`]), and their parents, children, users, names
-//! and listening sockets, from /proc and from the cgroup tree. Changes nothing. What cannot be
+//! and whether they listen, from /proc, pidfds and the cgroup tree. Changes nothing. What cannot be
 //! read, for example because a process has ended, is left out; no error is reported.
 
 use std::fs;

@@ -1,10 +1,12 @@
 //! Finds the sessions of a target ([`SessionSet`]). The composition of the target and the processes
-//! of the machine come in, the numbers of the sessions' first processes go out.
+//! of the machine come in, the numbers of the sessions' first processes go out. Nothing here fails:
+//! a process that has ended is left out.
 //!
-//! The *outermost* processes of a target are those whose parent is not in it; of a name, the
-//! processes that have joined it. An outermost process that listens for connections is a
-//! **server**: each of its children, with its descendants, is a session. An outermost process that
-//! does not listen is a session itself. Two examples:
+//! The *outermost* processes of a target are those whose parent is not in it; of a `pid:` or
+//! `name:` target, the process itself or the processes that were started under the name. An
+//! outermost process that listens for connections is a **server**: each of its children, with its
+//! descendants, is a session. An outermost process that does not listen is a session itself. Two
+//! examples:
 //!
 //! ```text
 //!   unit:vsftpd.service     vsftpd (listens) ─┬─ vsftpd ── vsftpd     session
