@@ -213,8 +213,9 @@ impl Client {
 }
 
 impl AsFd for Client {
-    /// The socket. It is readable when bytes have arrived that the client has not read yet. It need not be readable while a notification is buffered: call
-    /// [`Client::poll_notification`] until it returns `None` before waiting for the socket.
+    /// The socket. It is readable when bytes have arrived that the client has not read yet. It need
+    /// not be readable while the client holds a notification: call [`Client::poll_notification`]
+    /// until it returns `None` before waiting for the socket.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }

@@ -209,8 +209,9 @@ pub enum DriverEvent {
         /// The rule, and how it was broken.
         why: String,
     },
-    /// The interface is gone, or its MTU exceeds the driver's frame size; the driver ends. The
-    /// driver adopts any other change of the address or the MTU, and waits while the link is down.
+    /// The interface is gone, another interface has its name, or its MTU exceeds the driver's frame
+    /// size; the driver ends. The driver adopts any other change of the address or the MTU, and
+    /// waits while the link is down.
     #[serde(rename = "lost")]
     InterfaceLost {
         /// The reason.
@@ -245,7 +246,8 @@ pub struct CensusDoc {
     /// which shares no frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frames: Option<FramesDoc>,
-    /// Doorbell writes of programs that had not taken the driver's sleeping flag before.
+    /// Number of doorbell writes that woke the driver although their programs had not taken the
+    /// driver's sleeping flag.
     #[serde(rename = "unasked")]
     pub unrequested_doorbells: u64,
     /// True while the driver keeps the processors out of idle states (PM QoS), because packets with
