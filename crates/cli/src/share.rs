@@ -3,7 +3,7 @@
 //!
 //! The verb runs until a signal, until the time of `--for` is over, or until all targets have
 //! ended, and prints the shares at each change. With `--dry-run` it only prints the shares that
-//! would result. Fails as [`manager::manage`] fails.
+//! would result. Fails if no daemon can be reached, and if [`manager::manage`] fails.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;

@@ -1,5 +1,5 @@
-//! Starts the daemon, and waits until the daemon serves, at most 20 s ([`TIMEOUT`]). Fails with a
-//! [`StartError`].
+//! Starts the daemon, and waits until the daemon serves, at most 20 s after its start ([`TIMEOUT`]).
+//! Fails with a [`StartError`].
 //!
 //! The daemon must continue after this command and its terminal have ended. It must not be a child
 //! of this process, because `netnice run` turns this process into another program. The caller must
@@ -10,8 +10,8 @@
 //!                                  (a session of its own)    then ends: init adopts netniced
 //! ```
 //!
-//! A temporary file keeps netniced's standard error until netniced serves. If netniced fails, the
-//! end of that file is the error text.
+//! The standard error of netniced is a temporary file without a name. If netniced ends before it
+//! serves, the end of that file is the error text.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
