@@ -1,5 +1,5 @@
-//! Starts the daemon, and waits until the daemon serves, at most 20 s after its start ([`TIMEOUT`]).
-//! Fails with a [`StartError`].
+//! Starts the daemon, and waits until it serves, at most 20 s after its start ([`TIMEOUT`]). Fails
+//! with a [`StartError`].
 //!
 //! The daemon must continue after this command and its terminal have ended. It must not be a child
 //! of this process, because `netnice run` turns this process into another program. The caller must
