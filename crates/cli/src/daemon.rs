@@ -8,6 +8,9 @@ use crate::error::CommandError;
 use crate::start;
 
 /// Connects to the daemon of a runtime folder. If none runs and the user is root, starts one.
+///
+/// # Errors
+/// As the module states.
 pub(crate) fn connect(dir: &RuntimeDir) -> Result<Client, CommandError> {
     match Client::connect(dir) {
         Err(ClientError::NoDaemon { .. }) if rustix::process::geteuid().is_root() => {

@@ -50,7 +50,8 @@ pub(crate) enum StartError {
     Io(#[from] io::Error),
 }
 
-/// Starts the daemon of a runtime folder and waits until it serves.
+/// Starts the daemon of a runtime folder and waits until it serves. Fails if the daemon's program
+/// is missing, a process cannot be started, or the daemon ends or does not serve in time.
 pub(crate) fn start(dir: &RuntimeDir) -> Result<(), StartError> {
     let here = std::env::current_exe()?;
     let program = daemon_beside(&here);
@@ -78,7 +79,7 @@ pub(crate) fn start(dir: &RuntimeDir) -> Result<(), StartError> {
 
 /// Runs the middle process: leaves the terminal, starts the daemon, and returns once it serves. A
 /// daemon that is ending can hold the folder for a moment and does not serve, so the start is
-/// repeated for [`OTHER_END`].
+/// repeated for [`OTHER_END`]. Fails as [`start`].
 pub(crate) fn start_detached(dir: &RuntimeDir) -> Result<(), StartError> {
     // Fails only for the leader of a process group, which is in a group of its own already.
     let _ = rustix::process::setsid();
