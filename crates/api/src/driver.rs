@@ -250,8 +250,8 @@ pub struct CensusDoc {
     /// driver's sleeping flag.
     #[serde(rename = "unasked")]
     pub unrequested_doorbells: u64,
-    /// True while the driver keeps the processors out of idle states (PM QoS), because packets with
-    /// scheduled departure times are leaving.
+    /// True while the driver keeps the processors out of idle states (PM QoS), because packets of
+    /// cell contracts are leaving.
     #[serde(rename = "awake")]
     pub pm_qos_held: bool,
     /// Number of patterns of frames that the driver discards.
@@ -278,7 +278,7 @@ pub struct UserMemoryDoc {
     pub bytes: u64,
 }
 
-/// The time that a driver was awake since its start, by purpose, in ns.
+/// The time that a driver's packet thread was awake since its start, by purpose, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TimeAccountingDoc {
