@@ -113,9 +113,9 @@ impl Client {
         Ok((response?, fds))
     }
 
-    /// Removes and returns the oldest notification that a call has stored; `None` if none is
-    /// stored. Does not read the socket. Notifications that arrived after the response of the last
-    /// call are returned by [`Client::poll_notification`] only.
+    /// Removes and returns the oldest stored notification; `None` if none is stored. Does not read
+    /// the socket. A notification behind the response of the last call is not stored yet:
+    /// [`Client::poll_notification`] and the next call find it.
     pub fn buffered_notification(&mut self) -> Option<FlowNotification> {
         self.notifications.pop_front()
     }
