@@ -113,8 +113,9 @@ impl Client {
         Ok((response?, fds))
     }
 
-    /// Removes and returns the oldest notification that was read so far; `None` if none is left.
-    /// Does not read the socket.
+    /// Removes and returns the oldest stored notification; `None` if none is stored. Does not read
+    /// the socket. A notification behind the response of the last call is not stored yet:
+    /// [`Client::poll_notification`] and the next call find it.
     pub fn buffered_notification(&mut self) -> Option<FlowNotification> {
         self.notifications.pop_front()
     }
@@ -212,9 +213,9 @@ impl Client {
 }
 
 impl AsFd for Client {
-    /// The socket. It is readable when bytes have arrived that [`Client::poll_notification`] has
-    /// not read yet. It need not be readable while a notification is buffered: call
-    /// [`Client::poll_notification`] until it returns `None` before waiting for the socket.
+    /// The socket. It is readable when bytes have arrived that the client has not read yet. It need
+    /// not be readable while the client holds a notification: call [`Client::poll_notification`]
+    /// until it returns `None` before waiting for the socket.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
@@ -237,16 +238,18 @@ pub enum ClientError {
         /// The error of the system call.
         source: io::Error,
     },
-    /// The process that the request is about has ended.
+    /// The process that the request is about has ended, or is not visible in `/proc`.
     #[error("the process that the request names has ended")]
     ProcessEnded,
-    /// Reading the state of the process that the request is about failed.
+    /// Reading the number or the start time of the process that the request is about failed, for
+    /// example because the descriptor is not a pidfd.
     #[error("cannot read number and start time of the process that the request names: {0}")]
     ProcessUnreadable(io::Error),
-    /// No response arrived in time.
+    /// Until the deadline, the request was not sent completely or no response arrived.
     #[error("the daemon did not answer in time; `netnice log` and the daemon's output may say why")]
     Timeout,
-    /// The daemon closed the connection, before a response or without one.
+    /// The daemon closed the connection before a complete response arrived, or while no request
+    /// was waiting for one.
     #[error("the daemon closed the connection without a response")]
     HungUp,
     /// A response arrived without a request.

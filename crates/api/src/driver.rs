@@ -209,8 +209,9 @@ pub enum DriverEvent {
         /// The rule, and how it was broken.
         why: String,
     },
-    /// The interface is gone, or its MTU exceeds the driver's frame size; the driver ends. The
-    /// driver adopts any other change of the address or the MTU, and waits while the link is down.
+    /// The interface is gone, another interface has its name, or its MTU exceeds the driver's frame
+    /// size; the driver ends. The driver adopts any other change of the address or the MTU, and
+    /// waits while the link is down.
     #[serde(rename = "lost")]
     InterfaceLost {
         /// The reason.
@@ -245,11 +246,12 @@ pub struct CensusDoc {
     /// which shares no frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frames: Option<FramesDoc>,
-    /// Doorbell writes of programs that had not taken the driver's sleeping flag before.
+    /// Number of doorbell writes that woke the driver although their programs had not taken the
+    /// driver's sleeping flag.
     #[serde(rename = "unasked")]
     pub unrequested_doorbells: u64,
-    /// True while the driver keeps the processors out of idle states (PM QoS), because packets with
-    /// scheduled departure times are leaving.
+    /// True while the driver keeps the processors out of idle states (PM QoS), because packets of
+    /// cell contracts are leaving.
     #[serde(rename = "awake")]
     pub pm_qos_held: bool,
     /// Number of patterns of frames that the driver discards.
@@ -276,7 +278,7 @@ pub struct UserMemoryDoc {
     pub bytes: u64,
 }
 
-/// The time that a driver was awake since its start, by purpose, in ns.
+/// The time that a driver's packet thread was awake since its start, by purpose, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TimeAccountingDoc {

@@ -15,7 +15,7 @@ pub enum Exit {
     BadUsage = 2,
     /// Refused, by admission or because permission is missing.
     Refused = 3,
-    /// No daemon listens at the socket.
+    /// No daemon listens at the socket, and none was started.
     NoDaemon = 4,
     /// The command was found but could not be started.
     CannotRun = 126,

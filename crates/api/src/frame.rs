@@ -27,9 +27,9 @@ pub enum FrameError {
     /// The length is above the limit.
     #[error("a message has {length} bytes; at most {limit} are allowed")]
     TooLong {
-        /// The announced length.
+        /// The length of the message, or the one that a received frame announces, in bytes.
         length: usize,
-        /// The limit.
+        /// The limit, in bytes.
         limit: usize,
     },
     /// The message has no bytes.

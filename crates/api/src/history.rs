@@ -12,7 +12,7 @@ pub struct HistoryDoc {
     /// End of the newest point, in nanoseconds since 1970 by the wall clock.
     pub until_ns: u64,
     /// Usual length of a point, in nanoseconds: a second or a minute. [`TargetHistory::time_ns`]
-    /// has the exact length of each point.
+    /// has the measured length of each point.
     pub step_ns: u64,
     /// The targets, sorted by text.
     pub targets: Vec<TargetHistory>,
@@ -39,7 +39,7 @@ pub struct TargetHistory {
     /// Current effective limit on the sum of both directions, in bit/s. Absent: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub both: Option<u64>,
-    /// Length of each point, in nanoseconds.
+    /// Length of each point, in nanoseconds, rounded down to milliseconds.
     pub time_ns: Vec<u64>,
     /// Mean rate of sending in each point, in bit/s. For a target with a `both` limit: of sending
     /// and receiving together.

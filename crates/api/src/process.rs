@@ -32,8 +32,8 @@ impl Process {
     /// The process of a pidfd.
     ///
     /// # Errors
-    /// `NotFound` if the process has ended, or is not visible in the caller's `/proc`; other kinds
-    /// if `/proc` cannot be read or the descriptor is not a pidfd.
+    /// `NotFound` if the process has ended or is not visible in the caller's `/proc`, or if `/proc`
+    /// is not mounted; other kinds if the descriptor is not a pidfd, or if a system call fails.
     pub fn of(pidfd: BorrowedFd<'_>) -> io::Result<Process> {
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
         let line = info.lines().find_map(|line| line.strip_prefix("Pid:"));

@@ -179,7 +179,7 @@ pub enum ClearWhat {
     /// The claims on this target that the caller may remove.
     Target(String),
     /// The claims on all targets that the caller may remove. For root: also the managed links and
-    /// the draining targets.
+    /// the draining targets, and the direct flows are closed.
     All,
 }
 

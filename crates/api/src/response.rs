@@ -101,11 +101,12 @@ pub enum Found {
 }
 
 /// The features of this kernel and which of them are used, and the state and the faults of the
-/// daemon. `netniced --probe --json` prints a report without the daemon's state and faults, and
-/// needs no running daemon.
+/// daemon. `netniced --probe --json` prints a report with the features only, and needs no running
+/// daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DoctorReport {
-    /// The features of the kernel, then the state and the faults of the daemon.
+    /// The features of the kernel, the state and the faults of the daemon, the confinement of the
+    /// front process, and the features of the direct path, in this order.
     pub items: Vec<DoctorItem>,
 }
 
@@ -165,7 +166,7 @@ pub struct Refused {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RefusedBy {
-    /// Admission: the request does not fit.
+    /// Admission: the request does not fit beside what is promised, or exceeds a quota.
     Admission,
     /// Authorisation: the caller lacks the permission.
     Permission,

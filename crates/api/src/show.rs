@@ -68,15 +68,15 @@ pub struct FlowDoc {
     pub pid: u32,
     /// Command name of the program.
     pub program: String,
-    /// User of the program.
+    /// User id of the program; 0 if it is not known.
     pub uid: u32,
     /// Protocol and addresses.
     #[serde(rename = "speaks")]
     pub endpoint: String,
     /// The granted contract.
     pub contract: ContractDoc,
-    /// Hardware address of the next hop. Absent while the next hop does not answer, and for flows
-    /// to any host.
+    /// Hardware address of the next hop. Absent while the next hop does not answer, for flows to
+    /// any host, and for flows of an EtherType.
     #[serde(rename = "station", default, skip_serializing_if = "Option::is_none")]
     pub next_hop: Option<String>,
     /// Path MTU, in bytes.
@@ -108,7 +108,7 @@ pub struct LinkDoc {
     pub down: Option<CapacityDoc>,
     /// Bytes that the wire adds to each packet.
     pub overhead: u64,
-    /// True if the classes of the link are in the kernel.
+    /// True if the interface exists and the kernel has not refused the classes of the link.
     pub installed: bool,
     /// Reasons why the link is degraded; empty if it is not.
     pub degraded: Vec<String>,
@@ -138,8 +138,9 @@ pub struct TargetDoc {
     pub target: String,
     /// The requested contract, merged from all claims.
     pub contract: ContractDoc,
-    /// The effective contract: the requested contract, combined with the limits of the enclosing
-    /// targets, and with its link named.
+    /// The effective contract: the contract in force, with its link named, and with the limits of
+    /// the enclosing targets where these are lower. Guarantees and users' claims that do not fit at
+    /// present are not in force, so `contract` can have more than `effective`.
     pub effective: ContractDoc,
     /// The values in the kernel. `None`: the target has neither a limit nor a class on a link.
     pub installed: Option<InstalledDoc>,
@@ -162,10 +163,10 @@ pub struct ContractDoc {
     /// Limit on the sum of sending and receiving, in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub both: Option<u64>,
-    /// Guarantee for sending, in bit/s.
+    /// Minimum for sending, in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<u64>,
-    /// Guarantee for receiving, in bit/s.
+    /// Minimum for receiving, in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_down: Option<u64>,
     /// The link of the guarantees.
@@ -260,8 +261,8 @@ pub struct InstalledDoc {
     /// The burst, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst_bytes: Option<u64>,
-    /// The queues inside the class: `sparse+bulk` for a limit; `fq_codel` for a target that has
-    /// a class on a link only, where the kernel has it.
+    /// The queues inside the class: `fq_codel` for a target without a limit, which has a class on a
+    /// link only, if the kernel has fq_codel; else `sparse+bulk`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaf: Option<String>,
 }

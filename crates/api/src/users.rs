@@ -1,6 +1,6 @@
-//! The quotas of unprivileged users, and how much each of these users uses ([`UsersDoc`]), as
-//! `netnice show --users --json` prints them. A quota limits what the daemon keeps or does for one
-//! user.
+//! The quotas, and how much each user uses of them ([`UsersDoc`]), as `netnice show --users --json`
+//! prints them. A quota limits what the daemon keeps or does for one user. Root has no quotas, and
+//! only the quota of connections applies to members of the group `netnice`.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,9 @@ pub struct UsersDoc {
     pub version: u32,
     /// The quotas, in display order.
     pub quotas: Vec<QuotaDoc>,
-    /// The users with any usage, sorted by number. Root and the group `netnice` have no quotas and
-    /// are not listed. They see all users; every other user sees only itself.
+    /// The users with any usage, sorted by number. Root is not listed. A member of the group
+    /// `netnice` is listed with its connections only, because no other quota applies to it. Root
+    /// and the group see all users; every other user sees only itself.
     pub users: Vec<UserDoc>,
 }
 
@@ -23,7 +24,7 @@ impl UsersDoc {
     pub const VERSION: u32 = 1;
 }
 
-/// One quota and its limit, the same for every unprivileged user.
+/// One quota and its limit, the same for every user to whom the quota applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaDoc {
     /// Its key in `[quotas]` of the policy file.
@@ -42,8 +43,8 @@ pub struct UserDoc {
     /// The user as a text: `user` and the name in `/etc/passwd`, or the id if it has none there.
     #[serde(default)]
     pub name: String,
-    /// Usage of each quota, by its key. Quotas that apply to a single request and are not counted
-    /// over time are omitted.
+    /// Usage by the key of the quota, in the quota's unit. A key is absent if the user uses nothing
+    /// of it, or if the quota applies to a single request and has no usage (`undo-time`).
     pub used: BTreeMap<String, u64>,
     /// Number of requests of the user that wait in the daemon.
     pub waiting: u64,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WatchDoc {
-    /// Time of the reading, in nanoseconds by the machine's monotonic clock.
+    /// Time of the last reading, in nanoseconds by the machine's monotonic clock.
     pub at_ns: u64,
     /// The managed links, sorted by name.
     pub links: Vec<WatchedLink>,
@@ -44,7 +44,7 @@ pub struct WatchedLink {
     pub degraded: Vec<String>,
 }
 
-/// The limits, guarantees and current traffic of a target.
+/// The limits, minima and current traffic of a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Watched {
@@ -63,10 +63,10 @@ pub struct Watched {
     /// Effective limit on the sum of sending and receiving, in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub both: Option<u64>,
-    /// Guarantee for sending, in bit/s.
+    /// Minimum for sending (clause `min`), in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<u64>,
-    /// Guarantee for receiving, in bit/s.
+    /// Minimum for receiving (clause `min-down`), in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_down: Option<u64>,
     /// Sent traffic. For a target with a `both` limit: sent and received traffic.
@@ -81,7 +81,8 @@ pub struct Watched {
 }
 
 /// The traffic of one target in one direction: rates between the last two readings, and the
-/// queueing delay at the last reading.
+/// queueing delay at the last reading. The rates are 0 if these readings are more than 5 s apart,
+/// or if the last one is older than 5 s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Traffic {

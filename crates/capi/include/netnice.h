@@ -32,11 +32,12 @@ long long netnice_get(int which, id_t who);
 int netnice_set(int which, id_t who, long long value);
 
 /*
- * The direct path. All calls return -1 on failure, with errno set. These calls
- * assign numbers to programs and flows; the numbers are not file descriptors.
- * Only one thread may use a flow at a time: a second thread gets EBUSY. A
- * timeout is in milliseconds; 0 does not wait, and -1 waits without a limit.
- * EAGAIN means that the timeout has expired.
+ * The direct path. All calls but netnice_error() return -1 on failure, with errno
+ * set. These calls assign numbers to programs and flows; the numbers are not file
+ * descriptors. Only one thread may use a flow at a time: a second thread gets
+ * EBUSY. A timeout is in milliseconds; 0 does not wait, and -1 waits without a
+ * limit. EAGAIN means that the timeout has expired, or, from a call without a
+ * timeout, that no buffer is free or no datagram has arrived.
  */
 
 /* Returns the message of the thread's last failed call, for example the daemon's
@@ -49,11 +50,12 @@ const char *netnice_error(void);
  * program's number. */
 int netnice_attach(const char *iface, unsigned int flows, unsigned long long bytes);
 
-/* Closes all flows of the program and detaches it. */
+/* Closes all flows of the program and detaches it. Returns 0. */
 int netnice_detach(int program);
 
-/* Returns a descriptor for poll(2) and epoll(7). It is readable when
- * netnice_hear() has something to report. The library owns it: do not close it. */
+/* Returns a descriptor for poll(2) and epoll(7). After netnice_arm() has returned
+ * 1, it becomes readable when a flow or the daemon has something new. The library
+ * owns it: do not close it. */
 int netnice_descriptor(int program);
 
 /* Prepares for sleeping. 1: the descriptor becomes readable when there is
@@ -76,7 +78,7 @@ int netnice_hear(int program, int *flows, int room);
 
 struct netnice_news {
     int kind;
-    int flow; /* -1 if the flow is no longer open, or the kind is not about a flow */
+    int flow; /* -1 if the caller has closed the flow, or the kind is not about a flow */
     int up;
     unsigned int mtu;
     unsigned char mac[6];
@@ -142,15 +144,17 @@ ssize_t netnice_flow_send(int flow, const void *bytes, size_t length, int timeou
 ssize_t netnice_flow_send_to(int flow, const void *bytes, size_t length, const struct sockaddr *to,
                              socklen_t to_length, int timeout);
 
-/* Sends as many of the datagrams as there are free buffers, without waiting.
- * Returns their number. */
+/* Sends the datagrams in order, without waiting, up to the first that cannot be
+ * sent. Returns the number of sent datagrams. Fails if the first cannot be sent:
+ * with EAGAIN if no buffer is free. */
 int netnice_flow_send_batch(int flow, const struct iovec *datagrams, int count);
 
 /* Sends a message of a real-time channel, one datagram for each part. It sends
  * all of them or none. Returns 0. */
 int netnice_flow_send_message(int flow, const struct iovec *parts, int count, int timeout);
 
-/* Waits until the driver has returned all sent packets. */
+/* Publishes the queued packets, and waits until the driver has returned all
+ * packets. Returns 0. */
 int netnice_flow_drain(int flow, int timeout);
 
 struct netnice_received {

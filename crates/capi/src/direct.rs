@@ -80,6 +80,7 @@ pub extern "C" fn netnice_attach(iface: *const c_char, flows: c_uint, bytes: c_u
 }
 
 /// Attaches the program through the daemon of a runtime folder. Returns the number of the program.
+/// Fails if [`Program::attach`] fails, and with ENFILE if no handle is free.
 pub(crate) fn attach(
     dir: &RuntimeDir,
     iface: Option<&str>,

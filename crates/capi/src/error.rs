@@ -17,7 +17,7 @@ pub(crate) enum CallError {
     /// The caller lacks the permission.
     #[error("the caller lacks the permission")]
     NotPermitted,
-    /// The request does not fit beside the contracts of others.
+    /// The request does not fit beside the contracts of others, or exceeds a quota.
     #[error("the limit does not fit beside the contracts of others")]
     NotAdmitted,
     /// Communication with the daemon failed.

@@ -1,9 +1,9 @@
 //! The table of handles: the numbers by which C refers to programs and flows.
 //!
 //! A handle contains the index of a table entry and the number of times that the entry was used. So
-//! the number of a closed flow becomes the handle of another object only after 32,767 further uses
-//! of its entry ([`MAX_USES`]). Until then calls with it fail with EBADF. At most 65,536 handles
-//! are valid at the same time ([`MAX_HANDLES`]); opening more fails with ENFILE.
+//! the number of a closed flow becomes the handle of another object only at the 32,767th further
+//! use of its entry ([`MAX_USES`]). Until then calls with it fail with EBADF. At most 65,536
+//! handles are valid at the same time ([`MAX_HANDLES`]); opening more fails with ENFILE.
 //!
 //! A call locks its flow. If another call holds the lock, the call fails with EBUSY and does not
 //! wait, because the other call may wait for packets for any time.
@@ -250,7 +250,7 @@ fn index_and_uses(number: c_int) -> (usize, usize) {
     (number % MAX_HANDLES, number / MAX_HANDLES)
 }
 
-/// Largest number of valid handles. All handles are above it, so that none looks like a file
+/// Largest number of valid handles. No handle is less than this, so that none looks like a file
 /// descriptor.
 const MAX_HANDLES: usize = 1 << 16;
 /// How often an entry is used before its handles repeat.

@@ -40,7 +40,8 @@ pub(crate) fn write<T: Copy>(to: *mut T, value: T, what: &'static str) -> Result
     }
 }
 
-/// A slice of `length` bytes of C. NULL is valid if `length` is 0.
+/// A slice of `length` bytes of C. NULL is valid if `length` is 0. Fails for any other NULL, and
+/// for a length that no object has.
 pub(crate) fn bytes<'a>(from: *const c_void, length: usize) -> Result<&'a [u8], CallError> {
     match (from.is_null(), length) {
         (_, 0) => Ok(&[]),
@@ -52,7 +53,7 @@ pub(crate) fn bytes<'a>(from: *const c_void, length: usize) -> Result<&'a [u8], 
     }
 }
 
-/// A slice of `length` bytes of C's memory to write to. NULL is valid if `length` is 0.
+/// A slice of `length` bytes of C's memory to write to. Fails as [`bytes`].
 pub(crate) fn bytes_mut<'a>(to: *mut c_void, length: usize) -> Result<&'a mut [u8], CallError> {
     match (to.is_null(), length) {
         (_, 0) => Ok(&mut []),
@@ -65,7 +66,7 @@ pub(crate) fn bytes_mut<'a>(to: *mut c_void, length: usize) -> Result<&'a mut [u
 }
 
 /// Copies bytes to memory of C, at most `length`. Returns the number of copied bytes. The
-/// destinations of several calls may overlap.
+/// destinations of several calls may overlap. Fails for NULL if there is a byte to copy.
 pub(crate) fn store(bytes: &[u8], to: *mut c_void, length: usize) -> Result<usize, CallError> {
     let count = bytes.len().min(length);
     match (to.is_null(), count) {
@@ -103,7 +104,8 @@ pub(crate) fn length(count: c_int) -> Result<usize, CallError> {
     }
 }
 
-/// A slice for each element of an array of `struct iovec`.
+/// A slice for each element of an array of `struct iovec`. Fails as [`elements`] for the array, and
+/// as [`bytes`] for an element.
 pub(crate) fn byte_slices<'a>(
     from: *const iovec,
     count: c_int,

@@ -35,7 +35,8 @@ pub(crate) fn change(bytes_per_second: i64) -> Result<String, CallError> {
     ))
 }
 
-/// Sends the requests that apply `change` to the processes of `subject`.
+/// Sends the requests that apply `change` to the processes of `subject`. Fails if the daemon is not
+/// there or refuses, or if the process, or every process of the group, has ended.
 pub(crate) fn set(dir: &RuntimeDir, subject: &Subject, change: &str) -> Result<(), CallError> {
     match subject {
         Subject::Process(process) => {
@@ -50,7 +51,8 @@ pub(crate) fn set(dir: &RuntimeDir, subject: &Subject, change: &str) -> Result<(
 }
 
 /// The value in bytes per second, rounded down; 0 without a limit. For a process group, the
-/// smallest value of its members that have a limit.
+/// smallest value of its members that have a limit. Fails if the daemon is not there or refuses, or
+/// if the process has ended; members of a group that have ended are skipped.
 pub(crate) fn get(dir: &RuntimeDir, subject: &Subject) -> Result<i64, CallError> {
     let smallest = match subject {
         Subject::Process(process) => value_of(dir, process)?,

@@ -111,7 +111,7 @@ struct Verdict {
     span: Option<(u64, u64)>,
     /// Length of the longest checked packet in bytes.
     longest: u32,
-    /// Number of packets that are earlier than the packet before them in the file.
+    /// Number of checked packets that are earlier than the checked packet before them.
     out_of_order: u64,
     /// Number of packets (for a channel: messages) that do not conform.
     violations: u64,

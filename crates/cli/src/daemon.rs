@@ -1,6 +1,5 @@
-//! Connects to the daemon. If none runs, starts one for root, and fails with
-//! [`CommandError::NoDaemon`] for any other user. Fails with [`CommandError::Start`] if the start
-//! fails, and with [`CommandError::Client`] if connecting fails in another way.
+//! Connects to the daemon. If none runs, starts one for root, and fails for any other user. Fails
+//! also if the start fails, or if connecting fails in another way.
 
 use netnice_api::{Client, ClientError, RuntimeDir};
 
@@ -8,6 +7,10 @@ use crate::error::CommandError;
 use crate::start;
 
 /// Connects to the daemon of a runtime folder. If none runs and the user is root, starts one.
+///
+/// # Errors
+/// [`CommandError::NoDaemon`] if none runs and the user is not root, [`CommandError::Start`] if the
+/// start fails, [`CommandError::Client`] if connecting fails in another way.
 pub(crate) fn connect(dir: &RuntimeDir) -> Result<Client, CommandError> {
     match Client::connect(dir) {
         Err(ClientError::NoDaemon { .. }) if rustix::process::geteuid().is_root() => {

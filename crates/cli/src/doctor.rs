@@ -1,8 +1,10 @@
-//! `netnice doctor`: prints which features this kernel has, and what replaces the missing ones.
+//! `netnice doctor`: prints which features this kernel has, what replaces the missing ones, and the
+//! state and the faults of the daemon.
 //!
 //! The report comes from the daemon. If no daemon runs, this command runs `netniced --probe` and
 //! prints its report, so that a machine can be examined before a daemon starts. The command fails
-//! if `netniced` is missing or prints no report.
+//! if the connection to a running daemon fails, or if there is no daemon, and `netniced` is missing
+//! or prints no report.
 
 use std::io;
 use std::process::{Command, Stdio};

@@ -50,7 +50,7 @@ pub(crate) enum CommandError {
     Io {
         /// The file or the operation.
         what: String,
-        /// The kernel's error.
+        /// The error of the operation.
         source: io::Error,
     },
     /// The reader of standard output has closed it (`EPIPE`).

@@ -29,7 +29,7 @@ pub(crate) enum InetdCommand {
         config: PathBuf,
         /// The total rate from the command line; replaces the one in the file.
         total: Option<Rate>,
-        /// Only check the configuration.
+        /// True: only check the configuration and the ports.
         check: bool,
     },
     /// The start gate: wait until the limit is in force, then execute the session's program.

@@ -7,10 +7,10 @@
 //! ```text
 //!  words ─args─▶ Command with a Request ─dispatch─▶ Response ─render─▶ lines, exit status
 //! ```
-//! `args` parses the command line into a request, so bad usage ends here (status 2) and costs the
-//! daemon nothing. `dispatch` sends the request over a connection of `daemon`, and `output` prints
-//! the response with `render`. Without a running daemon, `daemon` starts one if the user is root
-//! (`start`). A verb that does more than that has a module of its own: `run`, `top`, `share`,
+//! `args` parses the command line into a request, so bad usage ends here (status 2), without a
+//! request to the daemon. `dispatch` sends the request over a connection of `daemon`, and `output`
+//! prints the response with `render`. Without a running daemon, `daemon` starts one if the user is
+//! root (`start`). A verb that does more than that has a module of its own: `run`, `top`, `share`,
 //! `inetd`, `shell`, `doctor`. `check` needs no daemon.
 //!
 //! Text for the user goes to standard output. If `run` starts its command, it writes to standard

@@ -17,6 +17,7 @@ pub(crate) fn completions(shell: Shell) -> String {
 }
 
 /// Writes `netnice.1` and a page for each verb into a folder, and creates the folder if necessary.
+/// Fails if the folder or a page cannot be written.
 pub(crate) fn man(folder: &Path) -> Result<(), CommandError> {
     let error = |source: io::Error| CommandError::io(folder.display().to_string(), source);
     std::fs::create_dir_all(folder).map_err(error)?;

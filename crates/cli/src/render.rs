@@ -1,9 +1,10 @@
 //! Formats the daemon's responses as text ([`text`]) or as JSON ([`json`]).
 //!
-//! Text is laid out for 80 columns. A limit, guarantee or capacity is shown in both forms of a
-//! rate, `4 Mbit/s (500 kB/s)`, or in the first form if a table would be too wide. A measured rate
-//! is shown in the first form. Headings are bold, unless the output is no terminal, `TERM` is
-//! `dumb` or not set, or `NO_COLOR` is set ([`Style`]).
+//! Text is laid out for 80 columns. A rate in a column of limits, guarantees or capacities, or in a
+//! contract, is shown in both forms, `4 Mbit/s (500 kB/s)`, or in the first form if a table would
+//! be too wide. So is the measured rate in the plain tables of `top`; any other measured rate is
+//! shown in the first form. Headings are bold, unless the output is no terminal, `TERM` is `dumb`
+//! or not set, or `NO_COLOR` is set ([`Style`]).
 
 mod contract;
 mod history;

@@ -5,7 +5,8 @@
 //! start.
 //!
 //! If the daemon does not grant the contract, the command does not start, and the exit status is
-//! that of the daemon's response.
+//! that of the daemon's response. If execve(2) fails, it is 127 for a command that was not found,
+//! else 126.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;

@@ -1,9 +1,10 @@
 //! `netnice share`: divides a total rate among sessions that already run, by the manager of the
 //! crate `netnice-share` ([`manager`]).
 //!
-//! The verb runs until a signal, until the time of `--for` is over, or until all targets have
-//! ended, and prints the shares at each change. With `--dry-run` it only prints the shares that
-//! would result. Fails as [`manager::manage`] fails.
+//! The verb runs until a signal, until the time of `--for` is over, or, if all targets are
+//! processes, until all of them have ended. It prints the shares at each change. With `--dry-run`
+//! it only prints the shares that would result. Fails if no daemon can be reached, and if
+//! [`manager::manage`] fails.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;

@@ -9,7 +9,7 @@
 //!  ftp host @128Kbyte/sec
 //!    │ before it runs (bash: DEBUG trap; zsh: preexec, in scripts TRAPDEBUG)
 //!    ▼
-//!  shell-words TEXT ─▶ "literal ftp"     a function `ftp` is made, for this one command
+//!  shell-words TEXT ─▶ "job ftp"         a function `ftp` is made, for this one command
 //!    │ the shell runs the function with the words, redirections and process of ftp
 //!    ▼
 //!  at ftp host @128Kbyte/sec ─▶ limits itself, then becomes `ftp host`

@@ -1,5 +1,5 @@
-//! Starts the daemon, and waits until the daemon serves, at most 20 s ([`TIMEOUT`]). Fails with a
-//! [`StartError`].
+//! Starts the daemon, and waits until it serves, at most 20 s after its start ([`TIMEOUT`]). Fails
+//! with a [`StartError`].
 //!
 //! The daemon must continue after this command and its terminal have ended. It must not be a child
 //! of this process, because `netnice run` turns this process into another program. The caller must
@@ -10,8 +10,8 @@
 //!                                  (a session of its own)    then ends: init adopts netniced
 //! ```
 //!
-//! A temporary file keeps netniced's standard error until netniced serves. If netniced fails, the
-//! end of that file is the error text.
+//! The standard error of netniced is a temporary file without a name. If netniced ends before it
+//! serves, the end of that file is the error text.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -50,7 +50,8 @@ pub(crate) enum StartError {
     Io(#[from] io::Error),
 }
 
-/// Starts the daemon of a runtime folder and waits until it serves.
+/// Starts the daemon of a runtime folder and waits until it serves. Fails if the daemon's program
+/// is missing, a process cannot be started, or the daemon ends or does not serve in time.
 pub(crate) fn start(dir: &RuntimeDir) -> Result<(), StartError> {
     let here = std::env::current_exe()?;
     let program = daemon_beside(&here);
@@ -78,7 +79,7 @@ pub(crate) fn start(dir: &RuntimeDir) -> Result<(), StartError> {
 
 /// Runs the middle process: leaves the terminal, starts the daemon, and returns once it serves. A
 /// daemon that is ending can hold the folder for a moment and does not serve, so the start is
-/// repeated for [`OTHER_END`].
+/// repeated for [`OTHER_END`]. Fails as [`start`].
 pub(crate) fn start_detached(dir: &RuntimeDir) -> Result<(), StartError> {
     // Fails only for the leader of a process group, which is in a group of its own already.
     let _ = rustix::process::setsid();

@@ -8,9 +8,9 @@
 //! `docs` and the manual pages (`.8`) below `packaging`. A command line is a shell command that
 //! starts one of `PROGRAMS`. It is looked for in
 //!
-//! - the lines of code blocks whose language is none, `sh`, `bash`, `zsh` or `console`. Prompts,
-//!   comments, `\` at the end of a line, pipes, `$(…)`, `sudo` and settings such as `FOR=60` are
-//!   allowed;
+//! - the lines of fenced code blocks whose language is none, `sh`, `bash`, `zsh` or `console`.
+//!   Prompts, comments, `\` at the end of a line, pipes, `$(…)`, `sudo` and settings such as
+//!   `FOR=60` are allowed;
 //! - inline code spans that begin with the name of a program, or with `eval`, and have another
 //!   word;
 //! - the synopsis, the examples and the bold lines of a manual page.
@@ -72,7 +72,8 @@ pub struct CommandLine {
 ///
 /// # Panics
 /// With a list of all errors: a line that the parser refuses, a line that it should refuse and does
-/// not, a group with too few places. Also if a document cannot be read.
+/// not, a group with too few places. Also if a document cannot be read, or if a line that begins
+/// with a program is no shell command.
 pub fn check(
     program: &str,
     minimum: &[(&str, usize)],
@@ -92,8 +93,8 @@ pub fn check(
     );
 }
 
-/// Every command line that the documents show. Panics if a document cannot be read, or if a line of
-/// it is no shell command (a quote is not closed).
+/// Every command line that the documents show. Panics if a document cannot be read, or if a line
+/// that begins with a program is no shell command (a quote or a `$(` is not closed).
 fn command_lines() -> Vec<CommandLine> {
     let root = root();
     let mut found = Vec::new();

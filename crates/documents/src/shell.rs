@@ -136,7 +136,7 @@ impl PartialCommand {
         }
     }
 
-    /// A number directly before `>` is a descriptor.
+    /// Begins a redirection. A number directly before its `<` or `>` is a descriptor.
     fn redirect(&mut self) {
         let descriptor = |word: &String| word.chars().all(|c| c.is_ascii_digit());
         if self.word.as_ref().is_some_and(descriptor) {

@@ -51,7 +51,7 @@ pub extern "C" fn netnice_flow_send(
 }
 
 /// Sends one datagram to the address `to`, on a flow to any host, and waits for a free buffer up to
-/// `timeout`. Returns `length`.
+/// `timeout`, which does not limit the request for the next hop. Returns `length`.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_send_to(
@@ -71,7 +71,8 @@ pub extern "C" fn netnice_flow_send_to(
     })
 }
 
-/// Sends as many of the datagrams as there are free buffers. Returns how many.
+/// Sends the datagrams in order, without waiting, up to the first that cannot be sent. Returns how
+/// many were sent. Fails if the first cannot be sent: with EAGAIN if no buffer is free.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_send_batch(

@@ -1,5 +1,5 @@
-//! The command line of `netnice top`. Output is a [`Top`]. Fails if the interval is not between
-//! 100 ms and 1 h.
+//! The command line of `netnice top`. Output is a [`Top`]. Fails if the interval does not parse, or
+//! is not between 100 ms and 1 h.
 
 use clap::Args;
 use netnice_core::units::Nanos;

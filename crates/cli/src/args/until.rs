@@ -1,5 +1,5 @@
 //! Parses the value of `--until-exit`: the process whose exit undoes a change ([`Until`]). Fails if
-//! the process does not exist.
+//! the value is no process number, or if the process does not exist.
 //!
 //! Without a value, the process is the one that runs netnice: the shell or the script. A program
 //! that only changes the user for one command (sudo and similar) is skipped, and its parent taken,

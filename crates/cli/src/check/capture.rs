@@ -155,7 +155,7 @@ struct FileState {
 #[derive(Clone, Copy)]
 struct Interface {
     link: Linktype,
-    /// Units of time per second; `None` if that number does not fit.
+    /// Units of time per second; `None` if a unit is shorter than 10^-19 s or 2^-64 s.
     resolution: Option<u128>,
     /// Seconds to add to each time.
     offset: i64,

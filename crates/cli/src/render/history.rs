@@ -2,8 +2,9 @@
 //!
 //! A target has a sparkline for each direction, or one for both with a `both` limit: a row of at
 //! most 60 characters, one for each point or for the mean of several points. Below a sparkline are
-//! the mean rate and the highest rate in the row. A single target also has a table of its latest 20
-//! points. If there are no targets or no points yet, the text reports that.
+//! the mean rate, the highest rate in the row, and the limit if there is one. A single target also
+//! has a table of its latest 20 points. If there are no targets or no points yet, the text reports
+//! that.
 
 use netnice_api::{HistoryDoc, TargetHistory};
 use netnice_core::units::{Amount, Nanos};

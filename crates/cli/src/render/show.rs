@@ -197,7 +197,8 @@ fn contract_line(contract: &ContractDoc) -> String {
     }
 }
 
-/// Adds the lines for what has no column: other clauses, looser claims, and faults.
+/// Adds the lines for what has no column: other clauses, claimed limits that differ from those in
+/// force, and faults.
 fn notes(target: &TargetDoc, table: &mut Table) {
     let sharing = sharing(&target.effective);
     if !sharing.is_empty() {
@@ -242,8 +243,8 @@ impl Row {
     }
 }
 
-/// The rows of a contract: one for `both`, else one for each direction with a clause, else one for
-/// both directions together.
+/// The rows of a contract: one for `both` if the contract has it, and one for each direction with a
+/// limit or a minimum. Without any of these, one for both directions together.
 fn rows(contract: &ContractDoc) -> Vec<Row> {
     let row = |word, directions, limit: Option<u64>, guarantee: Option<u64>| Row {
         word,

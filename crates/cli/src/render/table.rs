@@ -146,7 +146,7 @@ fn aligned(texts: &[&str], widths: &[usize]) -> String {
     padded.join(&" ".repeat(GAP)).trim_end().to_string()
 }
 
-/// Columns that a text takes. Names are ASCII; the other text is this program's own.
+/// Columns that a text takes: its number of characters, which is exact for ASCII.
 fn width(text: &str) -> usize {
     text.chars().count()
 }

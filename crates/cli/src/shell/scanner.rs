@@ -20,9 +20,9 @@ use netnice_core::units::{Rate, UnitFault};
 pub(crate) enum Name {
     /// This word is the name.
     Literal(String),
-    /// This word is the name, and each command of this name with an `@rate` is a background job of
-    /// its own or the only command of the text. So a process that the shell forks for the command
-    /// runs nothing else.
+    /// This word is the name, and each command of this name with an `@rate` is the last of a
+    /// background job or the only command of the text. So a process that the shell forks for the
+    /// command or the job runs nothing after it.
     Job(String),
     /// The expansion of this text is the name. The text contains variables and quotes, and runs
     /// nothing.

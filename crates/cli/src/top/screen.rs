@@ -441,7 +441,7 @@ pub(super) const NO_RESPONSE: &str = "no answer: ";
 pub(super) const HISTORY_INTERVALS: RangeInclusive<Nanos> =
     Nanos::from_millis(500)..=Nanos::from_secs(2);
 
-/// Largest age of a table: two of the daemon's readings.
+/// Largest age of a table: two intervals between the daemon's readings.
 const MAX_AGE: Nanos = Nanos::from_millis(2_000);
 
 #[cfg(test)]

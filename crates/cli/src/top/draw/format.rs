@@ -47,8 +47,9 @@ fn figures(number: u64, trim: bool) -> String {
     format!("{text}{prefix}")
 }
 
-/// A waiting time: below 10 ms in tenths of a millisecond, rounded up (`0.4ms`; `-` for 0), below
-/// 1 s in whole milliseconds (`17ms`), else in tenths of a second (`1.2s`), both rounded down.
+/// A waiting time, rounded up to tenths of a millisecond: `-` for 0, below 10 ms with the tenth
+/// (`0.4ms`), below 1 s in whole milliseconds (`17ms`), else in tenths of a second (`1.2s`); the
+/// last two without the remaining digits.
 pub(super) fn wait(time: Nanos) -> String {
     let tenths = time.0.div_ceil(100_000);
     match tenths {
@@ -71,7 +72,8 @@ pub(super) fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// Wraps a text into at most `most` lines of `width` characters. A cut text ends with `~`.
+/// Wraps a text into at most `most` lines of at most `width` characters. A word that is longer than
+/// a line, and a text with more lines, are cut, and end with `~`.
 pub(super) fn wrapped(text: &str, width: usize, most: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
