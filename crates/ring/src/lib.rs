@@ -21,9 +21,9 @@
 //! another flow.
 //!
 //! `docs/reference/ring.md` specifies every byte, with numbered rules for both sides. A program in
-//! another language needs no other document. Setting up memory, a flow or an attachment fails with
-//! a [`SetupError`]. A call that detects a broken rule fails with a [`ProtocolViolation`], which
-//! names the rule.
+//! another language needs no other document. A call that creates a memory file, a flow or an
+//! attachment can fail with a [`SetupError`]. A call that detects a broken rule fails with a
+//! [`ProtocolViolation`], which names the rule.
 //!
 //! # Trust
 //! The driver treats the program's side as hostile. The `driver` module copies an index, or each

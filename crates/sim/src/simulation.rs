@@ -61,7 +61,7 @@ pub struct SimFlow {
     /// dropped; `None` for never.
     pub stop: Option<Nanos>,
     /// Largest number of waiting messages; behind a processor, of those that wait for processing.
-    /// Without a channel, each packet (each block) that leaves makes room for one message.
+    /// Without a channel, each packet (behind a processor: block) that leaves frees one place.
     pub queue: usize,
     /// The policy for messages of a channel beyond its contract. `None` accepts all messages within
     /// `queue`. A policy is invalid without a channel, with a limited `queue`, or with a greedy

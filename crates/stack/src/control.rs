@@ -279,8 +279,8 @@ pub(crate) struct Flows {
 /// The state of a flow that the daemon can change.
 #[derive(Default)]
 pub(crate) struct FlowStatus {
-    /// The path MTU to the remote endpoint, or the link's MTU on a flow to any host, in bytes; 0
-    /// after the daemon has reported the end of the flow.
+    /// The path MTU to the remote endpoint, or the link's MTU on a flow to any host or a group, in
+    /// bytes; 0 after the daemon has reported the end of the flow.
     mtu: AtomicU32,
     end: OnceLock<String>,
 }
@@ -350,8 +350,8 @@ impl FlowStatus {
         Arc::new(status)
     }
 
-    /// The path MTU to the remote endpoint, or the link's MTU on a flow to any host, in bytes; 0
-    /// after the daemon has reported the end of the flow.
+    /// The path MTU to the remote endpoint, or the link's MTU on a flow to any host or a group, in
+    /// bytes; 0 after the daemon has reported the end of the flow.
     #[inline]
     pub(crate) fn mtu(&self) -> u32 {
         self.mtu.load(Ordering::Relaxed)

@@ -56,7 +56,7 @@ pub enum Taken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Loss {
-    /// The flow had primed no empty record, or had no room in its deliver ring.
+    /// The flow had no primed record left, or had no room in its deliver ring.
     NoBuffer,
     /// The flow's receive budget or the shared budget of the driver's processor time was used up.
     OverBudget,
