@@ -1,13 +1,14 @@
 //! The cost of a record: `cargo bench -p netnice-ring --bench ring`.
 //!
-//! The benchmark runs one program and one driver over a real memory file with real doorbells, each
-//! on its own processor where there are two. Every figure is the median of [`RUNS`] runs, with the
-//! minimum and the maximum beside it. `--quick` measures a tenth of the records.
+//! The benchmark runs one program and one driver over a real memory file with real doorbells. Every
+//! figure is the median of [`RUNS`] runs, with the minimum and the maximum beside it. `--quick`
+//! measures a tenth of the records.
 //!
 //! *One thread* runs both sides alternately, so it measures only the work itself: submitting,
-//! validating, copying, giving back and collecting. *One way* is a thread of the program that sends
-//! as fast as the driver's thread takes. A *round trip* is a packet that the driver copies back
-//! into a primed buffer.
+//! validating, copying, giving back and collecting. The other measurements run each side in its own
+//! thread, on its own processor if there are two. In *one way* the program's thread sends as fast
+//! as the driver's thread takes. A *round trip* is a packet that the driver copies back into a
+//! primed buffer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -117,7 +118,7 @@ fn collect(flow: &mut ProgramRings) -> usize {
     count
 }
 
-/// Takes, copies and gives back at most `most` records.
+/// Takes, copies and gives back at most `most` records. Returns their number.
 fn drain(flow: &mut DriverRings, frame: &mut [u8], most: usize) -> usize {
     for count in 0..most {
         match flow.take().expect("a program that keeps to the rules") {
@@ -150,7 +151,7 @@ fn one_thread(bytes: u32, batch: usize, records: usize) -> f64 {
     begin.elapsed().as_nanos() as f64 / records as f64
 }
 
-/// Waits for the program like a driver that has no other work.
+/// Waits up to 50 ms for a notification, like a driver that has no other work.
 fn sleep(memory: &mut ProgramMemory) {
     if memory.prepare_sleep() {
         let longest = Timespec {

@@ -43,7 +43,7 @@ pub(crate) struct SharedRing {
     pub entries: Entries,
 }
 
-/// The end that puts records in.
+/// The end of a ring that writes records.
 pub(crate) struct Producer {
     shared: SharedRing,
     next: u32,
@@ -147,7 +147,7 @@ impl Producer {
     }
 }
 
-/// The end that takes records out.
+/// The end of a ring that reads records.
 pub(crate) struct Consumer {
     shared: SharedRing,
     validator: Validator,
@@ -162,7 +162,7 @@ pub(crate) struct Consumer {
 pub(crate) enum Popped {
     Record(Record),
     Empty,
-    /// There is a record, and the caller rejected it for now.
+    /// There is a record, and `wanted` returned false for it. The record stays in the ring.
     Rejected,
 }
 

@@ -2,7 +2,8 @@
 //! awake.
 //!
 //! For each side, the memory file has a flag that is 1 while the side sleeps, and one bit for each
-//! flow in which the other side moved an index (a *notice*). Each side also has a doorbell.
+//! flow in which the other side moved an index (a *notice*). Each side also has a doorbell. No call
+//! of this module fails.
 //!
 //! ```text
 //!  side that moves an index                      side that sleeps
@@ -16,7 +17,7 @@
 //! mover's fence is first, the sleeper sees the notice. If the sleeper's fence is first, the mover
 //! sees the flag. A mover need not set a notice that is already set: the side that takes the notice
 //! reads the indices after its fence, and so it sees an index that was stored before step 2. loom
-//! checks all interleavings (`cargo xtask loom`).
+//! checks all interleavings of two threads (`cargo xtask loom`).
 //!
 //! **The doorbell to the driver** is an eventfd that the program writes to. The driver polls it
 //! edge-triggered and never reads it. A read would wake all waiters for writability, and the
@@ -51,8 +52,8 @@ impl SleepFlag {
         new
     }
 
-    /// Clears the flag. True if it was still set, which means that the other side sent no
-    /// notification.
+    /// Clears the flag. True if it was still set: then the other side did not take it, and sent no
+    /// notification unless it breaks R52.
     pub(crate) fn clear(&self) -> bool {
         self.flag.swap(0, Ordering::Relaxed) != 0
     }
@@ -173,7 +174,8 @@ impl Notifier {
 /// The notifications that the driver found when it drained a doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notifications {
-    /// Notifications since the doorbell was last drained.
+    /// Notifications since the doorbell was last drained: the sum of the numbers that were written
+    /// to the eventfd, 1 for each notification of a program that keeps the rules.
     pub count: u64,
     /// Notifications that were sent without taking the flag, which breaks R52. 0 for a program that
     /// keeps the rules.

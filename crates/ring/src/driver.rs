@@ -49,7 +49,8 @@ pub struct ProgramMemory {
     notices: Notices,
     to_program: Notices,
     sleep_flag: SleepFlag,
-    /// Notifications that the program may still send: one for each time that it took the flag.
+    /// Notifications that the program may still send: one for each time that the driver set the
+    /// flag, until the driver clears the flag or receives the notification.
     granted: u64,
     notifier: Notifier,
     doorbell: OwnedFd,
@@ -94,8 +95,8 @@ impl ProgramMemory {
     /// Creates a program's memory file, whose size is fixed, and its doorbells.
     ///
     /// The program maps the file after this call. The driver must [`ProgramMemory::seal`] the file
-    /// before it calls anything but [`ProgramMemory::handles`], [`ProgramMemory::bytes`] and drop.
-    /// (A driver that trusts its program can omit the seal.)
+    /// before it calls any other function than [`ProgramMemory::handles`] and
+    /// [`ProgramMemory::bytes`]. (A driver that trusts its program can omit the seal.)
     ///
     /// # Errors
     /// If a number of the budget is out of range, or a system call fails.
@@ -155,8 +156,9 @@ impl ProgramMemory {
     }
 
     /// Seals the file after the program has mapped it, and allocates its first page. No process can
-    /// remove pages from the file after this call. The call can block for long and must not run on
-    /// the packet thread.
+    /// remove pages from the file after this call. The call also takes references to pages, which
+    /// keep the kernel from making huge pages of them. The call can block for long and must not run
+    /// on the packet thread.
     ///
     /// # Errors
     /// If the program sealed the file in another way, there is not enough memory, or a system call
@@ -171,7 +173,8 @@ impl ProgramMemory {
     /// Opens a flow.
     ///
     /// # Errors
-    /// If the shape is invalid, no slot or no gap is free, or there is not enough memory.
+    /// If the shape is invalid, no slot is free, no gap is large enough, or there is not enough
+    /// memory.
     pub fn open(&mut self, shape: Shape) -> Result<DriverRings, SetupError> {
         match self.reserve(shape)?.prepare() {
             Ok(prepared) => Ok(self.open_at(prepared)),
@@ -187,7 +190,7 @@ impl ProgramMemory {
     /// and [`ProgramMemory::open_at`]; or with [`ProgramMemory::vacate`].
     ///
     /// # Errors
-    /// If the shape is invalid, or no slot or no gap is free.
+    /// If the shape is invalid, no slot is free, or no gap is large enough.
     pub fn reserve(&mut self, shape: Shape) -> Result<Reserved, SetupError> {
         let plan = shape.plan()?;
         let Some(slot) = self.slots.take() else {
@@ -210,7 +213,8 @@ impl ProgramMemory {
         })
     }
 
-    /// The last part of [`ProgramMemory::open`].
+    /// The last part of [`ProgramMemory::open`]: writes the header of the flow's region, and
+    /// returns the driver's side of the flow.
     ///
     /// # Panics
     /// If the location was reserved in another program's memory.
@@ -225,7 +229,8 @@ impl ProgramMemory {
     /// Releases a reserved location that is not used. Another flow can get it.
     ///
     /// # Panics
-    /// If the location is not reserved in this memory file.
+    /// If the location's slot is not in use or its bytes are free. A location of another memory
+    /// file is not always detected.
     pub fn vacate(&mut self, location: FlowLocation) {
         let bytes = location.shape.plan().map_or(0, |plan| plan.bytes());
         self.slots
@@ -247,8 +252,9 @@ impl ProgramMemory {
         balance
     }
 
-    /// The first part of [`ProgramMemory::close`]; it takes constant time. The flow is closed. Its
-    /// bytes stay until [`Retired::clear`], which any thread can call.
+    /// The first part of [`ProgramMemory::close`]; it takes constant time. The flow is closed, and
+    /// another flow can get its slot. The bytes of its region stay until [`Retired::clear`], which
+    /// any thread can call. The region stays reserved until [`ProgramMemory::reuse`].
     ///
     /// # Panics
     /// If the flow was opened in another program's memory.
@@ -269,7 +275,7 @@ impl ProgramMemory {
         }
     }
 
-    /// The last part of [`ProgramMemory::close`]: another flow can get its location.
+    /// The last part of [`ProgramMemory::close`]: another flow can get the region.
     pub fn reuse(&mut self, cleared: Cleared) {
         // A region of another program's file is ignored.
         if Arc::ptr_eq(&self.region, &cleared.region) {
@@ -277,8 +283,9 @@ impl ProgramMemory {
         }
     }
 
-    /// Clears the notices and calls `each` for every open flow in which the program reported a
-    /// moved index since the last call. A notice can be wrong: it only says where to look.
+    /// Clears the notices and calls `each` with the slot of every open or reserved flow whose
+    /// notice the program set since the last call. A notice can be wrong: it does not prove that an
+    /// index moved.
     pub fn take_notices(&self, mut each: impl FnMut(u32)) {
         self.notices.take(|slot| {
             if self.slots.is_in_use(slot.into()) {
@@ -287,7 +294,7 @@ impl ProgramMemory {
         });
     }
 
-    /// The open flows whose notices are set. The notices stay set.
+    /// The slots of the open or reserved flows whose notices are set. The notices stay set.
     pub fn noticed(&self) -> impl Iterator<Item = u32> {
         let is_open = |slot: &u32| self.slots.is_in_use((*slot).into());
         self.notices.iter().filter(is_open)
@@ -305,8 +312,8 @@ impl ProgramMemory {
         self.notifier.clone()
     }
 
-    /// Call this before sleeping. True: the driver may sleep, and the program will notify it.
-    /// False: a notice is already set.
+    /// Sets the sleeping flag; call this before sleeping. True: the driver may sleep, and the
+    /// program will notify it. False: a notice is already set, and the flag is cleared again.
     pub fn prepare_sleep(&mut self) -> bool {
         self.granted += u64::from(self.sleep_flag.set());
         let quiet = !self.notices.any();
@@ -345,8 +352,8 @@ impl ProgramMemory {
         }
     }
 
-    /// Clears the sleeping flag after an edge-triggered event of the doorbell, which stays full.
-    /// True if the program sent the notification without taking the flag.
+    /// Clears the sleeping flag after an edge-triggered event of the doorbell, and does not reset
+    /// the doorbell. True if the program sent the notification without taking the flag.
     pub fn on_doorbell_edge(&mut self) -> bool {
         self.end_sleep();
         let without_flag = self.granted == 0;
@@ -354,8 +361,9 @@ impl ProgramMemory {
         without_flag
     }
 
-    /// Disconnects the program: writes the number of the broken rule to shared memory and wakes the
-    /// program. The caller must then drop the `ProgramMemory` and its flows.
+    /// Disconnects the program: writes the number of the broken rule to shared memory, sets the
+    /// notices of its flows, and wakes the program. The caller must then drop the `ProgramMemory`
+    /// and its flows.
     pub fn disconnect(&self, violation: &ProtocolViolation) {
         self.mark_disconnected(violation);
         self.notifier.signal();
@@ -462,7 +470,7 @@ impl Retired {
     }
 }
 
-/// The first page of a memory file, as atomics.
+/// The header of a memory file, as atomics.
 pub(crate) struct Header<'a> {
     region: &'a Arc<Region>,
 }

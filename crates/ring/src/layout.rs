@@ -8,9 +8,9 @@
 //! numbers that `docs/reference/ring.md` gives to programs in other languages. All integers have
 //! the machine's byte order, because both sides run on the same machine.
 //!
-//! Indices that the program writes share no cache line with indices that the driver writes. The
-//! cache lines of one writer are adjacent, so the adjacent-line prefetcher of the processor does
-//! not take a line from its writer.
+//! Indices that the program writes share no cache line with indices that the driver writes. Some
+//! processors also prefetch the other line of an aligned pair. The lines of one such pair have the
+//! same writer, so a write prefetches no line of the other writer.
 
 use std::fmt;
 use std::mem::{offset_of, size_of};
@@ -34,10 +34,10 @@ pub struct Shape {
     pub chunk_bytes: u32,
     /// Number of chunks in the data area, 1 to 65,536.
     pub chunks: u32,
-    /// Entries of the submit ring and of the reclaim ring: a power of two, 16 to 32,768. A record
-    /// of n pairs takes n + 1 entries.
+    /// Entries of the submit ring, and the same number of the reclaim ring: a power of two, 16 to
+    /// 32,768. A record of n pairs takes n + 1 entries.
     pub transmit_entries: u32,
-    /// Entries of the prime ring and of the deliver ring, with the same limits.
+    /// Entries of the prime ring, and the same number of the deliver ring, with the same limits.
     pub receive_entries: u32,
 }
 
@@ -200,8 +200,9 @@ pub enum SetupError {
     /// A shape or a budget is invalid.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// The program has as many open flows as its budget allows, or the slot of a location is beyond
-    /// the slots of the memory file. Holds the number of slots.
+    /// The program has as many open or reserved flows as its budget allows, or the slot of a
+    /// location is beyond the slots of the memory file. Holds the number of slots, in the second
+    /// case rounded up to a multiple of 64.
     #[error("all {0} flows of the program are open: close one first")]
     NoSlot(u32),
     /// No gap in the memory file is large enough for the region.
@@ -243,7 +244,8 @@ pub enum SetupError {
         what: &'static str,
         /// The value of the field.
         seen: u64,
-        /// The value that this program requires; for the length, the smallest.
+        /// The value that this program requires; for the length, the smallest value; for the
+        /// seals, the bits that must be set.
         wanted: u64,
     },
     /// Another open flow of this program uses the region or a part of it.
@@ -252,7 +254,8 @@ pub enum SetupError {
         /// Offset of the region.
         offset: u64,
     },
-    /// The flow's region is not inside the memory file.
+    /// The flow's region is not inside the memory file behind its first page, or does not start at
+    /// a multiple of [`PAGE`].
     #[error(
         "the region at {offset} of {wanted} bytes is not inside the memory file of {total} bytes"
     )]
@@ -266,7 +269,7 @@ pub enum SetupError {
     },
 }
 
-/// The first page of a memory file.
+/// The beginning of a memory file. The regions of flows start at the next page.
 #[repr(C)]
 pub(crate) struct FileHeader {
     /// [`MAGIC`].
@@ -281,16 +284,16 @@ pub(crate) struct FileHeader {
     /// writes it.
     pub ended: u32,
     _rest: [u32; 9],
-    /// 1 while the driver sleeps. The driver sets it. The side that takes the flag clears it.
+    /// 1 while the driver sleeps. The driver sets it, and either side clears it.
     pub driver_sleeps: u32,
     _line: [u32; 15],
-    /// 1 while the program sleeps. The program sets it. The side that takes the flag clears it.
+    /// 1 while the program sleeps. The program sets it, and either side clears it.
     pub program_sleeps: u32,
     _line2: [u32; 15],
     _room: [u64; 40],
     /// One bit for each flow in which the program moved an index.
     pub to_driver: [u64; NOTICE_WORDS],
-    /// One bit for each flow in which the driver moved an index.
+    /// One bit for each flow in which the driver moved an index, or which it closed.
     pub to_program: [u64; NOTICE_WORDS],
 }
 
@@ -356,7 +359,8 @@ pub(crate) fn pages(bytes: u64) -> u64 {
 }
 
 impl Budget {
-    /// Bytes of the memory file: one page for the header, then the regions.
+    /// Bytes of the memory file: one page for the header, then the regions. Fails if a number of
+    /// the budget is out of range.
     pub(crate) fn file_bytes(&self) -> Result<u64, ShapeError> {
         within("flows", self.flows, 1, MAX_FLOWS.into())?;
         within("bytes", self.bytes, PAGE, MAX_BYTES)?;

@@ -187,12 +187,12 @@ impl Pool {
         self.frame_bytes
     }
 
-    /// The number of frames that are handed out, and of those that are free.
+    /// The number of frames that are handed out (`in_use`), of free frames, and of all frames.
     pub fn balance(&self) -> Balance {
         self.in_use.balance()
     }
 
-    /// Checks that in_use + free = total, and that no frame is both.
+    /// Checks that `in_use + free == total`, and that no frame is both in use and free.
     ///
     /// # Panics
     /// If one of the two does not hold.

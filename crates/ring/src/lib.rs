@@ -1,6 +1,6 @@
 //! Answers: how packets pass between a program and the driver process through shared memory.
 //! May touch: memfd, mmap, eventfd, epoll, mapped memory; the only cross-process unsafe code.
-//! Must never: interpret a contract or header, read an entry twice, or trust a peer's value.
+//! Must never: interpret a contract or header, or use a peer's index or entry before validating it.
 //!
 //! # Layout
 //! ```text
@@ -21,12 +21,13 @@
 //! another flow.
 //!
 //! `docs/reference/ring.md` specifies every byte, with numbered rules for both sides. A program in
-//! another language needs no other document. A [`ProtocolViolation`] holds the rule that was
-//! broken.
+//! another language needs no other document. A call that creates a memory file, a flow or an
+//! attachment can fail with a [`SetupError`]. A call that detects a broken rule fails with a
+//! [`ProtocolViolation`], which names the rule.
 //!
 //! # Trust
-//! The driver treats the program's side as hostile. The `driver` module reads an index, or each
-//! half of an entry, once into private memory, validates the copy, and uses only the copy. The
+//! The driver treats the program's side as hostile. The `driver` module copies an index, or each
+//! half of an entry, into private memory, validates the copy, and uses only the copy. The
 //! driver keeps its own indices in private memory and only writes them to shared memory. The
 //! `program` module uses the same cursors and validates the driver's values in the same way.
 //!
@@ -42,8 +43,8 @@
 //! | `region` | memory files and their mappings |
 //! | `driver`, `program` | the two sides |
 
-// Under loom the crate contains only what loom tests: the cursors, the sleeping flag and the
-// notices.
+// Under loom the crate omits the modules that map memory, and uses only parts of the others: loom
+// tests the cursors, the sleeping flag and the notices.
 #![cfg_attr(loom, allow(dead_code))]
 
 mod cursor;

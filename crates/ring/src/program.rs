@@ -1,8 +1,9 @@
 //! The program's side of the rings. An [`Attachment`] maps the memory file that the driver passed.
 //! A [`ProgramRings`] hands records of chosen buffers to the driver and takes back what the driver
-//! returns. A call fails with [`RecordError`] when a ring is full or an argument is invalid, and
-//! with [`FlowError`] when it finds that the driver closed the flow or broke a rule of
-//! `docs/reference/ring.md`.
+//! returns. [`Attachment::new`] and [`Attachment::flow`] fail with [`SetupError`] if the file or
+//! the flow's location is invalid. A call on a flow fails with [`RecordError`] when a ring is full
+//! or an argument is invalid, and with [`FlowError`] when it finds that the driver closed the flow
+//! or broke a rule of `docs/reference/ring.md`.
 //!
 //! ```text
 //!            chunk()                submit / prime           publish, notify
@@ -17,10 +18,10 @@
 //! [`ProgramRings::publish`]. So the driver loads the indices once for many records, and the
 //! program sends at most one notification for them ([`Attachment::notify`]).
 //!
-//! The memory of a closed flow reads as zeros, which violate the rules as soon as an index has
-//! moved. So after a violation a call reads `open` of the flow's header, and fails with
-//! [`FlowError::Closed`] if the driver closed the flow. [`ProgramRings::is_open`] can be called at
-//! any time.
+//! The memory of a closed flow reads as zeros until another flow gets it. The zeros violate the
+//! rules if an index had moved. So after a violation a call reads `open` of the flow's header, and
+//! fails with [`FlowError::Closed`] if the driver closed the flow. If no index had moved, only
+//! [`ProgramRings::is_open`] shows that the flow is closed.
 
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -94,8 +95,9 @@ impl Attachment {
     /// Returns the program's side of a flow that the driver opened at this location.
     ///
     /// # Errors
-    /// If the shape is invalid, the region is not inside the memory file, another flow uses the
-    /// region, or the slot does not exist.
+    /// If the shape is invalid, the region is not inside the memory file or not at a page boundary,
+    /// another flow uses the region or a part of it, or the slot is beyond the slots of the memory
+    /// file rounded up to a multiple of 64.
     pub fn flow(&self, location: FlowLocation) -> Result<ProgramRings, SetupError> {
         let wanted = location.shape.plan()?.bytes();
         let end = location.offset.checked_add(wanted);
@@ -138,14 +140,14 @@ impl Attachment {
         self.poll_fd.as_fd()
     }
 
-    /// Clears the notices and calls `each` once for every flow in which the driver moved an index
-    /// since the last call.
+    /// Clears the notices and calls `each` once with the slot of every flow in which the driver
+    /// moved an index, or which it closed, since the last call.
     pub fn take_notices(&self, each: impl FnMut(u32)) {
         self.notices.take(each);
     }
 
-    /// Call this before sleeping. True: the program may sleep, and the driver will notify it.
-    /// False: a notice is already set.
+    /// Sets the sleeping flag; call this before sleeping. True: the program may sleep, and the
+    /// driver will notify it. False: a notice is already set, and the flag is cleared again.
     pub fn prepare_sleep(&self) -> bool {
         self.sleep_flag.set();
         let quiet = !self.notices.any();
@@ -159,13 +161,13 @@ impl Attachment {
     /// sleeping.
     pub fn end_sleep(&self) {
         self.sleep_flag.clear();
-        // The wait fails only if no notification is there, which is no error.
+        // If this fails, the notification stays and the next sleep ends early, which does no harm.
         let _ = self.take_notification(Some(Duration::ZERO));
     }
 
     /// Waits until a notice is set (true) or the timeout expires (false). With the timeout `None`
-    /// it waits without limit. The call spins for 3 µs first, because that costs less than sleeping
-    /// if the notice comes soon.
+    /// it waits without limit. The call spins for about 3 µs first, whatever the timeout, because
+    /// that costs less than sleeping if the notice comes soon.
     ///
     /// # Errors
     /// If waiting for the doorbell fails.
@@ -194,8 +196,8 @@ impl Attachment {
         }
     }
 
-    /// Spins for 3 µs at most. True as soon as a notice is set; false if none came. Call it before
-    /// sleeping, because waking takes longer.
+    /// Spins for about 3 µs at most. True as soon as a notice is set; false if none was set. Call
+    /// it before sleeping, because waking takes longer.
     pub fn spin(&self) -> bool {
         let begin = Instant::now();
         while begin.elapsed() < SPIN {
@@ -210,7 +212,7 @@ impl Attachment {
     }
 
     /// The number of the rule of `docs/reference/ring.md` for which the driver disconnected this
-    /// program; `None` if the program is connected.
+    /// program; `None` if the driver did not.
     pub fn ended(&self) -> Option<u32> {
         match self.ended.load(Ordering::Acquire) {
             0 => None,
@@ -251,7 +253,7 @@ pub struct ProgramRings {
     location: FlowLocation,
     region: Arc<Region>,
     area: u64,
-    /// Binary logarithm of the bytes of a chunk.
+    /// Binary logarithm of the number of bytes of a chunk.
     chunk_shift: u32,
     transmit: RingPair,
     receive: RingPair,
@@ -306,7 +308,8 @@ pub enum RecordError {
     /// The number of pieces is 0 or more than [`MAX_PAIRS`].
     #[error("a record of {0} pieces, 1 to {MAX_PAIRS} are allowed")]
     Count(usize),
-    /// The chunk is not held: it is free, the driver has it, or the record names it twice.
+    /// The chunk is not held: it is free, it does not exist, the driver has it, or the record names
+    /// it twice.
     #[error("chunk {} is not held", .0.0)]
     NotHeld(Chunk),
     /// The piece is empty, not aligned or not inside its chunk.
@@ -322,15 +325,15 @@ pub enum RecordError {
         /// Bytes of a chunk.
         chunk_bytes: u32,
     },
-    /// The flow has ended.
+    /// The driver closed the flow or broke a rule.
     #[error(transparent)]
     Flow(#[from] FlowError),
 }
 
-/// Why a flow has ended.
+/// Why a flow cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FlowError {
-    /// The driver closed it.
+    /// The driver closed the flow.
     #[error("the flow is closed")]
     Closed,
     /// The driver broke a rule of `docs/reference/ring.md`.
@@ -385,7 +388,8 @@ impl ProgramRings {
         self.location
     }
 
-    /// True until the driver closes the flow.
+    /// True until the driver closes the flow. The result has no meaning after another flow got the
+    /// region.
     pub fn is_open(&self) -> bool {
         self.open.load(Ordering::Acquire) == 1
     }
@@ -443,8 +447,8 @@ impl ProgramRings {
     /// continues the message before if `continues` is true.
     ///
     /// # Errors
-    /// If the pieces are not a valid record, the ring is full, or the flow has ended. Nothing
-    /// changes then.
+    /// If the pieces are not a valid record, the ring is full, the driver closed the flow, or the
+    /// driver broke a rule. Nothing changes then.
     #[inline]
     pub fn submit(&mut self, pieces: &[Piece], continues: bool) -> Result<(), RecordError> {
         let note = if continues { CONTINUES_MESSAGE } else { 0 };
@@ -466,7 +470,8 @@ impl ProgramRings {
     /// program then holds its chunks. Returns `None` if the driver has returned no record.
     ///
     /// # Errors
-    /// If the flow has ended.
+    /// If the call finds that the driver closed the flow or broke a rule. For a closed flow the
+    /// result can also be `None`.
     #[inline]
     pub fn reclaim(&mut self) -> Result<Option<Record>, FlowError> {
         self.take_back(Ring::Reclaim)
@@ -478,7 +483,7 @@ impl ProgramRings {
     /// (length 0). Returns `None` if the driver has returned no record.
     ///
     /// # Errors
-    /// If the flow has ended.
+    /// As [`ProgramRings::reclaim`].
     #[inline]
     pub fn receive(&mut self) -> Result<Option<Record>, FlowError> {
         self.take_back(Ring::Deliver)

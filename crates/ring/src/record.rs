@@ -138,7 +138,7 @@ impl Status {
     pub const DONE: Status = Status(0);
     /// Not sent: the flow is not permitted to send such a packet.
     pub const FORBIDDEN: Status = Status(1);
-    /// Not sent: the packet is longer than the link carries.
+    /// Not sent: the packet is longer than the link carries or than the flow's contract permits.
     pub const TOO_LONG: Status = Status(2);
     /// Not sent: the link is down, or the flow's next hop does not answer.
     pub const NO_LINK: Status = Status(3);

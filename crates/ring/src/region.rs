@@ -1,7 +1,7 @@
 //! Memory files and their mappings. This module maps memory, and copies bytes out of and into
 //! memory that another process writes at the same time. No other module of the crate does either. A
 //! function fails with [`SetupError`] when a system call fails, or when the file does not have the
-//! required seals.
+//! required seals. An access outside the region panics.
 //!
 //! Every `unsafe` block in this module relies on these rules:
 //!
@@ -13,7 +13,8 @@
 //! 2. Every access takes an offset and a length and checks both against the region.
 //! 3. Words that both sides use are accessed only as atomics (`words`). The bytes of chunks are
 //!    accessed by [`Region::copy_out`] and [`Region::copy_in`], which create no reference to them.
-//!    Only the program creates references into chunks, and only into chunks that its ledger holds.
+//!    Only the program creates references into chunks, and only into chunks that its ledger states
+//!    as held. [`Region::pin_pages`] passes pages to the kernel as references that no code reads.
 //! 4. A copy can be torn if the other side writes at the same time. The copy consists of bytes,
 //!    every bit pattern of a byte is valid, and the caller validates the copy.
 
@@ -50,8 +51,8 @@ impl MemoryFile {
     /// Creates a memory file of `bytes` zeros without pages, and seals it against resizing.
     pub(crate) fn create(bytes: u64) -> Result<MemoryFile, SetupError> {
         let plain = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        // NOEXEC_SEAL: no process may execute what a program wrote. Linux before 6.3 rejects the
-        // flag.
+        // NOEXEC_SEAL: no process may execute the file, and no process can make it executable.
+        // Linux before 6.3 rejects the flag.
         let fd = match rustix::fs::memfd_create(NAME, plain | MemfdFlags::NOEXEC_SEAL) {
             Err(Errno::INVAL) => rustix::fs::memfd_create(NAME, plain),
             other => other,
@@ -68,7 +69,7 @@ impl MemoryFile {
     /// succeeds.
     ///
     /// # Errors
-    /// If the program added other seals that make this impossible.
+    /// If the program added other seals that make this impossible, or a system call fails.
     pub(crate) fn seal(&self) -> Result<(), SetupError> {
         match rustix::fs::fcntl_add_seals(&self.fd, FINAL_SEALS) {
             Ok(()) => return Ok(()),
@@ -236,7 +237,7 @@ impl Region {
     /// accesses do not wait for memory. `offset` is a multiple of [`PAGE`].
     ///
     /// # Errors
-    /// If there is not enough memory.
+    /// If the system call fails, for example because there is not enough memory.
     pub(crate) fn populate(&self, offset: u64, bytes: u64) -> Result<(), SetupError> {
         let begin = self.at(offset, bytes, PAGE);
         match self.backing {
@@ -259,9 +260,11 @@ impl Region {
     /// Prevents the kernel from collapsing small pages into huge pages (`MADV_COLLAPSE`), which any
     /// process with a mapping can request. A collapse unmaps the pages from all mappings while it
     /// runs. The kernel does not collapse a range in which a page has an extra reference. So this
-    /// function puts one page of each 2 MiB of the file into a pipe that is never read, up to the
-    /// capacity of the pipe (by default 512 MiB of file). The returned descriptor keeps the
-    /// references.
+    /// function puts the first page of each whole 2 MiB of the file into a pipe that is never read,
+    /// until the pipe is full. The pipe gets a slot for each of these pages. If the kernel refuses
+    /// that, the pipe has 16 slots (32 MiB of file). By default the kernel refuses more than 256
+    /// slots (512 MiB of file) to a process without CAP_SYS_RESOURCE. The returned descriptor keeps
+    /// the references.
     ///
     /// # Errors
     /// If the pipe cannot be created.
@@ -270,7 +273,7 @@ impl Region {
         let (kept, into) =
             rustix::pipe::pipe_with(flags).map_err(system("cannot create a pipe"))?;
         let count = self.length / HUGE_PAGE;
-        // A new pipe has 16 slots. If the kernel grants no more, the pages in those slots are held.
+        // A new pipe has 16 slots. If the kernel grants no more, only 16 pages are held.
         let _ = rustix::pipe::fcntl_setpipe_size(&into, (count * PAGE as usize).max(PAGE as usize));
         for number in 0..count {
             let page = self.at((number * HUGE_PAGE) as u64, PAGE, PAGE);
@@ -302,9 +305,9 @@ impl Region {
     /// The bytes of a range.
     ///
     /// # Safety
-    /// No thread or process may write the bytes while the reference lives. They belong to a chunk
-    /// that the program's ledger holds, the caller's borrow keeps the chunk held, and the driver
-    /// does not touch chunks that it was not given.
+    /// No thread or process may write the bytes while the reference lives. The bytes must belong to
+    /// a chunk that is held according to the program's ledger, and the caller's borrow must keep it
+    /// held. The driver does not access chunks that it was not given.
     pub(crate) unsafe fn bytes_of(&self, offset: u64, length: usize) -> &[u8] {
         let at = self.at(offset, length as u64, 1);
         // SAFETY: the range is inside the mapping, which `self` keeps; the caller excludes writers.
@@ -357,7 +360,7 @@ const CACHE_LINE: usize = 64;
 const NAME: &str = "netnice-ring";
 /// Seals from the creation of the file on.
 const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
-/// Seals from the time the program has mapped the file. Linux before 5.1 has no seal against holes.
+/// Seals from the time the program has mapped the file. Linux before 5.1 has no `FUTURE_WRITE`.
 const FINAL_SEALS: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
 
 #[cfg(test)]

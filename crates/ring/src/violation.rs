@@ -1,7 +1,8 @@
 //! The rules of the ring whose violation the other side detects in the rings, and the error for a
 //! violation ([`ProtocolViolation`]). Each [`Rule`] is a MUST of `docs/reference/ring.md`, with its
-//! number there. After a violation the driver disconnects the whole program; a program that detects
-//! one closes the flow.
+//! number there. The cursors and the two sides of the ring create the errors; nothing in this
+//! module fails. After a violation the driver disconnects the whole program. A program that detects
+//! one must close the flow.
 
 use crate::layout::Ring;
 

@@ -1,9 +1,9 @@
 //! Words of shared memory that both sides access at the same time. All access is by atomic
 //! operations, so a value that changes during a read is never undefined behaviour.
 //!
-//! Under `cfg(loom)` the words are of loom's types, in private memory. loom then tries every order
-//! in which two threads may see them. The code of the cursors and of the sleeping flag is the same
-//! with and without loom.
+//! Under `cfg(loom)` the words have loom's types and are in private memory. loom then tries every
+//! order in which two threads may access them. The code of the cursors and of the sleeping flag is
+//! the same with and without loom.
 //!
 //! The constructors of [`Word`], [`Words`] and [`Entries`] panic if the memory is not inside the
 //! region or not aligned, and the words keep the region mapped. This module accesses the memory
@@ -20,8 +20,8 @@ pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Prefetches the cache line of `at`; no effect except on x86-64. With many flows the driver waits
-/// for memory most of its time, and the next flows are known in advance. A program cannot observe a
-/// prefetch.
+/// for memory most of its time, and the next flows are known in advance. A prefetch changes no
+/// value.
 #[cfg(not(loom))]
 #[inline(always)]
 pub(crate) fn prefetch(at: *const u8) {

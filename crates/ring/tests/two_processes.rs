@@ -3,7 +3,7 @@
 //! disturb the driver.
 //!
 //! The program is this test's own executable, started again with the test named `program` as its
-//! only test.
+//! only test. In one test it is the C program `echoed.c`.
 #![cfg(not(any(miri, loom)))]
 
 use std::collections::VecDeque;
@@ -140,8 +140,7 @@ fn every_packet_is_echoed_between_two_processes() {
         assert!(ended.is_none_or(|status| status.success()), "{ended:?}");
     }
     assert!(child.wait().unwrap().success());
-    // At the end the driver still owns the chunks that the program did not get back. Here the
-    // program collected all.
+    // The program has received all of its packets. Each ledger of the driver still adds up.
     for flow in &echo.flows {
         let balance = flow.balance();
         assert_eq!(balance.in_use + balance.free, balance.total);
@@ -207,7 +206,7 @@ fn the_driver_survives_a_program_that_is_killed() {
             assert_eq!(echo.memory.close(flow).in_use as usize, held);
         }
     }
-    // The other test of this process opens descriptors too.
+    // Other tests of this process open descriptors at the same time.
     assert!(files() < before + 40, "descriptors are given back");
 }
 

@@ -6,8 +6,9 @@
 //!  PDUs of each  ──── one transfer ────▶  buffer, at most `window`  ──── scheduler ──▶ link
 //!  connection         at a time           cells for each connection
 //! ```
-//! The input is an [`Adapter`] with its connections; the result is an [`AdapterReport`]. A *cell*
-//! is a packet of the link's greatest length. A *PDU* is a message of several cells.
+//! The input is an [`Adapter`] with its connections; the result is an [`AdapterReport`].
+//! [`Adapter::run`] fails if the scheduler refuses the link or a connection. A *cell* is a packet
+//! of the link's greatest length. A *PDU* (protocol data unit) is a message of several cells.
 //!
 //! Shaping determines when a connection's next cell may leave. So the earliest time at which a
 //! connection's buffer runs empty is known: the time at which its last cell left, plus the peak
@@ -39,9 +40,10 @@ pub struct Adapter {
     /// The least and the greatest access time: the time from the decision on a transfer until it
     /// begins.
     pub access: (Nanos, Nanos),
-    /// Cells per transfer, fewer at the end of a PDU.
+    /// Cells per transfer, at least 1; fewer at the end of a PDU.
     pub unit: u32,
-    /// The largest number of cells of each connection on the adapter or on the way to it.
+    /// The largest number of cells of each connection on the adapter or on the way to it. If it is
+    /// less than `unit`, no whole unit is ever fetched.
     pub window: u32,
     /// The connections that send on the link.
     pub connections: Vec<Connection>,
@@ -84,7 +86,7 @@ pub struct AdapterReport {
 }
 
 impl Adapter {
-    /// Simulates until all cells are sent or `until` is reached.
+    /// Simulates until no event is left (normally when all cells are sent) or `until` is reached.
     ///
     /// # Errors
     /// [`SchedulerError`] if the scheduler refuses the link, a connection, or a cell that is longer

@@ -1,9 +1,10 @@
 //! The sender of a channel and the admission of its messages: an [`AdmissionQueue`] applies the
 //! channel's overload policy to messages beyond the contract (paper RTC, section 3.1;
-//! [`netnice_core::sched::MessageGate`]). The result for a message is an [`Admission`].
+//! [`netnice_core::sched::MessageGate`]). The result for a message is an [`Admission`]. No call
+//! fails.
 //!
-//! A sender that has to wait holds its messages back, in order, until the first of them is
-//! admitted.
+//! A sender that has to wait holds its messages back, in order, until the first of them is admitted
+//! or dropped.
 
 use std::collections::VecDeque;
 

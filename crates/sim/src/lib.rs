@@ -20,10 +20,10 @@
 //! deadlines that are computed from the arrival times of messages (with an overload policy: from
 //! the logical arrivals of [`netnice_core::sched::MessageGate`]).
 //!
-//! The same seed gives the same run on every machine: random numbers come from [`Random`], and no
-//! order depends on a hash. A simulation can also be read from text ([`scenario`]). [`adapter`] is
-//! a separate simulation: a network adapter that fetches the packets of one size (cells) that it
-//! sends from the host's memory.
+//! The same seed gives the same run: random numbers come from [`Random`], and no order depends on a
+//! hash. A simulation can also be read from text ([`scenario`]). [`adapter`] is a separate
+//! simulation: a network adapter that sends packets of one size (cells), and fetches them from the
+//! host's memory.
 
 #![forbid(unsafe_code)]
 

@@ -18,7 +18,8 @@ use crate::simulation::OverbookedSlice;
 pub(crate) struct Item {
     /// Bytes of a packet, nanoseconds of a block.
     pub length: Bytes,
-    /// The arrival time of the message that begins with this item.
+    /// The time, in ns, that the scheduler gets as the arrival of the message that begins with this
+    /// item; `None` for the other items of a message, and without a channel.
     pub begins: Option<u64>,
     /// The logical arrival of the item's message, for a channel.
     pub logical: Option<u64>,
@@ -50,8 +51,8 @@ pub(crate) struct SchedulerQueues {
     ids: Vec<FlowId>,
     /// In the order in which flows were added.
     queues: Vec<VecDeque<Item>>,
-    /// The server of the flows with a class. It was added before all flows, so their numbers are
-    /// one higher than their indices.
+    /// The server of the flows with a class. The server was added before all flows, so the
+    /// scheduler's numbers of the flows are one higher than their indices here.
     server: Option<FlowId>,
 }
 
@@ -123,7 +124,7 @@ impl SchedulerQueues {
         Ok(gone)
     }
 
-    /// The next item that leaves now, or the time of the next call as the error.
+    /// Removes and returns the next item that leaves now. The error is the time of the next call.
     pub(crate) fn next(&mut self, now: u64) -> Result<LeftItem, NextCall> {
         loop {
             let queues = &self.queues;

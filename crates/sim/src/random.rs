@@ -1,6 +1,8 @@
 //! Random numbers that are the same on every machine: SplitMix64 (Steele, Lea, Flood: *Fast
 //! splittable pseudorandom number generators*, OOPSLA 2014). The generator is implemented here
-//! because those of libraries may change, and the results of simulations with them.
+//! because those of libraries may change, and the results of simulations with them. A seed comes
+//! in, and a stream of numbers goes out; no call fails. Exponentially distributed times also depend
+//! on the machine's natural logarithm, which may differ in the last bit.
 
 /// A stream of random numbers that a seed determines.
 #[derive(Clone, Debug)]
@@ -20,8 +22,8 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number from a range, ends included. For ranges that are no power of two the distribution
-    /// deviates from uniform by less than one part in 2^64 / width.
+    /// A number from a range, ends included. If the width of the range is no power of two, the
+    /// distribution deviates from uniform by less than one part in 2^64 / width.
     pub fn within(&mut self, range: core::ops::RangeInclusive<u64>) -> u64 {
         let (low, high) = range.into_inner();
         match high.saturating_sub(low).checked_add(1) {
@@ -35,7 +37,7 @@ impl Random {
         self.within(0..=bound.saturating_sub(1))
     }
 
-    /// A waiting time of a Poisson process with this mean, in the unit of the mean.
+    /// An exponentially distributed time with this mean, in the unit of the mean.
     pub(crate) fn exponential(&mut self, mean: u64) -> u64 {
         // In (0, 1], with 53 bits.
         let even = ((self.draw() >> 11) + 1) as f64 / (1_u64 << 53) as f64;

@@ -1,7 +1,8 @@
 //! The result of a simulation: counts for each flow ([`FlowReport`]), and for the link
-//! ([`Report`]). `Display` prints a table with one line for each flow, and the time for which the
-//! link was busy. The column `laxity` has the least laxity (the time from a message's departure to
-//! its deadline), and the column `early` has the packets that violated the contract.
+//! ([`Report`]). `Display` prints a table with one line for each flow, and the share of the time
+//! for which the link was busy. The column `laxity, ms` has the least laxity (the time from a
+//! message's departure to its deadline), and the column `early` has the number of packets that
+//! violated the contract. Nothing here fails.
 
 use std::fmt;
 
@@ -15,14 +16,14 @@ pub struct FlowReport {
     pub name: String,
     /// Messages that the source made. A greedy source counts as one message.
     pub offered: u64,
-    /// Of these, messages that were dropped on arrival because the queue was full.
+    /// Of these, messages that were dropped because the queue was full, or by the overload policy.
     pub dropped: u64,
     /// Messages that the sender held back at their arrival, because the overload policy did not
     /// admit them yet.
     pub held: u64,
     /// Packets that left.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets, without what the wire adds.
     pub bytes: u64,
     /// Messages of a channel that left completely; 0 for other contracts.
     pub messages: u64,
@@ -44,7 +45,7 @@ pub struct FlowReport {
 }
 
 impl FlowReport {
-    /// The mean laxity of its messages, in ns; `None` if no message of a channel left.
+    /// The mean laxity of the messages, in ns; `None` if no message of a channel left.
     pub fn mean_laxity(&self) -> Option<f64> {
         (self.messages > 0).then(|| self.laxities as f64 / self.messages as f64)
     }
@@ -65,7 +66,7 @@ pub struct Report {
     pub flows: Vec<FlowReport>,
     /// The simulated time.
     pub until: Instant,
-    /// Time for which the link was busy until then.
+    /// Part of the simulated time for which the link was busy.
     pub busy: Nanos,
 }
 

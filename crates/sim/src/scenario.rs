@@ -79,7 +79,7 @@ pub enum ScenarioError {
         /// The clause.
         clause: Clause,
     },
-    /// The slice of the `[server]` does not parse, or is more or less than a time and a period.
+    /// The slice of the `[server]` does not parse, or is not just a time and a period.
     #[error("server.slice, which is a time and its period: {0}")]
     Server(ContractError),
     /// A flow has a class, and the scenario has no `[server]`. Holds the flow.
@@ -88,7 +88,7 @@ pub enum ScenarioError {
     /// The simulation is invalid.
     #[error(transparent)]
     Simulation(#[from] SimulationError),
-    /// Two flows have the same name, which this variant holds.
+    /// Two flows have the same name. Holds the name.
     #[error("two flows are named `{0}`: give each flow its own name")]
     SameName(String),
 }

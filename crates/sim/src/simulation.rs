@@ -39,7 +39,7 @@ pub struct Simulation {
 pub struct OverbookedSlice {
     /// The shared slice.
     pub slice: Slice,
-    /// The classes, 1 to 8, the highest first.
+    /// The classes, highest priority first: at least 1 class and at most 8.
     pub classes: Vec<Class>,
 }
 
@@ -57,13 +57,15 @@ pub struct SimFlow {
     pub source: Source,
     /// Time at which the traffic begins.
     pub start: Nanos,
-    /// Time at which the traffic ends and waiting messages are dropped; `None` for never.
+    /// Time at which the traffic ends and waiting messages are removed, without being counted as
+    /// dropped; `None` for never.
     pub stop: Option<Nanos>,
     /// Largest number of waiting messages; behind a processor, of those that wait for processing.
+    /// Without a channel, each packet (behind a processor: block) that leaves frees one place.
     pub queue: usize,
     /// The policy for messages of a channel beyond its contract. `None` accepts all messages within
     /// `queue`. A policy is invalid without a channel, with a limited `queue`, or with a greedy
-    /// source, which never exceeds its contract.
+    /// source, which never exceeds its contract ([`SimulationError`]).
     pub overload: Option<Overload>,
     /// The part of a channel's deadline for processing, in a simulation with a processor. With
     /// `None` the processor has the whole deadline, as in the paper RTC.
@@ -75,8 +77,8 @@ pub struct SimFlow {
 
 impl SimFlow {
     /// A flow under a contract, over the whole time, with unlimited queue. Its packets are checked
-    /// against a limit or a cell contract if the contract has exactly one of these; a channel is
-    /// checked by its deadlines. An empty contract text is best effort.
+    /// against a limit or a cell contract if the contract has exactly one of these and no channel;
+    /// a channel is checked by its deadlines only. An empty contract text is best effort.
     ///
     /// # Errors
     /// [`ScenarioError`] if the contract does not parse, if one flow cannot have it, or if a clause
@@ -101,7 +103,6 @@ impl SimFlow {
             queue: usize::MAX,
             overload: None,
             processing: None,
-            // A channel is checked by its deadlines.
             policer: match contract.channel() {
                 Some(_) => None,
                 None => Policer::contract(&contract).ok(),
@@ -130,7 +131,7 @@ impl SimFlow {
         }
     }
 
-    /// The contract, if it is a channel.
+    /// The channel of the flow's contract, with or without a limit; `None` if it has no channel.
     pub(crate) fn channel(&self) -> Option<Channel> {
         match self.service {
             Service::Channel(channel)
@@ -485,7 +486,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Sends what is due now.
+    /// Begins the processing and the transmissions that are due now, and plans the next poll.
     fn drive(
         &mut self,
         now: u64,
@@ -645,8 +646,8 @@ impl FlowState {
 }
 
 /// The service of a flow's handler. Contracts concern the link: on the processor a channel has its
-/// deadline, and its longest message's processing time as its size. All other flows share the rest,
-/// whatever their rates and bursts.
+/// deadline or the part of it for processing, and its longest message's processing time as its
+/// size. All other flows share the rest, whatever their rates and bursts.
 fn handler_service(flow: &SimFlow, costs: &Processor) -> Service {
     let best_effort = Service::Share {
         min: None,

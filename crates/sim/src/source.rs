@@ -1,6 +1,7 @@
 //! Sources of traffic. A [`Source`] describes the messages that a flow offers. [`SourceState`]
 //! returns the arrival time and the size of one message after another. Random times come from
-//! [`Random`], so the same seed gives the same messages.
+//! [`Random`], so the same seed gives the same messages. Nothing here fails: a simulation with an
+//! invalid source is refused before it runs.
 
 use netnice_core::units::{Bytes, Nanos};
 
@@ -9,9 +10,9 @@ use crate::Random;
 /// The traffic that a flow offers, from its start on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The flow always has a packet of this size to send.
+    /// The flow always has a message of this size to send.
     Greedy {
-        /// Bytes of each packet.
+        /// Bytes of each message.
         size: Bytes,
     },
     /// One message in every interval.
@@ -55,7 +56,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The sizes of its messages: the one size, or those of a trace.
+    /// The sizes of the messages: the one size, or the sizes of a trace.
     pub(crate) fn sizes(&self) -> impl Iterator<Item = Bytes> + '_ {
         let (one, all) = match self {
             Source::Greedy { size }
@@ -79,7 +80,7 @@ pub(crate) struct SourceState {
     next: u64,
     /// Messages so far.
     count: u64,
-    /// End of the present time on, for an on-off source.
+    /// End of the current time on, in ns, for an on-off source.
     until: u64,
 }
 

@@ -193,7 +193,8 @@ fn an_overbooked_slice_is_shared_by_class_and_proportion() {
     }
 }
 
-/// Two connections on a bus that is as fast as the link; a transfer takes up to 3 slots to begin.
+/// Two connections on a bus of 1 Gbit/s, which is faster than the link. A transfer begins after up
+/// to 8 us, the time of about three cells on the link.
 fn adapter(unit: u32, window: u32) -> Adapter {
     let rate = Rate::new(149_760_000).expect("a rate");
     let contract: Contract = "cell pcr=40mbit,cdvt=100us".parse().expect("a contract");
@@ -235,7 +236,7 @@ fn cells_are_fetched_in_time_within_the_window() {
     }
 }
 
-/// The opposite case: with too small a window or too slow a bus, underruns happen.
+/// Underruns happen if the window is too small or the bus too slow.
 #[test]
 fn too_small_a_window_or_bus_causes_underruns() {
     let found = adapter(1, 1)
@@ -306,7 +307,8 @@ fn the_example_scenarios_keep_their_promises() {
     );
 }
 
-/// Every message has one outcome, which depends on the policy: see the scenario.
+/// Every message is sent, dropped or still waits; how many of each depends on the policy (see the
+/// scenario file).
 #[test]
 fn messages_beyond_the_contract_follow_the_overload_policy() {
     let text = include_str!("../scenarios/overload.toml");
@@ -334,7 +336,7 @@ fn messages_beyond_the_contract_follow_the_overload_policy() {
     // Room for three of each six; the contract would allow five.
     assert_eq!((dropping.packets, dropping.dropped), (240, 240), "{report}");
     assert_eq!((decaying.held, dropping.held), (0, 0), "{report}");
-    // All but those that find the queue empty or with two messages.
+    // Only a few messages at the beginning are admitted when they arrive.
     assert!(
         blocked.held >= 470 && spaced.held >= blocked.held,
         "{report}"
@@ -343,7 +345,7 @@ fn messages_beyond_the_contract_follow_the_overload_policy() {
     assert_eq!((conforming.packets, conforming.held), (240, 0), "{report}");
 }
 
-/// Behind a processor the gate counts the queue before the processor.
+/// Behind a processor the gate counts the messages that wait for processing.
 #[test]
 fn behind_a_processor_the_gate_counts_the_queue_before_it() {
     let text = include_str!("../scenarios/overload.toml").replace(

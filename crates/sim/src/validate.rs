@@ -1,6 +1,7 @@
 //! Validates a simulation before it runs. An invalid simulation would give wrong results or never
 //! end. So it is refused with a [`SimulationError`], which names what is invalid: the flow or the
-//! processor, and the value and its limit if there is one.
+//! processor, and the value and its limit if there is one. The scheduler checks the link, the
+//! overbooked slice and the contracts when the simulation starts.
 
 use netnice_core::admission::timing::Processor;
 use netnice_core::sched::{SchedulerError, Service};
@@ -87,7 +88,7 @@ pub enum SimulationError {
 }
 
 impl Simulation {
-    /// Checks all parts.
+    /// Checks the processor and the flows.
     ///
     /// # Errors
     /// The first error that is found.

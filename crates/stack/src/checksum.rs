@@ -1,5 +1,6 @@
 //! The Internet checksum (RFC 1071): the complement of the one's complement sum of 16-bit words.
-//! [`Sum`] adds up the parts of a packet.
+//! [`Sum`] adds up the parts of a packet and returns the value of the checksum field. It never
+//! fails.
 
 /// A sum that is not yet folded to 16 bits. Every part that is added before another part must have
 /// an even number of bytes.

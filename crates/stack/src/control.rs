@@ -1,5 +1,6 @@
 //! The connection to the daemon: requests with their responses, and notifications from the daemon
-//! ([`FlowNotification`]). A request fails if the daemon refuses it, or if the connection is lost.
+//! ([`FlowNotification`]). A request fails if the daemon refuses it, if the daemon does not respond
+//! in time, or if the connection is lost.
 //!
 //! A program has one connection, which one thread uses at a time. Notifications arrive between
 //! responses. The thread that reads a notification applies it at once ([`Flows::apply`]) and stores
@@ -32,7 +33,7 @@ pub(crate) struct Control {
     /// Readable when the driver sent a doorbell notification, the daemon sent a message, or another
     /// thread read a message.
     poll_fd: OwnedFd,
-    /// A thread that read notifications wakes the others by this eventfd.
+    /// A thread that read notifications wakes the thread that sleeps by this eventfd.
     waker: OwnedFd,
     /// Next hops that the daemon found.
     next_hops: Mutex<HashMap<IpAddr, KnownHop>>,
@@ -278,7 +279,8 @@ pub(crate) struct Flows {
 /// The state of a flow that the daemon can change.
 #[derive(Default)]
 pub(crate) struct FlowStatus {
-    /// The path MTU to the remote endpoint; 0 after the flow has ended.
+    /// The path MTU to the remote endpoint, or the link's MTU on a flow to any host or a group, in
+    /// bytes; 0 after the daemon has reported the end of the flow.
     mtu: AtomicU32,
     end: OnceLock<String>,
 }
@@ -348,7 +350,8 @@ impl FlowStatus {
         Arc::new(status)
     }
 
-    /// The path MTU to the remote endpoint; 0 after the flow has ended.
+    /// The path MTU to the remote endpoint, or the link's MTU on a flow to any host or a group, in
+    /// bytes; 0 after the daemon has reported the end of the flow.
     #[inline]
     pub(crate) fn mtu(&self) -> u32 {
         self.mtu.load(Ordering::Relaxed)

@@ -1,10 +1,10 @@
 //! Parses a received frame: finds the payload and the sender of its datagram, or the fragment of a
 //! datagram in it. Fails with the reason ([`ParseError`]) for any other frame, so that the caller
-//! can count it.
+//! can count the frame.
 //!
-//! The driver has parsed the headers already to find the flow. It does not validate the checksum of
-//! the datagram: the stack does that on the receiving program's CPU time, as far as the socket
-//! demands it ([`Checks`]).
+//! The driver has parsed the headers already to find the flow. The driver does not validate the
+//! checksum of the datagram: the stack does that on the receiving program's CPU time, as far as the
+//! socket demands it ([`Checks`]).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
@@ -26,7 +26,8 @@ pub struct ParsedDatagram {
 /// Why a frame contains no readable datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// The frame is shorter than its headers or than they state.
+    /// The frame is shorter than its headers or than its headers state, or a length in a header is
+    /// shorter than the header.
     #[error("the frame is shorter than its headers state")]
     Short,
     /// The frame is neither IPv4 nor IPv6, or not UDP.
@@ -35,7 +36,7 @@ pub enum ParseError {
     /// The frame contains a fragment of a datagram.
     #[error("the frame contains a fragment of a datagram")]
     Fragment,
-    /// A checksum is wrong, or the UDP checksum is missing in IPv6.
+    /// The checksum of the IPv4 header or of UDP is wrong, or the UDP checksum is missing in IPv6.
     #[error("a checksum of the frame is wrong")]
     Checksum,
 }
@@ -236,7 +237,7 @@ fn ipv6(packet: &[u8]) -> Result<Network, ParseError> {
             // The fragment offset in bytes, two reserved bits, and the bit "more fragments".
             let cut = u16::from_be_bytes([o0, o1]) & 0xfff9;
             let id = u32::from_be_bytes([a, b, c, d]);
-            // A fragment that is a whole datagram (cut is 0) has nothing to wait for.
+            // With `cut` 0 the fragment is a whole datagram, which needs no reassembly.
             let fragment = (cut != 0).then(|| (id, u32::from(cut & 0xfff8), cut & 1 == 1));
             (48..length, fragment)
         }

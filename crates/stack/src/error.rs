@@ -12,11 +12,12 @@ use crate::headers::AddressError;
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
-    /// The call would block, or its timeout expired: no buffer is free, no datagram has arrived, or
-    /// the driver has not returned all packets.
+    /// The call would block, or its timeout expired: no buffer is free, the ring is full, no
+    /// datagram has arrived, or the driver has not returned all packets.
     #[error("the call would block: no buffer is free, or no packet has arrived")]
     WouldBlock,
-    /// The payload is longer than a packet on the path to the destination can carry.
+    /// The payload is longer than a buffer holds or than a packet on the path to the destination
+    /// can carry.
     #[error("a payload of {length} bytes; the link carries {longest} in one packet")]
     TooLong {
         /// Bytes of the payload.
@@ -59,7 +60,7 @@ pub enum StackError {
     /// The buffer does not belong to this socket, or the program does not hold it.
     #[error("{0}")]
     Buffer(RecordError),
-    /// The addresses are not valid for a flow.
+    /// The addresses of the flow have different families, or its MTU is too small for a payload.
     #[error(transparent)]
     Address(#[from] AddressError),
     /// A buffer is smaller than a packet of the link.
@@ -70,7 +71,8 @@ pub enum StackError {
         /// Length of the longest frame, in bytes.
         packet: usize,
     },
-    /// The memory file or the flow's location in it is invalid.
+    /// The number or the size of the buffers, the memory file, or the flow's location in the file
+    /// is invalid; or the file cannot be mapped.
     #[error(transparent)]
     Setup(#[from] SetupError),
     /// A system call failed: waiting for the driver and the daemon, or creating a descriptor when
@@ -99,7 +101,7 @@ pub enum StackError {
         /// True if the request itself is invalid.
         bad_usage: bool,
     },
-    /// The daemon sent a response of another type than the request calls for.
+    /// The daemon's response does not have the type or the contents that the request calls for.
     #[error("the response of the daemon does not fit the request `{0}`")]
     UnexpectedResponse(&'static str),
 }

@@ -200,8 +200,8 @@ impl Session {
                     mode: "native".into(),
                 };
                 let handles = memory.handles();
-                // The client must not take a notification that arrives before the response for the
-                // response.
+                // A notification arrives before the response: the client must not mistake the
+                // notification for the response.
                 self.write_response(
                     &Response::Direct(DirectReply::Notification(FlowNotification::Link {
                         up: true,

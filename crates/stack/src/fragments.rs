@@ -16,8 +16,8 @@
 //!   ([`LIFETIME`]). The oldest datagram is discarded when there would be more than 32
 //!   ([`MAX_INCOMPLETE`]).
 //!
-//! The time of a fragment is the driver's stamp. Time passes only with fragments: an incomplete
-//! datagram stays until a later fragment arrives.
+//! The time of a fragment is the driver's stamp. Lifetimes are checked only when a fragment
+//! arrives: an expired datagram stays in memory until then.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

@@ -1,10 +1,11 @@
 //! Composes the headers of a flow once ([`Headers`]), from its addresses ([`FlowAddress`]). Fails
-//! with an [`AddressError`]. [`Headers::write`] copies the composed headers to a packet, and sets
-//! the few fields that depend on the packet's length and bytes (VERT 4.2).
+//! with an [`AddressError`] if the addresses have different families or the MTU is too small.
+//! [`Headers::write`] copies the composed headers to a packet, and sets the few fields that depend
+//! on the packet's length and bytes (paper VERT, section 4.2).
 //!
-//! A `Layer` writes the header of one protocol and returns a `Fixup` for the fields that depend on
-//! the packet. [`Headers::headroom`] is the size of all headers; the program writes the payload
-//! behind that many bytes, in place.
+//! A `Layer` writes the header of one protocol, and returns a `Fixup` if fields of the header
+//! depend on the packet. [`Headers::headroom`] is the size of all headers; the program writes the
+//! payload behind that many bytes, in place.
 //!
 //! IPv4 packets have "don't fragment" and identification 0; RFC 6864 permits any identification for
 //! packets that are never fragmented. [`Headers::longest`] is the longest payload that fits in the
@@ -14,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::checksum::Sum;
 
-/// The addresses of a flow on its link, as the daemon's response to opening the flow gives them.
+/// The addresses of a flow on its link, and what else its headers contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowAddress {
     /// Local endpoint.
@@ -117,8 +118,8 @@ impl Headers {
     /// headroom.
     ///
     /// # Panics
-    /// If the frame is shorter than the headroom, or longer than a 16-bit length in a header can
-    /// express.
+    /// If the frame is shorter than the headroom, or has more than 65,535 bytes behind the Ethernet
+    /// header.
     #[inline]
     pub fn write(&self, frame: &mut [u8]) {
         assert!(frame.len() <= ETHERNET + usize::from(u16::MAX));
@@ -178,7 +179,7 @@ enum Fixup {
     Ipv4 { at: usize, header: Sum },
     /// Payload length.
     Ipv6 { at: usize },
-    /// Length and checksum; `pseudo` is the sum of addresses, protocol and ports.
+    /// Length and checksum. `pseudo` is the sum of the addresses, the protocol and the ports.
     Udp { at: usize, pseudo: Sum },
 }
 

@@ -15,8 +15,9 @@
 //! memory for a packet, except to reassemble fragments. Flows share no buffers, rings or headers,
 //! so a slow flow delays no other flow.
 //!
-//! The `try_…` calls of a socket return at once. `send`, `recv`, `drain` and the like wait, up to a
-//! timeout. A program with its own event loop polls [`Program::as_fd`](std::os::fd::AsFd).
+//! The `try_…` calls of a socket return at once. Calls with the parameter `timeout` wait up to it,
+//! and requests to the daemon wait for its response. Calls fail with a [`StackError`]. A program
+//! with its own event loop polls [`Program::as_fd`](std::os::fd::AsFd).
 //!
 //! ```no_run
 //! use std::net::SocketAddr;

@@ -1,10 +1,12 @@
-//! A program on the direct path: its memory file, its connection to the daemon, and the threads
-//! that wait for both.
+//! A program on the direct path ([`Program`]): its memory file, its connection to the daemon, and
+//! its threads that wait for the driver or the daemon. Calls fail with a [`StackError`] if the
+//! daemon refuses a request, if the connection to the daemon fails, or if a system call fails.
 //!
 //! There is one doorbell for all flows, and only one thread can wait for it. So the first of
 //! several waiting threads *leads*: it sleeps until the doorbell or the connection becomes
 //! readable, sets a bit for each flow that a notice or notification names, and wakes the other
-//! threads. A thread whose flow has a bit returns; one of the others leads next.
+//! threads. A thread whose flow's bit is set clears the bit and returns. One of the threads that
+//! still wait leads next.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -40,7 +42,8 @@ pub(crate) struct Shared {
     pub(crate) attachment: Attachment,
     control: Option<Control>,
     pub(crate) flows: Flows,
-    /// One bit for each flow whose notice was taken and that the flow's thread has not seen.
+    /// One bit for each slot: 1 after a notice or notification for its flow was taken, until a
+    /// thread that waits for the flow clears the bit.
     pending: Vec<AtomicU64>,
     has_leader: Mutex<bool>,
     changed: Condvar,
@@ -49,7 +52,7 @@ pub(crate) struct Shared {
 impl Program {
     /// Attaches the program to a link through the daemon of a runtime folder. `flows` is the
     /// largest number of flows that are open at the same time, and `bytes` is the size of the
-    /// memory for all their buffers (the sum of
+    /// memory for all their rings and buffers (the sum of
     /// [`Buffers::region_bytes`](crate::udp::Buffers::region_bytes)). `iface` may be `None` if
     /// exactly one interface is managed.
     ///
@@ -169,8 +172,8 @@ impl Program {
     /// the stored result for this host.
     ///
     /// # Errors
-    /// If there is no connection to the daemon, the host is not reached through this link, or the
-    /// next hop does not answer.
+    /// If there is no connection to the daemon or it fails, the host is not reached through this
+    /// link, or the next hop does not answer.
     pub fn next_hop(&self, host: IpAddr) -> Result<ResolvedNextHop, StackError> {
         let control = self.shared.control()?;
         match control.known_hop(host, Instant::now()) {
@@ -191,16 +194,17 @@ impl Program {
     }
 
     /// Prepares for sleeping in the program's own event loop. True: [`Program::as_fd`] becomes
-    /// readable when a flow or the daemon has something new. False: a flow has something new
-    /// already, so the program must not sleep. No other thread may wait in a blocking call at the
-    /// same time.
+    /// readable when the driver moves an index of a flow or closes a flow, or the daemon sends a
+    /// message. False: the driver has already done so, and the program must not sleep. No other
+    /// thread may wait in a blocking call at the same time.
     pub fn arm(&self) -> bool {
         self.shared.attachment.prepare_sleep()
     }
 
-    /// Call this after sleeping in the program's own event loop. It calls `each` with the slot
-    /// ([`Socket::slot`]) of every flow that has something new. [`Program::next_notification`]
-    /// returns the notifications from the daemon.
+    /// Call this after sleeping in the program's own event loop, and after [`Program::arm`]
+    /// returned false. It calls `each` with the slot ([`Socket::slot`]) of every flow in which the
+    /// driver moved an index, which the driver closed, or which a notification from the daemon
+    /// names. [`Program::next_notification`] returns the notifications.
     pub fn poll(&self, mut each: impl FnMut(u32)) {
         self.shared.attachment.end_sleep();
         self.shared.attachment.take_notices(|slot| {
@@ -271,9 +275,9 @@ impl Shared {
         }
     }
 
-    /// Waits until the flow in `slot` has something new (true) or the deadline has passed (false).
-    /// The caller may already have seen what is new: it checks, and waits again. Fails if the
-    /// system call for waiting fails.
+    /// Waits until there is a notice or notification for the flow in `slot` (true) or the deadline
+    /// has passed (false). The caller may already have seen the change that the notice reports: it
+    /// checks the flow, and waits again. Fails if the system call for waiting fails.
     pub(crate) fn wait(&self, slot: u32, deadline: Option<Instant>) -> std::io::Result<bool> {
         loop {
             if self.take_pending(slot) {

@@ -7,7 +7,8 @@
 //! `try_send`, `send`, `try_recv` and `recv` do the same with a copy of the payload. A part of the
 //! buffers is primed for receiving when the socket opens; the others are for sending. A sent packet
 //! comes back with its result ([`Socket::outcome`]). A program that does not ask for results still
-//! gets the buffers back. Calls fail with a [`StackError`].
+//! gets the buffers back. Calls fail with a [`StackError`], and `queue` then returns the packet
+//! too.
 //!
 //! | flow with | sends by | receives |
 //! |---|---|---|
@@ -64,8 +65,9 @@ pub use sending::OUTCOMES;
 /// daemon's message with the reason has not arrived.
 const REASON_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A UDP flow with its buffers and headers. Dropping the socket closes the flow, and packets that
-/// wait in its rings are not sent: call [`Socket::drain`] before.
+/// A UDP flow with its buffers and headers. Dropping the socket closes the flow if a daemon opened
+/// it, and waits up to 5 s for the daemon's response. Packets that wait in the rings are then not
+/// sent: call [`Socket::drain`] before.
 pub struct Socket {
     shared: Arc<Shared>,
     flow: ProgramRings,
@@ -182,13 +184,14 @@ pub struct Outcome {
 /// Numbers of received frames that contained no datagram for this socket, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Frames shorter than their headers state, or truncated because the buffer was too small.
+    /// Frames shorter than their headers state. Packets longer than a buffer are not among them:
+    /// the driver counts these ([`Socket::lost`]).
     pub short: u64,
     /// Frames that are not UDP, or that belong to another flow.
     pub foreign: u64,
     /// Malformed fragments, and fragments of datagrams that were not completed.
     pub fragment: u64,
-    /// Frames with a wrong checksum.
+    /// Frames with a wrong checksum, or without a UDP checksum in IPv6.
     pub checksum: u64,
 }
 
@@ -357,8 +360,8 @@ impl Socket {
     }
 
     /// Length of the longest payload at present, in bytes: what the path MTU leaves, and at most
-    /// what a buffer holds. 0 after the flow has ended. On a flow to any host, the path to some
-    /// hosts can carry less ([`Program::next_hop`]).
+    /// what a buffer holds. 0 after the daemon has reported the end of the flow. On a flow to any
+    /// host, the path to some hosts can carry less ([`Program::next_hop`]).
     #[inline]
     pub fn longest(&self) -> usize {
         self.payload_of(self.status.mtu())
@@ -373,7 +376,8 @@ impl Socket {
     /// refuses, the old contract stays.
     ///
     /// # Errors
-    /// If the daemon does not grant it, or there is no connection to the daemon.
+    /// If the daemon does not grant it, there is no connection to the daemon, or the connection
+    /// fails.
     pub fn change(&mut self, change: &str) -> Result<(), StackError> {
         let flow = self.id.ok_or(StackError::NoDaemon)?;
         let request = DirectRequest::Change(ChangeFlow {
@@ -397,7 +401,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Publishes the queued packets and the released buffers, and notifies the driver if it sleeps.
+    /// Publishes the queued packets and the released buffers. Notifies the driver if it sleeps,
+    /// unless only the receiving direction changed.
     #[inline]
     pub fn flush(&mut self) {
         if self.flow.publish() {

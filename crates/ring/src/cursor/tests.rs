@@ -1,4 +1,5 @@
-//! Violations of each rule for indices and records, one at a time; and indices that wrap.
+//! Tests of the two ends of a ring: records that arrive unchanged, also where indices wrap; full
+//! rings; and violations of the rules, one at a time. The tests of `record` cover R32.
 
 use crate::driver::Taken;
 use crate::layout::{Ring, Shape};

@@ -46,18 +46,19 @@ pub enum Taken {
     Record(Record),
     /// The ring is empty.
     Empty,
-    /// The return ring has no room, because the program does not collect returned records.
+    /// The return ring has no room for the next record and all records that the driver holds. It
+    /// has room again after the program collects returned records.
     NoRoom,
 }
 
-/// Why a flow lost a received packet. Each reason is the index of a counter of the flow in shared
-/// memory, which the program reads.
+/// Why a flow lost a received packet. For each reason the flow has a counter in shared memory,
+/// which the program reads; the number of the variant is the index of the counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Loss {
-    /// The flow had no empty record, or no room in its deliver ring.
+    /// The flow had no primed record left, or had no room in its deliver ring.
     NoBuffer,
-    /// The flow had used its receive budget of the driver's processor time.
+    /// The flow's receive budget or the shared budget of the driver's processor time was used up.
     OverBudget,
     /// The packet was longer than the record.
     TooLong,
@@ -142,9 +143,9 @@ impl DriverRings {
         self.receive.take(&mut self.owned)
     }
 
-    /// Loads the program's indices until one has moved since the last load. False if none has. A
-    /// caller uses it to find out whether a notification was useless. It is too expensive for each
-    /// packet.
+    /// Loads the program's indices until one has moved since its last load. True if one has moved.
+    /// A caller uses this function to find out whether a notification was useless. The function is
+    /// too expensive for each packet.
     ///
     /// # Errors
     /// If the program broke a rule: disconnect it.
@@ -201,15 +202,16 @@ impl DriverRings {
     /// in ns of `CLOCK_MONOTONIC`, or 0.
     ///
     /// # Panics
-    /// If the driver does not hold the record's chunks: it is of another flow, or given back twice.
+    /// If the driver does not hold the record's chunks, for example because the record was already
+    /// given back.
     #[inline]
     pub fn give_back(&mut self, record: Record, status: Status, stamp: u64) {
         self.transmit.give(&mut self.owned, &record, status, stamp);
     }
 
     /// Gives a record of [`DriverRings::take_empty`] back to the program, with its first `length`
-    /// bytes filled. With `length` 0 the record returns unused. `stamp` is the time of reception in
-    /// ns of `CLOCK_MONOTONIC`, or 0.
+    /// bytes filled, or the whole record if it is shorter. With `length` 0 the record returns
+    /// unused. `stamp` is the time of reception in ns of `CLOCK_MONOTONIC`, or 0.
     ///
     /// # Panics
     /// As [`DriverRings::give_back`].
@@ -237,8 +239,8 @@ impl DriverRings {
         self.lost_counters[why as usize].store(*count, Ordering::Relaxed);
     }
 
-    /// Publishes the records that were taken and given back since the last call. True if there were
-    /// any: the caller must then notify the program
+    /// Publishes the records that were taken and given back since the last call. If there were any,
+    /// sets the flow's notice and returns true: the caller must then notify the program
     /// ([`ProgramMemory::notify`](super::ProgramMemory::notify)).
     #[inline]
     pub fn publish(&mut self) -> bool {

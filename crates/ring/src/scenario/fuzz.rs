@@ -3,7 +3,7 @@
 //! A scenario is a sequence of steps on one flow. It mixes valid steps of both sides with writes to
 //! indices and entries (near the valid value, far from it, or random). The properties:
 //!
-//! - no call panics, and each does bounded work;
+//! - no call panics;
 //! - an accepted record lies inside the data area, in chunks that no other record has;
 //! - the ledger balances, and the driver can always give back a record that it took;
 //! - with valid steps alone there is no protocol violation, and every packet arrives as it was
@@ -74,7 +74,7 @@ fn corruption(start: u32) -> impl Strategy<Value = Corruption> {
     ]
 }
 
-/// Steps of the longest scenario.
+/// The number of steps of a scenario is below this.
 const STEPS: usize = if cfg!(miri) { 12 } else { 200 };
 
 proptest! {

@@ -4,8 +4,7 @@
 //! indices and entries. [`outcome_of`] runs one and returns how it ends. It panics if the driver's
 //! side accepts a record outside the data area or with a chunk of another record, writes a byte
 //! outside the record that it fills, miscounts its chunks, or cannot give back a record that it
-//! took. The tests and the fuzz target `ring` of
-//! `fuzz/` call the same function.
+//! took. The tests and the fuzz target `ring` of `fuzz/` call the same function.
 
 use super::{BothSides, piece};
 use crate::driver::{DriverRings, Taken};
@@ -80,10 +79,11 @@ fn check_written(record: &Record, length: usize, before: &[u8], after: &[u8]) {
 /// A scenario on one flow, and the records and packets that are in flight in it.
 pub(super) struct Scenario {
     pub(super) both: BothSides,
-    /// The records that the driver holds: of the transmit channel, then of the receive channel.
+    /// The records of the transmit channel (`full`) and of the receive channel (`empty`) that the
+    /// driver holds.
     full: Vec<Record>,
     empty: Vec<Record>,
-    /// Submitted packets that the driver has not taken: the first byte and the length of each.
+    /// Submitted packets that the driver has not taken: the value of every byte, and the length.
     sent: std::collections::VecDeque<(u8, usize)>,
     delivered: std::collections::VecDeque<(u8, usize)>,
     number: u8,
@@ -209,7 +209,7 @@ impl Scenario {
         }
     }
 
-    /// Stores the violation that the driver found. True if it found none.
+    /// Stores the number of the rule that the driver found broken. True if it found none.
     fn record_violation(&mut self, taken: Result<Taken, ProtocolViolation>) -> bool {
         self.broken_rule = taken.err().map(|violation| violation.rule_number());
         self.broken_rule.is_none()
@@ -265,7 +265,7 @@ impl Scenario {
 
 pub(super) const START: u32 = u32::MAX - 20;
 
-/// The bytes that encode a scenario. It ends where they end.
+/// The bytes that encode a scenario. The scenario ends where the bytes end.
 struct Script<'a>(std::slice::Iter<'a, u8>);
 
 impl Script<'_> {

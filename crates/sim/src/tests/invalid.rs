@@ -65,7 +65,7 @@ fn a_block_that_takes_too_long_is_refused() {
         "`camera`: the processor takes 12.092ms for a block of 4 packets of it, and is not \
          interrupted meanwhile: 10ms at most"
     );
-    // Any number of packets of any size; their product was once 2^64 bytes.
+    // Any number of packets of any size. Regression: their product once overflowed.
     let whole = channels("").replace("block = 4", "block = 16777216");
     let report = run_text(&whole.replace("largest = \"1500B\"", "largest = \"1TiB\""));
     assert_eq!(report.missed(), 0, "{report}");

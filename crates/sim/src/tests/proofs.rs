@@ -1,7 +1,8 @@
-//! Compares admission with the scheduler: simulates thousands of random sets of flows.
+//! Compares admission with the scheduler: simulates thousands of random sets of flows. A test fails
+//! if an admitted set breaks a promise, or if too few refused sets do.
 //!
-//! A seed determines each set, so a failing one can be repeated. The short forms run with every
-//! test, the long ones ([`long`]) with `cargo xtask long`.
+//! A seed determines each set, so a failing set can be repeated. The short forms run in every test
+//! run, the long forms ([`long`]) with `cargo xtask long`.
 
 use core::num::NonZeroU32;
 
@@ -73,8 +74,8 @@ fn at_its_most(channel: &Channel, first: u64, until: u64) -> Vec<u64> {
     burst.chain(steady.take_while(|at| *at < until)).collect()
 }
 
-/// The theorem's patterns of first messages: all flows at once, or one flow a moment before all
-/// others.
+/// The patterns of first messages in theorem 2 of docs/reference/contracts.md: all flows at once,
+/// or one flow 1 ns before all others.
 fn patterns(count: usize, first: u64) -> impl Iterator<Item = Vec<u64>> {
     let all = core::iter::once(vec![first; count]);
     all.chain((0..count).map(move |early| {
@@ -83,7 +84,8 @@ fn patterns(count: usize, first: u64) -> impl Iterator<Item = Vec<u64>> {
     }))
 }
 
-/// Missed deadlines of channels that send the most from these times on, beside other flows.
+/// The number of missed deadlines of channels that send as much as their contracts allow from the
+/// times `first` on, beside other flows.
 fn missed(wire: Wire, channels: &[Channel], first: &[u64], others: &[SimFlow], until: u64) -> u64 {
     let mut sim = Simulation::new(wire);
     for (at, (channel, first)) in channels.iter().zip(first).enumerate() {
@@ -138,8 +140,8 @@ fn admitted_sets_miss_nothing(seeds: core::ops::Range<u64>) {
     }
 }
 
-/// Hundreds of small channels with deadlines at the same instant, more than the scheduler handles
-/// in one call.
+/// Between 65 and 400 small channels that all begin at the same instant, more than the scheduler
+/// handles in one call.
 fn crowds_miss_nothing(seeds: core::ops::Range<u64>) {
     for seed in seeds {
         let mut random = Random::new(seed);
@@ -169,7 +171,7 @@ fn crowds_miss_nothing_short() {
 }
 
 /// Takes refused sets of channels whose last deadline is one hundredth shorter than what would fit.
-/// Returns (refused sets, those in which some legal pattern misses a deadline).
+/// Returns (refused sets, those in which one of the [`patterns`] misses a deadline).
 fn refused_sets_are_broken(seeds: core::ops::Range<u64>) -> (u64, u64) {
     let link = transmitter(&wire(), Bytes(0), Resolution::NONE);
     let (mut refused, mut broken) = (0, 0);
@@ -213,7 +215,7 @@ fn more_than(random: &mut Random, rate: Rate, sizes: PacketSizes, until: u64) ->
     Source::Trace(all)
 }
 
-/// A promise of any kind, and a flow that uses all of it.
+/// A promise of any kind, and a flow that uses all of it (a slice sometimes with pauses).
 fn some_promise(random: &mut Random, until: u64) -> Promised {
     let most = Bytes(random.within(64..=1500));
     let least = match random.within(0..=1) {
@@ -384,7 +386,8 @@ fn kept(
             };
             assert_eq!(sent.iter().filter(late).count(), 0, "{}", context());
             if cell.sustained().is_none() {
-                // The whole peak rate, less one packet and the wait of the last.
+                // The whole peak rate, less one packet, and less the time that the last packet may
+                // wait.
                 let time = until - cell.cdvt().0;
                 let rate = cell.pcr().bits_per_second();
                 let least = u128::from(rate) * u128::from(time) / 1_000_000_000;

@@ -28,7 +28,7 @@ pub struct UdpOptions {
     /// TTL or hop limit of sent packets.
     pub hops: u8,
     /// If true, the driver delivers the fragments of a datagram only up to the first gap: it treats
-    /// a fragment that is missing as lost, so the others are useless (VERT 4.3).
+    /// a fragment that is missing as lost, so the others are useless (paper VERT, section 4.3).
     pub in_order: bool,
 }
 
@@ -50,16 +50,16 @@ pub struct Buffers {
     /// Size of each buffer in bytes: a power of two, 64 to 65,536, at least the path MTU + 14.
     /// Received packets that are longer are lost.
     pub bytes: u32,
-    /// Number of buffers for sending, at least 1. A packet occupies one until the driver has
+    /// Number of buffers for sending, 1 to 16,384. A packet occupies one until the driver has
     /// returned it.
     pub sending: u32,
-    /// Number of buffers for receiving. 0 for a flow that does not receive.
+    /// Number of buffers for receiving, 0 to 16,384. 0 for a flow that does not receive.
     pub receiving: u32,
 }
 
 impl UdpOptions {
-    /// A flow with one remote endpoint: best effort, with a port that the daemon chooses and the
-    /// default buffers.
+    /// A flow with one remote endpoint: best effort, with a local address and port that the daemon
+    /// chooses, the default buffers, a TTL of 64 and [`Checks::Partial`].
     pub fn to(remote: SocketAddr) -> UdpOptions {
         let local = match remote {
             SocketAddr::V4(_) => SocketAddr::from(([0; 4], 0)),

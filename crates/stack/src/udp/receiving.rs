@@ -22,7 +22,8 @@ pub struct Received {
 }
 
 impl Socket {
-    /// The next datagram, in its buffer. Pass it to [`release`](Socket::release) after use.
+    /// The next datagram, in its buffer, or in heap memory if it arrived in fragments. Pass it to
+    /// [`release`](Socket::release) after use.
     ///
     /// # Errors
     /// [`StackError::WouldBlock`] if no datagram has arrived. Another error if the flow has ended.
@@ -111,7 +112,8 @@ impl Socket {
     }
 
     /// Copies the payloads of the datagrams that have arrived, one to each buffer of `into`, and
-    /// replaces the content of `received` by a description of each. Returns their number.
+    /// replaces the content of `received` by a description of each. Returns the number of copied
+    /// datagrams.
     ///
     /// # Errors
     /// [`StackError::WouldBlock`] if no datagram has arrived. Another error if the flow has ended.

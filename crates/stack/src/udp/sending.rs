@@ -1,12 +1,13 @@
 //! Sends datagrams on a [`Socket`]: copies the payload into a buffer unless the program wrote it
 //! there, writes the headers in front of the payload, hands the record to the driver, and collects
-//! the result ([`Outcome`]). Calls fail with [`StackError::WouldBlock`] if no buffer is free, or
-//! with the reason why nothing can be sent.
+//! the result ([`Outcome`]). Calls fail with [`StackError::WouldBlock`] if no buffer is free or the
+//! ring is full, or with the reason why the packet cannot be sent.
 //!
 //! **Messages of a real-time channel.** The deadline of a `channel` contract applies to a message,
 //! which may have several packets. A packet begins a message unless [`Socket::queue_continuation`]
-//! queued it. [`Socket::send_message`] queues a whole message or nothing, so the packets of the
-//! message are consecutive. Other contracts do not distinguish messages.
+//! queued it. [`Socket::send_message`] queues a message only if buffers for all of its packets are
+//! free, so the packets of the message are consecutive. Other contracts do not distinguish
+//! messages.
 
 use super::*;
 
@@ -14,7 +15,8 @@ impl Socket {
     /// Takes a free buffer for sending.
     ///
     /// # Errors
-    /// [`StackError::WouldBlock`] if all buffers are in use. Another error if the flow has ended.
+    /// [`StackError::WouldBlock`] if all buffers are in use. Another error if all buffers are in
+    /// use and the flow has ended.
     #[inline]
     pub fn packet(&mut self) -> Result<Packet, StackError> {
         let chunk = match self.flow.chunk() {
@@ -83,8 +85,7 @@ impl Socket {
 
     /// Frees a buffer without sending it.
     pub fn discard(&mut self, packet: Packet) {
-        // The buffer is held since `packet` took it. A packet of another socket leaves nothing to
-        // free here.
+        // This fails only for a packet of another socket, whose buffer this socket does not hold.
         let _ = self.flow.free(packet.chunk);
     }
 
@@ -111,8 +112,8 @@ impl Socket {
         Ok(number)
     }
 
-    /// Sends as many of the datagrams as there are free buffers, with one notification of the
-    /// driver. Returns the number of sent datagrams.
+    /// Sends the datagrams up to the first that cannot be sent, for example because no buffer is
+    /// free, with one notification of the driver. Returns the number of sent datagrams.
     ///
     /// # Errors
     /// If the first datagram cannot be sent.
@@ -129,8 +130,9 @@ impl Socket {
         Ok(sent)
     }
 
-    /// Sends a message of a real-time channel, one datagram for each part. It sends all of them or
-    /// none. Returns the number of the first packet; the numbers of the others follow it.
+    /// Sends a message of a real-time channel, one datagram for each part. It sends none of them if
+    /// too few buffers are free. Returns the number of the first packet; the numbers of the others
+    /// follow it.
     ///
     /// # Errors
     /// [`StackError::WouldBlock`] if too few buffers are free, [`StackError::TooManyPackets`] if
@@ -326,7 +328,8 @@ impl Socket {
         Ok(number)
     }
 
-    /// Ensures that the headers to a host exist. Returns the path MTU.
+    /// Ensures that the headers to a remote endpoint exist. Returns the path MTU in bytes. Fails if
+    /// the next hop is unknown, or if there is no connection to the daemon.
     fn find_route(&mut self, to: SocketAddr) -> Result<u32, StackError> {
         let RemoteHeaders::Any { routes } = &mut self.remote else {
             return Err(StackError::UnknownNextHop(to.ip()));
@@ -365,7 +368,7 @@ impl Socket {
     fn fits(&self, length: usize, longest: usize) -> Result<(), StackError> {
         match length <= longest {
             true => Ok(()),
-            // After the flow has ended the MTU is 0, so nothing fits.
+            // After the daemon has reported the end of the flow the MTU is 0, so no byte fits.
             false => Err(self
                 .end_reason()
                 .unwrap_or(StackError::TooLong { length, longest })),
@@ -401,5 +404,5 @@ impl Socket {
 
 /// Largest number of results that a socket keeps for later calls of [`Socket::outcome`].
 pub const OUTCOMES: usize = 1024;
-/// Largest number of hosts for which a flow keeps headers.
+/// Largest number of remote endpoints for which a flow keeps headers.
 const MAX_ROUTES: usize = 4096;

@@ -1,5 +1,5 @@
-//! Tests with the driver's side of the ring in the same process. Each frame is delivered to the
-//! other flow.
+//! Tests of the socket with the driver's side of the ring in the same process. A fake wire delivers
+//! each frame of one flow to the other flow.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
