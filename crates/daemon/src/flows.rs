@@ -144,7 +144,7 @@ struct LinkState {
     mode: String,
     why_not_native: Option<String>,
     programs: BTreeMap<u32, Program>,
-    /// The number of flows, of which some may still be opening.
+    /// The number of flows, including those that are being opened.
     flow_count: u32,
     /// The contracts of the flows whose promise is kept, by flow number.
     promised: BTreeMap<u32, Contract>,

@@ -283,7 +283,7 @@ pub(crate) trait Enforcer {
     fn continue_survey(&mut self) -> Result<Option<Adoption>, RequestError> {
         Ok(None)
     }
-    /// Drops members whose end was not noticed.
+    /// Drops members that ended while no eBPF program could remove them.
     fn forget_dead(&mut self) -> Result<(), RequestError>;
     /// What an earlier daemon has left in force.
     fn recovered(&mut self) -> Result<Recovered, RequestError>;

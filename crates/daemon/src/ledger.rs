@@ -269,8 +269,8 @@ impl Ledger {
     }
 
     /// Replaces the body and place of a target, because a process has joined it, its processes have
-    /// ended, or its control group or executable has appeared or gone. No effect if the slot is
-    /// free.
+    /// ended, or its control group or executable has appeared or was removed. No effect if the slot
+    /// is free.
     pub(crate) fn set_body(&mut self, slot: TargetId, body: Body, place: TargetPlace) {
         if let Some(held) = self.held.get_mut(&slot) {
             held.body = body;

@@ -4,7 +4,7 @@
 //! bytes of the state file, time of the daemon. The defaults are so high that a user reaches them
 //! only by a fault or on purpose. Root and the group `netnice` have no quotas, with two exceptions:
 //! [`Quota::Connections`] applies to all users but root, and the largest limit that the policy file
-//! may set for [`Quota::Programs`], [`Quota::Flows`] and [`Quota::RingBytes`] applies to root too.
+//! may set for [`Quota::Programs`], [`Quota::Flows`] and [`Quota::RingBytes`] applies to them too.
 //!
 //! [`Quota::describe`] declares each quota once. A part of the daemon that gives targets,
 //! rollbacks, bytes of state, or memory and flows of the direct path counts what each user has, and

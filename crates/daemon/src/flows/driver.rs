@@ -279,7 +279,8 @@ fn ending(error: &io::Error, folder: &Path, iface: &str) -> String {
 /// Received bytes and descriptors.
 struct Messages {
     decoder: Decoder,
-    /// Received descriptors, in order. They may arrive with the end of the message before theirs.
+    /// Received descriptors, in order. Those of a message may arrive with the end of the message
+    /// before it.
     fds: Vec<OwnedFd>,
 }
 

@@ -54,7 +54,8 @@ pub(crate) trait Promises {
         link: &IfName,
         part: Option<DirectPart>,
     ) -> Result<(), RequestError>;
-    /// Bytes that the kernel's classes of a link have sent so far; `None` if unknown.
+    /// Bytes that the kernel's classes of a link had sent when they were read last, which is every
+    /// 200 ms; `None` if unknown.
     fn sent_by_classes(&self, link: &IfName) -> Option<u64>;
     /// Admits degraded targets again, as far as they fit: flows have released rate.
     fn heal(&mut self, now: Now);

@@ -59,6 +59,10 @@ pub(super) enum DiscardError {
 }
 
 /// Parses one pattern to a term for each byte with a bit to compare, in the order of offsets.
+///
+/// # Errors
+/// If a word is invalid, two words contradict each other, or there are too many words or no bit to
+/// compare.
 pub(super) fn pattern(text: &str) -> Result<Vec<Term>, DiscardError> {
     let terms: Vec<&str> = text.split_whitespace().collect();
     if terms.len() > usize::from(PATTERN_WORDS) {
@@ -86,8 +90,10 @@ pub(super) fn pattern(text: &str) -> Result<Vec<Term>, DiscardError> {
     }
 }
 
-/// Checks that a driver supports these patterns together: neither too many patterns nor too many
-/// different sets of compared bits.
+/// Checks that a driver supports these patterns together.
+///
+/// # Errors
+/// If there are too many patterns, or too many different sets of compared bits.
 pub(super) fn check_set(patterns: &[Vec<Term>]) -> Result<(), DiscardError> {
     if patterns.len() > MAX_PATTERNS {
         return Err(DiscardError::Patterns(patterns.len()));
