@@ -306,7 +306,7 @@ enum CallPurpose {
     Attach {
         session: u64,
         reply: ReplySender,
-        /// The data to repeat the request with, in case the driver ends for lack of flows before
+        /// The data to repeat the request with, in case the driver ends for lack of programs before
         /// it answers.
         again: Option<Box<(Start, DriverRequest, OwnedFd)>>,
     },

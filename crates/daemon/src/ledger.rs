@@ -279,12 +279,13 @@ impl Ledger {
         self.set_parents(slot);
     }
 
-    /// Moves the held targets with the ids in `inside` into this target, because a process has
-    /// become its member from which all their processes descend. `around` is the id of the process
-    /// target that this process was a member of before. A target does not move if it contains this
-    /// target, or if it is in this target or in another target of `inside` already. A target in a
-    /// process target other than `around` moves only if the request is `privileged`, or if the move
-    /// takes it out of no target with a claim of root, the group or the policy.
+    /// Moves the held targets with the ids in `inside` into this target: a process has become a
+    /// member of this target, and all processes of those targets descend from it. `around` is the
+    /// id of the process target that this process was a member of before. A target does not move if
+    /// it contains this target, or if it is in this target or in another target of `inside`
+    /// already. A target in a process target other than `around` moves only if the request is
+    /// `privileged`, or if the move takes it out of no target with a claim of root, the group or
+    /// the policy.
     pub(crate) fn put_inside(
         &mut self,
         slot: TargetId,

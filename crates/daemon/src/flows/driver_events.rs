@@ -307,7 +307,7 @@ impl<N: Network> Flows<N> {
         let mut again = Vec::new();
         for call in self.take_calls(link) {
             match call.purpose {
-                // The driver ended for lack of flows just before this program attached.
+                // The driver ended for lack of programs just before this program attached.
                 CallPurpose::Attach {
                     session,
                     reply,
