@@ -13,23 +13,24 @@
 //!               │                 │ after 1 s │ not fit    │ or no answer in 5 s
 //!               └─────────────────┴───────────┴────────────┴─ all released ─> refused
 //! ```
-//! An open flow is closed by request, when its program or driver ends, when its program violates
-//! the protocol, when its route leads over another link, or when root clears everything.
+//! An open flow is closed by request of its program, when its program closes the connection or
+//! ends, when its program violates the protocol, when its driver ends, when its route leads over
+//! another link, or when root clears everything.
 //!
 //! # State machine
 //! [`Flows`] is a state machine that waits for no driver or program. Requests, messages of drivers
-//! and changes of the network come in. Commands for drivers ([`Flows::take_commands`]) and replies
-//! go out. For the ledger, the promises to all flows of a link are one part of the link, so that
-//! neither path promises what the other has; see [`admission`] and [`division`]. [`promises`] is
-//! the only interface from here to the ledger, the policy and the kernel's classes. A driver keeps
-//! running without the daemon; the next daemon asks the driver for its flows, and admits them
-//! again.
+//! and changes of the network come in. Commands for drivers ([`Flows::take_commands`]), replies and
+//! notifications go out. For the ledger, the promises to all flows of a link are one part of the
+//! link, so that the direct path and the kernel path do not promise the same rate; see
+//! [`admission`] and [`division`]. [`promises`] is the only interface from here to the ledger, the
+//! policy and the kernel's classes. A driver keeps running without the daemon; the next daemon asks
+//! the driver for its flows, and admits them again.
 //!
 //! # Terms
 //! - A *link state* is the record of a link with a driver. A *session* is a connection that has
-//!   attached to such a link.
-//! - A *program* is a driver's record of an attached process. A program that an earlier daemon
-//!   attached has no session, and lives until its process ends.
+//!   attached, or is attaching, to such a link.
+//! - A *program* is one attachment of a process to a driver. A program that an earlier daemon
+//!   attached has no session: it stays attached without a connection.
 //! - A driver's reply to a call is an *answer*. A *reply* goes to a program or a user.
 //! - A *census* is a driver's list of its programs and flows, with their counts.
 
@@ -81,7 +82,7 @@ pub(crate) enum Command {
     /// Connect to the driver of a link. If none runs, start one with these arguments; with `None`,
     /// start none.
     Connect(IfName, Option<Start>),
-    /// Send a call to the driver of a link, with this descriptor.
+    /// Send a call to the driver of a link, with this descriptor if there is one.
     Call(IfName, DriverCall, Option<OwnedFd>),
     /// Close the connection to a driver.
     Disconnect(IfName),
@@ -143,8 +144,9 @@ struct LinkState {
     mode: String,
     why_not_native: Option<String>,
     programs: BTreeMap<u32, Program>,
-    /// The number of flows, and the contracts of those with a promise, by flow number.
+    /// The number of flows, including those that are being opened.
     flow_count: u32,
+    /// The contracts of the flows whose promise is kept, by flow number.
     promised: BTreeMap<u32, Contract>,
     /// True if a flow was degraded since the link got its driver.
     had_degraded: bool,
@@ -173,13 +175,13 @@ struct Program {
     uid: u32,
     name: String,
     bytes: u64,
-    /// The number of its open flows.
+    /// The number of its flows.
     open: u32,
     /// Its session, if it has one.
     session: Option<u64>,
 }
 
-/// A connection that has attached.
+/// A connection that has attached, or is attaching.
 struct Session {
     connection: ConnectionHandle,
     peer: Peer,
@@ -304,7 +306,8 @@ enum CallPurpose {
     Attach {
         session: u64,
         reply: ReplySender,
-        /// What repeats the request, in case the driver ends for lack of flows before it answers.
+        /// The data to repeat the request with, in case the driver ends for lack of programs before
+        /// it answers.
         again: Option<Box<(Start, DriverRequest, OwnedFd)>>,
     },
     Detach {
@@ -385,7 +388,7 @@ impl<N: Network> Flows<N> {
             .min()
     }
 
-    /// Takes over a driver that an earlier daemon has started.
+    /// Connects to a driver that an earlier daemon has started, to take over its flows.
     pub(crate) fn adopt_driver(&mut self, link: &IfName, now: Now) {
         self.connect_driver(link, LinkState::new(), None, now);
     }
@@ -444,8 +447,8 @@ impl<N: Network> Flows<N> {
                 .try_send(notification)
                 .is_err()
         {
-            // The program does not read and its queue is full: it misses this notification, and
-            // sees at least the end of the connection.
+            // The notification is dropped: the program does not read and its queue is full, or its
+            // connection has ended.
             tracing::debug!(
                 pid = session.pid,
                 "the program does not read its notifications"

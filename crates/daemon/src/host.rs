@@ -10,9 +10,9 @@
 //!   what is in force;
 //! - [`Meter`] reads the counts.
 //!
-//! A method that can fail returns a [`RequestError`]. [`kernel::KernelHost`] is the Linux kernel.
-//! Tests use a fake machine, on which processes start and end as the test wants, and changes can
-//! fail.
+//! A method that can fail returns a [`RequestError`]: the named thing does not exist, or the kernel
+//! refuses. [`kernel::KernelHost`] is the Linux kernel. Tests use a fake machine, on which
+//! processes start and end as the test wants, and changes can fail.
 
 pub(crate) mod containers;
 #[cfg(test)]
@@ -84,7 +84,7 @@ pub(crate) enum LookupRights {
 /// Bytes that have passed so far, by interface name.
 pub(crate) type InterfaceTraffic = BTreeMap<String, ByteCounts>;
 
-/// An interface of the namespace.
+/// An interface of the daemon's network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Interface {
     /// Its name.
@@ -243,17 +243,18 @@ pub(crate) trait Inventory {
     fn membership(&mut self, pid: u32) -> (u32, u32);
     /// The members of all targets.
     fn members(&mut self) -> Result<Members, RequestError>;
-    /// The executable at a path, with the rights of [`Inventory::set_lookup_rights`].
+    /// The executable at a path, looked up with the rights of [`Inventory::set_lookup_rights`].
+    /// Fails if there is none, or the rights do not allow the look-up.
     fn app(&mut self, path: &str) -> Result<AppKey, RequestError>;
-    /// The control group at a path.
+    /// The control group at a path. Fails if there is none.
     fn cgroup(&mut self, path: &str) -> Result<CgroupRef, RequestError>;
-    /// The control group of a unit.
+    /// The control group of a unit. Fails if there is none.
     fn unit(&mut self, name: &str) -> Result<CgroupRef, RequestError>;
-    /// The control group of a container, by name or id.
+    /// The control group of a container, by name or id. Fails if there is none.
     fn container(&mut self, name: &str) -> Result<CgroupRef, RequestError>;
     /// The names of the units that have a control group.
     fn running_units(&mut self) -> BTreeSet<String>;
-    /// The uid of a user, by name or number.
+    /// The uid of a user, by name or number. Fails if there is no user of this name.
     fn user(&mut self, name: &str) -> Result<u32, RequestError>;
     /// The interfaces.
     fn interfaces(&mut self) -> Result<Vec<Interface>, RequestError>;
@@ -269,7 +270,7 @@ pub(crate) trait Inventory {
 /// What is in force on the kernel path: classes, limits, and the members of targets. The parts that
 /// use [`Inventory`] change the kernel path only through this trait.
 pub(crate) trait Enforcer {
-    /// Makes the kernel's classes the desired ones, or leaves them as they were.
+    /// Makes the kernel's classes the desired ones. If it fails, they stay as they were.
     fn apply(&mut self, desired: &Desired) -> Result<(), RequestError>;
     /// Carries out an act; returns what was found, and the act that undoes it. If the act fails, it
     /// is undone as far as possible.
@@ -283,7 +284,7 @@ pub(crate) trait Enforcer {
         &mut self,
         groups: &BTreeMap<u32, Option<String>>,
     ) -> Result<BTreeMap<u32, ContainerPlacement>, RequestError>;
-    /// Divides the left-over of managed links again.
+    /// Divides the left-over of managed links again. `now` is the time of the call.
     fn balance(&mut self, now: Instant) -> Result<(), RequestError>;
     /// Reads the interfaces again, and repairs what differs from the installed state.
     fn reconcile(&mut self) -> Result<(), RequestError>;
@@ -304,7 +305,7 @@ pub(crate) trait Enforcer {
     fn continue_survey(&mut self) -> Result<Option<Adoption>, RequestError> {
         Ok(None)
     }
-    /// Drops members whose end was not noticed.
+    /// Drops members that ended while no eBPF program could remove them.
     fn forget_dead(&mut self) -> Result<(), RequestError>;
     /// What an earlier daemon has left in force.
     fn recovered(&mut self) -> Result<Recovered, RequestError>;

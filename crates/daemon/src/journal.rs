@@ -1,13 +1,14 @@
 //! The journal records events as lines of text: grants, refusals, repairs. It keeps the latest
-//! lines in memory for `netnice log`, and passes each of them to the crate `tracing`.
+//! lines in memory for `netnice log`, and passes each of them to the crate `tracing`. Nothing here
+//! can fail.
 //!
 //! It has two lists of at most [`MAX_LINES`] (2,000) lines: one for root, the group `netnice` and
 //! the daemon itself, and one for all unprivileged users together, whose lines thus cannot displace
 //! those of the first. If the first list is full, a new line displaces the oldest; if the second is
 //! full, the user with the most lines loses the oldest one. An unprivileged user has a limited
 //! number of lines in a minute (the quota `log-lines`). Further events are only counted, and become
-//! one line with their number at the end of the minute. Of a longer text, the lists have the first
-//! [`MAX_LINE_BYTES`] (2,000) bytes.
+//! one line with their number at the end of the minute. The lists have at most the first
+//! [`MAX_LINE_BYTES`] (2,000) bytes of each text.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -146,8 +147,8 @@ impl Journal {
     }
 
     /// The lines of the last `since_ns` nanoseconds (`None`: all), oldest first, and then a line
-    /// for each user with events beyond the quota in the present minute. Of these, the last `most`
-    /// (`None`: all).
+    /// for each user with events beyond the quota in the present minute. Returns the last `most` of
+    /// these lines (`None`: all).
     pub(crate) fn read(&self, now: Now, since_ns: Option<u64>, most: Option<u32>) -> Vec<LogLine> {
         let from = since_ns.map_or(0, |since| now.wall_ns.saturating_sub(since));
         let of_users = self.users.values().flat_map(|of| &of.lines);
@@ -168,7 +169,7 @@ impl Journal {
         lines
     }
 
-    /// For each unprivileged user with lines: the uid, and the number of events in the present
+    /// For each unprivileged user in the journal: the uid, and the number of events in the present
     /// minute, logged or only counted.
     pub(crate) fn of_users(&self) -> impl Iterator<Item = (u32, u64)> {
         self.users

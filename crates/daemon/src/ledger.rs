@@ -11,7 +11,7 @@
 //!   the claims, which is installed.
 //! - The *place* of a target is what contains it, see [`place`]. Its *body* is what it consists of.
 //! - A *draining* target is a limited target whose last process has ended. It keeps its limit,
-//!   because packets of it may still wait.
+//!   because packets of it may still wait. The module `draining` has two rarer cases.
 //!
 //! ```text
 //!            opened            last claim withdrawn, or last process ended without a limit
@@ -119,12 +119,12 @@ impl Ledger {
         self.held.is_empty() && self.links.is_empty() && self.draining.is_empty()
     }
 
-    /// The lowest id that was never assigned.
+    /// The id that the next opened target gets.
     pub(crate) fn next_id(&self) -> u32 {
         self.next_id
     }
 
-    /// Skips ids that an earlier daemon may have assigned.
+    /// Skips ids that an earlier daemon may have assigned: later ids are `next` or larger.
     pub(crate) fn skip_ids(&mut self, next: u32) {
         self.next_id = self.next_id.max(next);
     }
@@ -180,8 +180,9 @@ impl Ledger {
             .filter(move |held| held.entry.parent == Some(slot))
     }
 
-    /// Adds a target without claims. The target of an executable contains the held targets in
-    /// `inside`; for a target of processes call [`Ledger::put_inside`] next.
+    /// Adds a target without claims. The target of an executable contains those held targets in
+    /// `inside` that descend from no process target. For a target of processes call
+    /// [`Ledger::put_inside`] next.
     ///
     /// # Errors
     /// If no slot is free.
@@ -230,8 +231,9 @@ impl Ledger {
         Ok(slot)
     }
 
-    /// Removes a target. The targets inside it are then directly inside the target around it. Those
-    /// whose guarantees do not fit there become degraded. `None` if the slot is free.
+    /// Removes a target. The targets inside it are then directly inside the target around it. If
+    /// their claims do not fit there, those of unprivileged users are set aside, or the targets
+    /// become degraded. `None` if the slot is free.
     pub(crate) fn close(&mut self, slot: TargetId) -> Option<ClosedTarget> {
         let held = self.held.remove(&slot)?;
         self.slots.remove(&held.id);
@@ -267,8 +269,8 @@ impl Ledger {
     }
 
     /// Replaces the body and place of a target, because a process has joined it, its processes have
-    /// ended, or its control group or executable has appeared or gone. No effect if the slot is
-    /// free.
+    /// ended, or its control group or executable has appeared or was removed. No effect if the slot
+    /// is free.
     pub(crate) fn set_body(&mut self, slot: TargetId, body: Body, place: TargetPlace) {
         if let Some(held) = self.held.get_mut(&slot) {
             held.body = body;
@@ -277,12 +279,13 @@ impl Ledger {
         self.set_parents(slot);
     }
 
-    /// Moves the held targets with the ids in `inside` into this target, because a process has
-    /// become its member: all their processes descend from that process. `around` is the id of the
-    /// process target that the process was a member of before. A target inside another one of them,
-    /// or inside this target already, stays there. A target inside any other one than `around`
-    /// leaves it; unless the request is `privileged`, it stays if leaving would end a limit of root
-    /// or the group.
+    /// Moves the held targets with the ids in `inside` into this target: a process has become a
+    /// member of this target, and all processes of those targets descend from it. `around` is the
+    /// id of the process target that this process was a member of before. A target does not move if
+    /// it contains this target, or if it is in this target or in another target of `inside`
+    /// already. A target in a process target other than `around` moves only if the request is
+    /// `privileged`, or if the move takes it out of no target with a claim of root, the group or
+    /// the policy.
     pub(crate) fn put_inside(
         &mut self,
         slot: TargetId,

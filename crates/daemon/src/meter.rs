@@ -1,6 +1,6 @@
 //! Measured values of targets and links. This module converts the kernel's counts to the counters
-//! that are shown ([`meter`], without input or output). Its submodules keep rates and history, and
-//! write and serve the metrics page.
+//! that are shown ([`meter`], a pure function that cannot fail). Its submodules keep rates and
+//! history, and write and serve the metrics page.
 //!
 //! The kernel counts in two places: the programs on the interfaces count every packet of a target
 //! once, before any queue. The classes of a target's own limit (or, without one, of its part in a
@@ -26,8 +26,8 @@ use netnice_kernel::enforce::{DirectionCounts, TargetCounts};
 pub(crate) use measurements::Measurements;
 pub(crate) use rates::Rates;
 
-/// The counters of one target. For a limit on the sum of both directions, the counters of both are
-/// in `up`.
+/// The counters of one target from its counts in the kernel and its contract. For a limit on the
+/// sum of both directions, the counters of both are in `up`, and those in `down` are 0.
 pub(crate) fn meter(counts: &TargetCounts, contract: &Contract) -> Meter {
     let [up, down] = counts.directions;
     if contract.both().is_some() {

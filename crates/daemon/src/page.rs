@@ -1,5 +1,5 @@
-//! Builds a page of `netnice explain` from rows of a label and a text. A page becomes the lines of
-//! an [`Explained`].
+//! Builds a page of `netnice explain` ([`Page`]) from rows of a label and a text. A page becomes
+//! the lines of an [`Explained`]. Nothing here can fail.
 
 use netnice_api::Explained;
 

@@ -1,5 +1,5 @@
 //! The peer of a connection ([`Peer`]): its uid, groups and privilege, from the kernel's
-//! credentials.
+//! credentials. If the group `netnice` cannot be looked up, only root is privileged.
 
 use netnice_core::claims::Claimant;
 
@@ -24,7 +24,7 @@ impl Peer {
         groups: Vec::new(),
     };
 
-    /// The peer for whom the metrics page is made: it may see all users.
+    /// The peer for whom the metrics page is made: a privileged one, which may see all users.
     pub(crate) const METRICS: Peer = Peer {
         uid: 0,
         privileged: true,

@@ -143,6 +143,9 @@ pub(crate) enum PolicyError {
 
 impl Policy {
     /// Reads a file; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is not UTF-8, or is invalid.
     pub(crate) fn load(path: &Path) -> Result<Option<Policy>, PolicyError> {
         match fs::read_to_string(path) {
             Ok(text) => Policy::parse(path, &text).map(Some),
@@ -155,6 +158,9 @@ impl Policy {
     }
 
     /// Parses the text of a file; `path` is for errors and messages.
+    ///
+    /// # Errors
+    /// [`PolicyError::Line`] if a line is invalid.
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Policy, PolicyError> {
         let reader = Reader { path, text };
         let file: FileDoc = toml::from_str(text).map_err(|error| {
@@ -391,9 +397,12 @@ pub(crate) fn rule_title(name: &str) -> String {
 }
 
 /// Makes the contract of a rule from clauses with the texts of their values and their positions.
-/// Fails if a value is invalid, the clauses contradict each other, or the kernel path does not
-/// support the contract. An error has the position of its clause, or `whole` if it concerns
-/// several.
+/// `extra` and `cpu_extra` are the flags of the clauses `slice` and `cpu`.
+///
+/// # Errors
+/// If a value is invalid or clears its clause, the clauses contradict each other, or the kernel
+/// path does not support the contract. The error has the position of its clause, or `whole` if it
+/// concerns several.
 pub(crate) fn contract_of<At: Copy>(
     clauses: &[(Clause, String, At)],
     whole: At,
@@ -420,7 +429,7 @@ pub(crate) fn contract_of<At: Copy>(
     Ok(contract)
 }
 
-/// Largest length of a rule's name in bytes. A longer one would not fit in a line of a table.
+/// Largest length of a rule's name, in characters. A longer one would not fit in a line of a table.
 const MAX_NAME: usize = 64;
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 //!
 //! A quota bounds what one unprivileged user takes of a shared resource: the number of targets,
 //! bytes of the state file, time of the daemon. The defaults are so high that a user reaches them
-//! only by a fault or on purpose. Root and the group `netnice` have no quotas, except that
-//! [`Quota::Connections`] applies to all users but root.
+//! only by a fault or on purpose. Root and the group `netnice` have no quotas, with two exceptions:
+//! [`Quota::Connections`] applies to all users but root, and the largest limit that the policy file
+//! may set for [`Quota::Programs`], [`Quota::Flows`] and [`Quota::RingBytes`] applies to them too.
 //!
 //! [`Quota::describe`] declares each quota once. A part of the daemon that gives targets,
 //! rollbacks, bytes of state, or memory and flows of the direct path counts what each user has, and
@@ -243,8 +244,8 @@ impl Quotas {
     }
 }
 
-/// Largest number of connections of all users except root together. Also the upper bound of the
-/// quota `connections`.
+/// The limit on connections of all users except root together; the front process closes or refuses
+/// further ones. Also the upper bound of the quota `connections`.
 pub(crate) const MAX_CONNECTIONS: u64 = 512;
 
 /// The time of a number of days.

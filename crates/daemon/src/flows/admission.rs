@@ -1,6 +1,6 @@
 //! Decides whether the promises to the direct flows of a link fit, and which rate the driver needs
-//! for them ([`LinkCapacity`]). Pure. A refusal ([`TimingRefusal`]) has the fault, and what would
-//! fit if that is known.
+//! for them ([`LinkCapacity`]). The functions are pure. A refusal ([`TimingRefusal`]) has the
+//! fault, and what would fit if that is known.
 //!
 //! # The split
 //! Of a link's rate C, the kernel's classes keep K: what is promised to targets, or 1/50 of C
@@ -8,10 +8,10 @@
 //! The direct path has at most C − K. It *needs* the rate R: of [`STEPS`] (64) equal steps up to C
 //! − K, a bisection finds the smallest at which the driver's scheduler keeps all promises,
 //! including deadlines ([`Transmitter::carries`]); at a lower rate, packets would block each other
-//! for longer. With more than [`MAX_SEARCHED`] (512) promises there is no search: R is C − K, but a
-//! new promise that fits leaves R as it is. R is at least 1/100 of C ([`FLOWS_DIVISOR`]), so that
-//! flows without a promise get through too. The paths lend each other the rate between R and C − K
-//! ([`super::division`]).
+//! for longer. With more than [`MAX_SEARCHED`] (512) promises there is no search: a new promise
+//! that the present R can keep leaves R as it is; in all other cases R becomes C − K. R is at least
+//! 1/100 of C ([`FLOWS_DIVISOR`]), so that flows without a promise get through too. The paths lend
+//! each other the rate between R and C − K ([`super::division`]).
 //!
 //! A slice is a part of the *link*: a driver with the rate D takes C/D times as long as the link
 //! for the same bytes. So the driver gets a slice that is longer by this factor ([`scaled_slice`]).
@@ -95,7 +95,7 @@ impl LinkCapacity {
         Ok(step(high))
     }
 
-    /// The rate needed with one more contract; `present` is the rate needed without it, if known.
+    /// The rate needed with one more contract; `present` is the rate needed for `held`, if known.
     ///
     /// # Errors
     /// The fault, and the largest contract of the same kind that would fit, if one is known.
@@ -266,7 +266,7 @@ fn largest(refused: Rate, fits: impl Fn(Rate) -> bool) -> Option<Rate> {
     Rate::new(low)
 }
 
-/// The kernel's classes keep 1/50 of the link.
+/// The kernel's classes keep at least 1/50 of the link.
 const TREE_DIVISOR: u64 = 50;
 /// The direct path has at least 1/100 of the link while it has flows.
 const FLOWS_DIVISOR: u64 = 100;

@@ -1,8 +1,9 @@
 //! Adapts the division of a link between its driver and the kernel's classes to what each of them
 //! sends. [`Flows::balance`] asks the drivers for their counts of sent bytes. At each answer, the
 //! counts of the driver and the classes give the rates since the last answer, and from these rates
-//! [`super::division`] computes the next division. The division stays while a flow has a slice, and
-//! while the classes wait for a higher rate.
+//! [`super::division`] computes the next division. The division stays while a flow has a slice,
+//! while the classes wait for a higher rate, and if the kernel refuses the new rate of the classes;
+//! then the journal gets a warning.
 
 use netnice_api::driver::{DriverRequest, TotalsDoc};
 use netnice_core::contract::IfName;

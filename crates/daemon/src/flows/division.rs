@@ -1,17 +1,18 @@
 //! Computes the division of a link between the driver of the direct path and the kernel's classes
-//! ([`Split`]). Pure.
+//! ([`Split`]), from the needs and the recent use of both sides. The functions are pure and always
+//! return a division.
 //!
 //! Each side has at least what it needs ([`super::admission`]). The rest of the link's rate is
-//! lent; the caller adapts the division every 200 ms. A side that uses more than 85 % of its rate
-//! is *busy*. If both sides are busy, each gets half of the rest. If one is busy, it gets what the
-//! other does not keep: the other keeps 5/4 of what it uses, at least what it needs, and 1/16 of
-//! the rest, so that an increase of its use is visible; at most it keeps what it needs and half of
-//! the rest. If none is busy, the division stays. A change of less than 1/50 of the link is not
-//! made.
+//! lent; the caller adapts the division about every 200 ms. A side that uses more than 85 % of its
+//! rate is *busy*. If both sides are busy, each gets half of the rest. If one is busy, it gets what
+//! the other does not keep: the other keeps 5/4 of what it uses, at least what it needs, and in
+//! addition 1/16 of the rest, so that an increase of its use is visible; at most it keeps what it
+//! needs and half of the rest. If none is busy, the division stays. A change of less than 1/50 of
+//! the link is not made. A division that gives a side less than it needs is always replaced.
 
 use netnice_core::units::{Amount, Rate};
 
-/// The rates of the two sides; their sum is the link's rate.
+/// The rates of the two sides. Their sum is the link's rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Split {
     /// The driver's rate.
@@ -20,7 +21,7 @@ pub(super) struct Split {
     pub tree: Rate,
 }
 
-/// The rate to divide and the needs.
+/// The rate to divide, and what each side needs of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LinkNeeds {
     /// The link's rate.

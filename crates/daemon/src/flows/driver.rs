@@ -12,12 +12,12 @@
 //! again, at most twice.
 //!
 //! A driver outlives the daemon, and signals of the daemon's terminal do not reach it: it has a
-//! process group of its own. Its output goes to a file in the runtime folder, which is bounded to
-//! about 256 KiB; a second file has the output before that ([`bound_output`]). Calls wait until the
-//! connection is established. A driver may block until its messages are read before it takes the
-//! next call, so messages are read while a call is sent. If a call is too long to be sent, this
-//! module makes the answer: an error. When the sender of calls is dropped, the connection is closed
-//! without an event.
+//! process group of its own. Its standard error goes to a file of at most about 256 KiB in the
+//! runtime folder; a second file has the output before that ([`bound_output`]). Calls wait until
+//! the connection is established. A driver may block until its messages are read before it takes
+//! the next call, so messages are read while a call is sent. If a call is too long to be sent, this
+//! module makes the answer: an error. When the sender of calls is dropped, the calls before that
+//! are sent, and the connection is closed without an Ended event.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -65,8 +65,9 @@ pub(crate) enum ConnectionEvent {
 /// The link, the number of the connection, and the event.
 pub(crate) type FromDriver = (IfName, u64, ConnectionEvent);
 
-/// Serves the connection to the driver of a link until it ends. `connection` is its number in the
-/// events. `start` says how to start a driver if none runs; `None`: do not start one.
+/// Serves the connection to the driver of a link until the connection ends. `folder` is the runtime
+/// folder, and `connection` the number of the connection in the events. `start` has the arguments
+/// of a driver to start if none runs; with `None`, none is started.
 pub(crate) async fn run(
     folder: PathBuf,
     (link, connection): (IfName, u64),
@@ -195,9 +196,10 @@ fn spawn(folder: &Path, iface: &str, start: &Start) -> Result<Child, String> {
     })
 }
 
-/// The path of the driver's executable: beside the daemon's own, else in `NETNICE_BIN_DIR`. The
-/// driver starts as root, so the variable counts only if only root can write that folder and the
-/// executable.
+/// The path of the driver's executable: beside the daemon's own, else in `NETNICE_BIN_DIR`; if
+/// there is none in either, the path beside the daemon's own. The driver starts as root, so the
+/// variable counts only if no user but root and the daemon's own can replace the executable
+/// ([`trust::check`]).
 pub(crate) fn program() -> PathBuf {
     let beside = std::env::current_exe().ok();
     let beside = beside.and_then(|exe| Some(exe.parent()?.join(PROGRAM)));
@@ -231,8 +233,8 @@ fn open_output(path: &Path) -> io::Result<File> {
     File::options().create(true).append(true).open(path)
 }
 
-/// Bounds a driver's output: copies a long file to the one beside it, and truncates it. A driver
-/// cannot do so itself, because it cannot open files.
+/// Bounds a driver's output: copies a file of more than 256 KiB to the one beside it, and truncates
+/// it. A driver cannot do so itself, because it cannot open files. A failure is logged.
 pub(crate) fn bound_output(folder: &Path, iface: &str) {
     let path = output(folder, iface);
     let is_long = fs::metadata(&path).is_ok_and(|file| file.len() > MAX_OUTPUT);
@@ -253,7 +255,7 @@ fn older_output(path: &Path) -> PathBuf {
     path.with_extension("log.1")
 }
 
-/// The last line of a driver's output, if there is one.
+/// `: ` and the last line of a driver's output; empty if there is no output.
 fn last_output_line(folder: &Path, iface: &str) -> String {
     let path = output(folder, iface);
     let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
@@ -277,7 +279,8 @@ fn ending(error: &io::Error, folder: &Path, iface: &str) -> String {
 /// Received bytes and descriptors.
 struct Messages {
     decoder: Decoder,
-    /// Received descriptors, in order. They may arrive with the end of the message before theirs.
+    /// Received descriptors, in order. Those of a message may arrive with the end of the message
+    /// before it.
     fds: Vec<OwnedFd>,
 }
 
@@ -368,7 +371,7 @@ const RESTARTS: usize = 2;
 const RESTART_PAUSE: Duration = Duration::from_millis(300);
 /// The pause between two attempts to connect.
 const CONNECT_PAUSE: Duration = Duration::from_millis(10);
-/// Bytes of output in one file; the file beside it has as many.
+/// Largest size of an output file, in bytes, before it is copied and truncated.
 const MAX_OUTPUT: u64 = 256 * 1024;
 /// The name of the executable.
 const PROGRAM: &str = "netnice-driver";

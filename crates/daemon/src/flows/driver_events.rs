@@ -1,7 +1,8 @@
 //! Handles what comes from drivers: answers to calls, events, and the start and the end of the
 //! connection to a driver. If the answer to an attachment, an opening or a change is an error or
 //! has the wrong kind, the program's request is refused. When a driver ends, its flows are closed
-//! and the requests that wait for it are answered.
+//! and the requests that wait for it are answered; attachments to a driver without flows are
+//! repeated once instead, with a new driver.
 
 use std::os::fd::OwnedFd;
 
@@ -289,7 +290,8 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// Removes the link of an ended driver: closes its flows, and answers the pending requests.
+    /// Removes the link state of an ended driver: closes its flows, answers the pending requests or
+    /// repeats them, and gives the link's whole rate to the kernel's classes.
     fn driver_ended(&mut self, promises: &mut impl Promises, link: &IfName, why: &str, now: Now) {
         let Some(state) = self.link_states.get(link) else {
             return;
@@ -305,7 +307,7 @@ impl<N: Network> Flows<N> {
         let mut again = Vec::new();
         for call in self.take_calls(link) {
             match call.purpose {
-                // The driver ended for lack of flows just before this program attached.
+                // The driver ended for lack of programs just before this program attached.
                 CallPurpose::Attach {
                     session,
                     reply,
@@ -316,7 +318,7 @@ impl<N: Network> Flows<N> {
                 }
             }
         }
-        // Flows that were being opened are in no program's list.
+        // Flows whose program is not in the records.
         let left: Vec<u32> = self
             .flows
             .values()
@@ -373,7 +375,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// Notifies all programs of a link.
+    /// Notifies all programs of a link that have a session.
     pub(super) fn notify_link(&self, link: &IfName, notification: &FlowNotification) {
         let Some(state) = self.link_states.get(link) else {
             return;

@@ -1,6 +1,8 @@
 //! Carries out the flow manager's commands ([`Command`]): connects to drivers and starts them,
 //! passes calls to them, closes connections to them, and waits for connections of programs to end.
-//! The events of all drivers come out of one channel ([`DriverEvents`]).
+//! The events of all drivers come out of one channel ([`DriverEvents`]), and the numbers of ended
+//! connections of programs out of another. If a driver cannot be started or its connection fails,
+//! an event with the reason comes out.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +24,8 @@ pub(crate) struct Drivers {
     ended: UnboundedSender<u64>,
 }
 
-/// The receiver of the events of all drivers, each with its link and the number of the connection.
+/// The receiver of the events of all drivers, each with the driver's link and the number of the
+/// connection.
 pub(crate) type DriverEvents = UnboundedReceiver<driver::FromDriver>;
 
 impl Drivers {
@@ -59,7 +62,7 @@ impl Drivers {
     }
 
     /// True if `connection` is the present connection to the link's driver. An event of an earlier
-    /// one is obsolete.
+    /// connection is obsolete.
     pub(crate) fn is_present(&self, link: &IfName, connection: u64) -> bool {
         let present = self.calls.get(link);
         present.is_some_and(|(number, _)| *number == connection)

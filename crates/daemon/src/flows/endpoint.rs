@@ -1,7 +1,7 @@
 //! Resolves the endpoint of a requested flow ([`ResolvedEndpoint`]): chooses the local address,
-//! holds the ports, and looks up the IP address of the next hop and the path MTU. Refuses endpoints
-//! that direct flows do not support, for which the peer has no permission, or whose route does not
-//! lead over the link.
+//! holds the ports, and looks up the IP address of the next hop and the MTU of the route. Refuses
+//! endpoints that direct flows do not support, for which the peer has no permission, whose ports
+//! cannot be held, or whose route does not lead over the link.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -15,8 +15,9 @@ use super::{Flows, NextHop};
 use crate::error::RequestError;
 use crate::peer::Peer;
 
-/// A resolved endpoint: with its addresses and ports chosen, the ports that are held for it, its
-/// next hop, and the path MTU in bytes.
+/// A resolved endpoint: the endpoint with its addresses and ports chosen, the ports that are held
+/// for it, its next hop, and the MTU in bytes: of the route, or of the interface if the flow has no
+/// remote host.
 #[derive(Clone, Debug)]
 pub(super) struct ResolvedEndpoint {
     pub endpoint: Endpoint,
@@ -26,7 +27,10 @@ pub(super) struct ResolvedEndpoint {
 }
 
 impl<N: Network> Flows<N> {
-    /// Resolves an endpoint, and holds its ports. If it fails, no port is held.
+    /// Resolves an endpoint, and holds its ports.
+    ///
+    /// # Errors
+    /// For the reasons in the module's documentation; then no port is held.
     pub(super) fn resolve_endpoint(
         &mut self,
         peer: &Peer,
@@ -227,7 +231,10 @@ impl<N: Network> Flows<N> {
         })
     }
 
-    /// The route to a host. It must lead over the link.
+    /// The route to a host.
+    ///
+    /// # Errors
+    /// If there is none, if it does not lead over the link, or if `to` is not one other host.
     pub(super) fn route_over(
         &mut self,
         link: &IfName,

@@ -5,7 +5,8 @@
 //! flows with their counts), for at most half a second. If a driver is slower, `show` has zeros for
 //! the counts of its flows, and `explain` states that they are missing. `show` lists at most
 //! [`MAX_LISTED`] (10,000) flows. `explain` describes at most [`MAX_EXPLAINED`] (20), and counts
-//! the others.
+//! the others. A request to explain a flow that is not open, or a link without a driver, is
+//! refused.
 //!
 //! A census takes a driver long if it has many flows, and every user may request one. So at most
 //! one is in progress at each driver, and requests that come meanwhile share the next one: the one
@@ -52,7 +53,7 @@ struct Ticket {
 /// The censuses of drivers, by link. Several replies may share one.
 type Census = BTreeMap<IfName, Rc<CensusDoc>>;
 
-/// A reply, as far as the service has filled it in.
+/// A reply without the part about flows, as the service has made it.
 pub(crate) enum PartialReply {
     /// The reply to `show`, about one target if one was named.
     Show(ShowDoc, Option<Target>),
@@ -99,7 +100,8 @@ impl Tickets {
 }
 
 impl<N: Network> Flows<N> {
-    /// Adds the state of flows to the service's reply, and sends it when the drivers have answered.
+    /// Adds the state of flows to the service's reply, and sends the reply when the drivers have
+    /// answered, at the latest after half a second.
     pub(crate) fn reply_with_flows(
         &mut self,
         promises: &mut impl Promises,

@@ -2,7 +2,8 @@
 //! between the driver of the direct path and the kernel's classes. [`Flows::admit`] admits or
 //! refuses a new or changed flow. [`Flows::settle`] degrades and restores flows when the link or
 //! its promises have changed. If the division changes, the side whose rate shrinks gets its new
-//! rate first.
+//! rate first. If the kernel refuses the new rate of the classes, the division stays: `admit` fails
+//! with the error, and `settle` writes a warning to the journal.
 
 use netnice_api::direct::FlowNotification;
 use netnice_api::driver::DriverRequest;
@@ -55,6 +56,10 @@ impl<N: Network> Flows<N> {
 
     /// Admits a flow that is recorded already (as opened, or changed from `before`), and divides
     /// the link again.
+    ///
+    /// # Errors
+    /// If the flow does not fit, with what would fit if that is known; if the link has no capacity
+    /// for direct flows ([`Flows::link_capacity`]); or if the kernel refuses the classes.
     pub(super) fn admit(
         &mut self,
         promises: &mut impl Promises,
@@ -145,8 +150,8 @@ impl<N: Network> Flows<N> {
         RequestError::NotAdmitted(text)
     }
 
-    /// Divides a link again; the side that shrinks does so first. Without flows the kernel's
-    /// classes get the whole link.
+    /// Divides a link again; the side that shrinks does so first. Without flows or `need`, the
+    /// kernel's classes get the whole link.
     fn divide(
         &mut self,
         promises: &mut impl Promises,
@@ -185,6 +190,9 @@ impl<N: Network> Flows<N> {
 
     /// Puts a division into force. If the kernel's classes grow, they do so when the driver has
     /// answered ([`Flows::grow_classes`]).
+    ///
+    /// # Errors
+    /// If the kernel refuses the classes; then the division stays.
     pub(super) fn apply_split(
         &mut self,
         promises: &mut impl Promises,
@@ -269,7 +277,8 @@ impl<N: Network> Flows<N> {
         self.call(&flow.link, ask, None, purpose, now);
     }
 
-    /// The contract to send to the driver, and the granted one if it differs.
+    /// The contract that the driver serves (without promises while the flow is degraded, and a slice
+    /// converted to the driver's rate), and the granted contract if it differs.
     pub(super) fn contracts_for_driver(&self, flow: &FlowRecord) -> (String, Option<String>) {
         let (served, granted) = (self.served_contract(flow), flow.contract.to_string());
         let other = (granted != served).then_some(granted);
@@ -393,7 +402,8 @@ impl<N: Network> Flows<N> {
         self.notify_flow(number, FlowNotification::Degraded { flow: number, why });
     }
 
-    /// Checks all links: their capacity, or the promises to targets, may have changed.
+    /// Checks all links with a driver: their capacity, the promises to targets or the discard
+    /// patterns may have changed.
     pub(crate) fn settle_all(&mut self, promises: &mut impl Promises, now: Now) {
         let links: Vec<IfName> = self.link_states.keys().cloned().collect();
         for link in links {
@@ -412,7 +422,8 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// Sends the driver its discard patterns, if they have changed.
+    /// Sends the driver its discard patterns if they have changed and the driver's first census has
+    /// arrived.
     pub(super) fn update_discards(&mut self, promises: &impl Promises, link: &IfName, now: Now) {
         let (Some(patterns), Some(state)) =
             (promises.discards(link), self.link_states.get_mut(link))

@@ -15,7 +15,8 @@ use netnice_kernel::nic::{NicFeatures, ReceiveQueues, XdpAttachment};
 use crate::flows::open_flow::RECEIVE_SHARE;
 use crate::page::Page;
 
-/// A flow's endpoint as text: the protocol, the local address, and the remote one or `any host`.
+/// A flow's endpoint as text: the protocol, the local address, and the remote address, the group or
+/// `any host`; for an EtherType, only its number.
 pub(super) fn endpoint(endpoint: &Endpoint) -> String {
     match endpoint {
         Endpoint::Udp {
@@ -60,7 +61,8 @@ pub(super) fn mode(mode: &str, why_not_native: Option<&str>) -> String {
     }
 }
 
-/// Adds a flow's counts to a page: sent, received, lost with the cause, and lateness.
+/// Adds a flow's counts to a page: packets sent, received, and lost with the cause; the driver's
+/// time for received packets; waiting times and lateness.
 pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
     page.row(
         "sent",
@@ -165,7 +167,7 @@ pub(super) fn frames(frames: &FramesDoc, flows: &[DriverFlowDoc]) -> String {
     )
 }
 
-/// Shown while processors are kept awake.
+/// The text that is shown while a driver keeps processors awake.
 pub(super) const AWAKE: &str =
     "no processor falls asleep while packets of cell contracts leave (direct_awake of the policy)";
 

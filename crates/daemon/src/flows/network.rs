@@ -1,6 +1,6 @@
 //! The machine's network as the flow manager uses it ([`Network`]): interfaces, routes, neighbours,
-//! UDP ports and multicast groups. [`KernelNetwork`] is that of the kernel; tests have a fake. A
-//! method that fails returns the kernel's error.
+//! UDP ports and multicast groups. [`KernelNetwork`] asks the kernel; tests have a fake. A method
+//! that returns a `Result` fails with the kernel's error.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -53,7 +53,7 @@ pub(crate) trait Network {
     /// Makes the interface with this index receive frames for a multicast group, while `port` is
     /// held.
     fn join_group(&mut self, port: &Self::Port, group: IpAddr, index: u32) -> io::Result<()>;
-    /// The lowest port that unprivileged users may have.
+    /// The lowest port that unprivileged users may have; 1024 if it cannot be read.
     fn first_unprivileged_port(&mut self) -> u16;
     /// Checks that AF_XDP sockets can be created; the error is the reason.
     fn af_xdp(&mut self) -> Result<(), String>;
@@ -61,11 +61,14 @@ pub(crate) trait Network {
     fn nic_features(&mut self, name: &str) -> Option<NicFeatures>;
 }
 
-/// The kernel's network, in this namespace.
+/// The kernel's network, in the daemon's network namespace.
 pub(crate) struct KernelNetwork(NetlinkClient);
 
 impl KernelNetwork {
     /// Opens the netlink socket.
+    ///
+    /// # Errors
+    /// If the kernel refuses the socket.
     pub(crate) fn open() -> Result<KernelNetwork, KernelError> {
         Ok(KernelNetwork(NetlinkClient::open()?))
     }

@@ -65,7 +65,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// A flow as requested, with its ports held.
+    /// The record of a requested flow, with its ports held. If it fails, no port is held.
     fn prepare_flow(
         &mut self,
         promises: &impl Promises,
@@ -117,7 +117,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// Admits a flow whose next hop is known, and asks the driver to open it.
+    /// Admits a flow whose next hop is known or not needed, and asks the driver to open it.
     pub(super) fn open_at_driver(
         &mut self,
         promises: &mut impl Promises,

@@ -1,8 +1,8 @@
 //! Reserves the UDP ports of direct flows.
 //!
-//! For each port the daemon also holds a socket of the kernel ([`Network::hold_port`]), so that a
+//! For each port the daemon also binds a socket of the kernel ([`Network::hold_port`]), so that a
 //! flow and a socket of another program conflict as two sockets would. A reservation fails if a
-//! socket has the port, if a flow has it with which the new one cannot share it, if the address is
+//! socket has the port, if a flow has the port and the new flow cannot share it, if the address is
 //! not of this host, or if an unprivileged user asks for a privileged port.
 //!
 //! Flows of one user may share a port if no two have the same remote end: then a packet goes to the
@@ -30,11 +30,11 @@ pub(super) struct HeldPort<P> {
 /// A port to be held.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PortRequest {
-    /// The local address; port 0: any free port.
+    /// The local address, or that of the group. Port 0: any free port.
     pub at: SocketAddr,
     /// The remote end of the flow; `None` for a flow to any host.
     pub remote: Option<SocketAddr>,
-    /// True for the port of a multicast group to receive from.
+    /// True if `at` is a multicast group, to receive from.
     pub group: bool,
 }
 

@@ -1,8 +1,9 @@
 //! [`Promises`], the interface from the flow manager to the policy, the ledger, the kernel's
-//! classes, the processes of the machine and the journal. The service implements it.
+//! classes, the processes of the machine and the journal. The service implements it. A method that
+//! returns a `Result` fails if the policy does not allow the request, or if the kernel refuses.
 //!
 //! For the ledger, the promises to all flows of a link are one [`DirectPart`], beside the promises
-//! to targets of the kernel path, so that neither path promises what the other has. Only
+//! to targets of the kernel path, so that the two paths do not promise the same rate. Only
 //! [`crate::flows`] has the promise of each flow.
 
 use netnice_api::direct::Term;
@@ -23,14 +24,14 @@ pub(crate) trait Promises {
     /// Checks that the policy allows a peer to have flows.
     ///
     /// # Errors
-    /// If it does not. While the policy cannot be read, only privileged peers may have flows.
+    /// If it does not. While no policy is known, only privileged peers may have flows.
     fn may_use(&self, peer: &Peer) -> Result<(), RequestError>;
     /// The quotas, from the policy.
     fn quotas(&self) -> &Quotas;
     /// The policy's setting `direct_awake`: true if drivers keep processors awake while packets of
     /// `cell` contracts are sent.
     fn keeps_awake(&self) -> bool;
-    /// The discard patterns of a link, from the policy; `None` if the policy cannot be read.
+    /// The discard patterns of a link, from the policy; `None` while no policy is known.
     fn discards(&self, link: &IfName) -> Option<&[Vec<Term>]>;
     /// The process with this pid; `None` if there is none.
     fn process(&mut self, pid: u32) -> Option<Process>;
@@ -53,7 +54,8 @@ pub(crate) trait Promises {
         link: &IfName,
         part: Option<DirectPart>,
     ) -> Result<(), RequestError>;
-    /// Bytes that the kernel's classes of a link have sent so far; `None` if unknown.
+    /// Bytes that the kernel's classes of a link had sent when they were read last, which is every
+    /// 200 ms; `None` if unknown.
     fn sent_by_classes(&self, link: &IfName) -> Option<u64>;
     /// Admits degraded targets again, as far as they fit: flows have released rate.
     fn heal(&mut self, now: Now);

@@ -2,11 +2,12 @@
 //!
 //! The kernel's notifications about routes, addresses, interfaces and neighbours come in
 //! ([`Flows::routes_changed`]). After a change of a neighbour, the manager looks up that next hop
-//! again; after any other change, the routes of all flows. The driver then writes a new next hop
-//! into the frames of the flow, and the program is notified of a new next hop or MTU. A flow
-//! without a route stays open without a next hop. A flow whose route leads over another link is
-//! closed, and the notification names that link: the flow's memory belongs to the driver of the old
-//! link.
+//! again; after any other change, the interfaces and the routes of all flows. The driver then
+//! writes a new next hop into the frames of the flow, and the program is notified of a new next hop
+//! or MTU, and of an interface that goes up or down. A flow without a route stays open without a
+//! next hop; a route look-up that fails counts as no route. A flow whose route leads over another
+//! interface is closed, and the notification names that interface: the flow's memory belongs to the
+//! driver of the old link.
 //!
 //! The kernel sends no packets to the next hops of direct flows, so the manager confirms every
 //! [`CONFIRM_INTERVAL`] (5 s) that they are in use; then the kernel checks that they are reachable.
@@ -30,8 +31,8 @@ use crate::error::RequestError;
 use crate::peer::Peer;
 
 impl<N: Network> Flows<N> {
-    /// Handles changes. If [`Flows::wants_route_check`] is true afterwards, the caller calls
-    /// [`Flows::handle_timeouts`] soon.
+    /// Handles changes that the kernel has reported. If [`Flows::wants_route_check`] is true
+    /// afterwards, the caller calls [`Flows::handle_timeouts`] soon.
     pub(crate) fn routes_changed(
         &mut self,
         promises: &mut impl Promises,
@@ -57,7 +58,8 @@ impl<N: Network> Flows<N> {
         self.check_routes
     }
 
-    /// Confirms to the kernel that the next hops are in use. The caller calls it each second.
+    /// Confirms to the kernel that the next hops are in use, if the last confirmation is at least
+    /// 5 s old. The caller calls it each second.
     pub(crate) fn tick(&mut self, now: Now) {
         if now.monotonic.since(self.next_hops_confirmed_at) < CONFIRM_INTERVAL {
             return;
@@ -77,7 +79,10 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// The interface of a link with a driver; looked up at the first call.
+    /// The interface of a link with a driver; looked up if it is not known yet.
+    ///
+    /// # Errors
+    /// If there is no such interface, it is no Ethernet interface, or the look-up fails.
     pub(super) fn nic_of(&mut self, link: &IfName) -> Result<Nic, RequestError> {
         if let Some(nic) = self.link_states.get(link).and_then(|state| state.nic) {
             return Ok(nic);
@@ -89,7 +94,8 @@ impl<N: Network> Flows<N> {
         Ok(nic)
     }
 
-    /// Continues flows and requests whose neighbour resolution has ended.
+    /// Continues flows and requests whose neighbour resolution has succeeded, and refuses those
+    /// whose resolution has failed or taken longer than [`RESOLUTION_TIMEOUT`].
     pub(super) fn check_resolutions(&mut self, promises: &mut impl Promises, now: Now) {
         for waiting in std::mem::take(&mut self.resolutions) {
             let known = self.network.neighbour(waiting.index, waiting.via);

@@ -3,8 +3,9 @@
 //!
 //! An attachment is refused if the policy or the peer's rights do not permit it, if the request
 //! names no living process of the daemon's network namespace, if it asks for no flow or no memory,
-//! if the connection has attached already, if it would exceed a quota, if it does not determine one
-//! managed Ethernet interface with rate left for direct flows, or if the driver of that link fails.
+//! if the connection has attached already, if it would exceed a quota, if the named link (without a
+//! name: the only managed one) is not managed, is no Ethernet interface or has no rate left for
+//! direct flows, or if the driver of that link fails.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
@@ -278,7 +279,10 @@ impl<N: Network> Flows<N> {
         Ok(())
     }
 
-    /// Looks an interface up; it must be an Ethernet interface.
+    /// Looks an interface up.
+    ///
+    /// # Errors
+    /// If the look-up fails, there is no such interface, or it is no Ethernet interface.
     pub(super) fn nic(&mut self, link: &IfName) -> Result<Nic, RequestError> {
         let found = self.network.interface(link.as_str())?;
         let nic = found.ok_or_else(|| {
@@ -292,7 +296,8 @@ impl<N: Network> Flows<N> {
         Ok(nic)
     }
 
-    /// Removes an ended program with its flows.
+    /// Removes an ended program with its session and flows. With `why`, its connection is notified
+    /// of the end first.
     pub(super) fn remove_program(
         &mut self,
         promises: &mut impl Promises,

@@ -1,7 +1,7 @@
 //! Takes over a driver that an earlier daemon started, from its census (its list of programs and
 //! flows): holds the ports of the flows again, looks up their next hops, and degrades flows that no
 //! longer fit. A flow whose ports cannot be held continues without them, and the journal gets a
-//! warning. The census of a new driver has no flows.
+//! warning. The census of a new driver has no flows: only the driver's mode is recorded.
 
 use netnice_api::direct::OpenFlow;
 use netnice_api::driver::{CensusDoc, DriverFlowDoc, ProgramDoc};
@@ -13,8 +13,8 @@ use super::{FlowRecord, Flows, NextHop, Program, admission};
 use crate::clock::Now;
 
 impl<N: Network> Flows<N> {
-    /// Takes over the flows of a driver that an earlier daemon started. For a new driver, records
-    /// its mode.
+    /// Takes over the flows of a driver that an earlier daemon started. For every driver, records
+    /// the mode and sends the discard patterns if they differ.
     pub(super) fn take_over(
         &mut self,
         promises: &mut impl Promises,
@@ -131,7 +131,8 @@ fn adopted_program(promises: &mut impl Promises, doc: &ProgramDoc) -> Program {
     }
 }
 
-/// The next hop of a flow, with the Ethernet address that the driver has.
+/// The next hop of a flow, with the Ethernet address that the driver has. `via` is `None` for a
+/// flow without a remote host.
 pub(super) fn next_hop_with(via: Option<NextHop>, mac: Option<[u8; 6]>) -> NextHop {
     match (via, mac) {
         (Some(next_hop), mac) => next_hop.with_mac(mac),

@@ -1,4 +1,5 @@
-//! Tests of the flow manager with a fake network and a fake driver.
+//! Tests of the flow manager with a fake network and a fake driver, and of the connection to a
+//! driver.
 
 mod connection;
 mod division;

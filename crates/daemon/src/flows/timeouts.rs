@@ -12,6 +12,7 @@
 //! | close, detach | ports and promises stay held | they are released |
 //! | set the rate, totals | the division of the link stays | as if in time |
 //! | census, discard | nothing waits for it | as if in time |
+//! | next hop and MTU, others | nothing waits for it | nothing |
 //!
 //! When a driver ends, all its calls end: their requests are answered as after a timeout, with the
 //! reason. Only an attachment to a driver that had no flows is repeated, once, with a new driver.
@@ -149,5 +150,5 @@ impl<N: Network> Flows<N> {
     }
 }
 
-/// A call that timed out has no waiting request any more; it is not handled again for this time.
+/// Time until a call that timed out is handled again. No request waits for its answer any more.
 const RECHECK: Nanos = Nanos::from_secs(600);

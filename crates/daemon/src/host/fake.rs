@@ -32,7 +32,7 @@ pub(crate) struct FakeMachine {
     pub speeds: BTreeMap<String, Rate>,
     /// Links with a root qdisc of another program.
     pub foreign: BTreeSet<String>,
-    /// Links whose interface was made anew and has no classes yet.
+    /// Links whose interface was created again and has no classes yet.
     pub without_classes: BTreeSet<String>,
     /// What is in force.
     pub in_force: InForce,

@@ -20,7 +20,7 @@ use crate::error::RequestError;
 use crate::host::containers::Engines;
 use crate::ledger::{AppKey, CgroupRef, ProcessId, TargetPlace};
 
-/// The kernel of this machine, in this network namespace.
+/// The kernel of this machine, in the daemon's network namespace.
 pub(crate) struct KernelHost {
     kernel: Kernel,
     route: NetlinkClient,
@@ -29,7 +29,10 @@ pub(crate) struct KernelHost {
 }
 
 impl KernelHost {
-    /// Wraps an opened kernel.
+    /// Wraps an opened kernel, and opens a netlink socket of its own.
+    ///
+    /// # Errors
+    /// If the kernel refuses the socket.
     pub(crate) fn new(kernel: Kernel, engines: Engines) -> Result<KernelHost, KernelError> {
         Ok(KernelHost {
             kernel,
@@ -40,6 +43,9 @@ impl KernelHost {
     }
 
     /// The port ids of the netlink sockets with which this host makes changes.
+    ///
+    /// # Errors
+    /// If the kernel does not return the address of a socket.
     pub(crate) fn netlink_ports(&self) -> Result<Vec<u32>, KernelError> {
         Ok(vec![self.kernel.netlink_port()?, self.route.port_number()?])
     }

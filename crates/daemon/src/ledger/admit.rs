@@ -37,7 +37,8 @@ impl Ledger {
     ///
     /// # Errors
     /// If no target is held in the slot, `by` may not make the change or contradicts other claims,
-    /// the kernel path does not support the contract, or the contract does not fit.
+    /// the kernel path does not support the contract, or the contract does not fit or would take
+    /// the level that is kept for root and the group.
     pub(crate) fn change_claim(
         &mut self,
         slot: TargetId,
@@ -83,10 +84,10 @@ impl Ledger {
         }
     }
 
-    /// Replaces the claims of a target after some of them were withdrawn or have ended. That takes
-    /// effect even if the others do not fit, for example because their guarantee is larger: then
-    /// claims are set aside or the target becomes degraded, as after a restart. No effect if the
-    /// slot is free.
+    /// Replaces the claims of a target after some of them were withdrawn or have ended. The
+    /// replacement takes effect even if the remaining claims do not fit, for example because their
+    /// guarantee is larger: then claims are set aside or the target becomes degraded, as after a
+    /// restart. No effect if the slot is free.
     pub(crate) fn withdraw(&mut self, slot: TargetId, left: Claims, now_ns: u64) {
         let before = self.clone();
         if self.admit(slot, left.clone(), now_ns).is_ok() {
@@ -230,9 +231,9 @@ impl Ledger {
     }
 
     /// Admits degraded targets again, oldest first, and then targets whose claims are set aside, as
-    /// far as they fit. Returns the targets of which all claims are in force now. One call tries at
-    /// most [`MAX_TRIED`] of the targets with claims set aside, and the next call continues behind
-    /// them.
+    /// far as they fit. Returns the tried targets that are neither degraded nor set aside any more.
+    /// One call tries at most [`MAX_TRIED`] of the targets with claims set aside, and the next call
+    /// continues after them.
     pub(crate) fn heal(&mut self) -> Vec<Target> {
         let degraded = self.held.values().filter(|held| held.refused.is_some());
         let mut tried = by_age(degraded.collect());
@@ -331,7 +332,7 @@ fn by_age(mut held: Vec<&HeldTarget>) -> Vec<TargetId> {
 }
 
 impl HeldTarget {
-    /// True if all claims on the target are in force.
+    /// True if the target is not degraded, and admission has set no claim on it aside.
     pub(crate) fn is_served(&self) -> bool {
         self.refused.is_none() && self.aside.is_none()
     }
@@ -368,7 +369,7 @@ impl HeldTarget {
     }
 }
 
-/// Largest number of targets that one call tries one by one.
+/// Largest number of targets with claims set aside that one call tries one by one.
 const MAX_TRIED: usize = 64;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The direct path's part of a link, beside the targets of the kernel path.
+//! Stores the direct path's part of each link, beside the targets of the kernel path. Nothing here
+//! can fail.
 //!
 //! The driver process sends at one part of a link's rate, the kernel's classes at the rest.
 //! [`crate::flows`] stores the promise to each flow. The ledger stores only the rate that the
@@ -15,11 +16,11 @@ use super::Ledger;
 /// The direct path's part of a link, in the sending direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DirectPart {
-    /// The smallest rate that keeps all promises to its flows.
+    /// The rate that keeps all promises to its flows, as [`crate::flows`] has computed it.
     pub need: Rate,
     /// The number of flows on the link.
     pub flows: u32,
-    /// The rate left for the kernel's classes.
+    /// The present rate of the kernel's classes.
     pub tree: Rate,
 }
 

@@ -34,8 +34,8 @@ pub(crate) struct DrainingTarget {
     /// True if it was found in the kernel after the loss of the state file. Then it stays until
     /// root clears everything.
     pub found: bool,
-    /// The unprivileged user who had a claim on it, if there was one. It counts for that user's
-    /// quota until it is removed.
+    /// The unprivileged user for whose quota `targets` it counts until it is removed; `None` if it
+    /// counts for no user.
     pub user: Option<u32>,
 }
 

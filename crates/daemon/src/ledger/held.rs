@@ -28,8 +28,9 @@ pub(crate) struct HeldTarget {
     pub claims: Claims,
     /// Why the target is degraded: its guarantees are not in force. `None` if it is not degraded.
     pub refused: Option<String>,
-    /// Why the claims of unprivileged users are set aside: they conflict with those of root and the
-    /// group `netnice`. `None` if they are in force, or there are none.
+    /// Why admission has set the claims of unprivileged users aside: they do not fit beside other
+    /// claims, or those of root and the group `netnice` conflict with them. `None` if it has not.
+    /// Claims that contradict others on this target are in [`Claims::set_aside`] instead.
     pub aside: Option<String>,
     /// The name of the policy rule that asks for it, if one does.
     pub rule: Option<String>,

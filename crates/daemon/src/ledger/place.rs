@@ -2,9 +2,9 @@
 //!
 //! A [`TargetPlace`] has the facts on which this depends. For a process they are the targets that
 //! the kernel records it as a member of, by descent ([`TargetPlace::own`]) and by its executable
-//! ([`TargetPlace::app`]), its control group and its user. The first target in this list that is
-//! held contains it directly. This is the order in which the eBPF programs look up a packet's
-//! owner:
+//! ([`TargetPlace::app`]), its control group and its user. Of the following targets, the first that
+//! is held contains the process directly. This is the order in which the eBPF programs look up a
+//! packet's owner:
 //!
 //! ```text
 //!   process  in  the process or name target that it descends from
@@ -97,8 +97,8 @@ impl Ledger {
         self.get(ContainmentIndex::of(self).at(place, None)?)
     }
 
-    /// The slots of the targets with a claim of root or the group that contain a target, or a
-    /// process at this place.
+    /// The slots of the targets with a claim of root, the group or the policy that contain a
+    /// target, or a process at this place.
     pub(crate) fn privileged_around(
         &self,
         slot: TargetId,

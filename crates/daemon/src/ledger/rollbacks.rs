@@ -1,5 +1,6 @@
-//! Pending rollbacks: of changes that wait for `netnice confirm`, and of changes made for a limited
-//! time or until a process ends. Pure: the reconciler carries them out.
+//! The list of pending rollbacks ([`Rollbacks`]): of changes that wait for `netnice confirm`, and
+//! of changes made for a limited time or until a process ends. This module only changes the list;
+//! the reconciler carries the rollbacks out.
 //!
 //! A change of a target is rolled back clause by clause: each clause that it named gets the value
 //! that the same user's claim had before. If the same user changes a clause again before that, the
@@ -220,7 +221,7 @@ impl Rollbacks {
         before
     }
 
-    /// Drops cleared claims that wait to be restored: those for which `gone` is true.
+    /// Drops those cleared claims that wait to be restored for which `gone` is true.
     pub(crate) fn forget_cleared(&mut self, gone: impl Fn(&Cleared, &Claim) -> bool) {
         self.waiting.retain_mut(|one| {
             let Undo::Cleared { targets, links } = &mut one.undo else {
@@ -267,7 +268,7 @@ impl Rollbacks {
         self.forget_cleared(|_, claim| claim.contract == Contract::default());
     }
 
-    /// Drops the rollbacks of a closed target.
+    /// Drops the rollbacks of changes of a closed target.
     pub(crate) fn forget_target(&mut self, id: u32) {
         self.waiting
             .retain(|one| !matches!(one.undo, Undo::Claim { id: of, .. } if of == id));

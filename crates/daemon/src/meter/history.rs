@@ -46,7 +46,7 @@ pub(crate) struct Point {
 /// The length of the points of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// A second, or longer after a late reading.
+    /// The time between two readings: a second, unless a reading came early or late.
     Second,
     /// A minute.
     Minute,
@@ -63,7 +63,8 @@ struct TargetPoints {
 }
 
 impl History {
-    /// Adds a reading of the targets' counters; drops the history of all other targets.
+    /// Adds a reading of the targets' counters; drops the history of all other targets. Skipped if
+    /// the last reading is less than 0.5 s old.
     pub(crate) fn add(&mut self, now: Instant, meters: &[(u32, Meter)]) {
         let passed = self.read_at.map_or(Nanos(0), |at| now.since(at));
         if self.read_at.is_some() && passed < MIN_INTERVAL {

@@ -1,6 +1,6 @@
 //! The measured values ([`Measurements`]): the last counts and the rates between the last two
 //! readings, the history, the numbers of grants and refusals, and the last metrics page. A reading
-//! fails if the kernel's counts cannot be read.
+//! ([`Measurements::read`]) fails if the kernel's counts cannot be read.
 
 use netnice_core::contract::Direction;
 
@@ -21,7 +21,7 @@ pub(crate) struct Measurements {
     pub rates: Rates,
     /// The results of earlier readings.
     pub history: History,
-    /// Numbers of grants, refusals and repairs.
+    /// Numbers of grants and refusals. The number of repairs stays 0 here: the reconciler has it.
     pub tally: Tally,
     /// The last metrics page, and its time; `None` before the first.
     pub page: Option<(Instant, Page)>,
@@ -29,6 +29,10 @@ pub(crate) struct Measurements {
 
 impl Measurements {
     /// Reads all counts, for rates, history and the state of links.
+    ///
+    /// # Errors
+    /// If the kernel's counts cannot be read. If only those of the interfaces cannot, the counts of
+    /// targets are recorded.
     pub(crate) fn read(
         &mut self,
         machine: &mut impl Meter,

@@ -1,5 +1,5 @@
-//! Writes the metrics page for Prometheus ([`page`]), in its text format, version 0.0.4. A small
-//! HTTP server ([`http`]) serves the page.
+//! Writes the metrics page for Prometheus ([`page`]), in its text format, version 0.0.4, from
+//! documents of the service. This cannot fail. A small HTTP server ([`http`]) serves the page.
 //!
 //! Every counter of targets is declared once, in [`netnice_core::meter::COUNTERS`]; its help text
 //! states what it counts and, for a sum, the terms. All counters of one page are from one reading,
@@ -27,9 +27,10 @@ pub(crate) struct Tally {
     /// Requests `set` and `run` that were carried out, also those that remove a clause or let a
     /// process join a name.
     pub grants: u64,
-    /// Refused requests: they did not fit, or the peer had no permission.
+    /// Refused requests `set`, `run`, `link`, `clear` and `reload`: they did not fit, or the peer
+    /// had no permission.
     pub refusals: u64,
-    /// Objects of netnice that other programs removed and the daemon restored.
+    /// Objects of netnice that the daemon found missing or changed, and set out to restore.
     pub repairs: u64,
 }
 

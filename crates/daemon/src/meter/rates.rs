@@ -1,6 +1,7 @@
 //! Computes the rates between successive readings ([`Rates`]), and detects links on which more is
 //! received than their receive stage passes ([`Rates::overload`]). Also determines when the next
-//! audit of the kernel's objects is due ([`Rates::is_time_to_audit`]). Pure.
+//! audit of the kernel's objects is due ([`Rates::is_time_to_audit`]). The caller passes the counts
+//! and the time; nothing here reads them, and nothing fails.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +32,7 @@ pub(crate) struct TargetRates {
     pub rate: Amount,
     /// Packets dropped, rounded up.
     pub drops: u64,
-    /// Times that a packet waited because of the limit, rounded up.
+    /// Number of times that a packet waited because of the limit, rounded up.
     pub held: u64,
 }
 
@@ -57,7 +58,8 @@ impl Rates {
         due
     }
 
-    /// Adds a reading of the targets' counters.
+    /// Adds a reading of the targets' counters. Skipped if the last reading is less than 200 ms
+    /// old.
     pub(crate) fn targets(&mut self, now: Instant, meters: &[(u32, Meter)]) {
         let passed = self.read_at.map_or(Nanos(0), |at| now.since(at));
         if self.read_at.is_some() && passed < MIN_INTERVAL {
@@ -103,8 +105,8 @@ impl Rates {
             .map(|rates| rates.map(|pace| pace.rate))
     }
 
-    /// Adds a reading of the interfaces of managed links. `links` has each link with what its
-    /// receive stage passes.
+    /// Adds a reading of the interfaces of managed links. `links` has each link with the rate that
+    /// its receive stage passes. Skipped if the last reading is less than 200 ms old.
     pub(crate) fn links(
         &mut self,
         now: Instant,
@@ -151,15 +153,15 @@ impl Rates {
     }
 
     /// A link's receiving rate, if it was more than 2.3 % above what the receive stage passes in
-    /// the last [`OVERLOAD_READINGS`] (3) readings; else `None`.
+    /// each of the last [`OVERLOAD_READINGS`] (3) readings; else `None`.
     pub(crate) fn overload(&self, link: &str) -> Option<Amount> {
         let traffic = self.links.get(link)?;
         let [_, received] = traffic.rates?;
         (traffic.above >= OVERLOAD_READINGS).then_some(received)
     }
 
-    /// A link's present sending and receiving rate in bit/s. `None` without two successive
-    /// readings, the last of them at most [`MAX_INTERVAL`] ago.
+    /// A link's sending and receiving rate between its last two readings, in bit/s. `None` if there
+    /// are no two, or if the last one is more than [`MAX_INTERVAL`] (5 s) ago.
     pub(crate) fn of_link(&self, link: &str, now: Instant) -> Option<[Amount; 2]> {
         self.links_at.filter(|at| now.since(*at) <= MAX_INTERVAL)?;
         self.links.get(link)?.rates

@@ -1,5 +1,6 @@
 //! Parses the discard patterns of a link: descriptions of frames that `netnice-driver` drops before
 //! it classifies them to a flow. A pattern becomes a list of [`Term`]s, one for each compared byte.
+//! An invalid pattern or set is a [`DiscardError`].
 //!
 //! `12=0800 23=11 36=0035` is a pattern of three words. It matches if the two bytes at 12 are 0800,
 //! the byte at 23 is 11, and the two bytes at 36 are 0035. Offsets count from the first byte of the
@@ -18,13 +19,15 @@ use netnice_api::direct::{PATTERN_REACH, PATTERN_SHAPES, PATTERN_WORDS, Term};
 /// Why a pattern is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum DiscardError {
-    /// A word of the pattern has not the form OFFSET=HEX or OFFSET=HEX/MASK.
+    /// A word of the pattern does not have the form OFFSET=HEX or OFFSET=HEX/MASK, or its offset is
+    /// no number below 65,536.
     #[error(
         "`{0}` is not a term of a discard pattern; write OFFSET=HEX or OFFSET=HEX/MASK, as in \
          12=0800 or 23=10/f0"
     )]
     Term(String),
-    /// Value or mask have no bytes, too many, or different numbers of them.
+    /// Value or mask are not hexadecimal bytes, or have no bytes, too many, or different numbers of
+    /// them.
     #[error("`{0}`: value and mask are hexadecimal, both of the same 1 to 8 bytes")]
     Bytes(String),
     /// The value has bits outside its mask.
@@ -56,6 +59,10 @@ pub(super) enum DiscardError {
 }
 
 /// Parses one pattern to a term for each byte with a bit to compare, in the order of offsets.
+///
+/// # Errors
+/// If a word is invalid, two words contradict each other, or there are too many words or no bit to
+/// compare.
 pub(super) fn pattern(text: &str) -> Result<Vec<Term>, DiscardError> {
     let terms: Vec<&str> = text.split_whitespace().collect();
     if terms.len() > usize::from(PATTERN_WORDS) {
@@ -84,6 +91,9 @@ pub(super) fn pattern(text: &str) -> Result<Vec<Term>, DiscardError> {
 }
 
 /// Checks that a driver supports these patterns together.
+///
+/// # Errors
+/// If there are too many patterns, or too many different sets of compared bits.
 pub(super) fn check_set(patterns: &[Vec<Term>]) -> Result<(), DiscardError> {
     if patterns.len() > MAX_PATTERNS {
         return Err(DiscardError::Patterns(patterns.len()));

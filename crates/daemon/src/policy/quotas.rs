@@ -30,7 +30,7 @@ impl Reader<'_> {
     /// The quotas: those that the file sets, and the defaults of the others.
     ///
     /// # Errors
-    /// [`PolicyError`] with the line of the first invalid value.
+    /// [`PolicyError`] with the line of an invalid value.
     pub(super) fn quotas(&self, doc: &QuotasDoc) -> Result<Quotas, PolicyError> {
         let mut quotas = Quotas::of_file(self.path);
         for (quota, count) in [

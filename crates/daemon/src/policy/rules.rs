@@ -1,6 +1,6 @@
 //! [`Rules`] holds the administrator's rules, which are read from the policy file and from unit
-//! files, and the reasons why some of them are not in force. It reads the unit files;
-//! `service::reload` reads the policy file.
+//! files, and the reasons why some of them are not in force. [`Rules::read_units`] reads the unit
+//! files; `service::reload` reads the policy file. An error becomes such a reason; no method fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -35,7 +35,8 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// True if the policy file is invalid, and no policy was in force since the daemon started.
+    /// True if the policy file could not be put into force, and no policy was in force since the
+    /// daemon started.
     pub(crate) fn is_unknown(&self) -> bool {
         self.fault.is_some() && !self.loaded
     }

@@ -1,3 +1,5 @@
+//! Tests that policy files are read, and that invalid ones are refused with line and reason.
+
 use super::*;
 use crate::quotas::Quota;
 use crate::quotas::Quotas;

@@ -26,7 +26,8 @@
 //!   `.conf` file of this kind has no effect.
 //!
 //! A template has no traffic. Its section applies to each instance that is named in a folder (as an
-//! enabled one is) or runs. The section of a prefix or a type applies to the same units.
+//! enabled one is) or runs. The section of a prefix or a type applies to those of its units that
+//! are named in a folder or run.
 //!
 //! If a section is invalid, [`Units::faults`] has the error with file and line, and
 //! `service::unit_files` leaves the unit its former contract. The sections of other units are
@@ -88,7 +89,7 @@ pub(crate) fn search_path() -> Vec<PathBuf> {
     }
 }
 
-/// Parses a search path; an empty last part stands for the default folders.
+/// Parses a search path. A colon at its end stands for the default folders.
 fn path_of(text: &str) -> Vec<PathBuf> {
     let (named, default_path) = match text.strip_suffix(':') {
         Some(named) => (named, DEFAULT_PATH),
@@ -99,7 +100,8 @@ fn path_of(text: &str) -> Vec<PathBuf> {
     folders.collect()
 }
 
-/// The rule of a unit, if one of its files has a section with an assignment.
+/// The rule of a unit; `None` if no assignment is left of the sections in its files. An error has
+/// the file, and the line if the file could be read.
 fn rule(tree: &Tree, name: &str) -> Result<Option<Rule>, String> {
     let mut settings: BTreeMap<Key, Assignment> = BTreeMap::new();
     for (order, file) in tree.files_of(name).into_iter().enumerate() {
@@ -194,7 +196,7 @@ const DEFAULT_PATH: &[&str] = &[
     "/run/systemd/generator.late",
 ];
 
-/// True if a file has no effect: linked to /dev/null or empty (a masked unit).
+/// True if a file has no effect: it is empty, or a link to /dev/null (a masked unit).
 fn is_mask(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|about| !about.is_file() || about.len() == 0)
 }

@@ -1,4 +1,5 @@
-//! Tests that a driver's scheduler keeps the promises that admission granted.
+//! Tests that a driver's scheduler keeps the promises that admission granted, and that admission
+//! counts the overhead of the wire.
 
 use netnice_core::link::{Capacity, CapacitySource};
 use netnice_core::sched::{Next, Packet, Scheduler};

@@ -17,8 +17,8 @@ use netnice_kernel::routes::{HostKind, Neighbour, RouteEntry};
 use crate::error::RequestError;
 use crate::flows::network::{Network, Nic};
 
-/// Hosts 10.0.0.* are neighbours on eth0 (index 2), hosts 10.1.* are behind 10.0.0.1, hosts 10.9.*
-/// on eth1.
+/// A fake network. 10.0.0.100 is this host. Hosts 10.0.0.* are neighbours on eth0 (index 2), hosts
+/// 10.1.* are behind 10.0.0.1, and hosts 10.9.* are neighbours on eth1 (index 3).
 #[derive(Clone)]
 pub(super) struct FakeNetwork {
     /// The states of neighbours.
@@ -155,7 +155,7 @@ impl Network for FakeNetwork {
 /// A driver that carries out each call at once.
 #[derive(Default)]
 pub(super) struct Driver {
-    /// How often it was started.
+    /// The number of commands to connect to it and to start it if it does not run.
     pub starts: usize,
     /// Pids of its programs, by program id.
     pub programs: BTreeMap<u32, u32>,

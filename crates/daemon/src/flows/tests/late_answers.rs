@@ -1,4 +1,5 @@
-//! Tests with a driver that answers late: finally the records match what the driver did.
+//! Tests with a driver that answers late: after its answers, the manager's records match what the
+//! driver has done.
 
 use netnice_api::driver::{DriverEvent, DriverMessage};
 

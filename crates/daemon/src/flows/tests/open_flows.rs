@@ -108,7 +108,7 @@ fn a_changed_next_hop_reaches_driver_and_program() {
         client.notifications(),
         [FlowNotification::NextHop { flow, mac: None }]
     );
-    // The kernel is regularly told that the next hop is in use.
+    // The manager confirms to the kernel every 5 s that the next hop is in use.
     fixture.flows.network.solicited.clear();
     fixture.flows.tick(fixture.now);
     assert_eq!(fixture.flows.network.solicited, [host(2)]);

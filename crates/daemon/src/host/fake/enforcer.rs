@@ -1,5 +1,6 @@
 //! Enforcement on the fake machine: records what is in force, and changes memberships as the
-//! kernel's implementation does.
+//! kernel's implementation does. A call fails if the test has chosen it to fail, or if an
+//! executable, a control group or a free link that it needs is missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 

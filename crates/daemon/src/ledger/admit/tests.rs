@@ -1,3 +1,5 @@
+//! Tests of the admission of claims, and of claims that are set aside and put into force again.
+
 use netnice_core::admission::MAX_DEPTH;
 use netnice_core::link::{Capacity, CapacitySource, Link};
 use netnice_core::units::Bytes;

@@ -1,3 +1,5 @@
+//! Tests of pending rollbacks: their inverse changes, their order, and their confirmation.
+
 use super::*;
 
 const ANN: Claimant = Claimant {

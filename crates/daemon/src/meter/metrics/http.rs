@@ -1,5 +1,5 @@
 //! Serves the metrics page over HTTP/1.1 to every peer that can reach the address: reads a request,
-//! writes a page, and ends the connection.
+//! writes a page or an error status, and ends the connection.
 //!
 //! Peers are not trusted. A request has at most [`LONGEST_REQUEST`] bytes (8 KiB) and must arrive
 //! within [`REQUEST_TIMEOUT`] (2 s), and an answer must be read within [`ANSWER_TIMEOUT`] (5 s).
@@ -81,11 +81,15 @@ impl Address {
 }
 
 /// Listens at the address.
+///
+/// # Errors
+/// The error of bind(2) or listen(2), for example if the address is in use.
 pub(crate) async fn listen(address: Address) -> io::Result<TcpListener> {
     TcpListener::bind(address.0).await
 }
 
-/// Serves until the receiver of `service` is dropped. Must run in a local set.
+/// Serves until the first accept(2) after the receiver of `service` is dropped. Must run in a local
+/// set.
 pub(crate) async fn serve(listener: TcpListener, service: mpsc::Sender<Scrape>) {
     let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
     while !service.is_closed() {
@@ -211,13 +215,13 @@ fn parse_request(request: &[u8]) -> HttpRequest {
 
 /// The content type of the page.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// In bytes. A scraper's request is a tenth as long.
+/// Largest size of a request, in bytes. A scraper's request is a tenth as long.
 const LONGEST_REQUEST: usize = 8 * 1024;
 /// Time limit for a request to arrive.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit for a peer to read the page and close the connection.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes that are read after a request.
+/// Number of bytes that are read and dropped after a request.
 const MAX_DRAINED: usize = 64 * 1024;
 /// Largest number of connections: as many readers as a site has.
 const MAX_CONNECTIONS: usize = 64;

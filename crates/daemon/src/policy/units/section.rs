@@ -1,5 +1,6 @@
 //! Reads the assignments in the `[X-Netnice]` sections of one unit file ([`read`]). Other sections
-//! and comments are skipped. A line of a section without `=` is an error with file and line.
+//! and comments are skipped. A line of an `[X-Netnice]` section without `=` is an error with file
+//! and line.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -32,7 +33,10 @@ impl Assignment {
 }
 
 /// The assignments of one file with this text, in order. A backslash at the end of a line continues
-/// the assignment in the next line.
+/// the assignment in the next line. Keys and values are not checked.
+///
+/// # Errors
+/// If a line of the section has no `=`.
 pub(super) fn read(file: &Path, text: &str) -> Result<Vec<Assignment>, String> {
     let mut found = Vec::new();
     let mut inside = false;
@@ -77,6 +81,9 @@ pub(super) fn read(file: &Path, text: &str) -> Result<Vec<Assignment>, String> {
 }
 
 /// Parses a boolean value as the service manager does.
+///
+/// # Errors
+/// If it is none of the service manager's words for true and false.
 pub(super) fn flag(given: &Assignment) -> Result<bool, String> {
     match given.value.to_ascii_lowercase().as_str() {
         "1" | "yes" | "y" | "true" | "t" | "on" => Ok(true),
