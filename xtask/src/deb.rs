@@ -146,6 +146,8 @@ impl Stage {
                 .run()?;
             set_mode(&to, 0o755)?;
         }
+        // netnice called by this name is `netnice at-rate`.
+        symlink("netnice", self.root.join("usr/bin/at-rate"))?;
         Ok(())
     }
 
@@ -165,6 +167,8 @@ impl Stage {
                 &format!("usr/share/man/man1/{name}"),
             )?;
         }
+        let pages = self.root.join("usr/share/man/man1");
+        symlink("netnice-at-rate.1.gz", pages.join("at-rate.1.gz"))?;
         for (shell, place) in COMPLETIONS {
             let text = Step::new(&program).args(["completions", shell]).capture()?;
             self.write(text.as_bytes(), place, 0o644)?;

@@ -370,6 +370,7 @@ const NEEDS: &[Need] = &[
     // Shells with `cmd @rate`, in a terminal.
     need(Program("bash"), "bash", &[Run, Vm]),
     need(Program("zsh"), "zsh", &[Run, Vm]),
+    need(Program("fish"), "fish", &[Run, Vm]),
     need(Program("script"), "bsdutils", &[Run, Vm]),
     // Reads the exported metrics.
     need(File(PROMETHEUS), "python3-prometheus-client", &[Run]),

@@ -304,6 +304,13 @@ enum VerbArgs {
         /// The shell
         shell: shell::Shell,
     },
+    /// Run a command under the limit @RATE, which stands before the command or at its end
+    #[command(after_help = shell::AT_RATE_HELP)]
+    AtRate {
+        /// The command, its arguments and @RATE
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
+    },
     /// Run a command under the limit of its last word, if that is @RATE
     #[command(hide = true)]
     At {
@@ -432,6 +439,10 @@ impl VerbArgs {
             VerbArgs::Share(share) => share.into_verb(common),
             VerbArgs::InetdSession(session) => Ok(Verb::Inetd(InetdCommand::Session(session))),
             VerbArgs::ShellInit { shell } => Ok(Verb::Shell(ShellCommand::Init(shell))),
+            VerbArgs::AtRate { words } => {
+                let run = shell::parse_at_rate(words);
+                run.map(Verb::Run).map_err(BadUsage::AtRate)
+            }
             VerbArgs::At { words } => Ok(match shell::parse_at(words) {
                 Ok(run) => Verb::Run(run),
                 Err(other) => Verb::Shell(other),
@@ -471,6 +482,7 @@ impl VerbArgs {
             VerbArgs::Inetd { .. } => Some("inetd"),
             VerbArgs::InetdSession(_) => Some("inetd-session"),
             VerbArgs::ShellInit { .. } => Some("shell-init"),
+            VerbArgs::AtRate { .. } => Some("at-rate"),
             VerbArgs::At { .. } => Some("at"),
             VerbArgs::ShellWords { .. } => Some("shell-words"),
             VerbArgs::ShellLimit { .. } => Some("shell-limit"),

@@ -42,7 +42,7 @@ pub use args::command;
 
 /// Parses the process's arguments, executes the command and returns its exit status.
 pub fn main() -> ExitCode {
-    let args: Vec<_> = std::env::args_os().collect();
+    let args = shell::as_at_rate(std::env::args_os().collect());
     let json = args::wants_json(&args);
     let exit = match args::parse(args) {
         Ok(command) => dispatch::execute(command),

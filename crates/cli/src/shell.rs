@@ -27,6 +27,7 @@ mod scanner;
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::Duration;
 
 use netnice_api::{Client, ContractDoc, Exit, Own, Request, Response, RuntimeDir, Set, ShowDoc};
@@ -82,6 +83,50 @@ pub(crate) fn parse_at(mut words: Vec<OsString>) -> Result<Run, ShellCommand> {
         command: words,
         quiet: true,
     })
+}
+
+/// Parses `at-rate WORDS…`: a command with `@rate` before it or at its end. The error is the text
+/// for the user, if there is no rate or no command.
+pub(crate) fn parse_at_rate(mut words: Vec<OsString>) -> Result<Run, String> {
+    let is_rate = |word: Option<&OsString>| {
+        word.and_then(|word| word.to_str())
+            .is_some_and(|word| word.starts_with('@'))
+    };
+    let word = match (is_rate(words.first()), is_rate(words.last())) {
+        (true, _) => words.remove(0),
+        (false, true) => words.pop().unwrap_or_default(),
+        (false, false) => {
+            return Err(
+                "no word is a rate: write at-rate @4mbit CMD …, or at-rate CMD … @4mbit"
+                    .to_string(),
+            );
+        }
+    };
+    let text = word.to_string_lossy();
+    let rate = text.trim_start_matches('@').parse::<Rate>();
+    let rate = rate.map_err(|error| format!("{text}: {error}"))?;
+    if words.is_empty() {
+        return Err(format!("no command follows {text}"));
+    }
+    Ok(Run {
+        set: limit_change(rate),
+        name: None,
+        command: words,
+        quiet: true,
+    })
+}
+
+/// The command line, if the program was called by the name `at-rate`: that of `netnice at-rate`.
+pub(crate) fn as_at_rate(args: Vec<OsString>) -> Vec<OsString> {
+    let called = args.first().map(Path::new).and_then(Path::file_name);
+    match called.is_some_and(|name| name == "at-rate") {
+        false => args,
+        true => ["netnice", "at-rate"]
+            .map(OsString::from)
+            .into_iter()
+            .chain(args.into_iter().skip(1))
+            .collect(),
+    }
 }
 
 /// Parses a word `@rate`; `None` for any other word.
@@ -213,6 +258,15 @@ fn format_rate(rate: Rate) -> String {
         _ => rate.compact(),
     }
 }
+
+/// What `netnice at-rate --help` prints below the options.
+pub(crate) const AT_RATE_HELP: &str = "\
+The command, its children and all their connections together have this rate, in both directions.
+It works in every shell and needs no initialization:
+  at-rate curl -O https://example.org/file @4mbit
+  at-rate @4mbit rsync -a /data/ far:/data/
+
+Exit status: that of the command; 126 and 127 as env(1); 2 bad usage, 3 refused, 4 no daemon.";
 
 /// Longest time that a prompt waits for the daemon.
 const PROMPT_TIMEOUT: Duration = Duration::from_millis(300);

@@ -248,6 +248,8 @@ pub(crate) trait Inventory {
     fn app(&mut self, path: &str) -> Result<AppKey, RequestError>;
     /// The control group at a path. Fails if there is none.
     fn cgroup(&mut self, path: &str) -> Result<CgroupRef, RequestError>;
+    /// The ids of a control group and of the groups below it; none if it does not exist.
+    fn group_ids(&mut self, path: &str) -> BTreeSet<u64>;
     /// The control group of a unit. Fails if there is none.
     fn unit(&mut self, name: &str) -> Result<CgroupRef, RequestError>;
     /// The control group of a container, by name or id. Fails if there is none.

@@ -54,7 +54,7 @@ pub struct Options {
     pub resume: bool,
 }
 
-/// The options that the lock file keeps for the daemon that follows a killed one.
+/// The options that the runtime folder keeps for the daemon that follows a killed one.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KeptOptions {
@@ -65,7 +65,7 @@ struct KeptOptions {
 }
 
 impl Options {
-    /// These options with what the lock file keeps of a killed daemon, if this one resumes it.
+    /// These options with what the runtime folder keeps of a killed daemon, if this one resumes it.
     fn resumed(&self, kept: Option<&str>) -> Options {
         let kept = kept.filter(|_| self.resume);
         let kept = kept.and_then(|text| serde_json::from_str::<KeptOptions>(text).ok());
@@ -81,7 +81,7 @@ impl Options {
         }
     }
 
-    /// The text for the lock file; `None` if a path is no valid UTF-8 or has no absolute form.
+    /// The text that the runtime folder keeps; `None` if a path is no valid UTF-8 or has no absolute form.
     fn kept(&self) -> Option<String> {
         let absolute = |path: &PathBuf| std::path::absolute(path).ok();
         let kept = KeptOptions {
@@ -111,12 +111,12 @@ impl Options {
 /// cannot be opened, or a source of events fails.
 pub fn run(options: &Options) -> Result<(), RunError> {
     let folder = options.runtime.path();
-    let mut runtime = LockedFolder::take(folder).during("take the runtime folder")?;
-    let options = &options.resumed(runtime.left_options());
+    let runtime = LockedFolder::take(folder).during("take the runtime folder")?;
+    let options = &options.resumed(runtime.left_options().as_deref());
     if let Some(kept) = options.kept()
         && let Err(error) = runtime.write_options(&kept)
     {
-        tracing::warn!(%error, "cannot write the options into the lock file");
+        tracing::warn!(%error, "cannot write the file with the options");
     }
     // Connections, maps and programs need descriptors. If the limit cannot be raised, the daemon
     // accepts fewer connections.

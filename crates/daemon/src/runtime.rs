@@ -3,7 +3,7 @@
 //! [`RuntimeError`].
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -56,8 +56,6 @@ pub(crate) struct LockedFolder {
     folder: PathBuf,
     /// True if this daemon created the folder.
     made: bool,
-    /// The second line that the lock file had.
-    left: Option<String>,
 }
 
 impl LockedFolder {
@@ -94,11 +92,10 @@ impl LockedFolder {
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
-                    let content = fs::read_to_string(&path).unwrap_or_default();
-                    let holder = content.lines().next().unwrap_or_default();
+                    let holder = fs::read_to_string(&path).unwrap_or_default();
                     return Err(RuntimeError::Taken {
                         folder: folder.to_owned(),
-                        holder: holder.to_owned(),
+                        holder: holder.trim().to_owned(),
                     });
                 }
                 Err(TryLockError::Error(error)) => return Err(unusable(error)),
@@ -108,41 +105,41 @@ impl LockedFolder {
                 break file;
             }
         };
-        let mut content = String::new();
-        let read = (&lock).take(LONGEST_OPTIONS).read_to_string(&mut content);
-        let left = read.ok().and_then(|_| content.lines().nth(1));
-        let left = left.map(str::to_owned);
         let written = lock
             .set_len(0)
-            .and_then(|()| lock.rewind())
             .and_then(|()| writeln!(lock, "{}", std::process::id()));
         written.map_err(unusable)?;
         Ok(LockedFolder {
             lock,
             folder: folder.to_owned(),
             made,
-            left,
         })
     }
 
-    /// The options that a daemon wrote with [`LockedFolder::write_options`] and that ended without
-    /// [`LockedFolder::release`]; `None` if there was none.
-    pub(crate) fn left_options(&self) -> Option<&str> {
-        self.left.as_deref()
+    /// The options that a killed daemon of this folder wrote with [`LockedFolder::write_options`];
+    /// `None` if there are none.
+    pub(crate) fn left_options(&self) -> Option<String> {
+        let file = File::open(self.folder.join(OPTIONS)).ok()?;
+        let mut options = String::new();
+        file.take(LONGEST_OPTIONS)
+            .read_to_string(&mut options)
+            .ok()?;
+        Some(options)
     }
 
-    /// Writes the options of this daemon, a text without line ends, into the lock file: if this
-    /// daemon is killed, they remain.
+    /// Writes the options of this daemon into a file of the folder. If this daemon is killed, they
+    /// remain.
     ///
     /// # Errors
     /// The error of the write.
-    pub(crate) fn write_options(&mut self, options: &str) -> io::Result<()> {
-        writeln!(self.lock, "{options}")
+    pub(crate) fn write_options(&self, options: &str) -> io::Result<()> {
+        fs::write(self.folder.join(OPTIONS), options)
     }
 
     /// Removes the lock file, the folder `drivers` if it is empty, and the runtime folder if this
     /// daemon created it and it is empty. Ends the lock.
     pub(crate) fn release(self) {
+        let _ = fs::remove_file(self.folder.join(OPTIONS));
         let _ = fs::remove_file(self.folder.join(LOCK));
         // Fails while the folder has the socket of a driver.
         let whole = RuntimeDir::choose(Some(self.folder.clone()), None);
@@ -155,11 +152,13 @@ impl LockedFolder {
     }
 }
 
-/// The name of the lock file in the folder. Its first line is the process id of the daemon, its
-/// second line the daemon's options.
+/// The name of the lock file in the folder. It contains the process id of the daemon.
 pub(crate) const LOCK: &str = "lock";
 
-/// Length in bytes up to which a lock file is read.
+/// The name of the file with the daemon's options.
+const OPTIONS: &str = "options.json";
+
+/// Length in bytes up to which that file is read.
 const LONGEST_OPTIONS: u64 = 64 << 10;
 
 #[cfg(test)]
@@ -185,17 +184,13 @@ mod tests {
     #[test]
     fn the_options_of_a_killed_daemon_remain_and_those_of_a_stopped_one_do_not() {
         let folder = std::env::temp_dir().join(format!("netnice-options-{}", std::process::id()));
-        let mut killed = LockedFolder::take(&folder).expect("taken");
+        let killed = LockedFolder::take(&folder).expect("taken");
         assert_eq!(killed.left_options(), None);
         killed.write_options("first").expect("written");
         drop(killed);
-        let mut stopped = LockedFolder::take(&folder).expect("taken");
-        assert_eq!(stopped.left_options(), Some("first"));
+        let stopped = LockedFolder::take(&folder).expect("taken");
+        assert_eq!(stopped.left_options(), Some("first".to_owned()));
         stopped.write_options("second").expect("written");
-        let Err(RuntimeError::Taken { holder, .. }) = LockedFolder::take(&folder) else {
-            panic!("a second daemon took it");
-        };
-        assert_eq!(holder, std::process::id().to_string());
         stopped.release();
         let next = LockedFolder::take(&folder).expect("taken");
         assert_eq!(next.left_options(), None);

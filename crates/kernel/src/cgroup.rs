@@ -130,6 +130,17 @@ fn from_folder(root: &Path, folder: &Path) -> Result<Cgroup, KernelError> {
     find(&format!("/{}", relative.display()))
 }
 
+/// The ids of a cgroup and of the cgroups below it. A cgroup that was removed has none.
+pub fn ids(group: &Cgroup) -> BTreeSet<u64> {
+    let mut ids = BTreeSet::new();
+    let mut stack = vec![group.folder.clone()];
+    while let Some(folder) = stack.pop() {
+        ids.extend(fs::symlink_metadata(&folder).map(|metadata| metadata.ino()));
+        stack.extend(folders(&folder));
+    }
+    ids
+}
+
 /// The process ids of all processes of a cgroup and of the cgroups below it. A cgroup that cannot
 /// be read (it was removed, or is threaded) counts as empty.
 pub fn processes(group: &Cgroup) -> Vec<u32> {

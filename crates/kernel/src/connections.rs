@@ -31,6 +31,9 @@ pub struct Connection {
     pub sent: Option<u64>,
     /// Bytes received; `None` as for `sent`.
     pub received: Option<u64>,
+    /// The id of the control group in which it was created. `None` if the kernel does not report
+    /// it (before Linux 5.9).
+    pub cgroup: Option<u64>,
 }
 
 /// All TCP and UDP sockets that are bound or connected. `diag` is a connection for socket diagnosis
@@ -100,6 +103,9 @@ fn read(message: &Message, protocol: &'static str) -> Option<Connection> {
         state: STATES.get(usize::from(head[1])).copied().filter(|_| tcp),
         sent: count(BYTES_ACKED).filter(|_| tcp),
         received: count(BYTES_RECEIVED).filter(|_| tcp),
+        cgroup: netlink::find(&row, INET_DIAG_CGROUP_ID)
+            .and_then(|bytes| bytes.first_chunk::<8>())
+            .map(|bytes| u64::from_ne_bytes(*bytes)),
     })
 }
 
@@ -107,6 +113,7 @@ fn read(message: &Message, protocol: &'static str) -> Option<Connection> {
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// linux/inet_diag.h
 const INET_DIAG_INFO: u16 = 2;
+const INET_DIAG_CGROUP_ID: u16 = 21;
 const REQUEST_LEN: usize = 56;
 const REPLY_LEN: usize = 72;
 /// Offsets of `tcpi_bytes_acked` and `tcpi_bytes_received` in `struct tcp_info` (linux/tcp.h).

@@ -4,7 +4,7 @@ use netnice_core::meter::{COUNTERS, DirectionCounters, Meter};
 use netnice_core::units::{Amount, Bytes, Rate};
 use serde_json::json;
 
-use super::{ContractDoc, CountersDoc, FlowDoc, LinkDoc, ShowDoc, TargetDoc};
+use super::{ContractDoc, CountersDoc, FlowDoc, LinkDoc, ShowDoc, TargetDoc, UnconfirmedDoc};
 
 #[test]
 fn the_document_has_the_documented_fields() {
@@ -40,6 +40,13 @@ fn the_document_has_the_documented_fields() {
             mtu: 1500,
             ..FlowDoc::default()
         }],
+        unconfirmed: vec![UnconfirmedDoc {
+            number: 3,
+            uid: 1000,
+            what: vec!["pid:7".into()],
+            left_ns: 5,
+        }],
+        network_namespace: Some(4_026_531_840),
     };
     let asked = json!({"up": 4_000_000, "min": 1_000_000, "on": "eth0", "burst_ns": 5_000_000});
     let none = json!({"at_ns": 0, "up": {}, "down": {}});
@@ -82,6 +89,8 @@ fn the_document_has_the_documented_fields() {
                 "lateness": [], "waited_sum": 0, "waited_most": 0,
             },
         }],
+        "unconfirmed": [{"number": 3, "uid": 1000, "what": ["pid:7"], "left_ns": 5}],
+        "network_namespace": 4_026_531_840_u64,
     });
     assert_eq!(serde_json::to_value(&doc).expect("JSON"), expected);
     let back: ShowDoc = serde_json::from_value(expected).expect("decoded");

@@ -51,6 +51,9 @@ pub(crate) enum BadUsage {
          no number for the process that runs netnice"
     )]
     Until(String),
+    /// The words of `at-rate` have no rate, or no command.
+    #[error("at-rate: {0}")]
+    AtRate(String),
     /// An option has no meaning with this verb.
     #[error("{option} has no meaning with {verb}")]
     Meaningless {

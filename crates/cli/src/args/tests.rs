@@ -491,7 +491,9 @@ fn invalid_options_of_the_other_verbs_are_refused_with_their_reason() {
             "cannot be used with",
         ),
         ("all and one", "clear --all 7", "cannot be used with"),
-        ("neither", "clear", "TARGET"),
+        ("no rate", "at-rate curl -O x", "no word is a rate"),
+        ("no command", "at-rate @4mbit", "no command follows @4mbit"),
+        ("an ambiguous rate", "at-rate curl @10mbps", "@10mbps: "),
         (
             "too fast",
             "top -d 1ms",

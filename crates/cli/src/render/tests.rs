@@ -8,7 +8,7 @@ use netnice_core::contract::{Contract, Direction};
 use netnice_core::units::Amount;
 use proptest::prelude::*;
 
-use super::{Style, json, rate_table, reports, single_target, text};
+use super::{Style, json, managed_links, rate_table, reports, single_target, text};
 
 const PLAIN: Style = Style { bold: false };
 
@@ -99,7 +99,7 @@ fn links_and_targets_are_tables() {
             ..LinkDoc::default()
         }],
         targets: vec![pid, video, late],
-        direct: Vec::new(),
+        ..ShowDoc::default()
     };
     let expected = "\
 LINK  DIR   CAPACITY                 PROMISED                 NOW
@@ -307,6 +307,44 @@ fn each_line_of_the_log_begins_with_its_time() {
 }
 
 #[test]
+fn a_target_without_a_limit_says_so() {
+    let doc = ShowDoc {
+        targets: vec![target("pid:7", "burst 10ms"), target("pid:8", "weight 3")],
+        ..ShowDoc::default()
+    };
+    let text = text(&Response::Shown(doc), &PLAIN);
+    assert_eq!(text.matches("none").count(), 2, "{text}");
+    let note = "a burst has no effect without a limit";
+    assert_eq!(text.matches(note).count(), 1, "{text}");
+    assert_fits(&text);
+}
+
+#[test]
+fn the_state_of_another_network_namespace_is_called_so() {
+    use std::os::unix::fs::MetadataExt;
+    let own = std::fs::metadata("/proc/self/ns/net")
+        .expect("a namespace")
+        .ino();
+    let shown = |namespace| {
+        let doc = ShowDoc {
+            network_namespace: namespace,
+            ..ShowDoc::default()
+        };
+        let texts = [
+            managed_links(&doc, &PLAIN),
+            single_target(&doc, "pid:7", &PLAIN),
+            text(&Response::Shown(doc), &PLAIN),
+        ];
+        texts.iter().for_each(|text| assert_fits(text));
+        texts
+            .iter()
+            .all(|text| text.contains("another network namespace"))
+    };
+    assert!(shown(Some(own + 1)));
+    assert!(!shown(Some(own)) && !shown(None));
+}
+
+#[test]
 fn the_rate_table_is_sorted_by_rate() {
     let mut slow = target("pid:1", "up 4mbit");
     slow.counters = CountersDoc::default().with_rates(Amount(1_000), Amount(0));
@@ -430,7 +468,7 @@ fn documents() -> impl Strategy<Value = ShowDoc> {
         version: 1,
         links,
         targets,
-        direct: Vec::new(),
+        ..ShowDoc::default()
     })
 }
 

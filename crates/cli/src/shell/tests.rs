@@ -2,7 +2,7 @@ use std::ffi::OsString;
 
 use netnice_api::ContractDoc;
 
-use super::{Shell, ShellCommand, format_limits, init, parse_at};
+use super::{Shell, ShellCommand, as_at_rate, format_limits, init, parse_at, parse_at_rate};
 
 fn words(line: &str) -> Vec<OsString> {
     line.split(' ').map(OsString::from).collect()
@@ -14,6 +14,32 @@ fn the_last_word_is_the_limit_and_the_others_are_the_command() {
     assert_eq!(run.set.change.as_deref(), Some("both 1048576bit"));
     assert!(run.set.short && run.quiet);
     assert_eq!(run.command, words("ftp ftp.foo.com"));
+}
+
+#[test]
+fn at_rate_takes_the_rate_before_the_command_or_at_its_end() {
+    for line in ["@4mbit curl -d @body x", "curl -d @body x @4mbit"] {
+        let run = parse_at_rate(words(line)).expect(line);
+        assert_eq!(run.set.change.as_deref(), Some("both 4mbit"));
+        assert_eq!(run.command, words("curl -d @body x"));
+    }
+    for line in ["curl x", "@4mbit", "curl -d @body", "curl @4", "@none curl"] {
+        parse_at_rate(words(line)).expect_err(line);
+    }
+}
+
+#[test]
+fn the_name_at_rate_is_the_command_at_rate() {
+    let called = |line: &str| as_at_rate(words(line));
+    assert_eq!(
+        called("/usr/bin/at-rate @4mbit x"),
+        words("netnice at-rate @4mbit x")
+    );
+    assert_eq!(called("netnice show"), words("netnice show"));
+    assert_eq!(
+        called("netnice at-rate @4mbit x"),
+        words("netnice at-rate @4mbit x")
+    );
 }
 
 #[test]

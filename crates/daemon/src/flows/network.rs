@@ -9,7 +9,7 @@ use netnice_kernel::netlink::NetlinkClient;
 use netnice_kernel::nic::{self, NicFeatures};
 use netnice_kernel::port::{self, Port};
 use netnice_kernel::routes::{self, Neighbour, RouteEntry};
-use netnice_kernel::{KernelError, device, process};
+use netnice_kernel::{KernelError, device};
 
 use crate::error::RequestError;
 

@@ -248,6 +248,12 @@ impl Inventory for FakeMachine {
         self.apps.get(path).copied().ok_or_else(none)
     }
 
+    fn group_ids(&mut self, path: &str) -> BTreeSet<u64> {
+        let inside = |group: &&String| crate::ledger::place::contains(path, group);
+        let paths = self.groups.keys().filter(inside);
+        paths.map(|path| self.groups[path]).collect()
+    }
+
     fn cgroup(&mut self, path: &str) -> Result<CgroupRef, RequestError> {
         let none = || RequestError::Failed(format!("there is no cgroup {path}"));
         let id = self.groups.get(path).copied().ok_or_else(none)?;

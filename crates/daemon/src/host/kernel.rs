@@ -351,6 +351,10 @@ impl Inventory for KernelHost {
         Ok(all)
     }
 
+    fn group_ids(&mut self, path: &str) -> BTreeSet<u64> {
+        cgroup::find(path).map_or_else(|_| BTreeSet::new(), |group| cgroup::ids(&group))
+    }
+
     fn set_lookup_rights(&mut self, rights: LookupRights) {
         self.lookup_rights = rights;
     }

@@ -4,7 +4,7 @@
 //! that says so. Fails if a process does not exist, another target is not held, or the machine
 //! cannot be read.
 
-use netnice_api::Explained;
+use netnice_api::{Explained, Found};
 use netnice_core::contract::{Clause, Contract, Direction};
 use netnice_core::target::Target;
 use netnice_core::units::{Nanos, Rate};
@@ -64,6 +64,9 @@ impl<H: Host> View<'_, H> {
             holder.entry.target
         );
         page.row("process", &text);
+        if let Some(text) = self.sockets_outside(&holder, pid.get())? {
+            page.row("not held", &text);
+        }
         self.overridden_targets(&holder, &place, &mut page);
         self.explain_into(&holder, &mut page, now)?;
         Ok(page.into())
@@ -231,6 +234,35 @@ impl<H: Host> View<'_, H> {
             );
             page.row("receiving", &text);
         }
+    }
+
+    /// A text about the sockets of a process that the control group which holds it does not hold:
+    /// a socket belongs to the group in which it was created, wherever its process is now. `None`
+    /// if there are none.
+    fn sockets_outside(
+        &mut self,
+        holder: &HeldTarget,
+        pid: u32,
+    ) -> Result<Option<String>, RequestError> {
+        let Body::Cgroup(Some(bound)) = &holder.body else {
+            return Ok(None);
+        };
+        let inside = self.machine.group_ids(&bound.path);
+        let sockets = self.machine.connections(&Found::Processes(vec![pid]))?;
+        let is_outside = |id: u64| !inside.contains(&id);
+        let outside = sockets
+            .iter()
+            .filter(|it| it.cgroup.is_some_and(is_outside));
+        let text = match outside.count() {
+            0 => return Ok(None),
+            outside => format!(
+                "{outside} of its {} open sockets, which it created before it came into {}; start \
+                 it again there, or limit pid:{pid}",
+                sockets.len(),
+                bound.path
+            ),
+        };
+        Ok(Some(text))
     }
 
     /// Adds a row for each other target that a process at this place belongs to and that does not

@@ -9,6 +9,7 @@ use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
 use serde_json::json;
 
+use crate::output::parse_json;
 use crate::users::{ANN, as_user};
 
 /// The case, the command line (P is a process with a limit of 50 Mbit/s), the exit status, and the
@@ -371,6 +372,45 @@ fn bad_input_gets_one_clear_error_and_changes_nothing() {
         faults.len(),
         faults.join("\n")
     );
+}
+
+#[test]
+fn a_refused_command_line_is_json_if_json_is_asked_for() {
+    let bed = TestBed::new().expect("a test bed");
+    for line in [
+        "set --json",
+        "show nonsense --json",
+        "clear --json",
+        "confirm --json",
+    ] {
+        let answer = bed.run_with_status(line, 2);
+        let doc = parse_json(&answer.stdout);
+        let failed = &doc["failed"];
+        assert_eq!(failed["bad_usage"], true, "`{line}`: {doc}");
+        assert!(failed["text"].is_string(), "`{line}`: {doc}");
+        assert!(!answer.stderr.is_empty(), "`{line}`");
+    }
+}
+
+#[test]
+fn a_runtime_folder_that_does_not_exist_is_not_made_by_who_only_reads() {
+    let bed = TestBed::new().expect("a test bed");
+    let folder = bed.world.folder().join("nosuch");
+    let name = folder.display().to_string();
+    for verb in [
+        "show",
+        "link",
+        "explain 1",
+        "log",
+        "top",
+        "confirm 1",
+        "clear --all",
+    ] {
+        let line = format!("--runtime-dir {name} {verb}");
+        let said = bed.run_with_status(&line, 4).stderr;
+        assert!(said.contains(&name), "`{line}`: {said}");
+        assert!(!folder.exists(), "`{line}` made it");
+    }
 }
 
 #[test]

@@ -138,6 +138,24 @@ fn metrics_are_valid_and_sums_agree() {
 }
 
 #[test]
+fn the_daemon_that_follows_a_killed_one_has_its_options() {
+    let mut bed = TestBed::new().expect("a test bed");
+    bed.netnice.restart_with(&["--metrics"]).expect("a daemon");
+    let program = bed.sleeper();
+    bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
+    bed.netnice.kill_daemon();
+    assert!(scrape(&bed).is_err(), "it serves metrics after its death");
+    // The next command starts another daemon.
+    bed.run_ok("show");
+    let page = scrape(&bed).expect("a page");
+    let target = format!("target=\"pid:{}\"", program.pid());
+    assert!(page.contains(&target), "{page}");
+    let lock = std::fs::read_to_string(bed.netnice.runtime().join("lock")).expect("a file");
+    let pid = lock.trim().parse().expect("a number");
+    netnice_lab::sys::kill(pid, libc::SIGTERM).expect("it can be ended");
+}
+
+#[test]
 fn a_public_address_for_metrics_needs_an_explicit_option() {
     let netniced = netnice_lab::process::binary("netniced").expect("a daemon");
     let mut command = netnice_lab::process::own_group(netniced);

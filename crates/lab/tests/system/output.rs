@@ -9,7 +9,7 @@ use netnice_lab::traffic::{self, Tcp};
 use netnice_lab::world::Cgroup;
 use serde_json::{Value, json};
 
-fn parse_json(text: &str) -> Value {
+pub(crate) fn parse_json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("no JSON ({e}): {text}"))
 }
 
@@ -278,6 +278,111 @@ fn a_dry_run_shows_a_change_and_does_not_make_it() {
     assert!(plan.to_string().contains("plan"), "{plan}");
     // A change that would be refused is also refused in a dry run.
     bed.run_with_status(&format!("set {name} --up none --min 200mbit --dry-run"), 3);
+}
+
+#[test]
+fn a_dry_run_says_what_changes_for_whom() {
+    let bed = TestBed::new().expect("a test bed");
+    let program = bed.sleeper();
+    let pid = program.pid();
+    bed.run_ok(&format!("set {pid} --up 4mbit"));
+    let plan = |line: &str| bed.run_ok(&format!("{line} --dry-run")).stdout;
+    let said = plan(&format!("set {pid} --up 8mbit"));
+    let change = format!("pid:{pid} (asked by root): up 4mbit -> up 8mbit");
+    assert!(said.contains(&change), "{said}");
+    let said = plan("clear --all");
+    let change = format!("pid:{pid} (asked by root): up 4mbit -> no contract");
+    assert!(said.contains(&change), "{said}");
+    let said = plan("link eth0 --rate 100mbit");
+    assert!(said.contains("eth0 is managed"), "{said}");
+    assert!(!said.contains("class"), "steps of the kernel path: {said}");
+}
+
+#[test]
+fn clear_and_confirm_alone_list_what_there_is() {
+    let bed = TestBed::new().expect("a test bed");
+    let said = bed.run_with_status("clear", 2).stderr;
+    assert!(said.contains("nothing is set"), "{said}");
+    let said = bed.run_with_status("confirm", 2).stderr;
+    assert!(said.contains("no change"), "{said}");
+    let program = bed.sleeper();
+    let pid = program.pid();
+    bed.run_ok(&format!("set {pid} --up 4mbit --confirm 5min"));
+    let said = bed.run_with_status("clear", 2).stderr;
+    assert!(
+        said.contains(&format!("pid:{pid}")) && said.contains("up 4 Mbit/s"),
+        "{said}"
+    );
+    let said = bed.run_with_status("confirm", 2).stderr;
+    assert!(
+        said.contains(&format!("netnice confirm 1: pid:{pid}")),
+        "{said}"
+    );
+    bed.run_ok("confirm 1");
+    let said = bed.run_with_status("confirm", 2).stderr;
+    assert!(said.contains("no change"), "{said}");
+}
+
+#[test]
+fn a_process_of_another_network_namespace_is_refused() {
+    let bed = TestBed::new().expect("a test bed");
+    let elsewhere = &bed.world.server().ns;
+    let mut command = elsewhere.command("sleep");
+    command.arg("600");
+    let process = Proc::start(command).expect("a process");
+    let pid = process.pid();
+    let before = bed.shown();
+    for line in [
+        format!("set {pid} --up 4mbit"),
+        format!("set name:other --up 4mbit --dry-run"),
+    ] {
+        let status = if line.contains("name:") { 1 } else { 3 };
+        bed.run_with_status(&line, status);
+    }
+    let said = bed.run_with_status(&format!("{pid} 4mbit"), 3).stderr;
+    assert!(said.contains("another network namespace"), "{said}");
+    assert_eq!(bed.shown(), before);
+    let said = bed.run_ok(&format!("explain {pid}")).stdout;
+    assert!(said.contains("another network namespace"), "{said}");
+    // Typed there: a command is not started without its limit, and `show` says whose state it is.
+    let runtime = bed.netnice.runtime().display().to_string();
+    let netnice = netnice_lab::process::binary("netnice").expect("the program");
+    let typed = |words: &[&str]| {
+        let mut command = elsewhere.command(&netnice);
+        command.args(["--runtime-dir", &runtime]).args(words);
+        let output = command.output().expect("it runs");
+        let text = [output.stdout, output.stderr].concat();
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&text).into_owned(),
+        )
+    };
+    let (status, said) = typed(&["run", "--up", "4mbit", "echo", "started"]);
+    assert_eq!(status, Some(3), "{said}");
+    assert!(!said.contains("started\n"), "{said}");
+    let (status, said) = typed(&["show"]);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("another network namespace"), "{said}");
+    let here = bed.run_ok("show").stdout;
+    assert!(!here.contains("another network namespace"), "{here}");
+}
+
+#[test]
+fn explain_tells_of_sockets_from_before_a_process_came_into_a_limited_group() {
+    let bed = TestBed::new().expect("a test bed");
+    let group = Cgroup::create("moved").expect("a group");
+    bed.run_ok(&format!("set cgroup:{} --up 4mbit", group.path()));
+    let sink = bed.sink(5001).expect("a sink");
+    let source = Tcp::connect(sink, 1).source();
+    let program = traffic::start_now(bed.world.client(), &source).expect("a program");
+    group.add_process(program.pid()).expect("it moves");
+    let explain = || bed.run_ok(&format!("explain {}", program.pid())).stdout;
+    let told = || explain().contains("open sockets, which it created before");
+    assert!(becomes_true(told), "{}", explain());
+    let of_group = bed
+        .run_ok(&format!("explain cgroup:{}", group.path()))
+        .stdout;
+    assert!(!of_group.contains("open sockets, which"), "{of_group}");
 }
 
 /// Times for confirmation in seconds.

@@ -229,6 +229,32 @@ fn history_traps_and_errors_are_unchanged() {
 }
 
 #[test]
+fn at_rate_limits_a_command_in_any_shell() {
+    let shells = Shells::new();
+    let named = shells.bed.world.folder().join("at-rate");
+    std::os::unix::fs::symlink(binary("netnice").expect("built"), named).expect("a link");
+    let lines = "at-rate probe a b @4mbit\nat-rate @8mbit probe 'c d'\n\
+                 netnice at-rate probe e @2mbit | cat\nat-rate probe f\necho $?\n\
+                 at-rate sh -c 'exit 7' @4mbit\necho $?";
+    let expected = "<a><b> @4mbit\n<c d> @8mbit\n<e> @2mbit\n2\n7\n";
+    for shell in ["sh", "fish"] {
+        let lines = match shell {
+            "fish" => lines.replace("$?", "$status"),
+            _ => lines.to_owned(),
+        };
+        let output = shells.command(shell).args(["-c", &lines]).output();
+        let output = output.unwrap_or_else(|error| panic!("{shell}: {error}"));
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout),
+            expected,
+            "{shell}: {err}"
+        );
+        assert!(err.contains("no word is a rate"), "{shell}: {err}");
+    }
+}
+
+#[test]
 fn variables_of_the_last_command_are_unchanged() {
     let shells = Shells::new();
     let lines = "true u v\necho $_\nfalse\necho $?\ntrue w\nprobe $_ @4mbit\nsh -c 'exit 3' @4mbit || echo $?\n\

@@ -231,3 +231,94 @@ fn find_returns_what_a_target_consists_of() {
     let found = fixture.ask(&ANN, Request::Find(Find { target }), None);
     assert_eq!(found, Response::Found(Found::Processes(vec![10])));
 }
+
+#[test]
+fn the_log_says_what_was_changed_and_what_is_in_force() {
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 1000);
+    ok(fixture.set("pid:10", "up 4mbit"));
+    let ask = |fixture: &mut Fixture, change| {
+        ok(fixture.set_with(&ANN, "pid:10", change, Some(10), |_| {}));
+    };
+    ask(&mut fixture, "up 2mbit");
+    ask(&mut fixture, "up none");
+    let log = fixture.ask(&Peer::ROOT, Request::Log(Default::default()), None);
+    let Response::Log(log) = log else {
+        panic!("{log:?}");
+    };
+    let texts: Vec<&str> = log.lines.iter().map(|line| line.text.as_str()).collect();
+    assert_eq!(
+        texts,
+        [
+            "root set pid:10: up 4mbit",
+            "user 1000 set pid:10: up 2mbit",
+            "user 1000 set pid:10: up none; in force: up 4mbit",
+        ]
+    );
+}
+
+#[test]
+fn a_dry_run_names_the_others_whom_a_change_affects() {
+    let mut fixture = Fixture::new();
+    fixture.machine().groups.insert("/g".to_owned(), 5);
+    fixture.machine().spawn(10, 1000);
+    let living = fixture.machine().processes.get_mut(&10);
+    living.expect("a process").cgroup = "/g".to_owned();
+    ok(fixture.set("pid:10", "up 4mbit"));
+    let dry = |set: &mut Set| set.dry_run = true;
+    let done = ok(fixture.set_with(&Peer::ROOT, "cgroup:/g", "up 1mbit", None, dry));
+    assert_eq!(
+        done.plan.expect("a plan"),
+        [
+            "pid:10 (asked by root): up 4mbit -> up 1mbit",
+            "cgroup:/g (asked by root): no contract -> up 1mbit",
+            "take in control group /g",
+        ]
+    );
+}
+
+#[test]
+fn a_name_that_no_process_runs_as_points_to_processes_with_that_command() {
+    let mut fixture = Fixture::new();
+    for pid in [10, 11] {
+        fixture.machine().spawn(pid, 1000);
+        let living = fixture.machine().processes.get_mut(&pid);
+        living.expect("a process").process.name = "scp".to_owned();
+    }
+    let text = failed(fixture.set("name:scp", "up 1mbit"));
+    assert!(text.contains("scp runs as pid:10 (and 1 more)"), "{text}");
+    assert!(text.contains("app:PATH"), "{text}");
+    let bob = Peer {
+        uid: 1001,
+        privileged: false,
+        groups: Vec::new(),
+    };
+    let text = failed(fixture.set_with(&bob, "name:scp", "up 1mbit", None, |_| {}));
+    assert!(!text.contains("pid:10"), "others' processes: {text}");
+}
+
+#[test]
+fn a_process_of_another_network_namespace_is_refused_and_explained() {
+    let mut fixture = Fixture::new();
+    fixture.machine().groups.insert("/g".to_owned(), 5);
+    fixture.machine().spawn(10, 0);
+    let living = fixture.machine().processes.get_mut(&10);
+    let living = living.expect("a process");
+    living.process.in_own_network = false;
+    living.cgroup = "/g".to_owned();
+    let text = refused(fixture.set("pid:10", "up 1mbit"));
+    assert!(text.contains("another network namespace"), "{text}");
+    ok(fixture.set("cgroup:/g", "up 1mbit"));
+    let explained = fixture.ask(
+        &Peer::ROOT,
+        Request::Explain(Explain {
+            target: "pid:10".to_owned(),
+        }),
+        None,
+    );
+    let Response::Explained(explained) = explained else {
+        panic!("{explained:?}");
+    };
+    let text = explained.lines.join("\n");
+    assert!(text.contains("another network namespace"), "{text}");
+}

@@ -98,6 +98,7 @@ fn connections_are_shown_to_their_owner_and_to_privileged_users() {
         state: Some("established"),
         sent: Some(sent),
         received: Some(1),
+        cgroup: None,
     };
     fixture.machine().connections = vec![
         (7, connection(1, 1000, 5)),
