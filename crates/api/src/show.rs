@@ -136,6 +136,13 @@ pub struct CapacityDoc {
 pub struct TargetDoc {
     /// The target as text.
     pub target: String,
+    /// The command name of the target's first process; absent if the target does not consist of
+    /// processes, or if the process has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// The user of that process: `root`, or `user` and the name or number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// The requested contract, merged from all claims.
     pub contract: ContractDoc,
     /// The effective contract: the contract in force, with its link named, and with the limits of

@@ -50,6 +50,13 @@ pub struct WatchedLink {
 pub struct Watched {
     /// The target as text.
     pub target: String,
+    /// The command name of the target's first process; absent if the target does not consist of
+    /// processes, or if the process has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// The user of that process: `root`, or `user` and the name or number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// Index in [`WatchDoc::targets`] of the nearest enclosing target. `None`: no target encloses
     /// this one.
     #[serde(skip_serializing_if = "Option::is_none")]

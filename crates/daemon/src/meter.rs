@@ -13,6 +13,7 @@
 //! - offered is the sum. A target without classes of its own has sent what it offered: its packets
 //!   wait in a class of a target around it.
 
+mod commands;
 pub(crate) mod history;
 mod measurements;
 pub(crate) mod metrics;

@@ -200,6 +200,11 @@ impl<H: Host> Service<H> {
             let lines = self.reconciler.journal.read(now, log.since_ns, log.lines);
             return Ok(Response::Log(LogLines { lines }));
         }
+        if matches!(request, Request::Show(_) | Request::Own(_)) {
+            let (host, ledger) = (&mut self.reconciler.host, &self.reconciler.books.ledger);
+            let commands = &mut self.measurements.commands;
+            commands.refresh(host, ledger, now.monotonic);
+        }
         let mut view = View::of(&mut self.reconciler, &self.measurements);
         match request {
             Request::Ping(_) => Ok(Response::Pong(Pong {

@@ -58,7 +58,11 @@ pub(crate) fn managed_links(doc: &ShowDoc, style: &Style) -> String {
 pub(crate) fn clearable(doc: &ShowDoc) -> Vec<String> {
     let target = |target: &TargetDoc| {
         let contract = contract_line(&target.contract);
-        format!("{}  {contract}", printable(&target.target))
+        let name = printable(&target.target);
+        match command_of(&target.command, &target.user) {
+            Some(command) => format!("{name} ({command})  {contract}"),
+            None => format!("{name}  {contract}"),
+        }
     };
     let link = |link: &LinkDoc| format!("link {} (--all by root)", printable(&link.link));
     let targets = doc.targets.iter().map(target);
@@ -135,9 +139,21 @@ pub(super) fn targets(targets: &[TargetDoc], style: &Style) -> String {
                 Cell::new(measured_rate(row.rate(&target.counters))),
             ]);
         }
+        if let Some(text) = command_of(&target.command, &target.user) {
+            table.note(&text);
+        }
         notes(target, &mut table);
     }
     table.render(style)
+}
+
+/// The command and the user of a target that consists of processes.
+fn command_of(command: &Option<String>, user: &Option<String>) -> Option<String> {
+    let command = printable(command.as_deref()?);
+    Some(match user {
+        Some(user) => format!("{command} of {}", printable(user)),
+        None => command,
+    })
 }
 
 /// Formats flows of the direct path as a table.
@@ -299,6 +315,9 @@ pub(crate) fn rate_table(doc: &WatchDoc, style: &Style) -> String {
                 Cell::new(milliseconds(Nanos(wait.unwrap_or(0)))),
                 Cell::new(moving().map(|moving| moving.drops).sum::<u64>().to_string()),
             ]);
+        }
+        if let Some(text) = command_of(&target.command, &target.user) {
+            table.note(&text);
         }
         for why in &target.degraded {
             table.note(&format!("degraded: {}", printable(why)));

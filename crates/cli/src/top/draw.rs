@@ -30,7 +30,7 @@ use ratatui::layout::{Position, Rect};
 use ratatui::style::{Color, Modifier, Style};
 
 use super::screen::{Mode, Screen, Subject};
-use super::table::{HISTORY_POINTS, Row};
+use super::table::{HISTORY_POINTS, Row, title};
 use crate::render::printable;
 use crate::render::sparkline::{Sparkline, unicode_locale};
 use format::{cut, rate, wait, wrapped};
@@ -253,7 +253,10 @@ fn cursor(screen: &Screen, area: Rect) -> Option<Position> {
 
 /// A target with its limits in both forms.
 fn target_details(target: &Watched) -> String {
-    let mut text = printable(&target.target);
+    let mut text = printable(&title(target));
+    if let Some(user) = &target.user {
+        text.push_str(&format!(" of {}", printable(user)));
+    }
     for (word, amount) in [
         ("up", target.up),
         ("down", target.down),
@@ -323,7 +326,7 @@ fn columns(screen: &Screen, rows: &[Row], width: usize) -> (Vec<Column>, [bool; 
     let left = width.saturating_sub(fixed + gaps);
     let longest = rows
         .iter()
-        .map(|row| indent(row) + screen.table.target(row).target.chars().count());
+        .map(|row| indent(row) + title(screen.table.target(row)).chars().count());
     let longest = (longest.max().unwrap_or(0) + 2).clamp(MIN_NAME, MAX_NAME);
     // The histories get what the longest name leaves, but at least their smallest width while the
     // names keep theirs.
@@ -492,7 +495,7 @@ fn cell(
                 .width
                 .saturating_sub(mark.len() + branch.chars().count());
             (
-                format!("{mark}{branch}{}", cut(&printable(&target.target), width)),
+                format!("{mark}{branch}{}", cut(&printable(&title(target)), width)),
                 style,
             )
         }

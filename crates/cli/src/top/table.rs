@@ -32,7 +32,7 @@ pub(super) struct View {
     pub reversed: bool,
     /// True if each target is a top-level row, and not below the target that contains it.
     pub flat: bool,
-    /// Only targets with this text in their name are shown, and unless the view is flat the targets
+    /// Only targets with this text in their name or command are shown, and unless the view is flat the targets
     /// that contain them. The case of letters does not matter. Empty: all targets.
     pub filter: String,
 }
@@ -199,7 +199,7 @@ impl Table {
     fn shown(&self, view: &View) -> Vec<bool> {
         let wanted = view.filter.to_lowercase();
         let targets = &self.doc.targets;
-        let matches = |t: &Watched| wanted.is_empty() || t.target.to_lowercase().contains(&wanted);
+        let matches = |t: &Watched| wanted.is_empty() || title(t).to_lowercase().contains(&wanted);
         let mut shown: Vec<bool> = targets.iter().map(matches).collect();
         if view.flat {
             return shown;
@@ -277,6 +277,14 @@ impl Sort {
             Sort::Drops => up.drops.saturating_add(down.drops),
             Sort::Name => 0,
         }
+    }
+}
+
+/// The name of a target in the table, with the command of its process if it has one.
+pub(super) fn title(target: &Watched) -> String {
+    match &target.command {
+        Some(command) => format!("{} {command}", target.target),
+        None => target.target.clone(),
     }
 }
 

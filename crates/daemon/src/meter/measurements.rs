@@ -4,6 +4,7 @@
 
 use netnice_core::contract::Direction;
 
+use super::commands::Commands;
 use super::history::History;
 use super::metrics::Tally;
 use super::metrics::http::Page;
@@ -21,6 +22,8 @@ pub(crate) struct Measurements {
     pub rates: Rates,
     /// The results of earlier readings.
     pub history: History,
+    /// The commands of targets of processes.
+    pub commands: Commands,
     /// Numbers of grants and refusals. The number of repairs stays 0 here: the reconciler has it.
     pub tally: Tally,
     /// The last metrics page, and its time; `None` before the first.

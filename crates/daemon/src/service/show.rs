@@ -19,6 +19,7 @@ use crate::ledger::{HeldTarget, Ledger, ManagedLink};
 use crate::meter;
 use crate::peer::{POLICY, Peer};
 use crate::reconcile::desired;
+use crate::user_names::user_name;
 
 impl<H: Host> View<'_, H> {
     /// The state of all links and targets, or of one target if one is named. For a process, that of
@@ -161,8 +162,11 @@ impl<H: Host> View<'_, H> {
             Some([up, down]) => counters.with_rates(up, down),
             None => counters,
         };
+        let command = self.measurements.commands.of(held.id);
         TargetDoc {
             target: held.entry.target.to_string(),
+            command: command.map(|command| command.name.clone()),
+            user: command.map(|command| user_name(command.uid)),
             contract,
             effective: ContractDoc::from(&held.effective(self.ledger())),
             installed: installed(self.ledger(), held, self.machine.link_leaf()),

@@ -23,6 +23,7 @@ use crate::meter::Measurements;
 use crate::meter::metrics::http::Page;
 use crate::meter::metrics::{self, Tally};
 use crate::reconcile::Reconciler;
+use crate::user_names::user_name;
 
 /// The counters of all targets and links, at most as old as the request accepts.
 ///
@@ -82,6 +83,10 @@ fn watch_all<H: Host>(
     {
         measurements.read(&mut reconciler.host, &reconciler.books.ledger, now)?;
     }
+    let ledger = &reconciler.books.ledger;
+    measurements
+        .commands
+        .refresh(&mut reconciler.host, ledger, now.monotonic);
     View::of(reconciler, measurements).watch_doc(now)
 }
 
@@ -127,6 +132,7 @@ impl<H: Host> View<'_, H> {
             .present_rates(held.id, now.monotonic)
             .unwrap_or_default();
         let meter = self.measurements.rates.meter(held.id);
+        let command = self.measurements.commands.of(held.id);
         let [sends, receives] = Direction::ALL.map(|direction| {
             let pace = rates[direction as usize];
             Traffic {
@@ -138,6 +144,8 @@ impl<H: Host> View<'_, H> {
         });
         Watched {
             target: held.entry.target.to_string(),
+            command: command.map(|command| command.name.clone()),
+            user: command.map(|command| user_name(command.uid)),
             inside: None,
             up: effective.up().map(bits),
             down: effective.down().map(bits),

@@ -125,3 +125,29 @@ fn connections_are_shown_to_their_owner_and_to_privileged_users() {
     );
     assert!(matches!(ask(&ANN, "nonsense"), Response::Failed(failed) if failed.bad_usage));
 }
+
+#[test]
+fn targets_of_processes_have_a_command_and_a_user() {
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 1000);
+    fixture.machine().groups.insert("/g".to_owned(), 5);
+    ok(fixture.set("pid:10", "up 4mbit"));
+    ok(fixture.set("cgroup:/g", "up 4mbit"));
+    let shown = |fixture: &mut Fixture| -> Vec<(Option<String>, Option<String>)> {
+        let targets = fixture.show().targets.into_iter();
+        targets.map(|it| (it.command, it.user)).collect()
+    };
+    let command = |name: &str| (Some(name.to_owned()), Some("user 1000".to_owned()));
+    assert_eq!(shown(&mut fixture), [(None, None), command("p10")]);
+    // It becomes another program.
+    let living = fixture.machine().processes.get_mut(&10);
+    living.expect("a process").process.name = "rsync".to_owned();
+    fixture.advance(6);
+    assert_eq!(shown(&mut fixture)[1], command("rsync"));
+    let watch = Watch { within_ns: 0 };
+    let watched = fixture.ask(&Peer::ROOT, Request::Watch(watch), None);
+    let Response::Watched(watched) = watched else {
+        panic!("{watched:?}");
+    };
+    assert_eq!(watched.targets[1].command.as_deref(), Some("rsync"));
+}
