@@ -34,6 +34,7 @@ mod interfaces;
 mod latency;
 mod nice;
 mod ntcp;
+mod queue;
 mod receive;
 mod rtc;
 mod scale;
@@ -64,8 +65,8 @@ pub struct Context {
     pub subject: Subject,
     /// Whether to measure only a subset that fits a test run, with the tolerance of a test.
     pub quick: bool,
-    /// Measure only the cells (`accuracy`) or runs (`nice-fig6` to `nice-fig8`) whose name contains
-    /// all of these words, which blanks separate. `None`: all.
+    /// Measure only the cells (`accuracy`, `queue`) or runs (`nice-fig6` to `nice-fig8`) whose name
+    /// contains all of these words, which blanks separate. `None`: all.
     pub only: Option<String>,
     /// Folder in which each run is kept and from which kept runs are read (`nice-fig6` to
     /// `nice-fig8`). `None`: no run is kept.
@@ -75,6 +76,15 @@ pub struct Context {
 }
 
 impl Context {
+    /// Whether `only` selects the cell or run of this name: each of its words is a word of the name.
+    /// The case of letters does not matter.
+    pub(crate) fn selects(&self, name: &str) -> bool {
+        let name = name.to_lowercase();
+        let is_named = |word: &str| name.split(' ').any(|one| one == word.to_lowercase());
+        let mut words = self.only.iter().flat_map(|only| only.split_whitespace());
+        words.all(is_named)
+    }
+
     /// Prints a progress message on standard error.
     pub(crate) fn say(&self, text: impl AsRef<str>) {
         eprintln!("  {}", text.as_ref());
@@ -329,6 +339,12 @@ pub const REGISTRY: &[Experiment] = &[
         what: "how fast a changed limit of a running program holds",
         minutes: (3.0, 0.7),
         run: change::run,
+    },
+    Experiment {
+        id: "queue",
+        what: "what TCP gets of a limit: goodput, order, fairness, delay; beside HTB and CAKE",
+        minutes: (65.0, 0.7),
+        run: queue::run,
     },
     Experiment {
         id: "latency",

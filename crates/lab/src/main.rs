@@ -85,7 +85,7 @@ struct Options {
     #[arg(long)]
     quick: bool,
     /// Only the cells that have all of these words: of accuracy's matrix as in 'down 64kbit v6', of
-    /// nice-fig6 to 8 'run 3 with'
+    /// queue 'netnice up 4mbit', of nice-fig6 to 8 'run 3 with'
     #[arg(long, value_name = "WORDS")]
     only: Option<String>,
     /// Keep each run of nice-fig6 to 8 in this folder, and measure only those that are not there

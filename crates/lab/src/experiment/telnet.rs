@@ -158,12 +158,7 @@ impl Figure {
                 format!("{} is not a saved run", file.display())
             })?));
         }
-        let is_named = |word: &str| name.split(' ').any(|one| one == word);
-        if !context
-            .only
-            .iter()
-            .all(|only| only.split_whitespace().all(is_named))
-        {
+        if !context.selects(&name) {
             return Ok(None);
         }
         let run = self.measure(times, limited)?;

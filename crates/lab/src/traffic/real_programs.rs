@@ -126,30 +126,96 @@ pub fn iperf_server(host: &Host, port: u16) -> Result<Proc> {
     Ok(server)
 }
 
-/// Starts an iperf3 client on `host` with `flows` TCP connections to `to` for `seconds`, with the
-/// congestion control cubic. With `reverse` the client receives instead of sending.
-/// [`iperf_goodput`] reads the result.
-pub fn iperf(host: &Host, to: SocketAddr, flows: u32, seconds: u32, reverse: bool) -> Result<Proc> {
-    let mut command = host.ns.command("iperf3");
-    command.args(["-J", "-C", "cubic", "-c", &to.ip().to_string(), "-p"]);
-    command.args([to.port().to_string(), "-P".into(), flows.to_string()]);
-    command.args(["-t".into(), seconds.to_string()]);
-    if reverse {
-        command.arg("-R");
-    }
-    Proc::start(command)
+/// A test by an iperf3 client.
+#[derive(Debug, Clone)]
+pub struct Iperf {
+    /// The server.
+    pub to: SocketAddr,
+    /// Number of TCP connections.
+    pub flows: u32,
+    /// Length in seconds.
+    pub seconds: u32,
+    /// The congestion control.
+    pub congestion: &'static str,
+    /// Whether the client receives instead of sending.
+    pub reverse: bool,
 }
 
-/// Waits for an iperf3 client and returns the receiver's goodput in bit/s. Fails if iperf3 failed
-/// or does not end within `within`.
-pub fn iperf_goodput(mut client: Proc, within: Duration) -> Result<f64> {
-    let text = client.remaining_lines(within).join("\n");
-    let value: Value = serde_json::from_str(&text)
-        .with_context(|| format!("iperf3 printed no JSON: {text} {}", client.take_stderr()))?;
-    value
-        .pointer("/end/sum_received/bits_per_second")
-        .and_then(Value::as_f64)
-        .with_context(|| format!("iperf3 failed: {}", value["error"]))
+/// What an iperf3 client reports at its end.
+#[derive(Debug, Clone)]
+pub struct IperfReport {
+    /// Bit/s that arrived at the receiver, of each connection.
+    pub goodputs: Vec<f64>,
+    /// Segments that the sender sent again or tried to.
+    pub retransmits: u64,
+    /// Round trips in ms: one of each connection in each tenth of a second after the first second.
+    /// Empty if the client receives.
+    pub round_trips: Vec<f64>,
+}
+
+impl Iperf {
+    /// The words of the command line.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let mut line = format!(
+            "iperf3 -J -i 0.1 -C {} -c {} -p {} -P {} -t {}",
+            self.congestion,
+            self.to.ip(),
+            self.to.port(),
+            self.flows,
+            self.seconds
+        );
+        if self.reverse {
+            line.push_str(" -R");
+        }
+        line.split(' ').map(str::to_owned).collect()
+    }
+
+    /// Starts the client on `host`. [`IperfReport::of`] reads the result.
+    pub fn start(&self, host: &Host) -> Result<Proc> {
+        let words = self.words();
+        let mut command = host.ns.command(&words[0]);
+        command.args(&words[1..]);
+        Proc::start(command)
+    }
+}
+
+impl IperfReport {
+    /// Waits for an iperf3 client and reads its report. Fails if iperf3 failed or does not end
+    /// within `within`.
+    pub fn of(mut client: Proc, within: Duration) -> Result<IperfReport> {
+        let text = client.remaining_lines(within).join("\n");
+        IperfReport::parse(&text).with_context(|| format!("iperf3: {}", client.take_stderr()))
+    }
+
+    /// Reads the JSON that iperf3 has printed. Fails if it is no JSON or has an error.
+    pub(crate) fn parse(text: &str) -> Result<IperfReport> {
+        let value: Value =
+            serde_json::from_str(text).with_context(|| format!("no JSON: {text}"))?;
+        let streams = value.pointer("/end/streams").and_then(Value::as_array);
+        let streams = streams.with_context(|| format!("iperf3 failed: {}", value["error"]))?;
+        let goodput = |stream: &Value| stream.pointer("/receiver/bits_per_second")?.as_f64();
+        let intervals = value["intervals"].as_array();
+        let late = intervals.into_iter().flatten().filter(|interval| {
+            let start = interval.pointer("/sum/start").and_then(Value::as_f64);
+            start.is_some_and(|start| start >= 1.0)
+        });
+        let streams_of = |interval: &Value| interval["streams"].as_array().cloned();
+        let times = late.filter_map(streams_of).flatten();
+        let times = times.filter_map(|stream| stream["rtt"].as_f64());
+        Ok(IperfReport {
+            goodputs: streams.iter().filter_map(goodput).collect(),
+            retransmits: value
+                .pointer("/end/sum_sent/retransmits")
+                .and_then(Value::as_u64)
+                .unwrap_or(0),
+            round_trips: times.map(|us| us / 1000.0).filter(|ms| *ms > 0.0).collect(),
+        })
+    }
+
+    /// The goodput of all connections together, in bit/s.
+    pub fn goodput(&self) -> f64 {
+        self.goodputs.iter().sum()
+    }
 }
 
 /// Starts an nginx with one file of `bytes`, which listens at `at`; `folder` is for its files.

@@ -15,6 +15,8 @@ pub enum Leaf {
     Default,
     /// A FIFO of this many bytes.
     Bytes(u32),
+    /// fq_codel with its default settings.
+    FqCodel,
 }
 
 /// Limits all packets that leave `device` to `bits` bit/s by one HTB class with a burst of 1.2 ms
@@ -28,11 +30,23 @@ pub fn limit(ns: &Netns, device: &str, bits: u64, leaf: Leaf) -> Result<()> {
     ns.tc(&format!(
         "class add dev {device} parent 1: classid 1:10 htb rate {bits}bit burst {burst} cburst {burst} quantum 15140"
     ))?;
-    if let Leaf::Bytes(bytes) = leaf {
-        ns.tc(&format!(
-            "qdisc add dev {device} parent 1:10 handle 10: bfifo limit {bytes}"
-        ))?;
-    }
+    let queue = match leaf {
+        Leaf::Default => return Ok(()),
+        Leaf::Bytes(bytes) => format!("bfifo limit {bytes}"),
+        Leaf::FqCodel => "fq_codel".to_owned(),
+    };
+    ns.tc(&format!(
+        "qdisc add dev {device} parent 1:10 handle 10: {queue}"
+    ))?;
+    Ok(())
+}
+
+/// Limits all packets that leave `device` to `bits` bit/s by CAKE; replaces an earlier root qdisc.
+pub(crate) fn limit_by_cake(ns: &Netns, device: &str, bits: u64) -> Result<()> {
+    clear(ns, device);
+    ns.tc(&format!(
+        "qdisc add dev {device} root cake bandwidth {bits}bit"
+    ))?;
     Ok(())
 }
 

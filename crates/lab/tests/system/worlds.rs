@@ -185,9 +185,20 @@ fn real_programs_run_in_a_world() {
     htb::limit(&client.ns, "eth0", 20_000_000, htb::Leaf::Bytes(60_000)).expect("htb");
     let to = at(&world, "server", Family::V4, 5201);
     let _server = real_programs::iperf_server(server, to.port()).expect("iperf3 -s");
-    let goodput = real_programs::iperf(client, to, 2, 2, false)
-        .and_then(|c| real_programs::iperf_goodput(c, EVENT_TIMEOUT))
+    let iperf = real_programs::Iperf {
+        to,
+        flows: 2,
+        seconds: 2,
+        congestion: "cubic",
+        reverse: false,
+    };
+    let report = iperf
+        .start(client)
+        .and_then(|client| real_programs::IperfReport::of(client, EVENT_TIMEOUT))
         .expect("iperf3 -c");
+    assert_eq!(report.goodputs.len(), 2, "{report:?}");
+    assert!(!report.round_trips.is_empty(), "{report:?}");
+    let goodput = report.goodput();
     assert_near(goodput * 1514.0 / 1448.0, 20e6, 0.05, "iperf3's goodput");
     let web = SocketAddr::new(to.ip(), 80);
     let nginx = real_programs::nginx(server, web, world.folder(), 1 << 20).expect("nginx");
