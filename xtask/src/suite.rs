@@ -318,10 +318,11 @@ const DOCUMENTS: &str = "netnice-documents";
 const COST_RUNS: [&str; 4] = ["nice-tab1", "cost", "burning", "scale"];
 /// Experiments about exact rates, times and shares. A busy machine disturbs them, so no test judges
 /// them.
-const EXACT_RUNS: [&str; 14] = [
+const EXACT_RUNS: [&str; 15] = [
     "accuracy",
     "change",
     "latency",
+    "queue",
     "guarantees",
     "weights",
     "receive",

@@ -40,13 +40,7 @@ fn the_document_has_the_documented_fields() {
             mtu: 1500,
             ..FlowDoc::default()
         }],
-        unconfirmed: vec![UnconfirmedDoc {
-            number: 3,
-            uid: 1000,
-            what: vec!["pid:7".into()],
-            left_ns: 5,
-        }],
-        network_namespace: Some(4_026_531_840),
+        ..ShowDoc::default()
     };
     let asked = json!({"up": 4_000_000, "min": 1_000_000, "on": "eth0", "burst_ns": 5_000_000});
     let none = json!({"at_ns": 0, "up": {}, "down": {}});
@@ -89,6 +83,30 @@ fn the_document_has_the_documented_fields() {
                 "lateness": [], "waited_sum": 0, "waited_most": 0,
             },
         }],
+    });
+    assert_eq!(serde_json::to_value(&doc).expect("JSON"), expected);
+    let back: ShowDoc = serde_json::from_value(expected).expect("decoded");
+    assert_eq!(back, doc);
+}
+
+#[test]
+fn what_waits_and_the_namespace_are_in_the_document_if_there_are_any() {
+    let doc = ShowDoc {
+        version: ShowDoc::VERSION,
+        unconfirmed: vec![UnconfirmedDoc {
+            number: 3,
+            uid: 1000,
+            what: vec!["pid:7".into()],
+            left_ns: 5,
+        }],
+        network_namespace: Some(4_026_531_840),
+        ..ShowDoc::default()
+    };
+    let expected = json!({
+        "version": 1,
+        "links": [],
+        "targets": [],
+        "direct": [],
         "unconfirmed": [{"number": 3, "uid": 1000, "what": ["pid:7"], "left_ns": 5}],
         "network_namespace": 4_026_531_840_u64,
     });

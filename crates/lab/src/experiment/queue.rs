@@ -17,7 +17,7 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::json;
 
-use super::bench::{Direction, R1G, R4M, R20M, R100M, Rate, Subject, at, netnice_only};
+use super::bench::{Direction, R1G, R4M, R20M, R100M, Rate, at, netnice_only};
 use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 use crate::stats;

@@ -158,7 +158,7 @@ impl Figure {
                 format!("{} is not a saved run", file.display())
             })?));
         }
-        if !context.selects(&name) {
+        if !context.selects(name) {
             return Ok(None);
         }
         let run = self.measure(times, limited)?;
