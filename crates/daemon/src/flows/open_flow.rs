@@ -435,5 +435,5 @@ fn no_flow(number: u32) -> RequestError {
 }
 
 /// A flow's share of its driver's time for receiving, in millionths: half, so that one flow never
-/// occupies the whole driver. It corresponds to some 300,000 packets of 1500 bytes a second.
+/// occupies the whole driver.
 pub(super) const RECEIVE_SHARE: u32 = 500_000;
