@@ -224,7 +224,7 @@ struct FlowRecord {
     degraded: Option<String>,
     next_hop: NextHop,
     mtu: u32,
-    ports: Vec<std::net::SocketAddr>,
+    ports: Vec<ports::FlowPort>,
     /// Why the flow is being closed; `None` if it is not.
     closing: Option<String>,
 }

@@ -306,7 +306,7 @@ impl<N: Network> Flows<N> {
 
     /// Releases the ports of a flow that is not open.
     pub(super) fn release_ports_of(&mut self, flow: &FlowRecord) {
-        self.release_ports(&flow.ports, remote_end(&flow.endpoint));
+        self.release_ports(&flow.ports);
     }
 
     /// Adds a flow to the records.

@@ -13,7 +13,7 @@
 //! [`CONFIRM_INTERVAL`] (5 s) that they are in use; then the kernel checks that they are reachable.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use netnice_api::direct::{Endpoint, FlowNotification};
 use netnice_api::driver::{DriverFlow, DriverRequest};
@@ -23,7 +23,7 @@ use netnice_kernel::routes::{HostKind, Neighbour, RouteChange};
 
 use super::network::{Network, Nic};
 use super::open_flow::{remote_end, reply_next_hop};
-use super::ports::PortRequest;
+use super::ports::{FlowPort, PortRequest};
 use super::promises::Promises;
 use super::{FlowRecord, Flows, NextHop, ResolutionFor, endpoint, refuse, takeover};
 use crate::clock::Now;
@@ -350,7 +350,7 @@ impl<N: Network> Flows<N> {
         peer: &Peer,
         link: &IfName,
         setup: &DriverFlow,
-    ) -> (NextHop, Result<Vec<SocketAddr>, RequestError>) {
+    ) -> (NextHop, Result<Vec<FlowPort>, RequestError>) {
         let nic = self.nic_of(link).ok();
         let index = nic.map_or(0, |nic| nic.index);
         let toward = |flows: &mut Flows<N>, host: IpAddr, from: IpAddr| {
@@ -389,9 +389,9 @@ impl<N: Network> Flows<N> {
         for (at, group) in wants {
             let remote = if group { None } else { remote_end };
             match self.hold_port(peer, PortRequest { at, remote, group }, index) {
-                Ok(at) => held.push(at),
+                Ok(port) => held.push(port),
                 Err(error) => {
-                    self.release_ports(&held, remote_end);
+                    self.release_ports(&held);
                     return (next_hop, Err(error));
                 }
             }

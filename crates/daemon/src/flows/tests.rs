@@ -92,8 +92,12 @@ impl Fixture {
     }
 
     fn link(&mut self, rate: &str) -> Response {
+        self.link_of("eth0", rate)
+    }
+
+    fn link_of(&mut self, iface: &str, rate: &str) -> Response {
         let change = LinkChange {
-            iface: "eth0".to_owned(),
+            iface: iface.to_owned(),
             rate: Some(rate.to_owned()),
             ..LinkChange::default()
         };
