@@ -422,7 +422,8 @@ fn check_link(
     }
 }
 
-fn not_attached() -> RequestError {
+/// The error of a request that needs an attachment.
+pub(super) fn not_attached() -> RequestError {
     RequestError::BadUsage(
         "attach to a link first: this connection has not, or its driver has ended".to_owned(),
     )

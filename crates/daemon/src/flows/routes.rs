@@ -22,7 +22,7 @@ use netnice_core::units::Nanos;
 use netnice_kernel::routes::{HostKind, Neighbour, RouteChange};
 
 use super::network::{Network, Nic};
-use super::open_flow::{remote_end, reply_next_hop};
+use super::open_flow::{not_attached, remote_end, reply_next_hop};
 use super::ports::{FlowPort, PortRequest};
 use super::promises::Promises;
 use super::{FlowRecord, Flows, NextHop, ResolutionFor, endpoint, refuse, takeover};
@@ -109,10 +109,12 @@ impl<N: Network> Flows<N> {
                             reply,
                         } => {
                             flow.next_hop = flow.next_hop.with_mac(Some(mac));
-                            let there = self.sessions.contains_key(&session);
-                            match there {
-                                true => self.open_at_driver(promises, *flow, reply, now),
-                                false => self.release_ports_of(&flow),
+                            if self.sessions.contains_key(&session) {
+                                self.open_at_driver(promises, *flow, reply, now);
+                            } else {
+                                // The program or the driver has ended meanwhile.
+                                self.release_ports_of(&flow);
+                                refuse(reply, not_attached());
                             }
                         }
                     }

@@ -3,6 +3,7 @@
 
 mod connection;
 mod division;
+mod driver_ends;
 mod fake;
 mod flow_replies;
 mod late_answers;
