@@ -1,4 +1,5 @@
-//! Tests of the end of a driver: its flows, the requests that wait, and the next driver.
+//! Tests of the end of a driver: its flows, the requests that wait, the next driver and the
+//! journal.
 
 use std::net::IpAddr;
 
@@ -89,6 +90,30 @@ fn an_opening_that_waits_for_its_next_hop_is_answered_although_the_driver_ends()
         error_text(&answer.try_recv().expect("an answer").response);
         assert!(fixture.flows.held_ports().is_empty());
     }
+}
+
+#[test]
+fn the_end_of_a_driver_is_logged_unless_it_had_no_programs() {
+    let is_logged = |fixture: &mut Fixture| {
+        end_driver(fixture);
+        let lines = fixture.service.journal().read(fixture.now, None, None);
+        lines.iter().any(|line| line.text.contains("has ended"))
+    };
+    for flows in [0, 1] {
+        let mut fixture = Fixture::new();
+        let client = fixture.attached_client(&ANN, 8);
+        for _ in 0..flows {
+            fixture.opened(&client, "10.0.0.2:1", "");
+        }
+        assert!(is_logged(&mut fixture), "a program with {flows} flows");
+    }
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&ANN, 8);
+    fixture
+        .flows
+        .connection_ended(client.connection.number, fixture.now);
+    fixture.exchange();
+    assert!(!is_logged(&mut fixture), "it ended for lack of programs");
 }
 
 /// Ends the driver of eth0.
