@@ -31,8 +31,7 @@ use crate::error::RequestError;
 use crate::peer::Peer;
 
 impl<N: Network> Flows<N> {
-    /// Handles changes that the kernel has reported. If [`Flows::wants_route_check`] is true
-    /// afterwards, the caller calls [`Flows::handle_timeouts`] soon.
+    /// Handles changes that the kernel has reported.
     pub(crate) fn routes_changed(
         &mut self,
         promises: &mut impl Promises,
@@ -44,7 +43,7 @@ impl<N: Network> Flows<N> {
         }
         for change in changes {
             match change {
-                RouteChange::Routes => self.check_routes = true,
+                RouteChange::Routes => self.request_route_check(now),
                 RouteChange::Neighbour { index, next_hop } => {
                     self.check_neighbour(*index, *next_hop, now)
                 }
@@ -53,9 +52,11 @@ impl<N: Network> Flows<N> {
         self.check_resolutions(promises, now);
     }
 
-    /// True if the routes of all flows are to be checked.
-    pub(crate) fn wants_route_check(&self) -> bool {
-        self.check_routes
+    /// Has the interfaces and the routes of all flows checked after [`ROUTES_SETTLE`], unless a
+    /// check is due already: so an endless burst of changes cannot delay it.
+    pub(super) fn request_route_check(&mut self, now: Now) {
+        let due = now.monotonic.after(ROUTES_SETTLE);
+        self.route_check_due.get_or_insert(due);
     }
 
     /// Confirms to the kernel that the next hops are in use, if the last confirmation is at least
@@ -416,6 +417,9 @@ enum RouteCheck {
     FlowClosed,
 }
 
+/// Delay from the first change of routes or interfaces until they are checked: changes come in
+/// bursts.
+pub(super) const ROUTES_SETTLE: Nanos = Nanos::from_millis(50);
 /// Time limit of neighbour resolution.
 pub(super) const RESOLUTION_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// How often the manager confirms to the kernel that next hops are in use.

@@ -278,8 +278,7 @@ impl Fixture {
     fn changed(&mut self, change: RouteChange) {
         self.flows
             .routes_changed(&mut self.service, &[change], self.now);
-        self.flows.handle_timeouts(&mut self.service, self.now);
-        self.exchange();
+        self.advance(routes::ROUTES_SETTLE);
     }
 
     /// Restarts the daemon; driver and programs stay.

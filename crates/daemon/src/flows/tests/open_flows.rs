@@ -258,6 +258,23 @@ fn a_restarted_daemon_takes_over_open_flows() {
 }
 
 #[test]
+fn the_routes_of_flows_that_are_taken_over_are_checked_without_a_route_event() {
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&ANN, 8);
+    fixture.opened(&client, "10.0.0.2:1", "");
+    fixture.opened(&client, "10.0.0.3:1", "");
+    fixture.flows.network.moved.insert(host(2), 3);
+    fixture.restart();
+    assert_eq!(fixture.driver.flows.len(), 2);
+    let due = fixture.flows.next_due().expect("the check of the routes");
+    let wait = due.since(fixture.now.monotonic);
+    assert!(wait <= Nanos::from_millis(100), "{wait}");
+    fixture.advance(wait);
+    assert_eq!(fixture.driver.flows.len(), 1, "one route leads over eth1");
+    assert_eq!(fixture.flows.next_due(), None);
+}
+
+#[test]
 fn a_flow_taken_over_without_its_groups_port_holds_no_other_port() {
     let mut fixture = Fixture::new();
     let client = fixture.attached_client(&Peer::ROOT, 7);
