@@ -298,9 +298,6 @@ impl Daemon {
             Event::ConnectionEnded(session) => self.flows.connection_ended(session, now),
             Event::Routes(changes) => {
                 self.flows.routes_changed(&mut self.service, &changes, now);
-                if self.flows.wants_route_check() {
-                    self.set_timer_after(Timer::Routes, LINKS_SETTLE, now);
-                }
             }
             Event::Links => {
                 // A container's first packet is limited only if its new interface is handled at
@@ -342,7 +339,7 @@ impl Daemon {
                 self.sources.groups.watch(&group_folders(&self.service));
                 self.sources.unit_files.watch(self.service.unit_folders());
             }
-            Timer::Flows | Timer::Routes => self.flows.handle_timeouts(&mut self.service, now),
+            Timer::Flows => self.flows.handle_timeouts(&mut self.service, now),
         }
     }
 
@@ -372,8 +369,7 @@ const SLOW_EVENT: Nanos = Nanos::from_millis(100);
 /// Delay from the first change of unit files until they are read: a file is written in several
 /// steps, and often many files at once.
 const FILES_SETTLE: Nanos = Nanos::from_millis(200);
-/// Delay from the first change of interfaces or routes until they are checked: changes come in
-/// bursts.
+/// Delay from the first change of interfaces until they are checked: changes come in bursts.
 const LINKS_SETTLE: Nanos = Nanos::from_millis(50);
 /// Delay from the first exit event until targets are checked: the event comes just before the
 /// process leaves the members table, and many processes end together.

@@ -130,8 +130,8 @@ pub(crate) struct Flows<N: Network> {
     resolutions: Vec<PendingResolution>,
     commands: Vec<Command>,
     tickets: flow_replies::Tickets,
-    /// True after a change of routes, until the routes of all flows are checked.
-    check_routes: bool,
+    /// When the interfaces and the routes of all flows are to be checked; `None` if they are not.
+    route_check_due: Option<Instant>,
     next_hops_confirmed_at: Instant,
 }
 
@@ -224,7 +224,7 @@ struct FlowRecord {
     degraded: Option<String>,
     next_hop: NextHop,
     mtu: u32,
-    ports: Vec<std::net::SocketAddr>,
+    ports: Vec<ports::FlowPort>,
     /// Why the flow is being closed; `None` if it is not.
     closing: Option<String>,
 }
@@ -360,7 +360,7 @@ impl<N: Network> Flows<N> {
             resolutions: Vec::new(),
             commands: Vec::new(),
             tickets: flow_replies::Tickets::default(),
-            check_routes: false,
+            route_check_due: None,
             next_hops_confirmed_at: Instant(0),
         }
     }
@@ -385,6 +385,7 @@ impl<N: Network> Flows<N> {
         resolutions
             .chain(calls)
             .chain(self.tickets.next_due())
+            .chain(self.route_check_due)
             .min()
     }
 

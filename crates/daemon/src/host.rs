@@ -68,16 +68,19 @@ impl Process {
 /// 0: none.
 pub(crate) type Members = BTreeMap<u32, (u32, u32)>;
 
-/// The rights with which the executable that a request names is looked up.
+/// The rights with which the executable or the user that a request names is looked up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LookupRights {
-    /// Root's rights.
+    /// Root's rights; the event loop waits for the result.
     #[default]
     AsRoot,
     /// A user's rights: the path in the request was looked up before. Contains the path and the
     /// result.
     AsUser(String, Result<AppKey, String>),
-    /// No look-up: the request of an unprivileged user names no executable.
+    /// The name service was asked for the user in the request before. Contains the name and the
+    /// uid, `None` if there is no such user.
+    NamedUser(String, Option<u32>),
+    /// No look-up: the request of an unprivileged user names nothing that needs one.
     NoLookup,
 }
 

@@ -19,8 +19,9 @@
 //! ```
 //! A part uses only parts below it in this list. `flows` reaches the ledger and the policy only
 //! through the trait `flows::promises::Promises`, which `service` implements. The other modules
-//! (`authority`, `clock`, `error`, `journal`, `page`, `peer`, `quotas`, `runtime` and `user_names`)
-//! are for all parts. `cargo xtask tidy` refuses modules that use each other in a circle.
+//! (`authority`, `clock`, `error`, `journal`, `name_files`, `name_service`, `page`, `peer`,
+//! `quotas`, `runtime` and `user_names`) are for all parts. `cargo xtask tidy` refuses modules that
+//! use each other in a circle.
 //!
 //! [`run()`] ends at SIGTERM or SIGINT, or with a [`RunError`] if a part cannot be started or a
 //! source of events fails.
@@ -36,6 +37,8 @@ mod host;
 mod journal;
 mod ledger;
 mod meter;
+mod name_files;
+mod name_service;
 mod page;
 mod peer;
 mod policy;

@@ -1,7 +1,14 @@
 //! The peer of a connection ([`Peer`]): its uid, groups and privilege, from the kernel's
-//! credentials. If the group `netnice` cannot be looked up, only root is privileged.
+//! credentials. While the group `netnice` is not known ([`privileged_group`]), only root is
+//! privileged.
+
+use std::time::Duration;
 
 use netnice_core::claims::Claimant;
+use nix::unistd::Group;
+
+use crate::name_files;
+use crate::name_service::LastAnswer;
 
 /// The user at the other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,10 +40,7 @@ impl Peer {
 
     /// Converts the kernel's credentials of a connection.
     pub(crate) fn from_credentials(peer: &netnice_kernel::peer::Peer) -> Peer {
-        let in_group = || {
-            let group = nix::unistd::Group::from_name(GROUP).ok().flatten();
-            group.is_some_and(|group| peer.groups.contains(&group.gid.as_raw()))
-        };
+        let in_group = || privileged_group().is_some_and(|gid| peer.groups.contains(&gid));
         Peer {
             uid: peer.uid,
             privileged: peer.uid == 0 || in_group(),
@@ -57,6 +61,21 @@ impl Peer {
         }
     }
 }
+
+/// The gid of the group [`GROUP`]: from `/etc/group`, else as the name service answered last. Never
+/// waits: without an answer so far the result is `None`, and a thread asks.
+pub(crate) fn privileged_group() -> Option<u32> {
+    static OF_SERVICE: LastAnswer<u32> = LastAnswer::new();
+    name_files::gid_of(GROUP).or_else(|| {
+        OF_SERVICE.get(LIFETIME, || {
+            let group = Group::from_name(GROUP)?;
+            Ok(group.map(|group| group.gid.as_raw()))
+        })
+    })
+}
+
+/// How long an answer of the name service counts, at least.
+const LIFETIME: Duration = Duration::from_secs(60);
 
 /// The administrator's policy (the policy file and unit files) as a claimant. Its uid is one that
 /// no user has.

@@ -27,6 +27,7 @@ use crate::event_loop::{self, During, Settings};
 use crate::host::containers::Engines;
 use crate::host::kernel::KernelHost;
 use crate::meter::metrics::http::Address;
+use crate::peer;
 use crate::policy::units;
 use crate::reconcile::SavedState;
 use crate::runtime::LockedFolder;
@@ -110,6 +111,8 @@ impl Options {
 /// namespace, or is damaged and cannot be renamed. If netlink, the kernel path or another resource
 /// cannot be opened, or a source of events fails.
 pub fn run(options: &Options) -> Result<(), RunError> {
+    // The first connections need it; the name service may be asked, and answers later.
+    let _ = peer::privileged_group();
     let folder = options.runtime.path();
     let runtime = LockedFolder::take(folder).during("take the runtime folder")?;
     let options = &options.resumed(runtime.left_options().as_deref());

@@ -45,11 +45,12 @@ impl Port {
         Ok(Port { socket, address })
     }
 
-    /// Joins a multicast group on the interface with this index until this value is dropped. The
-    /// kernel announces that to the network (IGMP, MLD).
+    /// Joins a multicast group on the interface with this index, until [`Port::leave`] or until
+    /// this value is dropped. The kernel announces that to the network (IGMP, MLD).
     ///
     /// # Errors
-    /// The error of setsockopt(2), for example `EINVAL` if `group` is no multicast group.
+    /// The error of setsockopt(2), for example `EINVAL` if `group` is no multicast group, and
+    /// `EADDRINUSE` if it is joined on this interface.
     pub fn join(&self, group: IpAddr, index: u32) -> io::Result<()> {
         let joined = match group {
             IpAddr::V4(group) => {
@@ -59,6 +60,22 @@ impl Port {
             IpAddr::V6(group) => sockopt::set_ipv6_add_membership(&self.socket, &group, index),
         };
         Ok(joined?)
+    }
+
+    /// Leaves a multicast group on the interface with this index. The kernel announces that to the
+    /// network if no other socket has joined the group there.
+    ///
+    /// # Errors
+    /// The error of setsockopt(2), for example `EADDRNOTAVAIL` if the group is not joined there.
+    pub fn leave(&self, group: IpAddr, index: u32) -> io::Result<()> {
+        let left = match group {
+            IpAddr::V4(group) => {
+                let any = Ipv4Addr::UNSPECIFIED;
+                sockopt::set_ip_drop_membership_with_ifindex(&self.socket, &group, &any, index)
+            }
+            IpAddr::V6(group) => sockopt::set_ipv6_drop_membership(&self.socket, &group, index),
+        };
+        Ok(left?)
     }
 
     /// The reserved address, with the selected port.

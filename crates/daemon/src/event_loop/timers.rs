@@ -25,11 +25,9 @@ pub(super) enum Timer {
     Balance,
     /// Check what changes without an event.
     Tick,
-    /// End the waits of the flow manager that have taken too long: for answers of drivers, and for
-    /// next hops.
+    /// End the waits of the flow manager that have taken too long, for answers of drivers and for
+    /// next hops, and check the routes of flows after a change.
     Flows,
-    /// Check the routes of flows again.
-    Routes,
     /// Tag the next portion of open sockets of new members.
     Sockets,
     /// Serve the next waiting request. The timer is set only while every waiting request is of a
@@ -49,7 +47,6 @@ impl Timer {
             Timer::Balance => "balance",
             Timer::Tick => "tick",
             Timer::Flows => "flows",
-            Timer::Routes => "routes",
             Timer::Sockets => "sockets",
             Timer::Request => "request",
         }
@@ -126,13 +123,13 @@ mod tests {
     fn of_several_due_timers_the_first_in_order_is_taken_first() {
         let mut timers = Timers::default();
         assert_eq!(timers.next(), None);
-        timers.set(Timer::Routes, Some(at(10)));
+        timers.set(Timer::Flows, Some(at(10)));
         timers.set(Timer::Rollback, Some(at(20)));
         timers.set(Timer::Sweep, Some(at(30)));
         assert_eq!(timers.next(), Some(at(10)));
         assert_eq!(timers.take_due(at(9)), None);
         assert_eq!(timers.take_due(at(20)), Some(Timer::Rollback));
-        assert_eq!(timers.take_due(at(20)), Some(Timer::Routes));
+        assert_eq!(timers.take_due(at(20)), Some(Timer::Flows));
         assert_eq!(timers.take_due(at(20)), None, "each is due once");
         timers.set(Timer::Sweep, None);
         assert_eq!(timers.next(), None);

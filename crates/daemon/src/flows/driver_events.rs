@@ -296,8 +296,9 @@ impl<N: Network> Flows<N> {
         let Some(state) = self.link_states.get(link) else {
             return;
         };
-        let was_idle = state.connected && state.flow_count == 0;
-        if !was_idle {
+        let had_no_flows = state.connected && state.flow_count == 0;
+        // A driver without a program ends by itself.
+        if !had_no_flows || !state.programs.is_empty() {
             promises.journal().warn(now, why);
         }
         let programs: Vec<u32> = state.programs.keys().copied().collect();
@@ -312,7 +313,7 @@ impl<N: Network> Flows<N> {
                     session,
                     reply,
                     again: Some(ask),
-                } if was_idle => again.push((session, reply, ask)),
+                } if had_no_flows => again.push((session, reply, ask)),
                 purpose => {
                     self.abandon_call(promises, purpose, RequestError::Failed(why.to_owned()), now)
                 }

@@ -10,7 +10,7 @@ use netnice_core::contract::IfName;
 use netnice_kernel::routes::{self, HostKind, RouteEntry};
 
 use super::network::{Network, Nic};
-use super::ports::PortRequest;
+use super::ports::{FlowPort, PortRequest};
 use super::{Flows, NextHop};
 use crate::error::RequestError;
 use crate::peer::Peer;
@@ -21,7 +21,7 @@ use crate::peer::Peer;
 #[derive(Clone, Debug)]
 pub(super) struct ResolvedEndpoint {
     pub endpoint: Endpoint,
-    pub ports: Vec<SocketAddr>,
+    pub ports: Vec<FlowPort>,
     pub next_hop: NextHop,
     pub mtu: u32,
 }
@@ -60,13 +60,13 @@ impl<N: Network> Flows<N> {
                     remote: None,
                     group: false,
                 };
-                let local = self.hold_port(peer, want, nic.index)?;
+                let port = self.hold_port(peer, want, nic.index)?;
                 Ok(ResolvedEndpoint {
                     endpoint: Endpoint::Udp {
-                        local,
+                        local: port.at,
                         remote: None,
                     },
-                    ports: vec![local],
+                    ports: vec![port],
                     next_hop: NextHop::Any,
                     mtu: nic.mtu,
                 })
@@ -164,13 +164,13 @@ impl<N: Network> Flows<N> {
             remote: Some(remote),
             group: false,
         };
-        let local = self.hold_port(peer, want, nic.index)?;
+        let port = self.hold_port(peer, want, nic.index)?;
         Ok(ResolvedEndpoint {
             endpoint: Endpoint::Udp {
-                local,
+                local: port.at,
                 remote: Some(remote),
             },
-            ports: vec![local],
+            ports: vec![port],
             next_hop: toward(remote.ip(), from, &route),
             mtu: route_mtu(&route, nic),
         })
@@ -210,7 +210,7 @@ impl<N: Network> Flows<N> {
             remote: Some(group),
             group: false,
         };
-        let local = self.hold_port(peer, want, nic.index)?;
+        let port = self.hold_port(peer, want, nic.index)?;
         let want = PortRequest {
             at: with_scope(group, nic),
             remote: None,
@@ -219,13 +219,16 @@ impl<N: Network> Flows<N> {
         let group_port = match self.hold_port(peer, want, nic.index) {
             Ok(held) => held,
             Err(error) => {
-                self.release_ports(&[local], Some(group));
+                self.release_ports(&[port]);
                 return Err(error);
             }
         };
         Ok(ResolvedEndpoint {
-            endpoint: Endpoint::Group { local, group },
-            ports: vec![local, group_port],
+            endpoint: Endpoint::Group {
+                local: port.at,
+                group,
+            },
+            ports: vec![port, group_port],
             next_hop: NextHop::Group(mac),
             mtu: nic.mtu,
         })

@@ -179,18 +179,15 @@ pub(super) fn needless_doorbells(unasked: u64) -> String {
     )
 }
 
-/// The lateness histogram ([`FlowCounts::lateness`]) as four bounds: those below which the lateness
-/// of 50 %, 99 %, 99.9 % and all of the packets is.
+/// The lateness histogram ([`FlowCounts::lateness`]) as bounds: those below which the lateness of
+/// 50 %, 99 %, 99.9 % and all of the packets is, as far as these packets are not in the last entry,
+/// which has no upper bound; and the number of packets in the last entry.
 fn lateness(histogram: &[u64]) -> Vec<String> {
     let total: u64 = histogram.iter().sum();
     if total == 0 {
         return Vec::new();
     }
-    let below = |k: usize| match k {
-        0..10 => format!("{} us", 1_u64 << k),
-        10..20 => format!("{} ms", (1_u64 << k) / 1_000),
-        _ => format!("{} s", (1_u64 << k.min(60)) / 1_000_000),
-    };
+    let end_of = |k: usize| Nanos(1_000 << k);
     // The first step that covers so many thousandths of the packets.
     let step = |thousandths: u128| {
         let mut seen = 0;
@@ -205,11 +202,21 @@ fn lateness(histogram: &[u64]) -> Vec<String> {
         (999, "99.9 %"),
         (1_000, "all"),
     ];
-    rows.into_iter()
+    let bounded = rows
+        .into_iter()
         .filter_map(|(thousandths, word)| Some((word, step(thousandths)?)))
-        .map(|(word, k)| format!("{word} less than {}", below(k)))
-        .collect()
+        .filter(|(_, k)| *k < LAST_ENTRY)
+        .map(|(word, k)| format!("{word} less than {}", end_of(k)));
+    let beyond: u64 = histogram.iter().skip(LAST_ENTRY).sum();
+    let beyond = (beyond > 0).then(|| {
+        let packets = plural(beyond as usize, "packet");
+        format!("{packets} by {} or more", end_of(LAST_ENTRY - 1))
+    });
+    bounded.chain(beyond).collect()
 }
+
+/// The last entry of [`FlowCounts::lateness`], which also counts all greater latenesses.
+const LAST_ENTRY: usize = 20;
 
 /// A count with its noun, in the plural unless the count is 1.
 pub(super) fn plural(count: usize, what: &str) -> String {
@@ -369,11 +376,29 @@ mod tests {
         assert!(lateness(&[0, 0]).is_empty());
         let rows = lateness(&[500, 0, 489, 0, 0, 10, 0, 0, 0, 0, 1]);
         let expected = [
-            "half less than 1 us",
-            "99 % less than 32 us",
-            "99.9 % less than 32 us",
-            "all less than 1 ms",
+            "half less than 1us",
+            "99 % less than 32us",
+            "99.9 % less than 32us",
+            "all less than 1.024ms",
         ];
         assert_eq!(rows, expected);
+    }
+
+    #[test]
+    fn the_last_entry_of_the_lateness_histogram_has_no_upper_bound() {
+        let mut histogram = vec![0; 21];
+        histogram[20] = 1;
+        assert_eq!(lateness(&histogram), ["1 packet by 524.288ms or more"]);
+        (histogram[0], histogram[19]) = (997, 2);
+        let expected = [
+            "half less than 1us",
+            "99 % less than 1us",
+            "99.9 % less than 524.288ms",
+            "1 packet by 524.288ms or more",
+        ];
+        assert_eq!(lateness(&histogram), expected);
+        histogram[20] = 20;
+        let expected = ["half less than 1us", "20 packets by 524.288ms or more"];
+        assert_eq!(lateness(&histogram), expected);
     }
 }

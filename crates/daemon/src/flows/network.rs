@@ -50,9 +50,11 @@ pub(crate) trait Network {
     /// Holds a UDP port. Returns it with its address. Port 0 in `at` selects a free port, and the
     /// returned address has the selected one.
     fn hold_port(&mut self, at: SocketAddr) -> io::Result<(Self::Port, SocketAddr)>;
-    /// Makes the interface with this index receive frames for a multicast group, while `port` is
-    /// held.
+    /// Makes the interface with this index receive frames for a multicast group, until it leaves
+    /// the group or `port` is dropped. Fails if `port` has joined the group on it.
     fn join_group(&mut self, port: &Self::Port, group: IpAddr, index: u32) -> io::Result<()>;
+    /// Undoes [`Network::join_group`].
+    fn leave_group(&mut self, port: &Self::Port, group: IpAddr, index: u32) -> io::Result<()>;
     /// The lowest port that unprivileged users may have; 1024 if it cannot be read.
     fn first_unprivileged_port(&mut self) -> u16;
     /// Checks that AF_XDP sockets can be created; the error is the reason.
@@ -118,6 +120,10 @@ impl Network for KernelNetwork {
 
     fn join_group(&mut self, port: &Port, group: IpAddr, index: u32) -> io::Result<()> {
         port.join(group, index)
+    }
+
+    fn leave_group(&mut self, port: &Port, group: IpAddr, index: u32) -> io::Result<()> {
+        port.leave(group, index)
     }
 
     fn first_unprivileged_port(&mut self) -> u16 {

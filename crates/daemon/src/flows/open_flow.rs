@@ -306,7 +306,7 @@ impl<N: Network> Flows<N> {
 
     /// Releases the ports of a flow that is not open.
     pub(super) fn release_ports_of(&mut self, flow: &FlowRecord) {
-        self.release_ports(&flow.ports, remote_end(&flow.endpoint));
+        self.release_ports(&flow.ports);
     }
 
     /// Adds a flow to the records.
@@ -422,7 +422,8 @@ fn check_link(
     }
 }
 
-fn not_attached() -> RequestError {
+/// The error of a request that needs an attachment.
+pub(super) fn not_attached() -> RequestError {
     RequestError::BadUsage(
         "attach to a link first: this connection has not, or its driver has ended".to_owned(),
     )
@@ -435,5 +436,5 @@ fn no_flow(number: u32) -> RequestError {
 }
 
 /// A flow's share of its driver's time for receiving, in millionths: half, so that one flow never
-/// occupies the whole driver. It corresponds to some 300,000 packets of 1500 bytes a second.
+/// occupies the whole driver.
 pub(super) const RECEIVE_SHARE: u32 = 500_000;

@@ -7,10 +7,11 @@
 //!
 //! Flows of one user may share a port if no two have the same remote end: then a packet goes to the
 //! flow of its remote end, else to the flow to any host. A flow to any host cannot join a port that
-//! is held already. All members of a multicast group share the group's port.
+//! is held already. All members of a multicast group share the group's port, and each interface
+//! with a member has joined the group.
 
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::Flows;
 use crate::error::RequestError;
@@ -21,10 +22,27 @@ use crate::peer::Peer;
 pub(super) struct HeldPort<P> {
     /// The uid of its user; `None` for a group's port, which all users share.
     uid: Option<u32>,
-    /// The remote end of each flow that shares it; `None` for a flow to any host.
-    remotes: Vec<Option<SocketAddr>>,
+    /// The flows that share it.
+    sharers: Vec<Sharer>,
     /// Keeps the port held in the kernel.
-    _port: P,
+    port: P,
+}
+
+/// A flow that shares a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sharer {
+    /// Its remote end; `None` for a flow to any host, and for each flow at a group's port.
+    remote: Option<SocketAddr>,
+    /// The index of its interface, which has joined the group if the port is a group's.
+    index: u32,
+}
+
+/// A flow's part in a held port.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FlowPort {
+    /// The local address, or that of the group.
+    pub at: SocketAddr,
+    sharer: Sharer,
 }
 
 /// A port to be held.
@@ -39,8 +57,8 @@ pub(super) struct PortRequest {
 }
 
 impl<N: Network> Flows<N> {
-    /// Holds a port for a flow of `peer` on the interface `index`; returns the address with the
-    /// chosen port.
+    /// Holds a port for a flow of `peer` on the interface `index`, which joins the group if the
+    /// port is a group's. The returned address has the chosen port.
     ///
     /// # Errors
     /// For the reasons in the module's documentation, and if the interface cannot join the group.
@@ -49,8 +67,9 @@ impl<N: Network> Flows<N> {
         peer: &Peer,
         want: PortRequest,
         index: u32,
-    ) -> Result<SocketAddr, RequestError> {
+    ) -> Result<FlowPort, RequestError> {
         let PortRequest { at, remote, group } = want;
+        let sharer = Sharer { remote, index };
         let lowest = self.network.first_unprivileged_port();
         if at.port() != 0 && at.port() < lowest && !peer.privileged {
             return Err(RequestError::NotPermitted(format!(
@@ -59,17 +78,22 @@ impl<N: Network> Flows<N> {
             )));
         }
         if let Some(hold) = self.ports.get_mut(&at) {
-            let theirs = match hold.uid {
+            let mut sharers = hold.sharers.iter();
+            let is_shareable = match hold.uid {
                 None => group,
                 Some(uid) => {
-                    !group && uid == peer.uid && !hold.remotes.contains(&remote) && remote.is_some()
+                    let is_taken = sharers.any(|other| other.remote == remote);
+                    !group && uid == peer.uid && !is_taken && remote.is_some()
                 }
             };
-            if !theirs {
+            if !is_shareable {
                 return Err(in_use(at, "a direct flow has it"));
             }
-            hold.remotes.push(remote);
-            return Ok(at);
+            if group && !has_member(&hold.sharers, index) {
+                join(&mut self.network, &hold.port, at.ip(), index)?;
+            }
+            hold.sharers.push(sharer);
+            return Ok(FlowPort { at, sharer });
         }
         let (port, held) = self
             .network
@@ -82,32 +106,34 @@ impl<N: Network> Flows<N> {
                 _ => RequestError::Failed(format!("cannot hold port {at}: {error}")),
             })?;
         if group {
-            let joined = self.network.join_group(&port, at.ip(), index);
-            joined.map_err(|error| {
-                RequestError::Failed(format!("cannot join the group {}: {error}", at.ip()))
-            })?;
+            join(&mut self.network, &port, at.ip(), index)?;
         }
         let hold = HeldPort {
             uid: (!group).then_some(peer.uid),
-            remotes: vec![remote],
-            _port: port,
+            sharers: vec![sharer],
+            port,
         };
         self.ports.insert(held, hold);
-        Ok(held)
+        Ok(FlowPort { at: held, sharer })
     }
 
-    /// Releases these ports for one flow with this remote end. The kernel's socket of a port is
-    /// closed when no flow shares the port any more.
-    pub(super) fn release_ports(&mut self, ports: &[SocketAddr], remote: Option<SocketAddr>) {
-        for at in ports {
+    /// Releases these ports for one flow. An interface without a member leaves the group. The
+    /// kernel's socket of a port is closed when no flow shares the port any more.
+    pub(super) fn release_ports(&mut self, ports: &[FlowPort]) {
+        for FlowPort { at, sharer } in ports {
             let Some(hold) = self.ports.get_mut(at) else {
                 continue;
             };
-            let is_remote = |one: &Option<SocketAddr>| *one == remote || hold.uid.is_none();
-            if let Some(n) = hold.remotes.iter().position(is_remote) {
-                hold.remotes.swap_remove(n);
+            if let Some(n) = hold.sharers.iter().position(|one| one == sharer) {
+                hold.sharers.swap_remove(n);
             }
-            if hold.remotes.is_empty() {
+            if hold.uid.is_none() && !has_member(&hold.sharers, sharer.index) {
+                let left = self.network.leave_group(&hold.port, at.ip(), sharer.index);
+                if let Err(error) = left {
+                    tracing::debug!(%error, group = %at.ip(), "the group cannot be left");
+                }
+            }
+            if hold.sharers.is_empty() {
                 self.ports.remove(at);
             }
         }
@@ -118,6 +144,21 @@ impl<N: Network> Flows<N> {
     pub(super) fn held_ports(&self) -> Vec<SocketAddr> {
         self.ports.keys().copied().collect()
     }
+}
+
+/// True if one of these flows is on the interface with this index.
+fn has_member(sharers: &[Sharer], index: u32) -> bool {
+    sharers.iter().any(|sharer| sharer.index == index)
+}
+
+fn join<N: Network>(
+    network: &mut N,
+    port: &N::Port,
+    group: IpAddr,
+    index: u32,
+) -> Result<(), RequestError> {
+    let joined = network.join_group(port, group, index);
+    joined.map_err(|error| RequestError::Failed(format!("cannot join the group {group}: {error}")))
 }
 
 fn in_use(at: SocketAddr, holder: &str) -> RequestError {

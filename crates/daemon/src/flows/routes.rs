@@ -13,7 +13,7 @@
 //! [`CONFIRM_INTERVAL`] (5 s) that they are in use; then the kernel checks that they are reachable.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use netnice_api::direct::{Endpoint, FlowNotification};
 use netnice_api::driver::{DriverFlow, DriverRequest};
@@ -22,8 +22,8 @@ use netnice_core::units::Nanos;
 use netnice_kernel::routes::{HostKind, Neighbour, RouteChange};
 
 use super::network::{Network, Nic};
-use super::open_flow::{remote_end, reply_next_hop};
-use super::ports::PortRequest;
+use super::open_flow::{not_attached, remote_end, reply_next_hop};
+use super::ports::{FlowPort, PortRequest};
 use super::promises::Promises;
 use super::{FlowRecord, Flows, NextHop, ResolutionFor, endpoint, refuse, takeover};
 use crate::clock::Now;
@@ -31,8 +31,7 @@ use crate::error::RequestError;
 use crate::peer::Peer;
 
 impl<N: Network> Flows<N> {
-    /// Handles changes that the kernel has reported. If [`Flows::wants_route_check`] is true
-    /// afterwards, the caller calls [`Flows::handle_timeouts`] soon.
+    /// Handles changes that the kernel has reported.
     pub(crate) fn routes_changed(
         &mut self,
         promises: &mut impl Promises,
@@ -44,7 +43,7 @@ impl<N: Network> Flows<N> {
         }
         for change in changes {
             match change {
-                RouteChange::Routes => self.check_routes = true,
+                RouteChange::Routes => self.request_route_check(now),
                 RouteChange::Neighbour { index, next_hop } => {
                     self.check_neighbour(*index, *next_hop, now)
                 }
@@ -53,9 +52,11 @@ impl<N: Network> Flows<N> {
         self.check_resolutions(promises, now);
     }
 
-    /// True if the routes of all flows are to be checked.
-    pub(crate) fn wants_route_check(&self) -> bool {
-        self.check_routes
+    /// Has the interfaces and the routes of all flows checked after [`ROUTES_SETTLE`], unless a
+    /// check is due already: so an endless burst of changes cannot delay it.
+    pub(super) fn request_route_check(&mut self, now: Now) {
+        let due = now.monotonic.after(ROUTES_SETTLE);
+        self.route_check_due.get_or_insert(due);
     }
 
     /// Confirms to the kernel that the next hops are in use, if the last confirmation is at least
@@ -109,10 +110,12 @@ impl<N: Network> Flows<N> {
                             reply,
                         } => {
                             flow.next_hop = flow.next_hop.with_mac(Some(mac));
-                            let there = self.sessions.contains_key(&session);
-                            match there {
-                                true => self.open_at_driver(promises, *flow, reply, now),
-                                false => self.release_ports_of(&flow),
+                            if self.sessions.contains_key(&session) {
+                                self.open_at_driver(promises, *flow, reply, now);
+                            } else {
+                                // The program or the driver has ended meanwhile.
+                                self.release_ports_of(&flow);
+                                refuse(reply, not_attached());
                             }
                         }
                     }
@@ -350,7 +353,7 @@ impl<N: Network> Flows<N> {
         peer: &Peer,
         link: &IfName,
         setup: &DriverFlow,
-    ) -> (NextHop, Result<Vec<SocketAddr>, RequestError>) {
+    ) -> (NextHop, Result<Vec<FlowPort>, RequestError>) {
         let nic = self.nic_of(link).ok();
         let index = nic.map_or(0, |nic| nic.index);
         let toward = |flows: &mut Flows<N>, host: IpAddr, from: IpAddr| {
@@ -389,9 +392,9 @@ impl<N: Network> Flows<N> {
         for (at, group) in wants {
             let remote = if group { None } else { remote_end };
             match self.hold_port(peer, PortRequest { at, remote, group }, index) {
-                Ok(at) => held.push(at),
+                Ok(port) => held.push(port),
                 Err(error) => {
-                    self.release_ports(&held, remote_end);
+                    self.release_ports(&held);
                     return (next_hop, Err(error));
                 }
             }
@@ -414,6 +417,9 @@ enum RouteCheck {
     FlowClosed,
 }
 
+/// Delay from the first change of routes or interfaces until they are checked: changes come in
+/// bursts.
+pub(super) const ROUTES_SETTLE: Nanos = Nanos::from_millis(50);
 /// Time limit of neighbour resolution.
 pub(super) const RESOLUTION_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// How often the manager confirms to the kernel that next hops are in use.

@@ -54,7 +54,8 @@ impl<N: Network> Flows<N> {
                 now,
                 format!("took over {adopted} direct flows of {link} from an earlier daemon"),
             );
-            self.check_routes = true;
+            // They may have changed while no daemon ran.
+            self.request_route_check(now);
             self.settle(promises, link, now);
         }
     }

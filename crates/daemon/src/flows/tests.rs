@@ -3,6 +3,7 @@
 
 mod connection;
 mod division;
+mod driver_ends;
 mod fake;
 mod flow_replies;
 mod late_answers;
@@ -92,8 +93,12 @@ impl Fixture {
     }
 
     fn link(&mut self, rate: &str) -> Response {
+        self.link_of("eth0", rate)
+    }
+
+    fn link_of(&mut self, iface: &str, rate: &str) -> Response {
         let change = LinkChange {
-            iface: "eth0".to_owned(),
+            iface: iface.to_owned(),
             rate: Some(rate.to_owned()),
             ..LinkChange::default()
         };
@@ -273,8 +278,7 @@ impl Fixture {
     fn changed(&mut self, change: RouteChange) {
         self.flows
             .routes_changed(&mut self.service, &[change], self.now);
-        self.flows.handle_timeouts(&mut self.service, self.now);
-        self.exchange();
+        self.advance(routes::ROUTES_SETTLE);
     }
 
     /// Restarts the daemon; driver and programs stay.

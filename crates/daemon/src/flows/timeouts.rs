@@ -32,7 +32,8 @@ impl<N: Network> Flows<N> {
     /// ended, and changed routes.
     pub(crate) fn handle_timeouts(&mut self, promises: &mut impl Promises, now: Now) {
         self.check_resolutions(promises, now);
-        if std::mem::take(&mut self.check_routes) {
+        if self.route_check_due.is_some_and(|due| due <= now.monotonic) {
+            self.route_check_due = None;
             self.check_all_routes(promises, now);
         }
         let late = self.calls.iter();

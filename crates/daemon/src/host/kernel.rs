@@ -19,6 +19,7 @@ use super::{
 use crate::error::RequestError;
 use crate::host::containers::Engines;
 use crate::ledger::{AppKey, CgroupRef, ProcessId, TargetPlace};
+use crate::{name_files, name_service};
 
 /// The kernel of this machine, in the daemon's network namespace.
 pub(crate) struct KernelHost {
@@ -240,7 +241,7 @@ impl Inventory for KernelHost {
             LookupRights::AsUser(seen, found) if seen == path => {
                 return found.clone().map_err(|why| nothing(&why));
             }
-            LookupRights::AsUser(..) | LookupRights::NoLookup => {
+            LookupRights::AsUser(..) | LookupRights::NamedUser(..) | LookupRights::NoLookup => {
                 return Err(nothing("it was not looked up"));
             }
         }
@@ -300,15 +301,20 @@ impl Inventory for KernelHost {
     }
 
     fn user(&mut self, name: &str) -> Result<u32, RequestError> {
-        if let Ok(user) = nix::unistd::User::from_name(name)
-            && let Some(user) = user
-        {
-            return Ok(user.uid.as_raw());
+        if let Some(uid) = name_files::number_of_user(name) {
+            return Ok(uid);
         }
-        match name.parse() {
-            Ok(uid) if uid != u32::MAX => Ok(uid),
-            _ => Err(KernelError::NoUser(name.to_owned()).into()),
-        }
+        let found = match &self.lookup_rights {
+            LookupRights::AsRoot => {
+                let found = name_service::user(name).map_err(|error| {
+                    RequestError::Failed(format!("cannot look up user {name}: {error}"))
+                })?;
+                found.map(|user| user.uid.as_raw())
+            }
+            LookupRights::NamedUser(seen, uid) if seen == name => *uid,
+            _ => None,
+        };
+        found.ok_or_else(|| KernelError::NoUser(name.to_owned()).into())
     }
 
     fn interfaces(&mut self) -> Result<Vec<Interface>, RequestError> {

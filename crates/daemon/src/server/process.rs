@@ -18,6 +18,7 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use crate::front::messages::Ready;
+use crate::name_service;
 
 /// The channels to a started front.
 pub(super) struct FrontChannels {
@@ -138,9 +139,13 @@ impl FrontStart {
     }
 }
 
-/// The user and group of the front: `netnice-front` if it exists, else nobody.
+/// The user and group of the front: `netnice-front` if the name service finds it within a second,
+/// else nobody.
 fn user() -> (u32, u32) {
-    let own = nix::unistd::User::from_name(USER).ok().flatten();
+    let own = name_service::user(USER).unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot look up the user {USER}");
+        None
+    });
     own.map_or((NOBODY, NOBODY), |own| (own.uid.as_raw(), own.gid.as_raw()))
 }
 

@@ -51,3 +51,21 @@ fn an_address_of_another_host_cannot_be_reserved() {
     let other = Port::reserve(([192, 0, 2, 1], 0).into()).expect_err("it is not ours");
     assert_eq!(other.kind(), ErrorKind::AddrNotAvailable);
 }
+
+#[test]
+fn a_group_is_joined_once_on_an_interface_and_can_be_left() {
+    const LO: u32 = 1;
+    let groups: [IpAddr; 2] = [
+        Ipv4Addr::new(239, 1, 1, 1).into(),
+        Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0, 0x1234).into(),
+    ];
+    for group in groups {
+        let port = Port::reserve((group, 0).into()).expect("a port");
+        port.leave(group, LO).expect_err("it is not joined");
+        port.join(group, LO).expect("joined");
+        let second = port.join(group, LO).expect_err("it is joined already");
+        assert_eq!(second.kind(), ErrorKind::AddrInUse);
+        port.leave(group, LO).expect("left");
+        port.join(group, LO).expect("joined again");
+    }
+}

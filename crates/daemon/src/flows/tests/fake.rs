@@ -31,8 +31,8 @@ pub(super) struct FakeNetwork {
     pub moved: BTreeMap<IpAddr, u32>,
     /// True if eth0 is up.
     pub up: bool,
-    /// Joined multicast groups.
-    pub joined: Vec<IpAddr>,
+    /// Joined multicast groups, with the index of the interface.
+    pub joined: Vec<(IpAddr, u32)>,
     /// The port chosen last.
     pub next_port: u16,
 }
@@ -131,8 +131,20 @@ impl Network for FakeNetwork {
         }
     }
 
-    fn join_group(&mut self, _port: &(), group: IpAddr, _index: u32) -> io::Result<()> {
-        self.joined.push(group);
+    fn join_group(&mut self, _port: &(), group: IpAddr, index: u32) -> io::Result<()> {
+        // As the kernel refuses a second membership of one socket.
+        if self.joined.contains(&(group, index)) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        self.joined.push((group, index));
+        Ok(())
+    }
+
+    fn leave_group(&mut self, _port: &(), group: IpAddr, index: u32) -> io::Result<()> {
+        let joined = self.joined.iter();
+        let at = joined.enumerate().find(|(_, one)| **one == (group, index));
+        let (at, _) = at.ok_or(io::ErrorKind::AddrNotAvailable)?;
+        self.joined.remove(at);
         Ok(())
     }
 

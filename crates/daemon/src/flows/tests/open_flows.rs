@@ -1,5 +1,5 @@
-//! Tests of what happens to flows when next hops, routes, links, programs, drivers or the daemon
-//! change or end.
+//! Tests of what happens to flows when next hops, routes, links, programs or the daemon change or
+//! end.
 
 use netnice_api::driver::{DriverEvent, DriverMessage};
 use netnice_kernel::routes::Neighbour;
@@ -185,33 +185,6 @@ fn programs_are_notified_when_a_link_goes_down_and_up() {
 }
 
 #[test]
-fn the_end_of_a_driver_closes_all_flows_and_the_next_attachment_starts_another() {
-    let mut fixture = Fixture::new();
-    let mut client = fixture.attached_client(&ANN, 8);
-    fixture.opened(&client, "10.0.0.2:1", "");
-    fixture.driver.flows.clear();
-    fixture.driver.programs.clear();
-    let event = ConnectionEvent::Ended("the driver of eth0 has ended".to_owned());
-    fixture
-        .flows
-        .handle_driver_event(&mut fixture.service, &eth0(), event, fixture.now);
-    match client.notifications().as_slice() {
-        [FlowNotification::Ended { why }] => assert!(why.contains("has ended"), "{why}"),
-        other => panic!("{other:?}"),
-    }
-    assert!(fixture.flows.held_ports().is_empty());
-    assert_eq!(fixture.direct_part(), None);
-    assert!(error_text(&fixture.open(&client, "10.0.0.2:1", "")).contains("attach"));
-    let again = fixture.attach(&client, 3);
-    assert!(
-        matches!(again, Response::Direct(DirectReply::Attached(_))),
-        "{again:?}"
-    );
-    assert_eq!(fixture.driver.starts, 2);
-    fixture.opened(&client, "10.0.0.2:1", "");
-}
-
-#[test]
 fn a_disconnected_program_gets_the_violated_rule_and_others_continue() {
     let mut fixture = Fixture::new();
     let (mut bad, good) = (
@@ -282,6 +255,23 @@ fn a_restarted_daemon_takes_over_open_flows() {
     );
     assert!(fixture.flows.flows.is_empty());
     assert_eq!(fixture.direct_part(), None);
+}
+
+#[test]
+fn the_routes_of_flows_that_are_taken_over_are_checked_without_a_route_event() {
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&ANN, 8);
+    fixture.opened(&client, "10.0.0.2:1", "");
+    fixture.opened(&client, "10.0.0.3:1", "");
+    fixture.flows.network.moved.insert(host(2), 3);
+    fixture.restart();
+    assert_eq!(fixture.driver.flows.len(), 2);
+    let due = fixture.flows.next_due().expect("the check of the routes");
+    let wait = due.since(fixture.now.monotonic);
+    assert!(wait <= Nanos::from_millis(100), "{wait}");
+    fixture.advance(wait);
+    assert_eq!(fixture.driver.flows.len(), 1, "one route leads over eth1");
+    assert_eq!(fixture.flows.next_due(), None);
 }
 
 #[test]
@@ -419,49 +409,6 @@ fn a_program_that_ends_during_its_attachment_is_detached() {
     fixture.answer_pending();
     assert_eq!(fixture.driver.programs.len(), 1);
     drop(first);
-}
-
-#[test]
-fn an_attachment_during_the_end_of_an_idle_driver_starts_another_driver() {
-    let mut fixture = Fixture::new();
-    let idle = fixture.attached_client(&ANN, 8);
-    fixture
-        .flows
-        .connection_ended(idle.connection.number, fixture.now);
-    fixture.exchange();
-    fixture.driver_answers = false;
-    let client = fixture.client(&ANN, 8);
-    let attach = DirectRequest::Attach(Attach {
-        iface: None,
-        flows: 1,
-        bytes: 4096,
-    });
-    let mut answer = fixture.begin(&client, attach);
-    fixture.driver_answers = true;
-    let event = ConnectionEvent::Ended("the driver of eth0 has ended".to_owned());
-    fixture
-        .flows
-        .handle_driver_event(&mut fixture.service, &eth0(), event, fixture.now);
-    fixture.exchange();
-    let text = answer.try_recv().expect("an answer").response;
-    let attached = matches!(text, Response::Direct(DirectReply::Attached(_)));
-    assert!(attached, "{text:?}");
-    assert_eq!(fixture.driver.starts, 2);
-}
-
-#[test]
-fn clearing_all_ends_flows_and_drivers() {
-    let mut fixture = Fixture::new();
-    let mut client = fixture.attached_client(&ANN, 8);
-    fixture.opened(&client, "10.0.0.2:1", "");
-    fixture.flows.clear(&mut fixture.service, fixture.now);
-    fixture.exchange();
-    assert!(matches!(
-        client.notifications().as_slice(),
-        [FlowNotification::Ended { .. }]
-    ));
-    assert!(fixture.flows.is_idle() && fixture.flows.held_ports().is_empty());
-    assert_eq!(fixture.direct_part(), None);
 }
 
 #[test]

@@ -259,6 +259,21 @@ fn a_port_belongs_to_one_user_and_one_remote_end() {
     assert!(fixture.flows.held_ports().is_empty());
 }
 
+/// A flow of the group 239.1.1.1:5000, which must open.
+fn open_member(fixture: &mut Fixture, client: &TestClient) -> FlowOpened {
+    let open = OpenFlow {
+        endpoint: Endpoint::Group {
+            local: "0.0.0.0:0".parse().expect("an address"),
+            group: "239.1.1.1:5000".parse().expect("an address"),
+        },
+        ..udp("0.0.0.0:0", None, "")
+    };
+    match fixture.request(client, DirectRequest::Open(open)) {
+        Some(Response::Direct(DirectReply::Opened(opened))) => opened,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn members_of_a_group_share_its_port() {
     let mut fixture = Fixture::new();
@@ -267,26 +282,45 @@ fn members_of_a_group_share_its_port() {
         fixture.attached_client(&Peer::ROOT, 7),
     );
     for client in [&one, &other] {
-        let open = OpenFlow {
-            endpoint: Endpoint::Group {
-                local: "0.0.0.0:0".parse().expect("an address"),
-                group: "239.1.1.1:5000".parse().expect("an address"),
-            },
-            ..udp("0.0.0.0:0", None, "")
-        };
-        let opened = fixture
-            .request(client, DirectRequest::Open(open))
-            .expect("an answer");
-        let Response::Direct(DirectReply::Opened(opened)) = opened else {
-            panic!("{opened:?}");
-        };
+        let opened = open_member(&mut fixture, client);
         assert_eq!(opened.next_hop, Some([0x01, 0, 0x5e, 1, 1, 1]));
     }
-    assert_eq!(fixture.flows.network.joined.len(), 1);
+    let group = IpAddr::from([239, 1, 1, 1]);
+    assert_eq!(fixture.flows.network.joined, [(group, 2)]);
     assert_eq!(fixture.flows.held_ports().len(), 3);
     fixture.close(&one, 1);
+    assert_eq!(fixture.flows.network.joined, [(group, 2)], "one is left");
     fixture.close(&other, 2);
     assert!(fixture.flows.held_ports().is_empty());
+}
+
+#[test]
+fn each_link_with_members_of_a_group_joins_it_until_its_last_member_ends() {
+    let mut fixture = Fixture::new();
+    let one = fixture.attached_client(&ANN, 8);
+    fixture.link_of("eth1", "100mbit");
+    let other = fixture.client(&Peer::ROOT, 7);
+    let attach = Attach {
+        iface: Some("eth1".to_owned()),
+        flows: 10,
+        bytes: 1 << 20,
+    };
+    fixture
+        .request(&other, DirectRequest::Attach(attach))
+        .expect("an answer");
+    let first = open_member(&mut fixture, &one).flow;
+    let second = open_member(&mut fixture, &other).flow;
+    let third = open_member(&mut fixture, &other).flow;
+    let group = IpAddr::from([239, 1, 1, 1]);
+    assert_eq!(fixture.flows.network.joined, [(group, 2), (group, 3)]);
+    fixture.close(&one, first);
+    assert_eq!(fixture.flows.network.joined, [(group, 3)]);
+    fixture.close(&other, second);
+    assert_eq!(fixture.flows.network.joined, [(group, 3)], "one is left");
+    open_member(&mut fixture, &one);
+    assert_eq!(fixture.flows.network.joined, [(group, 3), (group, 2)]);
+    fixture.close(&other, third);
+    assert_eq!(fixture.flows.network.joined, [(group, 2)]);
 }
 
 #[test]
