@@ -173,9 +173,9 @@ impl Kernel {
 impl DirectionCounts {
     fn add_classes(&mut self, classes: &ClassCounts, leaf: Option<NodeLeaves>) {
         let Some(leaf) = leaf else { return };
-        let patient = (leaf.patient != leaf.bulk).then_some(leaf.patient);
-        let numbers = [leaf.sparse, leaf.bulk, leaf.local].into_iter();
-        for number in numbers.chain(patient) {
+        let others = [leaf.local, leaf.patient].into_iter();
+        let others = others.filter(|number| *number != leaf.bulk);
+        for number in [leaf.sparse, leaf.bulk].into_iter().chain(others) {
             let counts = classes.get(&number).copied().unwrap_or_default();
             self.sent_packets += counts.packets;
             self.sent_bytes += counts.bytes;
