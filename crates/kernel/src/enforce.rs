@@ -233,6 +233,7 @@ impl Kernel {
         let devices = device::list(&mut self.netlink)?;
         let desired = Desired {
             longest_packet: longest_packet(&devices),
+            loopback: loopback(&devices),
             ..desired
         };
         let plan = plan::plan(&desired, &self.idle_nodes);
@@ -380,6 +381,12 @@ fn longest_packet(devices: &[Device]) -> u32 {
     own.map(|d| d.mtu.saturating_add(18))
         .max()
         .unwrap_or_default()
+}
+
+/// The name of the loopback interface.
+fn loopback(devices: &[Device]) -> Option<String> {
+    let found = devices.iter().find(|device| device.is_loopback());
+    found.map(|device| device.name.clone())
 }
 
 fn find_device<'a>(devices: &'a [Device], name: &str) -> Option<&'a Device> {

@@ -92,6 +92,8 @@ pub struct Desired {
     pub leaf_qdisc: LeafQdisc,
     /// Longest packet of any interface but lo in bytes, with its header.
     pub longest_packet: u32,
+    /// The name of the loopback interface; `None` if it is unknown.
+    pub loopback: Option<String>,
 }
 
 /// The queueing discipline (qdisc) of the leaves of links. [`crate::probe::leaf_qdisc`] selects it.
@@ -191,8 +193,7 @@ pub(crate) struct NodeLeaves {
     pub sparse: u16,
     /// Class of all other flows.
     pub bulk: u16,
-    /// Class of all other flows on lo. Only the cap stage has it: on a link no class has this
-    /// number.
+    /// Class of all other flows on lo. Only the cap stage has one; on a link, the same as `bulk`.
     pub local: u16,
     /// Class of all other flows whose sender waits for its socket's buffer; where there is none,
     /// the same as `bulk`.

@@ -54,6 +54,8 @@ impl<'a> Nesting<'a> {
 pub(super) struct TreePlan<'a> {
     nesting: &'a Nesting<'a>,
     leaf_qdisc: LeafQdisc,
+    /// Longest packet in the tree that cannot be segmented, in bytes; in the cap stage without the
+    /// packets of lo, which have a leaf of their own there.
     longest_packet: u32,
     direction: Direction,
     /// The parent class of all nodes, if the tree has one.
@@ -162,7 +164,10 @@ impl<'a> TreePlan<'a> {
         Self {
             nesting,
             leaf_qdisc: desired.leaf_qdisc,
-            longest_packet: desired.longest_packet,
+            longest_packet: match desired.loopback.as_ref() == Some(&link.name) {
+                true => LARGEST_PACKET as u32,
+                false => desired.longest_packet,
+            },
             direction,
             top: Some(top),
             nodes,
@@ -236,15 +241,22 @@ impl<'a> TreePlan<'a> {
     }
 
     /// Class numbers of a node: its own, and those of its sparse, bulk, local and patient leaf. A
-    /// node without a patient leaf has its bulk leaf in its place.
+    /// node without a local or patient leaf has its bulk leaf in its place.
     fn numbers(&self, slot: u16) -> [u16; 5] {
         let own = match (slot, self.direction) {
             (REST, _) => REST_CLASS,
             (_, Direction::Up) => slot * CLASSES_PER_SLOT,
             (_, Direction::Down) => slot * CLASSES_PER_SLOT + CLASSES_UP,
         };
-        let patient = if self.has_patient() { own + 4 } else { own + 2 };
-        [own, own + 1, own + 2, own + 3, patient]
+        let bulk = own + 2;
+        let local = if self.has_local() { own + 3 } else { bulk };
+        let patient = if self.has_patient() { own + 4 } else { bulk };
+        [own, own + 1, bulk, local, patient]
+    }
+
+    /// Whether the nodes have local leaves: a link carries either packets of lo only or none.
+    fn has_local(&self) -> bool {
+        self.top.is_none()
     }
 
     /// Whether the nodes have patient leaves: senders of this host wait only where they send.
@@ -389,7 +401,7 @@ impl<'a> TreePlan<'a> {
         if self.has_patient() {
             tree.insert(patient, leaf(htb, patient_queue));
         }
-        if self.top.is_none() {
+        if self.has_local() {
             let large = quantum.max(LARGEST_PACKET as u32);
             let htb = self.htb_class(&node, bulk_rate, burst_rule, large, second);
             tree.insert(local, leaf(htb, local_queue));
@@ -466,8 +478,9 @@ impl<'a> TreePlan<'a> {
 
     /// The queues of a node's leaves: sparse, bulk, local, patient.
     fn queues(&self, node: &Node) -> [LeafQueue; 4] {
-        let segment_to =
-            (node.ceil < SEGMENT_BELOW).then_some(self.longest_packet.max(FULL_PACKET as u32));
+        let longest = self.longest_packet.max(FULL_PACKET as u32);
+        let is_segmented = node.ceil < SEGMENT_BELOW && u64::from(longest) < LARGEST_PACKET;
+        let segment_to = is_segmented.then_some(longest);
         let fifo = |limit: u64| Queue::Fifo {
             limit: to_u32(limit),
         };

@@ -71,6 +71,7 @@ fn desired(targets: Vec<Target>) -> Desired {
         links: vec![link],
         leaf_qdisc: LeafQdisc::Fifo,
         longest_packet: 1_518,
+        loopback: Some("lo".into()),
     }
 }
 
@@ -326,6 +327,7 @@ fn only_leaves_of_limits_have_a_bound_and_they_are_fifos() {
     let plan = plan(&both);
     let link = plan.links["eth0"].leaves[&1_002][0].expect("a class on the link");
     assert_eq!((link.bound, link.bulk), (0, link.patient));
+    assert_eq!(link.bulk, link.local);
     let tree = plan.links["eth0"].trees[0].as_ref().expect("managed");
     let queue = |tree: &Tree, number: u16| tree[&number].queue.map(|q| q.queue);
     assert!(matches!(
@@ -354,6 +356,31 @@ fn a_receiving_fifo_of_a_link_is_short() {
         limit(1_000_000_000) >= 2 * 65_550,
         "where packets are not segmented"
     );
+}
+
+/// The programs select the local leaf for all packets of lo that are not sparse. A packet of lo has
+/// up to 64 KiB and cannot be segmented.
+#[test]
+fn the_classes_of_a_managed_lo_hold_its_packets() {
+    let mut wanted = desired(vec![]);
+    wanted.links[0].name = "lo".into();
+    for bits in [1_000_000, 100_000_000, 1_000_000_000] {
+        (wanted.links[0].up, wanted.links[0].down) = (Some(rate(bits)), Some(rate(bits)));
+        let lo = &plan(&wanted).links["lo"];
+        for (tree, rest) in lo.trees.iter().zip(lo.rest) {
+            let leaf = rest.expect("traffic without a target has leaves");
+            let class = tree.as_ref().and_then(|tree| tree.get(&leaf.local));
+            let class = class.expect("the local leaf is a class");
+            let queue = class.queue.expect("a leaf has a queue");
+            assert_eq!(class.htb.ceil, bits / 8);
+            assert!(class.htb.quantum >= 65_550, "{}", class.htb.quantum);
+            assert_eq!(queue.segment_to, None);
+            assert!(
+                matches!(queue.queue, Queue::Fifo { limit } if limit >= 2 * 65_550),
+                "{bits}: {queue:?}"
+            );
+        }
+    }
 }
 
 #[test]
@@ -577,6 +604,8 @@ proptest! {
             for leaf in plan.links["eth0"].leaves.values().filter_map(|p| p[dir]) {
                 prop_assert!(tree[&leaf.sparse].queue.is_some());
                 prop_assert!(tree[&leaf.bulk].queue.is_some());
+                prop_assert!(tree[&leaf.local].queue.is_some());
+                prop_assert!(tree[&leaf.patient].queue.is_some());
             }
         }
     }

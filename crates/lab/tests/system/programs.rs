@@ -21,6 +21,10 @@ const R2M: Rate = Rate {
     text: "2mbit",
     bits: 2_000_000,
 };
+const R200M: Rate = Rate {
+    text: "200mbit",
+    bits: 200_000_000,
+};
 
 /// Number of children started at once: enough that some start while others send, few enough for an
 /// emulated machine, which needs a tenth of a second for each.
@@ -293,7 +297,7 @@ fn loopback_is_limited_too() {
     // The sent packets are judged, not the bytes that programs read: packets are as large as lo's
     // MTU, and a lost one delays those after it. (On a managed link a tap sees arriving packets
     // twice, before and after the receive stage.)
-    let judge = |when: &str| {
+    let record = || {
         let tap = Tap::start(&client.ns, "lo").expect("a tap");
         // A packet of lo has 64 KiB: one packet is 0.9 % of the bytes in three seconds.
         let from = sys::now_ns() + SECOND;
@@ -301,6 +305,10 @@ fn loopback_is_limited_too() {
         wait_until(until + SECOND / 20);
         let record = tap.stop(&client.ns).expect("a record");
         record.validate().expect("sound");
+        (record, from, until)
+    };
+    let judge = |when: &str| {
+        let (record, from, until) = record();
         for (side, at, _) in &programs {
             let at: &SocketAddr = at;
             let data = |flow: &WireFlow| wire::outbound(flow) && flow.target.1 == at.port();
@@ -312,6 +320,14 @@ fn loopback_is_limited_too() {
     // On a managed link arriving packets pass a second stage.
     bed.run_ok("link lo --rate 1gbit --down-rate 1gbit");
     judge("on a managed link");
+    // The link's rate holds too, for the packets of all programs together.
+    bed.run_ok(&format!("link lo --rate {}", R200M.text));
+    let at = "127.0.0.1:5005".parse().expect("an address");
+    let _sink = traffic::start_now(client, &Tcp::listen(at).sink()).expect("a sink");
+    let _source = traffic::start_now(client, &Tcp::connect(at, 4).source()).expect("a source");
+    let (record, from, until) = record();
+    let all = record.rate(wire::outbound, from, until);
+    bed.assert_limited(all, R200M, "the link itself");
 }
 
 #[test]
