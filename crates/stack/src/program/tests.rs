@@ -475,6 +475,14 @@ fn one_descriptor_reports_packets_and_notifications() {
         program.next_notification(),
         Some(FlowNotification::Link { up: false })
     );
+    // So does a notification behind the other thread's response, in the same bytes.
+    assert!(program.arm());
+    here.change("slice 3ms/20ms").unwrap();
+    assert_eq!(here.longest(), 872);
+    assert!(readable(&program, 0));
+    wait_for(here.slot());
+    let next = program.next_notification();
+    assert!(matches!(next, Some(FlowNotification::Mtu { mtu: 900, .. })));
     // The driver closes a flow, and the daemon's message follows.
     daemon.send(DaemonCommand::CloseSilently(flow));
     wait_for(there.slot());
