@@ -3,7 +3,7 @@
 //!
 //! After [`crate::direct::DirectRequest::Attach`] the daemon also sends notifications
 //! ([`FlowNotification`]) between responses. A call stores the notifications that arrive before its
-//! response. [`Client::buffered_notification`] returns stored ones;
+//! response. [`Client::buffered_notification`] returns those that were received;
 //! [`Client::poll_notification`] also reads the socket, without waiting.
 
 use std::collections::VecDeque;
@@ -113,11 +113,17 @@ impl Client {
         Ok((response?, fds))
     }
 
-    /// Removes and returns the oldest stored notification; `None` if none is stored. Does not read
-    /// the socket. A notification behind the response of the last call is not stored yet:
-    /// [`Client::poll_notification`] and the next call find it.
-    pub fn buffered_notification(&mut self) -> Option<FlowNotification> {
-        self.notifications.pop_front()
+    /// Removes and returns the oldest notification among the bytes that were received, also behind
+    /// the response of the last call; `None` if there is none. Does not read the socket. After an
+    /// error the connection must not be used again.
+    ///
+    /// # Errors
+    /// If a message is invalid, or if a response arrived without a request.
+    pub fn buffered_notification(&mut self) -> Result<Option<FlowNotification>, ClientError> {
+        if self.notifications.is_empty() && self.take_response()?.is_some() {
+            return Err(ClientError::UnexpectedResponse);
+        }
+        Ok(self.notifications.pop_front())
     }
 
     /// Removes and returns the oldest notification that has arrived; `None` if there is none at
@@ -128,20 +134,15 @@ impl Client {
     /// request.
     pub fn poll_notification(&mut self) -> Result<Option<FlowNotification>, ClientError> {
         loop {
-            if let Some(notification) = self.buffered_notification() {
+            if let Some(notification) = self.buffered_notification()? {
                 return Ok(Some(notification));
             }
-            if self.take_response()?.is_some() {
-                return Err(ClientError::UnexpectedResponse);
-            }
-            if self.notifications.is_empty() {
-                let mut readable = [PollFd::new(&self.stream, PollFlags::IN)];
-                match rustix::event::poll(&mut readable, Some(&Timespec::default())) {
-                    Ok(0) => return Ok(None),
-                    Ok(_) => self.read()?,
-                    Err(rustix::io::Errno::INTR) => {}
-                    Err(error) => return Err(ClientError::Io(error.into())),
-                }
+            let mut readable = [PollFd::new(&self.stream, PollFlags::IN)];
+            match rustix::event::poll(&mut readable, Some(&Timespec::default())) {
+                Ok(0) => return Ok(None),
+                Ok(_) => self.read()?,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(ClientError::Io(error.into())),
             }
         }
     }

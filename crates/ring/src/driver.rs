@@ -57,9 +57,9 @@ pub struct ProgramMemory {
     /// The program waits on this epoll descriptor, which polls the notifier's eventfd.
     poll_fd: OwnedFd,
     ended: Word,
-    /// Extra references to pages, which keep the kernel from making huge pages of them; set by
-    /// `seal`.
-    pinned: Option<OwnedFd>,
+    /// Pipes with extra references to pages, which keep the kernel from making huge pages of them;
+    /// filled by `seal`.
+    pinned: Vec<OwnedFd>,
 }
 
 /// The three descriptors that a program needs, in the order in which they are passed.
@@ -133,7 +133,7 @@ impl ProgramMemory {
             doorbell,
             poll_fd,
             ended: header.ended(),
-            pinned: None,
+            pinned: Vec::new(),
             file,
             region,
         })
@@ -161,12 +161,12 @@ impl ProgramMemory {
     /// on the packet thread.
     ///
     /// # Errors
-    /// If the program sealed the file in another way, there is not enough memory, or a system call
-    /// fails.
+    /// If the program sealed the file in another way, there is not enough memory, the kernel's
+    /// limits on pipes are too low for references to all huge pages, or a system call fails.
     pub fn seal(&mut self) -> Result<(), SetupError> {
         self.file.seal()?;
         self.region.populate(0, PAGE)?;
-        self.pinned = Some(self.region.pin_pages()?);
+        self.pinned = self.region.pin_pages()?;
         Ok(())
     }
 

@@ -456,6 +456,15 @@ impl ProgramRings {
         self.hand_over(Ring::Submit, &pairs[..count], note)
     }
 
+    /// True if the submit ring has room for `records` records of one piece each.
+    ///
+    /// # Errors
+    /// If the call finds that the driver closed the flow or broke a rule.
+    pub fn has_room(&mut self, records: u32) -> Result<bool, FlowError> {
+        let room = self.transmit.forward.has_room(records.saturating_mul(2));
+        room.map_err(|violation| self.flow_error(violation))
+    }
+
     /// Hands an empty record over. The driver fills it with a received packet.
     ///
     /// # Errors

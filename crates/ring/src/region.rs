@@ -260,36 +260,50 @@ impl Region {
     /// Prevents the kernel from collapsing small pages into huge pages (`MADV_COLLAPSE`), which any
     /// process with a mapping can request. A collapse unmaps the pages from all mappings while it
     /// runs. The kernel does not collapse a range in which a page has an extra reference. So this
-    /// function puts the first page of each whole 2 MiB of the file into a pipe that is never read,
-    /// until the pipe is full. The pipe gets a slot for each of these pages. If the kernel refuses
-    /// that, the pipe has 16 slots (32 MiB of file). By default the kernel refuses more than 256
-    /// slots (512 MiB of file) to a process without CAP_SYS_RESOURCE. The returned descriptor keeps
-    /// the references.
+    /// function puts the first page of each whole 2 MiB of the file into pipes that are never read.
+    /// Each pipe gets as many slots as the kernel grants: without CAP_SYS_RESOURCE 256 by default
+    /// (512 MiB of file). The returned descriptors keep the references.
     ///
     /// # Errors
-    /// If the pipe cannot be created.
-    pub(crate) fn pin_pages(&self) -> Result<OwnedFd, SetupError> {
-        let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
-        let (kept, into) =
-            rustix::pipe::pipe_with(flags).map_err(system("cannot create a pipe"))?;
+    /// If a system call fails, or if the kernel's limits on pipes are so low that [`MAX_PIPES`]
+    /// pipes do not suffice. No page has an extra reference then.
+    pub(crate) fn pin_pages(&self) -> Result<Vec<OwnedFd>, SetupError> {
         let count = self.length / HUGE_PAGE;
-        // A new pipe has 16 slots. If the kernel grants no more, only 16 pages are held.
-        let _ = rustix::pipe::fcntl_setpipe_size(&into, (count * PAGE as usize).max(PAGE as usize));
-        for number in 0..count {
-            let page = self.at((number * HUGE_PAGE) as u64, PAGE, PAGE);
-            // SAFETY: the page is inside the mapping. No code reads it through this reference,
-            // which ends with the call, or through the pipe. Concurrent writes to the page
-            // therefore do no harm.
-            let done = unsafe {
-                let page = std::slice::from_raw_parts(page.as_ptr(), PAGE as usize);
-                let pieces = [rustix::pipe::IoSliceRaw::from_slice(page)];
-                rustix::pipe::vmsplice(&into, &pieces, rustix::pipe::SpliceFlags::NONBLOCK)
-            };
-            if done.is_err() {
-                break;
+        let (mut pipes, mut pinned) = (Vec::new(), 0);
+        while pinned < count {
+            if pipes.len() == MAX_PIPES {
+                let what = "cannot hold the pages of the memory file in pipes: raise \
+                            fs.pipe-max-size and fs.pipe-user-pages-soft";
+                return Err(system(what)(Errno::MFILE));
             }
+            let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
+            let (kept, into) =
+                rustix::pipe::pipe_with(flags).map_err(system("cannot create a pipe"))?;
+            set_slots(&into, count - pinned);
+            while pinned < count && self.pin_page(pinned * HUGE_PAGE, &into)? {
+                pinned += 1;
+            }
+            pipes.push(kept);
         }
-        Ok(kept)
+        Ok(pipes)
+    }
+
+    /// Puts the page at `offset` into a pipe. False if the pipe is full.
+    fn pin_page(&self, offset: usize, into: &OwnedFd) -> Result<bool, SetupError> {
+        let page = self.at(offset as u64, PAGE, PAGE);
+        // SAFETY: the page is inside the mapping. No code reads it through this reference, which
+        // ends with the call, or through the pipe. Concurrent writes to the page therefore do no
+        // harm.
+        let done = unsafe {
+            let page = std::slice::from_raw_parts(page.as_ptr(), PAGE as usize);
+            let pieces = [rustix::pipe::IoSliceRaw::from_slice(page)];
+            rustix::pipe::vmsplice(into, &pieces, rustix::pipe::SpliceFlags::NONBLOCK)
+        };
+        match done {
+            Ok(_) => Ok(true),
+            Err(Errno::AGAIN) => Ok(false),
+            Err(error) => Err(system("cannot hold a page of the memory file")(error)),
+        }
     }
 
     /// Writes zeros over a range.
@@ -345,6 +359,15 @@ impl Drop for Region {
     }
 }
 
+/// Gives a pipe `wanted` slots, rounded up to a power of two, or the half of that, and so on, until
+/// the kernel grants the number. It always grants the number that the pipe has.
+fn set_slots(pipe: &OwnedFd, wanted: usize) {
+    let mut slots = wanted.next_power_of_two();
+    while rustix::pipe::fcntl_setpipe_size(pipe, slots * PAGE as usize).is_err() && slots > 1 {
+        slots /= 2;
+    }
+}
+
 /// Converts the errno of a failed system call to an error that names its purpose.
 pub(crate) fn system(what: &'static str) -> impl Fn(Errno) -> SetupError {
     move |error| SetupError::System {
@@ -355,6 +378,9 @@ pub(crate) fn system(what: &'static str) -> impl Fn(Errno) -> SetupError {
 
 /// Bytes of a huge page. A huge page starts at a multiple of this number.
 const HUGE_PAGE: usize = 2 << 20;
+/// Largest number of pipes that keep references to pages of one file: enough for
+/// [`MAX_BYTES`](crate::layout::MAX_BYTES) with 256 slots each.
+const MAX_PIPES: usize = 128;
 /// Bytes of a cache line.
 const CACHE_LINE: usize = 64;
 const NAME: &str = "netnice-ring";

@@ -27,6 +27,26 @@ pub(crate) struct Item {
     pub ends: Option<u64>,
     /// Bytes of the message in this item.
     pub bytes: u64,
+    /// True if the message begins with this item.
+    pub first: bool,
+    /// True if the message ends with this item.
+    pub last: bool,
+}
+
+impl Item {
+    /// A part of the item with this length and number of bytes. `first` and `last`: whether the
+    /// item begins and ends with the part.
+    pub(crate) fn part(&self, length: Bytes, bytes: u64, first: bool, last: bool) -> Item {
+        Item {
+            length,
+            begins: self.begins.filter(|_| first),
+            logical: self.logical,
+            ends: self.ends.filter(|_| last),
+            bytes,
+            first: self.first && first,
+            last: self.last && last,
+        }
+    }
 }
 
 /// An item that left its queue.

@@ -60,8 +60,8 @@ pub struct SimFlow {
     /// Time at which the traffic ends and waiting messages are removed, without being counted as
     /// dropped; `None` for never.
     pub stop: Option<Nanos>,
-    /// Largest number of waiting messages; behind a processor, of those that wait for processing.
-    /// Without a channel, each packet (behind a processor: block) that leaves frees one place.
+    /// Largest number of waiting messages. A message waits until its last packet leaves; behind a
+    /// processor, until the processing of its first block begins.
     pub queue: usize,
     /// The policy for messages of a channel beyond its contract. `None` accepts all messages within
     /// `queue`. A policy is invalid without a channel, with a limited `queue`, or with a greedy
@@ -402,6 +402,8 @@ impl<'a> Run<'a> {
             logical,
             ends,
             bytes: size.0,
+            first: true,
+            last: true,
         };
         if state.greedy.is_some() {
             // A second message behind the head, so that the queue is never empty.
@@ -422,13 +424,7 @@ impl<'a> Run<'a> {
             let bytes = rest.min(block);
             rest -= bytes;
             let takes = processing(packets(bytes, costs), first, costs);
-            let item = Item {
-                length: Bytes(takes.0),
-                begins: message.begins.filter(|_| first),
-                logical: message.logical,
-                ends: message.ends.filter(|_| rest == 0),
-                bytes,
-            };
+            let item = message.part(Bytes(takes.0), bytes, first, rest == 0);
             processor.push(flow, item, now)?;
             first = false;
             if rest == 0 {
@@ -448,24 +444,21 @@ impl<'a> Run<'a> {
             Some(costs) => costs.largest.0.min(self.sim.wire.longest.0),
             None => self.sim.wire.longest.0,
         };
-        let mut rest = item.bytes;
         // Behind a processor a message keeps its logical arrival from there. Its later blocks
         // continue the message.
-        let mut begins = match self.processor {
+        let begins = match self.processor {
             Some(_) => item.begins.and(item.logical),
             None => item.begins,
         };
+        let item = Item { begins, ..item };
+        let mut rest = item.bytes;
+        let mut first = true;
         loop {
             let bytes = rest.min(largest.max(1));
             rest -= bytes;
-            let packet = Item {
-                length: Bytes(bytes),
-                begins: begins.take(),
-                logical: item.logical,
-                ends: item.ends.filter(|_| rest == 0),
-                bytes,
-            };
+            let packet = item.part(Bytes(bytes), bytes, first, rest == 0);
             self.link.push(flow, packet, now)?;
+            first = false;
             if rest == 0 {
                 return Ok(());
             }
@@ -527,7 +520,7 @@ impl<'a> Run<'a> {
         left: LeftItem,
         now: u64,
     ) -> Result<(), SchedulerError> {
-        if left.item.begins.is_some() || self.flows[left.flow].channel.is_none() {
+        if left.item.first {
             self.message_left_queue(left.flow, now);
         }
         let state = &mut self.flows[left.flow];
@@ -565,7 +558,7 @@ impl<'a> Run<'a> {
         if let (Some(_), false, false) = (state.greedy, has_processor, state.stopped) {
             self.link.push(left.flow, left.item, now)?;
         }
-        if !has_processor && (left.item.ends.is_some() || state.channel.is_none()) {
+        if !has_processor && left.item.last {
             self.message_left_queue(left.flow, now);
         }
         let state = &mut self.flows[left.flow];

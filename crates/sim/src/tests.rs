@@ -149,6 +149,42 @@ fn queue_limits_and_stop_times_are_kept() {
     assert!(sent.windows(2).all(|pair| pair[0].end <= pair[1].start));
 }
 
+/// A message of two packets arrives each 12 ms. It takes 24 ms on the link, and 18 ms in the
+/// processor.
+#[test]
+fn a_queue_limits_messages_of_several_packets() {
+    let processor = r#"
+        [processor]
+        switch = "0s"
+        cache-miss = "0s"
+        first = "9ms"
+        later = "9ms"
+        link-scheduling = "0s"
+        block = 1
+        largest = "1500B"
+    "#;
+    for (processor, dropped) in [("", 500), (processor, 333)] {
+        let text = format!(
+            r#"
+            duration = "12s"
+            [link]
+            rate = "1mbit"
+            overhead = "0B"
+            longest = "1500B"
+            {processor}
+            [[flow]]
+            name = "a"
+            queue = 2
+            source = {{ kind = "constant", size = "3kB", every = "12ms" }}
+            "#
+        );
+        let scenario: crate::scenario::Scenario = text.parse().expect("a scenario");
+        let (report, _) = run_for(&scenario.simulation, 12);
+        let one = report.flow("a").expect("there");
+        assert!(one.dropped.abs_diff(dropped) <= 3, "{report}");
+    }
+}
+
 #[test]
 fn an_overbooked_slice_is_shared_by_class_and_proportion() {
     let text = r#"
@@ -253,6 +289,19 @@ fn too_small_a_window_or_bus_causes_underruns() {
             .expect("a valid simulation")
             .underruns
             > 100
+    );
+}
+
+#[test]
+fn an_adapter_whose_transfers_carry_no_cell_is_refused() {
+    let none = Adapter {
+        access: (Nanos(0), Nanos(0)),
+        ..adapter(0, 16)
+    };
+    let error = none.run(Nanos::from_secs(1)).expect_err("no unit");
+    assert_eq!(
+        error.to_string(),
+        "the adapter fetches 0 cells per transfer (`unit`): 1 at least"
     );
 }
 

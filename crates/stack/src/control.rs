@@ -128,11 +128,8 @@ impl Control {
                 return Err(error.into());
             }
         };
-        if connection.read_notifications(flows, |client| Ok(client.buffered_notification()))
-            == Some(true)
-        {
-            self.wake_sleeper();
-        }
+        // The socket does not become readable again for them.
+        self.read_for_sleeper(&mut connection, flows, Client::buffered_notification);
         done
     }
 
@@ -163,7 +160,7 @@ impl Control {
             // The thread that has the lock reads the notifications too.
             Err(TryLockError::WouldBlock) => return true,
         };
-        self.read_for_sleeper(&mut connection, flows);
+        self.read_for_sleeper(&mut connection, flows, Client::poll_notification);
         !connection.lost
     }
 
@@ -171,14 +168,19 @@ impl Control {
     /// `None` if none is stored.
     pub(crate) fn next_notification(&self, flows: &Flows) -> Option<FlowNotification> {
         let mut connection = self.lock();
-        self.read_for_sleeper(&mut connection, flows);
+        self.read_for_sleeper(&mut connection, flows, Client::poll_notification);
         connection.notifications.pop_front()
     }
 
     /// Reads the notifications from the daemon for a thread that does not sleep. If there were any,
     /// wakes the thread that sleeps.
-    fn read_for_sleeper(&self, connection: &mut Connection, flows: &Flows) {
-        match connection.read_notifications(flows, Client::poll_notification) {
+    fn read_for_sleeper(
+        &self,
+        connection: &mut Connection,
+        flows: &Flows,
+        next: impl FnMut(&mut Client) -> Result<Option<FlowNotification>, ClientError>,
+    ) {
+        match connection.read_notifications(flows, next) {
             Some(true) => self.wake_sleeper(),
             Some(false) => {}
             None => self.mark_lost(connection),

@@ -91,6 +91,8 @@ impl Drop for FakeDaemon {
 struct Session {
     stream: Option<UnixStream>,
     decoder: Decoder,
+    /// A notification that is sent behind the next response, in the same bytes.
+    behind_response: Option<FlowNotification>,
     memory: Option<ProgramMemory>,
     flows: HashMap<u32, (DriverRings, Endpoint)>,
     next_flow: u32,
@@ -115,6 +117,7 @@ fn serve(listener: &UnixListener, commands: &Receiver<DaemonCommand>, wake: &std
     let mut session = Session {
         stream: Some(stream),
         decoder: Decoder::new(LONGEST_REQUEST),
+        behind_response: None,
         memory: None,
         flows: HashMap::new(),
         next_flow: 1,
@@ -220,10 +223,18 @@ impl Session {
                 let response = match change.change.contains("100ms/") {
                     true => Response::not_admitted("the link carries 10 ms of each 20 ms"),
                     false => Response::Done(Done {
-                        contract: Some(change.change),
+                        contract: Some(change.change.clone()),
                         ..Done::default()
                     }),
                 };
+                // With this contract a notification follows in the same bytes.
+                if change.change.contains("3ms/") {
+                    let notification = FlowNotification::Mtu {
+                        flow: change.flow,
+                        mtu: 900,
+                    };
+                    self.behind_response = Some(notification);
+                }
                 self.write_response(&response, &[]);
             }
             DirectRequest::Close(close) => {
@@ -325,7 +336,11 @@ impl Session {
         let Some(stream) = &mut self.stream else {
             return;
         };
-        let frame = encode_response(response).unwrap();
+        let mut frame = encode_response(response).unwrap();
+        if let Some(notification) = self.behind_response.take() {
+            let message = Response::Direct(DirectReply::Notification(notification));
+            frame.extend(encode_response(&message).unwrap());
+        }
         let sent = fds::send(stream.as_fd(), &frame, fds).unwrap();
         stream.write_all(&frame[sent..]).unwrap();
     }

@@ -149,14 +149,27 @@ fn refusals_return_their_reason() {
         let error = program.open_udp(&options(buffers)).err().expect("refused");
         error.to_string()
     };
-    let none = Buffers {
-        sending: 0,
+    for (sending, receiving, which) in [
+        (0, 8, "sending: 0, and 1"),
+        (16_385, 8, "sending: 16385, and 1"),
+        (u32::MAX, 8, "sending: 4294967295, and 1"),
+        (8, 16_385, "receiving: 16385, and 0"),
+    ] {
+        let buffers = Buffers {
+            sending,
+            receiving,
+            ..SMALL
+        };
+        let wanted = format!("buffers for {which} to 16384 are allowed");
+        assert_eq!(said(buffers), wanted);
+        assert!(matches!(buffers.region_bytes(), Err(SetupError::Shape(_))));
+    }
+    let most = Buffers {
+        sending: 16_384,
+        receiving: 16_384,
         ..SMALL
     };
-    assert_eq!(
-        said(none),
-        "buffers for sending: 0, and 1 to 65536 are allowed"
-    );
+    assert!(most.region_bytes().is_ok());
     let odd = Buffers {
         bytes: 1500,
         ..SMALL
@@ -170,11 +183,6 @@ fn refusals_return_their_reason() {
         said(short),
         "buffers of 1024 bytes do not hold a packet of 1514 bytes"
     );
-    let many = Buffers {
-        sending: u32::MAX,
-        ..SMALL
-    };
-    assert!(matches!(many.region_bytes(), Err(SetupError::Shape(_))));
     // A flow that failed to open is closed: six more regions are free.
     drop((here, there));
     let all: Vec<_> = (0..8)
@@ -475,6 +483,14 @@ fn one_descriptor_reports_packets_and_notifications() {
         program.next_notification(),
         Some(FlowNotification::Link { up: false })
     );
+    // So does a notification behind the other thread's response, in the same bytes.
+    assert!(program.arm());
+    here.change("slice 3ms/20ms").unwrap();
+    assert_eq!(here.longest(), 872);
+    assert!(readable(&program, 0));
+    wait_for(here.slot());
+    let next = program.next_notification();
+    assert!(matches!(next, Some(FlowNotification::Mtu { mtu: 900, .. })));
     // The driver closes a flow, and the daemon's message follows.
     daemon.send(DaemonCommand::CloseSilently(flow));
     wait_for(there.slot());

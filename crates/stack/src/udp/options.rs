@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use netnice_api::direct::{Endpoint, OpenFlow, ShapeDoc};
 use netnice_ring::Shape;
-use netnice_ring::layout::{SetupError, ShapeError};
+use netnice_ring::layout::{MAX_ENTRIES, SetupError, ShapeError};
 
 use crate::datagram::Checks;
 
@@ -137,24 +137,24 @@ impl Buffers {
     }
 
     fn shape(&self) -> Result<Shape, ShapeError> {
-        if self.sending == 0 {
-            return Err(ShapeError::Bounds {
-                what: "buffers for sending",
-                value: 0,
-                least: 1,
-                most: 65_536,
-            });
-        }
-        // A record of one pair takes two entries.
-        let entries = |records: u32| {
-            let entries = records.saturating_mul(2).max(16);
-            entries.checked_next_power_of_two().unwrap_or(u32::MAX)
+        let within = |what, value: u32, least| match (least..=MAX_RECORDS).contains(&value) {
+            true => Ok(value),
+            false => Err(ShapeError::Bounds {
+                what,
+                value: value.into(),
+                least: least.into(),
+                most: MAX_RECORDS.into(),
+            }),
         };
+        let sending = within("buffers for sending", self.sending, 1)?;
+        let receiving = within("buffers for receiving", self.receiving, 0)?;
+        // A record of one pair takes two entries.
+        let entries = |records: u32| (2 * records).max(16).next_power_of_two();
         let shape = Shape {
             chunk_bytes: self.bytes,
-            chunks: self.sending.saturating_add(self.receiving),
-            transmit_entries: entries(self.sending),
-            receive_entries: entries(self.receiving),
+            chunks: sending + receiving,
+            transmit_entries: entries(sending),
+            receive_entries: entries(receiving),
         };
         shape.plan()?;
         Ok(shape)
@@ -171,3 +171,6 @@ impl Default for Buffers {
         }
     }
 }
+
+/// Largest number of records of one pair in a ring.
+const MAX_RECORDS: u32 = MAX_ENTRIES as u32 / 2;

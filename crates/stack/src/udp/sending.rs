@@ -6,8 +6,8 @@
 //! **Messages of a real-time channel.** The deadline of a `channel` contract applies to a message,
 //! which may have several packets. A packet begins a message unless [`Socket::queue_continuation`]
 //! queued it. [`Socket::send_message`] queues a message only if buffers for all of its packets are
-//! free, so the packets of the message are consecutive. Other contracts do not distinguish
-//! messages.
+//! free and the ring has room for them, so the packets of the message are consecutive. Other
+//! contracts do not distinguish messages.
 
 use super::*;
 
@@ -131,15 +131,18 @@ impl Socket {
     }
 
     /// Sends a message of a real-time channel, one datagram for each part. It sends none of them if
-    /// too few buffers are free. Returns the number of the first packet; the numbers of the others
-    /// follow it.
+    /// too few buffers are free or the ring has too little room. Returns the number of the first
+    /// packet; the numbers of the others follow it.
     ///
     /// # Errors
-    /// [`StackError::WouldBlock`] if too few buffers are free, [`StackError::TooManyPackets`] if
-    /// the flow never has enough or there is no part, [`StackError::TooLong`] if a part is too
-    /// long, [`StackError::NoRemote`] on a flow to any host. Another error if the flow has ended.
+    /// [`StackError::WouldBlock`] if too few buffers are free or the ring has too little room,
+    /// [`StackError::TooManyPackets`] if the flow never has enough or there is no part,
+    /// [`StackError::TooLong`] if a part is too long, [`StackError::NoRemote`] on a flow to any
+    /// host. Another error if the flow has ended.
     pub fn try_send_message(&mut self, parts: &[&[u8]]) -> Result<u64, StackError> {
-        let most = self.sending as usize;
+        // A record of one pair takes two entries.
+        let records = self.flow.location().shape.transmit_entries / 2;
+        let most = self.sending.min(records) as usize;
         if parts.is_empty() || parts.len() > most {
             let parts = parts.len();
             return Err(StackError::TooManyPackets { parts, most });
@@ -147,9 +150,11 @@ impl Socket {
         for part in parts {
             self.fits(part.len(), self.longest())?;
         }
-        if self.free() < parts.len() {
+        // `most` fits in 32 bits.
+        let packets = parts.len() as u32;
+        if !self.has_room(packets)? {
             self.reclaim()?;
-            if self.free() < parts.len() {
+            if !self.has_room(packets)? {
                 return Err(self.would_block());
             }
         }
@@ -375,8 +380,11 @@ impl Socket {
         }
     }
 
-    fn free(&self) -> usize {
-        self.flow.balance().free as usize
+    /// True if buffers for `packets` packets are free and the ring has room for the packets.
+    fn has_room(&mut self, packets: u32) -> Result<bool, StackError> {
+        let room = self.flow.has_room(packets);
+        let has_buffers = self.flow.balance().free >= packets;
+        Ok(room.map_err(|error| self.flow_error(error))? && has_buffers)
     }
 
     /// Takes back the packets that the driver returned.

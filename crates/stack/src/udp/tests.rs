@@ -45,12 +45,16 @@ fn address(six: bool, me: u8) -> FlowAddress {
 
 impl Wire {
     fn new() -> Wire {
+        Wire::with_shape(SHAPE)
+    }
+
+    fn with_shape(shape: Shape) -> Wire {
         let budget = Budget {
             flows: 2,
-            bytes: 2 * SHAPE.plan().unwrap().bytes(),
+            bytes: 2 * shape.plan().unwrap().bytes(),
         };
         let mut memory = ProgramMemory::create(budget).unwrap();
-        let flows = (0..2).map(|_| memory.open(SHAPE).unwrap()).collect();
+        let flows = (0..2).map(|_| memory.open(shape).unwrap()).collect();
         let program = Program::new(memory.handles().attach().unwrap());
         Wire {
             memory,
@@ -464,6 +468,26 @@ fn only_the_first_packet_of_a_message_begins_it() {
     })
     .collect();
     assert_eq!(begins, [true, false, false, true, false]);
+}
+
+#[test]
+fn a_message_that_does_not_fit_in_the_ring_is_not_queued_in_part() {
+    // A ring for 8 records, and 16 buffers for sending.
+    let mut wire = Wire::with_shape(Shape {
+        transmit_entries: 16,
+        ..SHAPE
+    });
+    let (mut here, _there) = wire.sockets(false);
+    let parts = [&b"part"[..]; 10];
+    let error = here.try_send_message(&parts).unwrap_err();
+    let said = "a message of 10 packets; the flow has room for 8 at a time";
+    assert_eq!(error.to_string(), said);
+    here.try_send_message(&parts[..5]).unwrap();
+    let error = here.try_send_message(&parts[..4]).unwrap_err();
+    assert!(matches!(error, StackError::WouldBlock), "{error}");
+    assert_eq!(here.under_way(), 5, "no part was queued");
+    assert_eq!(wire.deliver_all(), 5);
+    here.try_send_message(&parts[..8]).unwrap();
 }
 
 #[test]
