@@ -1,5 +1,4 @@
-//! Answers: what does a network contract say, does it fit on the links of a host, which packet of
-//! a link is sent next, and did traffic keep to a contract.
+//! Answers: what does a contract say, does it fit, which packet is next, did traffic conform.
 //! May touch: its arguments only. The crate is `no_std` with `alloc`; the caller passes the time.
 //! Must never: do I/O, read a clock, start a thread, or use unsafe code outside `prefetch`.
 //!

@@ -82,7 +82,8 @@ impl Options {
         }
     }
 
-    /// The text that the runtime folder keeps; `None` if a path is no valid UTF-8 or has no absolute form.
+    /// The text that the runtime folder keeps; `None` if a path is no valid UTF-8 or has no
+    /// absolute form.
     fn kept(&self) -> Option<String> {
         let absolute = |path: &PathBuf| std::path::absolute(path).ok();
         let kept = KeptOptions {

@@ -34,8 +34,8 @@ pub enum Distrust {
         /// Its owner's user id.
         owner: u32,
     },
-    /// Its group or all users may write it, and it is not a folder with the sticky bit on the way to
-    /// the path.
+    /// Its group or all users may write it, and it is not a folder with the sticky bit on the way
+    /// to the path.
     #[error("{} can be written by others (mode {mode:04o})", path.display())]
     Mode {
         /// The path, or a folder on the way to it.

@@ -76,8 +76,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// Whether `only` selects the cell or run of this name: each of its words is a word of the name.
-    /// The case of letters does not matter.
+    /// Whether `only` selects the cell or run of this name: each of its words is a word of the
+    /// name. The case of letters does not matter.
     pub(crate) fn selects(&self, name: &str) -> bool {
         let name = name.to_lowercase();
         let is_named = |word: &str| name.split(' ').any(|one| one == word.to_lowercase());

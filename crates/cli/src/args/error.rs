@@ -10,7 +10,8 @@ use crate::check::flow::FlowError;
 use crate::output::print_text;
 use crate::render;
 
-/// Why a command line gives no [`super::Command`]: it is invalid, or asks for `--help` or `--version`.
+/// Why a command line gives no [`super::Command`]: it is invalid, or asks for `--help` or
+/// `--version`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BadUsage {
     /// The parser's error, or its text for `--help` or `--version`.
@@ -66,8 +67,8 @@ pub(crate) enum BadUsage {
 }
 
 impl BadUsage {
-    /// Prints the error to standard error, or the text for `--help` to standard output. With `json`,
-    /// standard output gets the error as JSON. Returns the exit status.
+    /// Prints the error to standard error, or the text for `--help` to standard output. With
+    /// `json`, standard output gets the error as JSON. Returns the exit status.
     pub fn print(self, json: bool) -> Exit {
         match &self {
             BadUsage::Parser(error) => {

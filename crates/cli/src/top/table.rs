@@ -32,8 +32,8 @@ pub(super) struct View {
     pub reversed: bool,
     /// True if each target is a top-level row, and not below the target that contains it.
     pub flat: bool,
-    /// Only targets with this text in their name or command are shown, and unless the view is flat the targets
-    /// that contain them. The case of letters does not matter. Empty: all targets.
+    /// Only targets with this text in their name or command are shown, and unless the view is flat
+    /// the targets that contain them. The case of letters does not matter. Empty: all targets.
     pub filter: String,
 }
 

@@ -277,8 +277,8 @@ impl<N: Network> Flows<N> {
         self.call(&flow.link, ask, None, purpose, now);
     }
 
-    /// The contract that the driver serves (without promises while the flow is degraded, and a slice
-    /// converted to the driver's rate), and the granted contract if it differs.
+    /// The contract that the driver serves (without promises while the flow is degraded, and a
+    /// slice converted to the driver's rate), and the granted contract if it differs.
     pub(super) fn contracts_for_driver(&self, flow: &FlowRecord) -> (String, Option<String>) {
         let (served, granted) = (self.served_contract(flow), flow.contract.to_string());
         let other = (granted != served).then_some(granted);

@@ -21,8 +21,8 @@ pub(crate) struct NamedProcess {
 /// still lives: so the pid was not reused before the look-up.
 ///
 /// # Errors
-/// If the request has no pidfd, `number` is not the pid of the pidfd, the process has ended or is in
-/// another network namespace, or the peer may not limit it.
+/// If the request has no pidfd, `number` is not the pid of the pidfd, the process has ended or is
+/// in another network namespace, or the peer may not limit it.
 pub(super) fn named_process(
     machine: &mut impl Inventory,
     peer: &Peer,

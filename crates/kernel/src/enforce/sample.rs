@@ -1,6 +1,7 @@
 //! Reads the counts of packets offered, sent, queued and dropped, by target and direction
 //! ([`Kernel::sample`]). The eBPF programs count what is offered, before any queue, and what they
-//! drop because a class is full. The HTB classes and their queues count the rest. Fails with [`KernelError`] if counts cannot be read.
+//! drop because a class is full. The HTB classes and their queues count the rest. Fails with
+//! [`KernelError`] if counts cannot be read.
 
 use std::collections::BTreeMap;
 
@@ -30,10 +31,10 @@ pub struct TargetCounts {
 }
 
 /// The counts of one direction since the classes and the target were made. The eBPF programs count
-/// `offered_*`. The classes of the target's own limit, and the programs before them, count the rest;
-/// without such a limit, the classes that serve the target on managed links do. Without any such
-/// class, the rest is 0. For a limit on both directions together, the sending direction has the rest
-/// of both.
+/// `offered_*`. The classes of the target's own limit, and the programs before them, count the
+/// rest; without such a limit, the classes that serve the target on managed links do. Without any
+/// such class, the rest is 0. For a limit on both directions together, the sending direction has
+/// the rest of both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectionCounts {
     /// Packets seen on the first pass, before any queue.
