@@ -126,7 +126,7 @@ impl<H: Host> View<'_, H> {
         let rest = sample.rest.get(name).copied().unwrap_or_default();
         let counts = TargetCounts { directions: rest };
         let meter = meter::meter(&counts, &Contract::default());
-        let counters = CountersDoc::new(now.monotonic.0, &meter);
+        let counters = CountersDoc::new(sample.at.unwrap_or(now.monotonic).0, &meter);
         let counters = match self.measurements.rates.of_link(name, now.monotonic) {
             Some([up, down]) => counters.with_rates(up, down),
             None => counters,
@@ -157,7 +157,7 @@ impl<H: Host> View<'_, H> {
                 contract.set_by.insert(clause.to_string(), uid);
             }
         }
-        let counters = CountersDoc::new(now.monotonic.0, &meter);
+        let counters = CountersDoc::new(sample.at.unwrap_or(now.monotonic).0, &meter);
         let counters = match self.measurements.rates.of(held.id, now.monotonic) {
             Some([up, down]) => counters.with_rates(up, down),
             None => counters,

@@ -5,6 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use netnice_core::units::{Instant, Nanos};
+use rustix::time::{ClockId, clock_gettime};
+
 use super::{Kernel, stages};
 use crate::{
     abi,
@@ -16,6 +19,9 @@ use crate::{
 /// All counts at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
+    /// Time of the reading on CLOCK_MONOTONIC: the middle between its begin and its end. `None`:
+    /// not known.
+    pub at: Option<Instant>,
     /// Counts by target number.
     pub targets: BTreeMap<u32, TargetCounts>,
     /// Traffic without a target on managed links, by the link's name: sent, then received packets.
@@ -75,6 +81,7 @@ impl Kernel {
     /// If the classes, the qdiscs or the counters cannot be read.
     pub fn sample(&mut self) -> Result<Sample, KernelError> {
         let mut sample = Sample::default();
+        let began = monotonic();
         self.listed.clear();
         let mut offered = self.offered()?;
         let cap = match self.stages.cap {
@@ -88,6 +95,8 @@ impl Kernel {
                 .insert(*id, target_counts(leaves, seen, &cap));
         }
         self.sample_links(&mut sample)?;
+        let took = monotonic().since(began);
+        sample.at = Some(began.after(Nanos(took.0 / 2)));
         Ok(sample)
     }
 
@@ -212,6 +221,12 @@ impl DirectionCounts {
             self.overlimits += counts.overlimits;
         }
     }
+}
+
+/// The present time of CLOCK_MONOTONIC.
+fn monotonic() -> Instant {
+    let time = clock_gettime(ClockId::Monotonic);
+    Instant(time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! socket and to answer.
 
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -242,8 +242,11 @@ fn start_lingering(bed: &TestBed, connections: usize) -> Proc {
 }
 
 /// Requests a limit of a process as its user.
-fn limit(dir: &RuntimeDir, pid: u32, mbit: u32) -> Result<Response, ClientError> {
-    let pidfd = pidfd(pid).expect("it is not waited for");
+fn limit(
+    dir: &RuntimeDir,
+    (pid, pidfd): (u32, &OwnedFd),
+    mbit: u32,
+) -> Result<Response, ClientError> {
     let request = set_request(pid, &format!("up {mbit}mbit"));
     let client = Client::connect(dir);
     client.and_then(|mut it| it.call_within(EVENT_TIMEOUT, &request, Some(pidfd.as_fd())))
@@ -261,10 +264,11 @@ fn a_process_with_twenty_thousand_sockets_delays_others_little() {
     let others = Pings::start(&dir);
     let stop = Arc::new(AtomicBool::new(false));
     let (pid, over) = (process.pid(), stop.clone());
+    let opened = pidfd(pid).expect("it lives");
     let sets = as_user(ANN, move || {
         let mut done = 0;
         while !over.load(Ordering::Relaxed) {
-            let answer = limit(&dir, pid, 1 + done % 2);
+            let answer = limit(&dir, (pid, &opened), 1 + done % 2);
             assert!(matches!(answer, Ok(Response::Done(_))), "{answer:?}");
             let cleared = Client::connect(&dir).and_then(|mut client| {
                 client.call_within(
@@ -296,7 +300,9 @@ fn a_process_that_ends_while_its_sockets_are_tagged_blocks_no_request() {
     for tries in 0..12 {
         let process = start_lingering(&bed, 400);
         let (pid, dir) = (process.pid(), dir.clone());
-        let asked = as_user(ANN, move || limit(&dir, pid, 1));
+        // Opened while the process lives.
+        let opened = pidfd(pid).expect("it lives");
+        let asked = as_user(ANN, move || limit(&dir, (pid, &opened), 1));
         thread::sleep(Duration::from_millis(2 + 3 * tries));
         drop(process);
         let answer = asked.join().expect("it asks");
