@@ -7,8 +7,9 @@
 //!  connection         at a time           cells for each connection
 //! ```
 //! The input is an [`Adapter`] with its connections; the result is an [`AdapterReport`].
-//! [`Adapter::run`] fails if the scheduler refuses the link or a connection. A *cell* is a packet
-//! of the link's greatest length. A *PDU* (protocol data unit) is a message of several cells.
+//! [`Adapter::run`] fails if a transfer would carry no cell, or if the scheduler refuses the link
+//! or a connection. A *cell* is a packet of the link's greatest length. A *PDU* (protocol data
+//! unit) is a message of several cells.
 //!
 //! Shaping determines when a connection's next cell may leave. So the earliest time at which a
 //! connection's buffer runs empty is known: the time at which its last cell left, plus the peak
@@ -28,7 +29,7 @@ use netnice_core::policer::{Observation, Policer};
 use netnice_core::sched::{FlowId, Next, Packet, Scheduler, SchedulerError, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 
-use crate::Random;
+use crate::{Random, SimulationError};
 
 /// An adapter between a host and a link.
 #[derive(Clone, Debug)]
@@ -89,9 +90,12 @@ impl Adapter {
     /// Simulates until no event is left (normally when all cells are sent) or `until` is reached.
     ///
     /// # Errors
-    /// [`SchedulerError`] if the scheduler refuses the link, a connection, or a cell that is longer
-    /// than the contract's MBS.
-    pub fn run(&self, until: Nanos) -> Result<AdapterReport, SchedulerError> {
+    /// [`SimulationError`] if `unit` is 0, or if the scheduler refuses the link, a connection, or a
+    /// cell that is longer than the contract's MBS.
+    pub fn run(&self, until: Nanos) -> Result<AdapterReport, SimulationError> {
+        if self.unit == 0 {
+            return Err(SimulationError::EmptyTransfers);
+        }
         let mut run = Run::new(self)?;
         while let Some(Reverse((at, _, event))) = run.events.pop() {
             if at > until.0 {

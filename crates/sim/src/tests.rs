@@ -293,6 +293,19 @@ fn too_small_a_window_or_bus_causes_underruns() {
 }
 
 #[test]
+fn an_adapter_whose_transfers_carry_no_cell_is_refused() {
+    let none = Adapter {
+        access: (Nanos(0), Nanos(0)),
+        ..adapter(0, 16)
+    };
+    let error = none.run(Nanos::from_secs(1)).expect_err("no unit");
+    assert_eq!(
+        error.to_string(),
+        "the adapter fetches 0 cells per transfer (`unit`): 1 at least"
+    );
+}
+
+#[test]
 fn an_invalid_scenario_is_refused_with_its_key() {
     let error = |text: &str| match text.parse::<crate::scenario::Scenario>() {
         Ok(_) => panic!("{text} was read"),

@@ -1,7 +1,7 @@
 //! Validates a simulation before it runs. An invalid simulation would give wrong results or never
-//! end. So it is refused with a [`SimulationError`], which names what is invalid: the flow or the
-//! processor, and the value and its limit if there is one. The scheduler checks the link, the
-//! overbooked slice and the contracts when the simulation starts.
+//! end. So it is refused with a [`SimulationError`], which names what is invalid: the flow, the
+//! processor or the adapter, and the value and its limit if there is one. The scheduler checks the
+//! link, the overbooked slice and the contracts when the simulation starts.
 
 use netnice_core::admission::timing::Processor;
 use netnice_core::sched::{SchedulerError, Service};
@@ -82,6 +82,9 @@ pub enum SimulationError {
     /// The processor takes no time, so the simulation would not end.
     #[error("the processor takes no time: leave it out")]
     IdleProcessor,
+    /// The transfers of an adapter carry no cells, so the simulation might not end.
+    #[error("the adapter fetches 0 cells per transfer (`unit`): 1 at least")]
+    EmptyTransfers,
     /// The scheduler refuses the link, the overbooked slice, a flow or a packet.
     #[error(transparent)]
     SchedulerError(#[from] SchedulerError),
