@@ -401,10 +401,10 @@ impl Source<'_> {
                 ConfigErrorKind::OutOfRange {
                     what,
                     value: *value.get_ref(),
-                    range: if max == MAX_WEIGHT {
-                        "1 to 1000"
-                    } else {
-                        "1 to 4096"
+                    range: match max {
+                        MAX_WEIGHT => "1 to 1000",
+                        MAX_PORT => "1 to 65535",
+                        _ => "1 to 4096",
                     },
                 },
             )),
@@ -480,8 +480,8 @@ impl Source<'_> {
             return Err(error(ConfigErrorKind::DatagramWithoutWait));
         }
         let name = table.name.get_ref();
-        let port = match table.port {
-            Some(port) => port,
+        let port = match self.number("port", &table.port, MAX_PORT)? {
+            Some(port) => port as u16,
             None => lookup::port(name, protocol.name()).map_err(error)?,
         };
         let program = lookup::program(table.program.get_ref())
@@ -550,7 +550,7 @@ struct ConfigFile {
 #[serde(deny_unknown_fields)]
 struct ServiceTable {
     name: Spanned<String>,
-    port: Option<u16>,
+    port: Option<Spanned<u64>>,
     address: Option<IpAddr>,
     protocol: Option<String>,
     wait: Option<bool>,
@@ -572,6 +572,9 @@ const MAX_SESSIONS: usize = 4096;
 /// The default of `sessions_per_client` is at least this number (unless `sessions` is smaller). A
 /// browser opens fewer connections to one server at a time.
 const MIN_PER_CLIENT: usize = 16;
+
+/// The largest port.
+const MAX_PORT: usize = u16::MAX as usize;
 
 /// The default weight, as on a link.
 pub(crate) const DEFAULT_WEIGHT: u16 = 100;

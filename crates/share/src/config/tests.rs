@@ -161,6 +161,16 @@ fn an_error_in_toml_has_its_file_line_and_reason() {
             "inetd.toml:4",
             "\"/no/such\" does not exist",
         ),
+        (
+            "[[service]]\nname = \"ftp\"\nport = 0\nprogram = \"cat\"\n",
+            "inetd.toml:3",
+            "port is 0; write 1 to 65535",
+        ),
+        (
+            "[[service]]\nname = \"ftp\"\nport = 65536\nprogram = \"cat\"\n",
+            "inetd.toml:3",
+            "port is 65536; write 1 to 65535",
+        ),
     ]);
 }
 
