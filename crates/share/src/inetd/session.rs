@@ -91,16 +91,22 @@ impl Session {
         }
     }
 
-    /// Reaps the process, which has ended. Returns a message for the operator if the program could
-    /// not be executed (exit status 127), or if the exit status cannot be read.
+    /// Reaps the process, which has ended. Returns a message for the operator if the helper could
+    /// not take the rights and limits of the program (exit status 126) or not execute the program
+    /// (127), or if the exit status cannot be read.
     pub(super) fn ended(&mut self) -> Option<String> {
         self.gate = None;
-        match self.child.wait() {
-            Ok(status) if status.code() == Some(127) => {
-                Some("cannot execute the program of a session".to_string())
+        let failed = match self.child.wait().map(|status| status.code()) {
+            Ok(Some(126)) => "cannot take the rights and limits of the program of a session",
+            Ok(Some(127)) => "cannot execute the program of a session",
+            Ok(_) => return None,
+            Err(error) => {
+                return Some(format!("cannot read the exit status of a session: {error}"));
             }
-            Ok(_) => None,
-            Err(error) => Some(format!("cannot read the exit status of a session: {error}")),
-        }
+        };
+        Some(failed.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests;
