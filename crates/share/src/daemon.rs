@@ -6,8 +6,8 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 
 use netnice_api::{
-    Clear, ClearWhat, Client, ClientError, Exit, Find, Found, Request, Response, RuntimeDir, Set,
-    Show, ShowDoc, Until,
+    Client, ClientError, Exit, Find, Found, Request, Response, RuntimeDir, Set, Show, ShowDoc,
+    Until,
 };
 use netnice_core::units::{Nanos, Rate};
 
@@ -108,19 +108,6 @@ impl Daemon {
             Ok(Response::Done(_)) => Ok(()),
             other => Err(request_error(other)),
         }
-    }
-
-    /// Removes the claim on a target. A failure is ignored; `netnice show` then still shows the
-    /// target.
-    pub(crate) fn clear(&mut self, target: String) {
-        let clear = Request::Clear(Clear {
-            what: ClearWhat::Target(target),
-            dry_run: false,
-            confirm_ns: None,
-            for_ns: None,
-            until: None,
-        });
-        let _ = self.call(&clear, None);
     }
 
     /// The state of the daemon, as `netnice show --json` prints it. Fails with

@@ -188,7 +188,6 @@ impl SuperServer<'_> {
         if self.keeper.must_apply() {
             self.apply();
         }
-        self.keeper.remove_stale_targets();
         Ok(())
     }
 
@@ -419,3 +418,6 @@ fn client_network(client: IpAddr) -> IpAddr {
 /// Largest number of connections that are accepted from one listener before the next listener is
 /// served.
 const ACCEPT_BATCH: usize = 16;
+
+#[cfg(test)]
+mod tests;

@@ -10,16 +10,15 @@
 //! The caller determines the members and calls `divide` with their demands. This module sets the
 //! shares that changed. The caller sets all shares at most every 100 ms ([`Keeper::may_apply`]).
 //! After 50 ms of work [`Keeper::apply`] returns, and sets the other shares in the next call. If a
-//! process ends while its share is set, the daemon may make its target anew; the module removes
-//! such targets.
+//! process ends while its share is set, that is no failure: the daemon closes a target within two
+//! seconds after its last process has ended, and a target with descendants keeps the limit.
 
 mod usage;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use netnice_api::TargetDoc;
 use netnice_core::units::Rate;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -91,10 +90,6 @@ pub(crate) struct Keeper {
     applied_at: Option<Instant>,
     /// The time of the last reading of the usage.
     usage_read_at: Instant,
-    /// Targets of members that ended while their share was set, and the time of the oldest of these
-    /// ends.
-    stale_targets: BTreeSet<String>,
-    stale_since: Option<Instant>,
 }
 
 /// A member whose share could not be set, with the reason.
@@ -109,8 +104,6 @@ impl Keeper {
             changed: false,
             applied_at: None,
             usage_read_at: Instant::now(),
-            stale_targets: BTreeSet::new(),
-            stale_since: None,
         }
     }
 
@@ -163,10 +156,7 @@ impl Keeper {
             })
         });
         let read = lends.then(|| USAGE_INTERVAL.saturating_sub(self.usage_read_at.elapsed()));
-        let remove = self
-            .stale_since
-            .map(|at| STALE_DELAY.saturating_sub(at.elapsed()));
-        apply.into_iter().chain(read).chain(remove).min()
+        apply.into_iter().chain(read).min()
     }
 
     /// True if shares have changed and [`APPLY_INTERVAL`] has passed since the last setting.
@@ -221,12 +211,10 @@ impl Keeper {
         if set.is_ok() {
             member.share = share;
         }
-        if member.has_ended() {
-            self.stale_targets.insert(member.target.clone());
-            self.stale_since.get_or_insert_with(Instant::now);
-            return Ok(());
+        match member.has_ended() {
+            true => Ok(()),
+            false => set,
         }
-        set
     }
 
     /// Restores the limit that a member had before its first share. Does nothing if the member has
@@ -266,34 +254,6 @@ impl Keeper {
             }
         }
     }
-
-    /// Removes, [`STALE_DELAY`] after the first such end, the targets that the daemon created anew
-    /// because a member ended while its share was set. Such a target has no process, and its
-    /// counters are 0. A target with other counts stays, because the member left descendants.
-    pub(crate) fn remove_stale_targets(&mut self) {
-        if self.stale_since.is_none_or(|at| at.elapsed() < STALE_DELAY) {
-            return;
-        }
-        self.stale_since = None;
-        let stale = std::mem::take(&mut self.stale_targets);
-        let Ok(doc) = self.daemon.show() else { return };
-        let ours = |target: &str| self.members.values().any(|member| member.target == target);
-        let is_unused = |target: &TargetDoc| {
-            let flows = [&target.counters.up, &target.counters.down];
-            flows
-                .iter()
-                .flat_map(|flow| flow.values())
-                .all(|count| *count == 0)
-        };
-        let unused = doc.targets.into_iter().filter(is_unused);
-        let left: Vec<String> = unused
-            .map(|target| target.target)
-            .filter(|target| stale.contains(target) && !ours(target))
-            .collect();
-        for target in left {
-            self.daemon.clear(target);
-        }
-    }
 }
 
 /// A share as text for the daemon, limited to the range of [`Rate`].
@@ -313,6 +273,3 @@ const USAGE_INTERVAL: Duration = Duration::from_millis(200);
 /// Longest time for which setting shares may delay other events: some tens of requests on an idle
 /// machine.
 const MAX_APPLY_TIME: Duration = Duration::from_millis(50);
-
-/// Delay before targets of ended members are checked. By then the daemon has noticed the ends too.
-const STALE_DELAY: Duration = Duration::from_secs(1);

@@ -336,7 +336,6 @@ impl Manager<'_> {
             if self.keeper.must_apply() {
                 self.apply();
             }
-            self.keeper.remove_stale_targets();
             if self.sets.iter().all(SessionSet::has_ended) {
                 self.message("all targets have ended");
                 return Ok(());
