@@ -27,9 +27,9 @@
 //!
 //! **The floor.** The share of a session without a fixed rate is at least the floor, unless the
 //! session's bound is lower. The super-server refuses a new session if the fixed rates and a floor
-//! for each other session exceed the total ([`fits`]). The manager refuses no session, so the sum
-//! of its shares can exceed the total. Then the limit of each target keeps that target within the
-//! total, but several targets together can exceed it.
+//! for each other session exceed the total ([`fits`]). The manager refuses no session: if the
+//! floors of its sessions exceed the total, each session has an equal part of the total instead of
+//! the floor. So the sum of the shares never exceeds the total, unless the fixed rates alone do.
 
 use netnice_core::units::Amount;
 
@@ -108,36 +108,49 @@ pub(crate) fn fits(pool: Pool, demands: &[Demand]) -> Result<(), DoesNotFit> {
 
 /// The share of each session, in bit/s, in the order of `demands`; `None` if it is unlimited.
 pub(crate) fn divide(pool: Pool, demands: &[Demand]) -> Vec<Option<u64>> {
+    divide_above(pool.total, demands, &vec![pool.floor; demands.len()])
+}
+
+/// As [`divide`], with a floor for each demand.
+fn divide_above(total: Option<u64>, demands: &[Demand], floors: &[u64]) -> Vec<Option<u64>> {
     let at_most = |rate: u64, demand: &Demand| rate.min(demand.bound.unwrap_or(u64::MAX));
     let fixed: u64 = demands.iter().filter_map(|d| d.fixed).sum();
     let mut shares: Vec<Option<u64>> = demands
         .iter()
         .map(|d| d.fixed.map(|rate| at_most(rate, d)).or(d.bound))
         .collect();
-    let Some(total) = pool.total else {
+    let Some(total) = total else {
         return shares;
     };
     let open: Vec<usize> = (0..demands.len())
         .filter(|i| demands[*i].fixed.is_none())
         .collect();
     let left = total.saturating_sub(fixed);
-    let bounds: Vec<u64> = {
-        let own: Vec<u64> = open
-            .iter()
-            .map(|i| at_most(u64::MAX, &demands[*i]))
-            .collect();
-        let weights: Vec<u64> = open.iter().map(|i| demands[*i].weight).collect();
-        let nominal = divide_by_weight(left, &weights, &own);
-        let lends = open.iter().any(|i| demands[*i].idle.is_none());
-        let keeps = |(at, i): (usize, &usize)| match demands[*i].idle {
-            Some(used) if lends => own[at].min(retained(nominal[at], used, pool.floor)),
-            _ => own[at],
-        };
-        open.iter().enumerate().map(keeps).collect()
-    };
     let weights: Vec<u64> = open.iter().map(|i| demands[*i].weight).collect();
-    for (i, share) in open.iter().zip(divide_by_weight(left, &weights, &bounds)) {
-        shares[*i] = Some(share.max(pool.floor).min(at_most(u64::MAX, &demands[*i])));
+    let own: Vec<u64> = open
+        .iter()
+        .map(|i| at_most(u64::MAX, &demands[*i]))
+        .collect();
+    let all_floors: u128 = open.iter().map(|i| u128::from(floors[*i])).sum();
+    let least: Vec<u64> = open
+        .iter()
+        .map(|i| match all_floors > u128::from(left) {
+            true => proportion(left, floors[*i], all_floors),
+            false => floors[*i],
+        })
+        .zip(&own)
+        .map(|(floor, own)| floor.min(*own))
+        .collect();
+    let nominal = divide_by_weight(left, &weights, &least, &own);
+    let lends = open.iter().any(|i| demands[*i].idle.is_none());
+    let keeps = |(at, i): (usize, &usize)| match demands[*i].idle {
+        Some(used) if lends => own[at].min(retained(nominal[at], used, floors[*i])),
+        _ => own[at],
+    };
+    let most: Vec<u64> = open.iter().enumerate().map(keeps).collect();
+    let divided = divide_by_weight(left, &weights, &least, &most);
+    for (i, share) in open.iter().zip(divided) {
+        shares[*i] = Some(share);
     }
     shares
 }
@@ -152,7 +165,9 @@ pub(crate) fn divide_groups(pool: Pool, groups: &[(u64, Vec<Demand>)]) -> Vec<Ve
         idle: members.iter().map(|member| member.idle).sum(),
     };
     let whole: Vec<Demand> = groups.iter().map(as_one).collect();
-    let shares = divide(pool, &whole);
+    let floor = |(_, members): &(u64, Vec<Demand>)| pool.floor.saturating_mul(members.len() as u64);
+    let floors: Vec<u64> = groups.iter().map(floor).collect();
+    let shares = divide_above(pool.total, &whole, &floors);
     let inside = shares.into_iter().zip(groups);
     inside
         .map(|(total, (_, members))| divide(Pool { total, ..pool }, members))
@@ -165,8 +180,10 @@ pub(crate) fn retained(share: u64, used: u64, floor: u64) -> u64 {
     keeps.min(share)
 }
 
-/// Divides an amount by weight, each part up to its bound.
-fn divide_by_weight(amount: u64, weights: &[u64], bounds: &[u64]) -> Vec<u64> {
+/// Divides an amount by weight, each part within its bounds. The sum of `least` is at most the
+/// amount, and no bound in `most` is below that in `least`. The sum of the parts is at most the
+/// amount.
+fn divide_by_weight(amount: u64, weights: &[u64], least: &[u64], most: &[u64]) -> Vec<u64> {
     let mut parts = vec![0; weights.len()];
     let mut open: Vec<usize> = (0..weights.len()).collect();
     let mut left = amount;
@@ -175,24 +192,34 @@ fn divide_by_weight(amount: u64, weights: &[u64], bounds: &[u64]) -> Vec<u64> {
         if sum == 0 {
             return parts;
         }
-        let part = |i: usize| {
-            let part = u128::from(left) * u128::from(weights[i]) / sum;
-            u64::try_from(part).unwrap_or(u64::MAX)
+        let part = |i: usize| proportion(left, weights[i], sum);
+        let within = |i: usize| part(i).clamp(least[i], most[i]);
+        // If the parts within their bounds exceed the amount, those at their lower bounds are
+        // final, because the other parts shrink. Otherwise those at their upper bounds are final.
+        let all: u128 = open.iter().map(|i| u128::from(within(*i))).sum();
+        let is_final = |i: &usize| match all > u128::from(left) {
+            true => part(*i) < least[*i],
+            false => part(*i) > most[*i],
         };
-        let (bound, free): (Vec<usize>, Vec<usize>) =
-            open.iter().copied().partition(|i| bounds[*i] < part(*i));
+        let (bound, free): (Vec<usize>, Vec<usize>) = open.iter().partition(|i| is_final(i));
         if bound.is_empty() {
             for i in free {
-                parts[i] = part(i);
+                parts[i] = within(i);
             }
             return parts;
         }
         for i in &bound {
-            parts[*i] = bounds[*i];
+            parts[*i] = within(*i);
         }
-        left -= bound.iter().map(|i| bounds[*i]).sum::<u64>();
+        left -= bound.iter().map(|i| parts[*i]).sum::<u64>();
         open = free;
     }
+}
+
+/// The part of `amount` for `weight` of `sum`.
+fn proportion(amount: u64, weight: u64, sum: u128) -> u64 {
+    let part = u128::from(amount) * u128::from(weight) / sum;
+    u64::try_from(part).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -162,16 +162,39 @@ proptest! {
         if fits(pool, &demands).is_ok() {
             let shares = divide(pool, &demands);
             let sum: u64 = shares.iter().flatten().sum();
-            // An idle session that keeps the floor of a smaller share may add up to the floor of
-            // each.
-            let kept = demands.len() as u64 * floor;
-            prop_assert!(sum <= total + kept, "{sum} of {total}");
+            prop_assert!(sum <= total, "{sum} of {total}");
             for (share, demand) in shares.iter().zip(&demands) {
                 let share = share.expect("limited");
                 let bound = demand.bound.unwrap_or(u64::MAX).min(demand.fixed.unwrap_or(u64::MAX));
                 prop_assert!(share <= bound);
                 prop_assert!(share >= floor.min(bound), "{share} of {demand:?}");
             }
+        }
+    }
+
+    #[test]
+    fn shares_are_at_most_the_total_although_the_floors_exceed_it(
+        total in 1_000..100_000_u64,
+        floor in 1_000..10_000_u64,
+        groups in proptest::collection::vec((1..1_000_u64, demands()), 1..5),
+    ) {
+        let groups: Vec<(u64, Vec<Demand>)> = groups
+            .into_iter()
+            .map(|(weight, members)| {
+                let shared = |member| Demand { fixed: None, ..member };
+                (weight, members.into_iter().map(shared).collect())
+            })
+            .collect();
+        let pool = Pool { total: Some(total), floor };
+        let count: u64 = groups.iter().map(|(_, members)| members.len() as u64).sum();
+        let shares = divide_groups(pool, &groups);
+        let sum: u64 = shares.iter().flatten().flatten().sum();
+        prop_assert!(sum <= total, "{sum} of {total}");
+        // Rounding takes less than 1 bit/s from each group and each session.
+        let least = floor.min((total / count).saturating_sub(2));
+        for (share, demand) in shares.iter().zip(&groups).flat_map(|(s, g)| s.iter().zip(&g.1)) {
+            let share = share.expect("limited");
+            prop_assert!(share >= least.min(demand.bound.unwrap_or(u64::MAX)), "{share}");
         }
     }
 
