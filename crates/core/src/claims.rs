@@ -51,7 +51,8 @@ pub struct Claim {
     /// who has left the group since keeps the granted clauses and can change only limits.
     pub by: Claimant,
     /// Number of the claim's latest change. Among the claims of one target, a higher number is a
-    /// later change.
+    /// later change. Numbers saturate; of claims with the same number, the later one in
+    /// [`Claims::iter`] was changed later.
     pub order: u64,
     /// The clauses that the user asks for.
     pub contract: Contract,
@@ -69,6 +70,7 @@ pub struct Claims {
 
 impl Claims {
     /// The given claims, for example from the state file, with the contract that results from them.
+    /// Claims with the same [`Claim::order`] keep their sequence.
     ///
     /// # Errors
     /// [`ClaimError::TwoOfOneUser`] if two claims have the same user id.
@@ -164,7 +166,10 @@ impl Claims {
                 uid: by.uid,
                 privileged: by.privileged || was_privileged,
             },
-            order: self.claims.last().map_or(0, |claim| claim.order + 1),
+            order: self
+                .claims
+                .last()
+                .map_or(0, |claim| claim.order.saturating_add(1)),
             contract,
         });
         claims.retain(|claim| !claim.contract.is_empty());

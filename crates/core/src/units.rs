@@ -129,12 +129,13 @@ impl Amount {
         scaled(self.0, 8, "B/s")
     }
 
-    /// The smallest amount not below this one that the first form of `Display` shows exactly. A
-    /// message that says "at least" needs it, because a number that is rounded down would be too
-    /// small.
+    /// The smallest amount not below this one that the first form of `Display` shows exactly;
+    /// `u64::MAX` if there is none. A message that says "at least" needs it, because a number that
+    /// is rounded down would be too small.
     pub fn rounded_up_for_display(self) -> Amount {
         let (size, _) = prefix(self.0);
-        Amount(self.0.next_multiple_of((size / 1000).max(1)))
+        let step = (size / 1000).max(1);
+        Amount(self.0.checked_next_multiple_of(step).unwrap_or(u64::MAX))
     }
 }
 

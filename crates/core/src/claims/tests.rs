@@ -1,4 +1,5 @@
 use alloc::string::ToString;
+use alloc::vec;
 use alloc::vec::Vec;
 
 use proptest::prelude::*;
@@ -264,6 +265,20 @@ fn stored_claims_are_restored() {
     let at_odds = Claims::restore(at_odds.collect()).expect("the eldest counts");
     assert_eq!(at_odds.set_aside(), [BOB.uid]);
     assert_eq!(at_odds.effective().to_string(), "up 1mbit");
+}
+
+#[test]
+fn a_change_after_the_last_number_is_the_latest() {
+    let first = Claim {
+        by: OPS,
+        order: u64::MAX,
+        contract: "weight 7".parse().unwrap(),
+    };
+    let claims = Claims::restore(vec![first]).unwrap();
+    let claims = claims.apply(Claimant::ROOT, &change("weight 9")).unwrap();
+    assert_eq!(claims.effective().to_string(), "weight 9");
+    let restored = Claims::restore(claims.iter().cloned().collect());
+    assert_eq!(restored, Ok(claims));
 }
 
 fn texts() -> impl Strategy<Value = Change> {

@@ -212,6 +212,14 @@ fn waits_are_rounded_up_and_credit_is_rounded_down() {
 }
 
 #[test]
+fn an_amount_that_cannot_be_rounded_up_becomes_the_largest() {
+    let up = |bits| Amount(bits).rounded_up_for_display();
+    assert_eq!(up(u64::MAX - 1), Amount(u64::MAX));
+    let last = u64::MAX - u64::MAX % 1_000_000_000;
+    assert_eq!(up(last), Amount(last));
+}
+
+#[test]
 fn time_does_not_wrap() {
     let end = Instant(u64::MAX);
     assert_eq!(end.after(Nanos(1)), end);
