@@ -56,7 +56,9 @@ pub(crate) fn set(dir: &RuntimeDir, subject: &Subject, change: &str) -> Result<(
 pub(crate) fn get(dir: &RuntimeDir, subject: &Subject) -> Result<i64, CallError> {
     let smallest = match subject {
         Subject::Process(process) => value_of(dir, process)?,
-        Subject::User(user) => show(dir, &format!("user:{user}"))?.as_ref().and_then(value),
+        Subject::User(user) => show_held(dir, &format!("user:{user}"))?
+            .as_ref()
+            .and_then(value),
         Subject::Group(_, members) => {
             let mut smallest = None;
             for member in members {
@@ -83,7 +85,7 @@ fn set_group(
 ) -> Result<(), CallError> {
     let name = group_target(number);
     if change.ends_with(" none") {
-        return match show(dir, &name)? {
+        return match show_held(dir, &name)? {
             Some(_) => call_set(dir, &set_request(name, change), None),
             None => Ok(()),
         };
@@ -140,13 +142,17 @@ fn value_of(dir: &RuntimeDir, process: &Process) -> Result<Option<u64>, CallErro
     // own.
     let has_own = |doc: &ShowDoc| doc.targets.first().is_some_and(|t| t.target == target);
     let inner = match (process.group(), &own) {
-        (Some(group), Ok(Some(doc))) if has_own(doc) => show(dir, &group_target(group)),
+        (Some(group), Ok(doc)) if has_own(doc) => show_held(dir, &group_target(group)),
         _ => Ok(None),
     };
     // If the process has ended, the result may belong to another process with its number.
     match process.ended() {
         true => Err(CallError::NoSuchProcess),
-        false => Ok([own?, inner?].iter().flatten().filter_map(value).min()),
+        false => Ok([Some(own?), inner?]
+            .iter()
+            .flatten()
+            .filter_map(value)
+            .min()),
     }
 }
 
@@ -155,14 +161,32 @@ fn group_target(group: u32) -> String {
     format!("name:pgrp-{group}")
 }
 
-/// The daemon's state of a target; `None` if the daemon does not hold it.
-fn show(dir: &RuntimeDir, target: &str) -> Result<Option<ShowDoc>, CallError> {
-    let request = Show {
-        target: Some(target.to_string()),
+/// The daemon's state of a target other than a process; `None` if the daemon does not hold it. The
+/// response to a request for one target is the same if the daemon cannot read the machine, so then
+/// the list of all targets decides.
+fn show_held(dir: &RuntimeDir, target: &str) -> Result<Option<ShowDoc>, CallError> {
+    let mut doc = match call_show(dir, Some(target))? {
+        Response::Failed(failed) if !failed.bad_usage => shown(call_show(dir, None)?)?,
+        response => return shown(response).map(Some),
     };
-    match Client::connect(dir)?.call(&Request::Show(request), None)? {
-        Response::Shown(doc) => Ok(Some(doc)),
-        Response::Failed(failed) if !failed.bad_usage => Ok(None),
+    doc.targets.retain(|held| held.target == target);
+    Ok((!doc.targets.is_empty()).then_some(doc))
+}
+
+/// The daemon's state of a target. For a process, the state of the target that contains it, without
+/// targets if none does.
+fn show(dir: &RuntimeDir, target: &str) -> Result<ShowDoc, CallError> {
+    shown(call_show(dir, Some(target))?)
+}
+
+fn call_show(dir: &RuntimeDir, target: Option<&str>) -> Result<Response, CallError> {
+    let target = target.map(str::to_string);
+    Ok(Client::connect(dir)?.call(&Request::Show(Show { target }), None)?)
+}
+
+fn shown(response: Response) -> Result<ShowDoc, CallError> {
+    match response {
+        Response::Shown(doc) => Ok(doc),
         other => Err(other.into()),
     }
 }
@@ -175,7 +199,65 @@ fn value(doc: &ShowDoc) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::change;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+    use std::path::PathBuf;
+    use std::thread;
+
+    use netnice_api::frame::{Decoder, LONGEST_REQUEST};
+    use netnice_api::{Response, RuntimeDir, ShowDoc, decode_client_call, encode_response};
+
+    use super::{CallError, Request, Subject, change, get};
+
+    /// Calls [`get`] for PRIO_PROCESS or PRIO_USER of this process, with a daemon that gives these
+    /// responses, one for each connection.
+    fn value_from(which: libc::c_int, responses: Vec<Response>) -> Result<i64, CallError> {
+        let name = format!(
+            "netnice-value-{}-{which}-{}",
+            std::process::id(),
+            responses.len()
+        );
+        let folder: PathBuf = std::env::temp_dir().join(name);
+        std::fs::create_dir(&folder).expect("a folder");
+        let dir = RuntimeDir::choose(Some(folder.clone()), None);
+        let listener = UnixListener::bind(dir.socket()).expect("a socket");
+        let daemon = thread::spawn(move || {
+            for response in responses {
+                let (mut stream, _) = listener.accept().expect("a client");
+                let mut decoder = Decoder::new(LONGEST_REQUEST);
+                let mut byte = [0];
+                let body = loop {
+                    if let Some(body) = decoder.poll().expect("a frame") {
+                        break body;
+                    }
+                    stream.read_exact(&mut byte).expect("a request");
+                    decoder.push(&byte);
+                };
+                let call = decode_client_call(&body).expect("a request");
+                assert!(matches!(call.request, Request::Show(_)));
+                let response = encode_response(&response).expect("it fits");
+                stream.write_all(&response).expect("a response");
+            }
+        });
+        let subject = Subject::find(which, 0).expect("this process");
+        let value = get(&dir, &subject);
+        daemon.join().expect("all responses are given");
+        std::fs::remove_dir_all(&folder).expect("it was ours");
+        value
+    }
+
+    #[test]
+    fn a_daemon_that_cannot_read_the_machine_is_an_error() {
+        let failed = || Response::failed("cannot read the counters");
+        let nothing = || Response::Shown(ShowDoc::default());
+        let errno = |value: Result<i64, CallError>| value.map_err(|error| error.errno());
+        let process = |responses| errno(value_from(libc::PRIO_PROCESS as _, responses));
+        assert_eq!(process(vec![failed()]), Err(libc::EIO));
+        assert_eq!(process(vec![nothing()]), Ok(0));
+        let user = |responses| errno(value_from(libc::PRIO_USER as _, responses));
+        assert_eq!(user(vec![failed(), failed()]), Err(libc::EIO));
+        assert_eq!(user(vec![failed(), nothing()]), Ok(0), "it is not held");
+    }
 
     #[test]
     fn a_value_is_bytes_per_second_and_zero_removes_the_limit() {
