@@ -194,7 +194,7 @@ impl FileState {
     fn record<'a>(&mut self, record: &'a LegacyPcapBlock<'a>) -> Result<Packet<'a>, CaptureError> {
         self.packets += 1;
         let number = self.packets;
-        let (units, link) = self.header.ok_or(CaptureError::Damaged(number))?;
+        let (units, link) = self.header.ok_or(CaptureError::Damaged(number - 1))?;
         let fraction = u64::from(record.ts_usec);
         if fraction >= units {
             let what = "its fraction of a second is a second or more";
@@ -232,7 +232,7 @@ impl FileState {
         let data = usize::try_from(captured)
             .ok()
             .and_then(|captured| packet.data.get(..captured))
-            .ok_or(CaptureError::Damaged(number))?;
+            .ok_or(CaptureError::Damaged(number - 1))?;
         Ok(Packet {
             at,
             length,
@@ -349,3 +349,49 @@ const LONGEST_BLOCK: usize = 1 << 24;
 const OBSOLETE_PACKET: u32 = 2;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The parser itself returns no such blocks.
+    #[test]
+    fn a_damaged_packet_is_not_counted_among_those_before() {
+        let record = LegacyPcapBlock {
+            ts_sec: 0,
+            ts_usec: 0,
+            caplen: 0,
+            origlen: 0,
+            data: &[],
+        };
+        let enhanced = EnhancedPacketBlock {
+            block_type: 6,
+            block_len1: 32,
+            if_id: 0,
+            ts_high: 0,
+            ts_low: 0,
+            caplen: 60,
+            origlen: 60,
+            data: &[],
+            options: Vec::new(),
+            block_len2: 32,
+        };
+        let blocks = [
+            PcapBlockOwned::Legacy(record),
+            PcapBlockOwned::NG(Block::EnhancedPacket(enhanced)),
+        ];
+        for block in blocks {
+            let mut file = FileState {
+                packets: 3,
+                ..FileState::default()
+            };
+            file.interfaces.push(Interface {
+                link: Linktype::ETHERNET,
+                resolution: Some(1),
+                offset: 0,
+            });
+            let error = file.packet(&block).err();
+            assert!(matches!(error, Some(CaptureError::Damaged(3))), "{error:?}");
+        }
+    }
+}
