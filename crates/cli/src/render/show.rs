@@ -231,20 +231,27 @@ fn notes(target: &TargetDoc, table: &mut Table) {
 /// One direction of a target, or both together.
 struct Row {
     word: &'static str,
+    /// The directions whose counters the row sums; empty if the row's traffic is not counted
+    /// separately.
     directions: &'static [Direction],
     limit: Option<Amount>,
     guarantee: Option<Amount>,
 }
 
 impl Row {
+    fn is_counted(&self) -> bool {
+        !self.directions.is_empty()
+    }
+
     fn rate(&self, counters: &CountersDoc) -> Option<Amount> {
         let rates = self.directions.iter().map(|d| counters.rate(*d));
-        rates.sum::<Option<Amount>>()
+        rates.sum::<Option<Amount>>().filter(|_| self.is_counted())
     }
 }
 
 /// The rows of a contract: one for `both` if the contract has it, and one for each direction with a
-/// limit or a minimum. Without any of these, one for both directions together.
+/// limit or a minimum. Without any of these, one for both directions together. The counters of a
+/// target with `both` do not distinguish the directions.
 fn rows(contract: &ContractDoc) -> Vec<Row> {
     let row = |word, directions, limit: Option<u64>, guarantee: Option<u64>| Row {
         word,
@@ -262,8 +269,12 @@ fn rows(contract: &ContractDoc) -> Vec<Row> {
         ("up", &Direction::ALL[..1], up),
         ("down", &Direction::ALL[1..], down),
     ] {
+        let counted = match contract.both {
+            Some(_) => &[],
+            None => directions,
+        };
         if limit.is_some() || guarantee.is_some() {
-            rows.push(row(word, directions, limit, guarantee));
+            rows.push(row(word, counted, limit, guarantee));
         }
     }
     if rows.is_empty() {
@@ -290,14 +301,20 @@ pub(crate) fn rate_table(doc: &WatchDoc, style: &Style) -> String {
         };
         for row in rows(&limits) {
             let moving = || row.directions.iter().map(|d| target.traffic(*d));
+            let rate = moving().map(|moving| Amount(moving.rate)).sum();
             let wait = moving().map(|moving| moving.wait_ns).max();
+            let drops = moving().map(|moving| moving.drops).sum::<u64>();
+            let counted = |text: String| match row.is_counted() {
+                true => Cell::new(text),
+                false => Cell::new("-"),
+            };
             table.row(vec![
                 Cell::new(std::mem::take(&mut name)),
                 Cell::new(row.word),
-                rate_cell(Some(moving().map(|moving| Amount(moving.rate)).sum())),
+                rate_cell(row.is_counted().then_some(rate)),
                 rate_cell(row.limit),
-                Cell::new(milliseconds(Nanos(wait.unwrap_or(0)))),
-                Cell::new(moving().map(|moving| moving.drops).sum::<u64>().to_string()),
+                counted(milliseconds(Nanos(wait.unwrap_or(0)))),
+                counted(drops.to_string()),
             ]);
         }
         for why in &target.degraded {

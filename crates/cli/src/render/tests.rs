@@ -333,6 +333,36 @@ fn the_rate_table_is_sorted_by_rate() {
     assert_fits(&text);
 }
 
+/// A target with `both` has all its counts under `up`.
+#[test]
+fn one_direction_of_a_target_with_both_has_no_rate() {
+    let mut backup = target("pid:1", "both 8mbit min 1mbit on eth0");
+    backup.counters = CountersDoc::default().with_rates(Amount(3_000_000), Amount(0));
+    let doc = ShowDoc {
+        targets: vec![backup],
+        direct: Vec::new(),
+        ..ShowDoc::default()
+    };
+    let rows = |text: String| -> Vec<String> {
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        text.lines().skip(1).map(words).take(2).collect()
+    };
+    assert_eq!(
+        rows(shown(doc.clone())),
+        [
+            "pid:1 both 8 Mbit/s (1 MB/s) - 3 Mbit/s",
+            "up - 1 Mbit/s (125 kB/s) -",
+        ]
+    );
+    assert_eq!(
+        rows(rate_table(&watched(&doc), &PLAIN)),
+        [
+            "pid:1 both 3 Mbit/s (375 kB/s) 8 Mbit/s (1 MB/s) 0.0 ms 0",
+            "up - - - -",
+        ]
+    );
+}
+
 #[test]
 fn only_headings_are_bold_and_only_if_the_style_allows_it() {
     let doc = ShowDoc {
