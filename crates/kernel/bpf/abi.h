@@ -148,6 +148,7 @@ struct counter {
 	__u64 packets;		/* segments, as on the wire */
 	__u64 bytes;		/* wire bytes: layer 2 without preamble and gap */
 	__u64 dropped;		/* packets among these that found the class full */
+	__u64 dropped_bytes;	/* wire bytes of the dropped packets */
 };
 
 /* flows and windows: the accounting of one bulk leaf. The daemon removes the window when it makes the

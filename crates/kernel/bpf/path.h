@@ -177,10 +177,17 @@ static __always_inline void count(struct __sk_buff *skb, struct packet *p, __u32
 	if (c) {
 		c->packets += packets;
 		c->bytes += bytes;
-		c->dropped += dropped ? packets : 0;
+		if (dropped) {
+			c->dropped += packets;
+			c->dropped_bytes += bytes;
+		}
 	} else {
-		struct counter first = { .packets = packets, .bytes = bytes, .dropped = dropped ? packets : 0 };
+		struct counter first = { .packets = packets, .bytes = bytes };
 
+		if (dropped) {
+			first.dropped = packets;
+			first.dropped_bytes = bytes;
+		}
 		bpf_map_update_elem(&counters, &key, &first, BPF_ANY);
 	}
 }

@@ -1,6 +1,7 @@
 //! Reads the counts of packets offered, sent, queued and dropped, by target and direction
-//! ([`Kernel::sample`]). The eBPF programs count what is offered, before any queue. The HTB classes
-//! and their queues count the rest. Fails with [`KernelError`] if counts cannot be read.
+//! ([`Kernel::sample`]). The eBPF programs count what is offered, before any queue, and what they
+//! drop because a class is full. The HTB classes and their queues count the rest. Fails with
+//! [`KernelError`] if counts cannot be read.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use super::{Kernel, stages};
 use crate::{
     abi,
     error::KernelError,
-    plan::NodeLeaves,
+    plan::{NodeLeaves, TargetLeaves},
     tc::{self, Counts, FoundClass, Handle},
 };
 
@@ -30,8 +31,10 @@ pub struct TargetCounts {
 }
 
 /// The counts of one direction since the classes and the target were made. The eBPF programs count
-/// `offered_*`. The classes of the target's own limit count the rest; without such a limit, the
-/// classes that serve the target on managed links do. Without any such class, the rest is 0.
+/// `offered_*`. The classes of the target's own limit, and the programs before them, count the
+/// rest; without such a limit, the classes that serve the target on managed links do. Without any
+/// such class, the rest is 0. For a limit on both directions together, the sending direction has
+/// the rest of both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectionCounts {
     /// Packets seen on the first pass, before any queue.
@@ -44,6 +47,9 @@ pub struct DirectionCounts {
     pub sent_bytes: u64,
     /// Packets that found these classes full, or that their queues dropped.
     pub dropped_packets: u64,
+    /// Wire bytes of these packets. The kernel does not count the bytes of packets that a queue
+    /// drops: each counts as a full Ethernet packet of 1,514 bytes.
+    pub dropped_bytes: u64,
     /// Packets queued now.
     pub queued_packets: u64,
     /// Bytes queued now.
@@ -59,6 +65,9 @@ pub(super) type ListedClasses = BTreeMap<u32, Vec<FoundClass>>;
 /// Counts of the classes and queues of one HTB, by class number.
 type ClassCounts = BTreeMap<u16, Counts>;
 
+/// The bytes that a packet dropped by a queue counts as: a full Ethernet packet with its header.
+const QUEUE_DROP: u64 = 1_514;
+
 impl Kernel {
     /// Reads all counts. Empty while the programs are not loaded.
     ///
@@ -73,18 +82,10 @@ impl Kernel {
             None => ClassCounts::new(),
         };
         for (id, leaves) in &self.installed.leaves {
-            let mut counts = TargetCounts::default();
-            for dir in 0..2 {
-                let direction = &mut counts.directions[dir];
-                let own = leaves.cap[dir].filter(|_| leaves.own[dir]);
-                if let Some(seen) = offered.remove(&(*id, dir)) {
-                    direction.offered_packets = seen.packets;
-                    direction.offered_bytes = seen.bytes;
-                    direction.dropped_packets = own.map_or(0, |_| seen.dropped);
-                }
-                direction.add_classes(&cap, own);
-            }
-            sample.targets.insert(*id, counts);
+            let seen = [0, 1].map(|dir| offered.remove(&(*id, dir)).unwrap_or_default());
+            sample
+                .targets
+                .insert(*id, target_counts(leaves, seen, &cap));
         }
         self.sample_links(&mut sample)?;
         Ok(sample)
@@ -140,6 +141,7 @@ impl Kernel {
                     packets: a.packets + b.packets,
                     bytes: a.bytes + b.bytes,
                     dropped: a.dropped + b.dropped,
+                    dropped_bytes: a.dropped_bytes + b.dropped_bytes,
                 });
             ((key.target, key.dir as usize), sum)
         });
@@ -170,6 +172,30 @@ impl Kernel {
     }
 }
 
+/// The counts of a target, from those of the programs in each direction and those of the cap stage.
+fn target_counts(
+    leaves: &TargetLeaves,
+    seen: [abi::Counter; 2],
+    cap: &ClassCounts,
+) -> TargetCounts {
+    let mut counts = TargetCounts::default();
+    let bulk = leaves.cap.map(|leaf| leaf.map(|leaf| leaf.bulk));
+    for (dir, seen) in seen.into_iter().enumerate() {
+        let direction = &mut counts.directions[dir];
+        direction.offered_packets = seen.packets;
+        direction.offered_bytes = seen.bytes;
+        direction.add_classes(cap, leaves.cap[dir].filter(|_| leaves.own[dir]));
+        // One class for both directions counts as that of the sending direction.
+        let limited = if bulk[dir] == bulk[0] { 0 } else { dir };
+        if leaves.own[limited] {
+            let direction = &mut counts.directions[limited];
+            direction.dropped_packets += seen.dropped;
+            direction.dropped_bytes += seen.dropped_bytes;
+        }
+    }
+    counts
+}
+
 impl DirectionCounts {
     fn add_classes(&mut self, classes: &ClassCounts, leaf: Option<NodeLeaves>) {
         let Some(leaf) = leaf else { return };
@@ -180,9 +206,81 @@ impl DirectionCounts {
             self.sent_packets += counts.packets;
             self.sent_bytes += counts.bytes;
             self.dropped_packets += counts.drops;
+            self.dropped_bytes += counts.drops * QUEUE_DROP;
             self.queued_packets += u64::from(counts.queued);
             self.queued_bytes += u64::from(counts.backlog);
             self.overlimits += counts.overlimits;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{self, Desired, IdleNodes, Limit, Target};
+    use netnice_core::units::Nanos;
+
+    fn leaves(limit: Limit) -> TargetLeaves {
+        let target = Target {
+            id: 7,
+            slot: 1,
+            parent: None,
+            limit,
+            burst: Nanos::from_millis(5),
+            share: None,
+            weight: 100,
+            priority: 4,
+        };
+        let desired = Desired {
+            targets: vec![target],
+            ..Desired::default()
+        };
+        plan::plan(&desired, &IdleNodes::new()).leaves[&7]
+    }
+
+    #[test]
+    fn the_drops_of_the_programs_belong_to_the_limit() {
+        let rate = "8mbit".parse().ok();
+        let both = Limit::Both(rate.expect("a rate"));
+        let up = Limit::Each {
+            up: rate,
+            down: None,
+        };
+        let each = Limit::Each {
+            up: rate,
+            down: rate,
+        };
+        let cases = [
+            (both, [[3, 190], [0, 0]]),
+            (up, [[1, 90], [0, 0]]),
+            (each, [[1, 90], [2, 100]]),
+            (Limit::None, [[0, 0], [0, 0]]),
+        ];
+        let seen = [(1, 90), (2, 100)].map(|(dropped, dropped_bytes)| abi::Counter {
+            packets: 10,
+            bytes: 1_000,
+            dropped,
+            dropped_bytes,
+        });
+        for (limit, expected) in cases {
+            let counts = target_counts(&leaves(limit), seen, &ClassCounts::new());
+            let dropped = counts
+                .directions
+                .map(|counts| [counts.dropped_packets, counts.dropped_bytes]);
+            assert_eq!(dropped, expected, "{limit:?}");
+        }
+    }
+
+    #[test]
+    fn a_packet_that_a_queue_drops_counts_as_a_full_one() {
+        let leaves = leaves(Limit::Both("8mbit".parse().expect("a rate")));
+        let sparse = leaves.cap[0].expect("limited").sparse;
+        let counts = Counts {
+            drops: 2,
+            ..Counts::default()
+        };
+        let cap = ClassCounts::from([(sparse, counts)]);
+        let [up, _] = target_counts(&leaves, Default::default(), &cap).directions;
+        assert_eq!([up.dropped_packets, up.dropped_bytes], [2, 3_028]);
     }
 }
