@@ -91,6 +91,9 @@ fn who_0_is_the_caller_its_group_or_its_user() {
     );
 }
 
+/// A user of whom no other test starts a process.
+const LONE_USER: u32 = 61_240;
+
 #[test]
 fn a_group_and_a_user_share_one_limit() {
     let library_bed = LibraryBed::new();
@@ -124,14 +127,16 @@ fn a_group_and_a_user_share_one_limit() {
     );
     assert!(library_bed.bed.target(&name).is_null());
     // A user with a process; a user without a process gives ESRCH.
-    assert_eq!(library_bed.run(&format!("get 2 {CAROL}")), "-1 ESRCH\n");
-    let _carols = process_of(&library_bed.bed, CAROL);
+    assert_eq!(library_bed.run(&format!("get 2 {LONE_USER}")), "-1 ESRCH\n");
+    let _process = process_of(&library_bed.bed, LONE_USER);
     assert_eq!(
-        library_bed.run(&format!("get 2 {CAROL} set 2 {CAROL} 65536 get 2 {CAROL}")),
+        library_bed.run(&format!(
+            "get 2 {LONE_USER} set 2 {LONE_USER} 65536 get 2 {LONE_USER}"
+        )),
         "0 ok\n0 ok\n65536 ok\n"
     );
     assert_eq!(
-        library_bed.bed.target(&format!("user:{CAROL}"))["effective"]["both"],
+        library_bed.bed.target(&format!("user:{LONE_USER}"))["effective"]["both"],
         65536 * 8
     );
 }

@@ -207,7 +207,7 @@ const BAD_USAGE: &[Case] = &[
         &["--interval", "100ms"],
     ),
     ("all and one", "clear --all P", 2, &["--all"]),
-    ("neither all nor one", "clear", 2, &["TARGET"]),
+    ("neither all nor one", "clear", 2, &["--all", "eth0"]),
     (
         "no link rate",
         "link eth0 --rate 0",

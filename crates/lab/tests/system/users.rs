@@ -15,7 +15,7 @@ use serde_json::Value;
 /// Two users without an entry in the user database. Concurrent tests share them.
 pub(crate) const ANN: u32 = 61_234;
 pub(crate) const BOB: u32 = 61_235;
-/// A user of one test only, which requires that no other process of the machine has this user.
+/// A user of the tests of libnetnice only.
 pub(crate) const CAROL: u32 = 61_239;
 /// The user `nobody`.
 pub(crate) const NOBODY: u32 = 65_534;
