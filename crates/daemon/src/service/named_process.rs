@@ -21,13 +21,15 @@ pub(crate) struct NamedProcess {
 /// still lives: so the pid was not reused before the look-up.
 ///
 /// # Errors
-/// If the request has no pidfd, `number` is not the pid of the pidfd, the process has ended or is
-/// in another network namespace, or the peer may not limit it.
+/// If the request has no pidfd, `number` is not the pid of the pidfd, the process has ended, or the
+/// peer may not limit it. If the process is in another network namespace, and so are all its living
+/// descendants; with `only`, whatever its descendants are.
 pub(super) fn named_process(
     machine: &mut impl Inventory,
     peer: &Peer,
     named: Option<&NamedProcess>,
     number: Option<u32>,
+    only: bool,
 ) -> Result<Process, RequestError> {
     let Some(named) = named else {
         return Err(RequestError::BadUsage(
@@ -46,6 +48,17 @@ pub(super) fn named_process(
         return Err(gone());
     }
     authority::may_limit_process(peer, &process)?;
-    process.check_network()?;
+    if let Err(elsewhere) = process.check_network()
+        && (only || !has_family_here(machine, named.pid))
+    {
+        return Err(elsewhere);
+    }
     Ok(process)
+}
+
+/// True if a descendant of a process is in the daemon's network namespace.
+fn has_family_here(machine: &mut impl Inventory, pid: u32) -> bool {
+    let family = machine.family(pid);
+    let mut processes = family.into_iter().filter_map(|pid| machine.process(pid));
+    processes.any(|process| process.in_own_network)
 }

@@ -114,6 +114,7 @@ fn prepare<H: Host>(
                 request.peer,
                 request.named.as_ref(),
                 request.set.pid,
+                request.set.only,
             )?;
             let slot = find_pid(reconciler, &mut draft, request, &process)?;
             (slot, Some(process))
@@ -206,6 +207,7 @@ fn find_name<H: Host>(
             request.peer,
             request.named.as_ref(),
             request.set.pid,
+            request.set.only,
         )?),
         false => None,
     };
@@ -317,6 +319,13 @@ fn finish<H: Host>(
         .log(request.now, user, EventKind::Done, text);
     tally.grants += 1;
     done.messages = remarks(&reconciler.books.ledger, slot, &adoption);
+    if let Some(process) = process.filter(|process| !process.in_own_network) {
+        done.messages.push(format!(
+            "process {} itself is in another network namespace, where this does not apply; it \
+             applies to its descendants here",
+            process.root.pid
+        ));
+    }
     done.messages.extend(request.duration.remarks());
     done.confirm = number;
     Ok(done)

@@ -1,6 +1,8 @@
 //! Tests the output of `show` for people and programs, of `explain`, `doctor` and `log`, dry runs
 //! and confirmations (`--confirm`) of changes, the paper's short command lines, and many targets.
 
+use std::os::unix::fs::MetadataExt;
+
 use crate::users::{ANN, process_of};
 use netnice_lab::experiment::bench::pause;
 use netnice_lab::process::{EVENT_TIMEOUT, Proc};
@@ -18,9 +20,13 @@ fn show_prints_text_for_people_and_json_for_programs() {
     let bed = TestBed::new().expect("a test bed");
     let sleeper = bed.sleeper();
     let name = format!("pid:{}", sleeper.pid());
+    let own = std::fs::metadata(bed.world.client().ns.path()).expect("a namespace");
+    let own = own.ino();
     assert_eq!(
         bed.shown(),
-        json!({"version": 1, "links": [], "targets": [], "direct": []})
+        json!({
+            "version": 1, "links": [], "targets": [], "direct": [], "network_namespace": own,
+        })
     );
     bed.run_ok("link eth0 --rate 100mbit --down-rate 50mbit --overhead 24");
     bed.run_ok(&format!(
@@ -339,6 +345,13 @@ fn a_process_of_another_network_namespace_is_refused() {
     assert_eq!(bed.shown(), before);
     let said = bed.run_ok(&format!("explain {pid}")).stdout;
     assert!(said.contains("another network namespace"), "{said}");
+    // This process is in neither namespace, but its descendant is here.
+    let _here = bed.sleeper();
+    let said = bed
+        .run_ok(&format!("set {} --up 4mbit", std::process::id()))
+        .stdout;
+    assert!(said.contains("is in another network namespace"), "{said}");
+    bed.run_ok(&format!("clear {}", std::process::id()));
     // Typed there: a command is not started without its limit, and `show` says whose state it is.
     let runtime = bed.netnice.runtime().display().to_string();
     let netnice = netnice_lab::process::binary("netnice").expect("the program");
