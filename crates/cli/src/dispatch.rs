@@ -49,7 +49,8 @@ fn execute_verb(command: Command) -> Result<Exit, CommandError> {
         names_folder,
         json,
     } = command;
-    if names_folder && !dir.path().exists() && needs_folder(&verb) {
+    let is_missing = || matches!(dir.path().try_exists(), Ok(false));
+    if names_folder && needs_folder(&verb) && is_missing() {
         return Err(CommandError::NoFolder(dir));
     }
     match verb {

@@ -22,6 +22,12 @@ pub(crate) enum CommandError {
     /// The runtime folder that `--runtime-dir` names does not exist.
     #[error("--runtime-dir: there is no {}, so no netniced serves it and nothing is set", .0.path().display())]
     NoFolder(RuntimeDir),
+    /// No daemon runs, and one has left its state in the runtime folder.
+    #[error(
+        "no netniced serves {}, and what an earlier one has set may be in force: `netnice show` by \
+         root starts one and lists it", .0.path().display()
+    )]
+    Stopped(RuntimeDir),
     /// No daemon runs, and the start of one failed.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -68,9 +74,10 @@ impl CommandError {
     /// The exit status for this error.
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            CommandError::NoDaemon { .. } | CommandError::NoFolder(_) | CommandError::Start(_) => {
-                Exit::NoDaemon
-            }
+            CommandError::NoDaemon { .. }
+            | CommandError::NoFolder(_)
+            | CommandError::Stopped(_)
+            | CommandError::Start(_) => Exit::NoDaemon,
             CommandError::Client(error) => Exit::from(error),
             CommandError::OutputClosed => Exit::Done,
             _ => Exit::Error,

@@ -1,8 +1,10 @@
 //! Refuses `netnice clear` without a target and `netnice confirm` without a number, and lists what
 //! could be named: the targets and links that are set, or the changes that wait for a confirmation.
-//! Starts no daemon: without one there is nothing to name. The exit status is 2.
+//! Starts no daemon. The exit status is 2, or that of the daemon's response if the daemon does not
+//! report its state. Fails if no daemon answers although one has left a state in the runtime
+//! folder, if the connection breaks, or if standard output cannot be written.
 
-use netnice_api::{Client, Exit, Request, Response, RuntimeDir, Show, ShowDoc};
+use netnice_api::{Client, ClientError, Exit, Request, Response, RuntimeDir, Show, ShowDoc};
 use netnice_core::units::Nanos;
 
 use crate::error::CommandError;
@@ -32,12 +34,19 @@ pub(crate) fn execute(
                 return Ok(Exit::from(&other));
             }
         },
-        Err(_) => ShowDoc::default(),
+        Err(ClientError::NoDaemon { .. }) if !has_state(dir) => ShowDoc::default(),
+        Err(ClientError::NoDaemon { .. }) => return Err(CommandError::Stopped(dir.clone())),
+        Err(error) => return Err(error.into()),
     };
     let text = text(incomplete, &doc);
     let response = Response::bad_usage(text);
     print_response(&response, json)?;
     Ok(Exit::from(&response))
+}
+
+/// True if a daemon that does not run any more has left its state, or that cannot be read.
+fn has_state(dir: &RuntimeDir) -> bool {
+    !matches!(dir.path().join("state.json").try_exists(), Ok(false))
 }
 
 fn text(incomplete: Incomplete, doc: &ShowDoc) -> String {

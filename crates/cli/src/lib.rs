@@ -1,5 +1,5 @@
 //! Answers: what a person typed and what they should see.
-//! May touch: its arguments, files that they name, the terminal, /proc, and the daemon's socket.
+//! May touch: its arguments, files that they name, the terminal, /proc, the daemon, other programs.
 //! Must never: change kernel state itself, or decide what is granted.
 //!
 //! # From arguments to exit status

@@ -73,7 +73,9 @@ pub(crate) fn parse_at(mut words: Vec<OsString>) -> Result<Run, ShellCommand> {
     let rate = words
         .last()
         .and_then(|word| parse_rate_word(word.to_str()?));
-    let Some(rate) = rate.filter(|_| words.len() > 1) else {
+    // `at-rate CMD @RATE` takes the rate itself.
+    let takes_rate = is_at_rate(&words);
+    let Some(rate) = rate.filter(|_| words.len() > 1 && !takes_rate) else {
         return Err(ShellCommand::Exec(words));
     };
     words.pop();
@@ -114,6 +116,17 @@ pub(crate) fn parse_at_rate(mut words: Vec<OsString>) -> Result<Run, String> {
         command: words,
         quiet: true,
     })
+}
+
+/// True if a command is `at-rate …` or `netnice at-rate …`.
+fn is_at_rate(words: &[OsString]) -> bool {
+    let is_called = |word: Option<&OsString>, name: &str| {
+        let called = word.map(Path::new).and_then(Path::file_name);
+        called.is_some_and(|called| called == name)
+    };
+    let first = words.first();
+    is_called(first, "at-rate")
+        || (is_called(first, "netnice") && words.get(1).is_some_and(|word| word == "at-rate"))
 }
 
 /// The command line, if the program was called by the name `at-rate`: that of `netnice at-rate`.

@@ -66,9 +66,13 @@ pub(crate) struct Settings<'a> {
     /// Clients may send descriptors, as on kernels before 6.16, which cannot refuse them. For
     /// tests.
     pub take_descriptors: bool,
+    /// The options are those of a killed daemon. Then an address for metrics that cannot be served
+    /// is no error.
+    pub resumed: bool,
 }
 
-/// Runs the event loop until SIGTERM or SIGINT.
+/// Runs the event loop until SIGTERM or SIGINT. Calls `serving` when all sources of events are
+/// open.
 ///
 /// # Errors
 /// If a source of events or a netlink socket cannot be opened, or a source cannot be waited for any
@@ -76,11 +80,13 @@ pub(crate) struct Settings<'a> {
 pub(crate) async fn run(
     settings: &Settings<'_>,
     mut service: Service<KernelHost>,
+    serving: impl FnOnce(),
 ) -> Result<(), RunError> {
     let numbers = service.host().netlink_ports();
     let own_ports = numbers.during("read the port ids of the netlink sockets")?;
     let (sources, drivers) = Sources::open(settings, own_ports).await?;
     let network = KernelNetwork::open().during("open the netlink socket for routes")?;
+    serving();
     let mut daemon = Daemon {
         service,
         flows: Flows::new(network),

@@ -375,6 +375,11 @@ impl<N: Network> Flows<N> {
         self.link_states.is_empty()
     }
 
+    /// True if a flow is open.
+    pub(crate) fn has_flows(&self) -> bool {
+        self.link_states.values().any(|state| state.flow_count > 0)
+    }
+
     /// The time of the next call of [`Flows::handle_timeouts`]; `None` if nothing waits.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let resolutions = self

@@ -42,19 +42,20 @@ pub(crate) struct Process {
     pub dumpable: bool,
     /// Its command name.
     pub name: String,
-    /// True if it is in the daemon's network namespace. Limits and flows apply only there.
-    pub in_own_network: bool,
+    /// True if it is in the daemon's network namespace, where alone limits and flows apply; `None`
+    /// if that cannot be read.
+    pub in_own_network: Option<bool>,
 }
 
 impl Process {
-    /// Checks that it is in the daemon's network namespace.
+    /// Checks that it is not in another network namespace than the daemon.
     ///
     /// # Errors
     /// [`RequestError::NotPermitted`], if it is in another one.
     pub(crate) fn check_network(&self) -> Result<(), RequestError> {
         match self.in_own_network {
-            true => Ok(()),
-            false => Err(RequestError::NotPermitted(format!(
+            Some(true) | None => Ok(()),
+            Some(false) => Err(RequestError::NotPermitted(format!(
                 "process {} ({}) is in another network namespace than this netniced, whose limits \
                  and flows do not reach there; limit its container (container:NAME), or use a \
                  netniced of that namespace, with a --runtime-dir of its own",

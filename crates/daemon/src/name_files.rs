@@ -20,6 +20,11 @@ pub(crate) fn number_of_user(name: &str) -> Option<u32> {
     known.or_else(|| name.parse().ok().filter(|uid| *uid != u32::MAX))
 }
 
+/// The uid and the gid of the user of this name.
+pub(crate) fn ids_of_user(name: &str) -> Option<(u32, u32)> {
+    USERS.find(|names| Some((*names.by_name.get(name)?, *names.groups.get(name)?)))
+}
+
 /// The gid of the group of this name.
 pub(crate) fn gid_of(name: &str) -> Option<u32> {
     GROUPS.find(|names| names.by_name.get(name).copied())
@@ -38,6 +43,8 @@ struct NameFile<'a> {
 struct Names {
     by_number: BTreeMap<u32, String>,
     by_name: BTreeMap<String, u32>,
+    /// The group of each user; empty for group(5).
+    groups: BTreeMap<String, u32>,
 }
 
 impl<'a> NameFile<'a> {
@@ -45,6 +52,7 @@ impl<'a> NameFile<'a> {
         let names = Names {
             by_number: BTreeMap::new(),
             by_name: BTreeMap::new(),
+            groups: BTreeMap::new(),
         };
         NameFile {
             path,
@@ -67,16 +75,23 @@ impl<'a> NameFile<'a> {
 
 /// The names in a file in the form of passwd(5) or group(5).
 fn read(path: &Path) -> io::Result<Names> {
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     File::open(path)?
         .take(LONGEST_FILE)
-        .read_to_string(&mut text)?;
+        .read_to_end(&mut bytes)?;
+    if bytes.len() as u64 == LONGEST_FILE {
+        // The last line may be incomplete.
+        let complete = bytes.iter().rposition(|byte| *byte == b'\n');
+        bytes.truncate(complete.unwrap_or(0));
+    }
+    let text = String::from_utf8_lossy(&bytes);
     let mut names = Names::default();
     for line in text.lines() {
         let mut fields = line.split(':');
         let (Some(name), Some(number)) = (fields.next(), fields.nth(1)) else {
             continue;
         };
+        let group = fields.next().and_then(|group| group.parse().ok());
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         if let Ok(number) = number.parse()
             && !name.is_empty()
@@ -85,6 +100,9 @@ fn read(path: &Path) -> io::Result<Names> {
             let by_number = names.by_number.entry(number);
             by_number.or_insert_with(|| name.to_owned());
             names.by_name.entry(name.to_owned()).or_insert(number);
+            if let Some(group) = group {
+                names.groups.entry(name.to_owned()).or_insert(group);
+            }
         }
     }
     Ok(names)
@@ -124,6 +142,10 @@ mod tests {
         write("root:x:0:0::/root:/bin/sh\nann:x:1000:1000:Ann:/home/ann:/bin/sh\nshort:x\n");
         assert_eq!(name_of(1000).as_deref(), Some("ann"));
         assert_eq!(number_of("ann"), Some(1000));
+        assert_eq!(
+            file.find(|names| names.groups.get("ann").copied()),
+            Some(1000)
+        );
         assert_eq!(name_of(1001), None);
         write("first:x:1001:1::/:\nlater:x:1001:1::/:\nb\u{1b}[2J:x:1002:1::/:\nx:y:no:1::/:\n");
         assert_eq!(name_of(1000), None);
@@ -131,6 +153,8 @@ mod tests {
         assert_eq!(name_of(1001).as_deref(), Some("first"));
         assert_eq!(number_of("later"), Some(1001));
         assert_eq!(name_of(1002), None, "a name with control characters");
+        fs::write(&path, b"j:x:7:8:J\xf6rg:/:\nann:x:1000:1000::/:\n").expect("written");
+        assert_eq!(number_of("ann"), Some(1000), "behind a name in Latin-1");
         // The form of group(5).
         write("netnice:x:998:ann,bob\nnetnice:x:999:\n");
         assert_eq!(number_of("netnice"), Some(998));

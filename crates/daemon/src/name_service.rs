@@ -3,7 +3,9 @@
 //!
 //! An answer may take minutes, for example while a directory server cannot be reached. So threads
 //! ask for it: the event loop waits for at most [`TIMEOUT`] (one second), or uses the last answer.
+//! The start of the daemon waits for at most 15 s.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -14,16 +16,40 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::unistd::User;
 
-/// The user of this name; `None` if there is none.
+/// The user of this name; `None` if there is none. An answer of the last minute counts, also one
+/// that came too late for an earlier call.
 ///
 /// # Errors
-/// If the name service reports an error, or does not answer within [`TIMEOUT`]. At once if it has
-/// not answered an earlier call, or if no thread can be started.
+/// If the name service reports an error, or does not answer within [`TIMEOUT`]; before
+/// [`begin_to_serve`], within [`START_TIMEOUT`]. At once if it has not answered an earlier call, or
+/// if no thread can be started.
 pub(crate) fn user(name: &str) -> io::Result<Option<User>> {
     static IS_ASKED: AtomicBool = AtomicBool::new(false);
+    static ANSWERS: Mutex<BTreeMap<String, (Instant, Option<User>)>> = Mutex::new(BTreeMap::new());
+    let answers = || ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
+    answers().retain(|_, (at, _)| at.elapsed() < LIFETIME);
+    if let Some((_, answer)) = answers().get(name) {
+        return Ok(answer.clone());
+    }
+    let limit = match SERVES.load(Ordering::Acquire) {
+        true => TIMEOUT,
+        false => START_TIMEOUT,
+    };
     let name = name.to_owned();
-    ask_within(TIMEOUT, &IS_ASKED, move || wait_for_user(&name))
+    ask_within(limit, &IS_ASKED, move || {
+        let answer = wait_for_user(&name)?;
+        let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.insert(name, (Instant::now(), answer.clone()));
+        Ok(answer)
+    })
 }
+
+/// Records that the daemon serves requests now, which must not wait for long.
+pub(crate) fn begin_to_serve() {
+    SERVES.store(true, Ordering::Release);
+}
+
+static SERVES: AtomicBool = AtomicBool::new(false);
 
 /// As [`user`], but waits without limit: only for threads that serve no other purpose.
 ///
@@ -39,7 +65,7 @@ pub(crate) fn wait_for_user(name: &str) -> io::Result<Option<User>> {
 
 /// The error for a name service that does not answer.
 pub(crate) fn timed_out() -> io::Error {
-    let text = format!("the name service did not answer within {TIMEOUT:?}");
+    let text = "the name service did not answer in time".to_owned();
     io::Error::new(io::ErrorKind::TimedOut, text)
 }
 
@@ -125,6 +151,13 @@ fn start_thread(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
 
 /// The longest time that the event loop waits for an answer.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The longest time that the start of the daemon waits for an answer: a directory server may be
+/// slow after a boot, and a policy with an unknown user is not in force.
+const START_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long an answer counts.
+const LIFETIME: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {

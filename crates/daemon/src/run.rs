@@ -27,6 +27,7 @@ use crate::event_loop::{self, During, Settings};
 use crate::host::containers::Engines;
 use crate::host::kernel::KernelHost;
 use crate::meter::metrics::http::Address;
+use crate::name_service;
 use crate::peer;
 use crate::policy::units;
 use crate::reconcile::SavedState;
@@ -117,11 +118,6 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let folder = options.runtime.path();
     let runtime = LockedFolder::take(folder).during("take the runtime folder")?;
     let options = &options.resumed(runtime.left_options().as_deref());
-    if let Some(kept) = options.kept()
-        && let Err(error) = runtime.write_options(&kept)
-    {
-        tracing::warn!(%error, "cannot write the file with the options");
-    }
     // Connections, maps and programs need descriptors. If the limit cannot be raised, the daemon
     // accepts fewer connections.
     let limit = getrlimit(Resource::Nofile);
@@ -156,8 +152,16 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         policy: &options.policy,
         metrics: options.metrics,
         take_descriptors: options.take_descriptors,
+        resumed: options.resume,
     };
-    LocalSet::new().block_on(&executor, event_loop::run(&settings, service))?;
+    let serving = || {
+        name_service::begin_to_serve();
+        // A daemon that cannot serve leaves no options for the next one.
+        if let Err(error) = runtime.write_options(options.kept().as_deref()) {
+            tracing::warn!(%error, "cannot write the file with the options");
+        }
+    };
+    LocalSet::new().block_on(&executor, event_loop::run(&settings, service, serving))?;
     runtime.release();
     Ok(())
 }

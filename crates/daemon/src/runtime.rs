@@ -4,7 +4,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use netnice_api::RuntimeDir;
@@ -117,9 +117,12 @@ impl LockedFolder {
     }
 
     /// The options that a killed daemon of this folder wrote with [`LockedFolder::write_options`];
-    /// `None` if there are none.
+    /// `None` if there are none, or if others than root and the user of this process can change
+    /// the file.
     pub(crate) fn left_options(&self) -> Option<String> {
-        let file = File::open(self.folder.join(OPTIONS)).ok()?;
+        let path = self.folder.join(OPTIONS);
+        trust::check(&path).ok()?;
+        let file = File::open(path).ok()?;
         let mut options = String::new();
         file.take(LONGEST_OPTIONS)
             .read_to_string(&mut options)
@@ -127,17 +130,34 @@ impl LockedFolder {
         Some(options)
     }
 
-    /// Writes the options of this daemon into a file of the folder. If this daemon is killed, they
-    /// remain.
+    /// Writes the options of this daemon into a file of the folder, or removes the file. If this
+    /// daemon is killed, they remain.
     ///
     /// # Errors
-    /// The error of the write.
-    pub(crate) fn write_options(&self, options: &str) -> io::Result<()> {
-        fs::write(self.folder.join(OPTIONS), options)
+    /// The error of the write. The file is then as before.
+    pub(crate) fn write_options(&self, options: Option<&str>) -> io::Result<()> {
+        let path = self.folder.join(OPTIONS);
+        let Some(options) = options else {
+            return match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            };
+        };
+        let new = self.folder.join(format!("{OPTIONS}.new"));
+        let _ = fs::remove_file(&new);
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&new)?;
+        let written = file.write_all(options.as_bytes());
+        written
+            .and_then(|()| fs::rename(&new, path))
+            .inspect_err(|_| drop(fs::remove_file(&new)))
     }
 
-    /// Removes the lock file, the folder `drivers` if it is empty, and the runtime folder if this
-    /// daemon created it and it is empty. Ends the lock.
+    /// Removes the lock file, the file with the options, the folder `drivers` if it is empty, and
+    /// the runtime folder if this daemon created it and it is empty. Ends the lock.
     pub(crate) fn release(self) {
         let _ = fs::remove_file(self.folder.join(OPTIONS));
         let _ = fs::remove_file(self.folder.join(LOCK));
@@ -186,11 +206,14 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("netnice-options-{}", std::process::id()));
         let killed = LockedFolder::take(&folder).expect("taken");
         assert_eq!(killed.left_options(), None);
-        killed.write_options("first").expect("written");
+        killed.write_options(Some("first")).expect("written");
         drop(killed);
         let stopped = LockedFolder::take(&folder).expect("taken");
         assert_eq!(stopped.left_options(), Some("first".to_owned()));
-        stopped.write_options("second").expect("written");
+        stopped.write_options(Some("second")).expect("written");
+        stopped.write_options(None).expect("removed");
+        assert_eq!(stopped.left_options(), None);
+        stopped.write_options(Some("third")).expect("written");
         stopped.release();
         let next = LockedFolder::take(&folder).expect("taken");
         assert_eq!(next.left_options(), None);

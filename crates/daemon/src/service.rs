@@ -219,9 +219,9 @@ impl<H: Host> Service<H> {
                 .map(Response::Connections),
             Request::History(of) => view.history(of, now).map(Response::History),
             Request::Own(_) => view.show_own(named, now).map(Response::Shown),
-            Request::Explain(explain) => {
-                view.explain(&explain.target, now).map(Response::Explained)
-            }
+            Request::Explain(explain) => view
+                .explain(peer, &explain.target, now)
+                .map(Response::Explained),
             Request::Find(find) => view.find(&find.target).map(Response::Found),
             Request::Doctor(_) => view.doctor(&self.doctor, &self.rules).map(Response::Doctor),
             _ => Err(RequestError::Failed(

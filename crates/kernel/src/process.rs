@@ -224,6 +224,11 @@ pub fn all() -> Vec<u32> {
         .collect()
 }
 
+/// True if a process has this command name, without the facts of [`facts`]. False if it has ended.
+pub fn has_command(pid: u32, name: &str) -> bool {
+    fs::read(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_ascii_end() == name.as_bytes())
+}
+
 /// The entries of a folder of /proc; empty if the process has ended.
 fn folder(path: impl AsRef<Path>) -> Vec<fs::DirEntry> {
     read_folder(path).unwrap_or_default()

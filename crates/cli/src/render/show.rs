@@ -35,8 +35,8 @@ pub(super) fn other_network(doc: &ShowDoc) -> Option<String> {
     let its = doc.network_namespace?;
     let own = std::fs::metadata("/proc/thread-self/ns/net").ok()?.ino();
     let text = format!(
-        "This is what the netniced of another network namespace ({its}; here it is {own}) holds: its \
-         limits do not apply here."
+        "This state belongs to the netniced of another network namespace ({its}; here it is {own}); \
+         its limits do not apply here."
     );
     (own != its).then(|| wrap(&text, "", "").join("\n"))
 }

@@ -44,7 +44,14 @@ fn the_name_at_rate_is_the_command_at_rate() {
 
 #[test]
 fn without_a_rate_the_command_keeps_all_its_words() {
-    for line in ["git log @~3", "curl", "@4mbit", "curl @4mbit x"] {
+    for line in [
+        "git log @~3",
+        "curl",
+        "@4mbit",
+        "curl @4mbit x",
+        "at-rate curl x @4mbit",
+        "/usr/bin/netnice at-rate curl x @4mbit",
+    ] {
         match parse_at(words(line)) {
             Err(ShellCommand::Exec(same)) => assert_eq!(same, words(line)),
             other => panic!("{line}: {other:?}"),

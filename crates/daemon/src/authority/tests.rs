@@ -18,7 +18,7 @@ fn process(uid: u32, dumpable: bool) -> Process {
         uid,
         dumpable,
         name: "rsync".to_owned(),
-        in_own_network: true,
+        in_own_network: Some(true),
     }
 }
 

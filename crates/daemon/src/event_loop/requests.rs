@@ -58,7 +58,7 @@ pub(super) fn answer<H: Host, N: Network>(
     });
     let clears_flows =
         matches!(&request, Request::Clear(clear) if clears_flows(service, &peer, clear));
-    let closes_flows = clears_flows && !flows.is_idle();
+    let closes_flows = clears_flows && flows.has_flows();
     if clears_flows {
         flows.clear(service, now);
     }

@@ -150,9 +150,14 @@ impl Sources {
         let (to_page, scrapes) = mpsc::channel::<Scrape>(QUEUE_LENGTH);
         if let Some(address) = settings.metrics {
             let what = format!("serve metrics at {}", address.0);
-            let listener = http::listen(address).await.during(&what)?;
-            tracing::info!(address = %address.0, "serving metrics");
-            spawn_local(http::serve(listener, to_page));
+            match http::listen(address).await.during(&what) {
+                Ok(listener) => {
+                    tracing::info!(address = %address.0, "serving metrics");
+                    spawn_local(http::serve(listener, to_page));
+                }
+                Err(error) if settings.resumed => tracing::error!("{error}"),
+                Err(error) => return Err(error),
+            }
         }
         let routes = RouteEvents::open().during("listen to netlink")?;
         let (connections, drivers, disconnected) = Drivers::new(settings.runtime.path());

@@ -114,6 +114,12 @@ impl<N: Network> Flows<N> {
             return Err(gone());
         }
         process.check_network()?;
+        if process.in_own_network.is_none() {
+            return Err(RequestError::Failed(format!(
+                "the network namespace of process {} cannot be read",
+                caller.pid
+            )));
+        }
         let link = select_link(promises, attach.iface.as_deref())?;
         self.within_limits(peer, connection.number, attach, promises.quotas())?;
         let nic = self.nic(&link)?;

@@ -89,7 +89,7 @@ impl Fixture {
     /// Moves a process to another network namespace.
     fn leaves_network(&mut self, pid: u32) {
         let living = self.service.host().processes.get_mut(&pid);
-        living.expect("a process").process.in_own_network = false;
+        living.expect("a process").process.in_own_network = Some(false);
     }
 
     fn link(&mut self, rate: &str) -> Response {

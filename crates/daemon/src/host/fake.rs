@@ -98,7 +98,7 @@ impl FakeMachine {
             uid,
             dumpable: true,
             name: format!("p{pid}"),
-            in_own_network: true,
+            in_own_network: Some(true),
         };
         let living = FakeProcess {
             process,

@@ -176,12 +176,14 @@ impl Inventory for KernelHost {
             dumpable: facts.dumpable,
             name: facts.name,
             in_own_network: process::namespace(pid)
-                .is_some_and(|its| Some(its) == process::own_namespace()),
+                .zip(process::own_namespace())
+                .map(|(its, own)| its == own),
         })
     }
 
     fn processes_named(&mut self, command: &str) -> Vec<Process> {
         let processes = process::all().into_iter();
+        let processes = processes.filter(|pid| process::has_command(*pid, command));
         let processes = processes.filter_map(|pid| self.process(pid));
         processes
             .filter(|process| process.name == command)

@@ -221,6 +221,17 @@ impl Rollbacks {
         before
     }
 
+    /// True if a rollback restores a claim of a target that is cleared, for which `of` is true.
+    pub(crate) fn restores(&self, target: &Target, of: impl Fn(&Claim) -> bool) -> bool {
+        self.waiting.iter().any(|one| match &one.undo {
+            Undo::Cleared { targets, .. } => {
+                let cleared = targets.iter().filter(|cleared| cleared.target == *target);
+                cleared.flat_map(|cleared| &cleared.claims).any(&of)
+            }
+            _ => false,
+        })
+    }
+
     /// Drops those cleared claims that wait to be restored for which `gone` is true.
     pub(crate) fn forget_cleared(&mut self, gone: impl Fn(&Cleared, &Claim) -> bool) {
         self.waiting.retain_mut(|one| {
@@ -242,9 +253,9 @@ impl Rollbacks {
         self.waiting.clear();
     }
 
-    /// Keeps the pending rollbacks of a target that is closed because nobody claims anything of it:
-    /// they restore the target, with the claims that they would have restored. `closed` is the
-    /// target without claims.
+    /// Keeps the pending rollbacks of a target that is closed because it has no claims: they
+    /// restore the target, with the claims that they would have restored. `closed` is the target
+    /// without claims.
     pub(crate) fn outlive_target(&mut self, id: u32, closed: &Cleared) {
         for one in &mut self.waiting {
             let Undo::Claim { id: of, change } = &one.undo else {

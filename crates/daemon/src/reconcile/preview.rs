@@ -12,20 +12,20 @@ use crate::user_names::user_name;
 /// each target that gets another one, with the users who asked for it, then the processes, groups
 /// and users that would join or leave targets.
 pub(super) fn preview(present: &Ledger, draft: &Draft) -> Vec<String> {
-    let mut lines = link_changes(present, &draft.ledger);
+    let mut drafted = draft.ledger.clone();
+    // The installation admits degraded targets again too.
+    drafted.heal();
+    let mut lines = link_changes(present, &drafted);
     let by_id = |ledger: &Ledger| -> BTreeMap<u32, HeldTarget> {
         ledger.held().map(|held| (held.id, held.clone())).collect()
     };
-    let (before, mut after) = (by_id(present), by_id(&draft.ledger));
+    let (before, mut after) = (by_id(present), by_id(&drafted));
     for (id, was) in &before {
         let is = after.remove(id);
-        lines.extend(target_change(
-            (present, Some(was)),
-            (&draft.ledger, is.as_ref()),
-        ));
+        lines.extend(target_change((present, Some(was)), (&drafted, is.as_ref())));
     }
     for is in after.values() {
-        lines.extend(target_change((present, None), (&draft.ledger, Some(is))));
+        lines.extend(target_change((present, None), (&drafted, Some(is))));
     }
     lines.extend(draft.acts.iter().map(ToString::to_string));
     lines

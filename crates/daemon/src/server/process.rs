@@ -18,7 +18,7 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use crate::front::messages::Ready;
-use crate::name_service;
+use crate::{name_files, name_service};
 
 /// The channels to a started front.
 pub(super) struct FrontChannels {
@@ -139,9 +139,12 @@ impl FrontStart {
     }
 }
 
-/// The user and group of the front: `netnice-front` if the name service finds it within a second,
-/// else nobody.
+/// The user and group of the front: `netnice-front` if `/etc/passwd` has it or the name service
+/// finds it within a second, else nobody.
 fn user() -> (u32, u32) {
+    if let Some(own) = name_files::ids_of_user(USER) {
+        return own;
+    }
     let own = name_service::user(USER).unwrap_or_else(|error| {
         tracing::warn!(%error, "cannot look up the user {USER}");
         None

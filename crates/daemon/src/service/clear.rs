@@ -57,8 +57,21 @@ pub(super) fn clear<H: Host>(
         )?,
         ClearWhat::Target(text) => {
             let target: Target = text.parse()?;
-            let slot = reconciler.finder().lookup(&target)?.entry.id;
-            withdrawn.withdraw(&mut draft, slot, peer, now)?;
+            let found = reconciler.finder().lookup(&target);
+            match found.map(|held| held.entry.id) {
+                Ok(slot) => withdrawn.withdraw(&mut draft, slot, peer, now)?,
+                Err(error) => {
+                    let own = |claim: &Claim| peer.uid == 0 || claim.by.uid == peer.uid;
+                    let waits = draft.rollbacks.restores(&target, own);
+                    if !waits || !duration.is_lasting() {
+                        return Err(error);
+                    }
+                    let is_its = |one: &Cleared, claim: &Claim| one.target == target && own(claim);
+                    draft.rollbacks.forget_cleared(is_its);
+                    let message = format!("{target} is not restored any more");
+                    withdrawn.messages.push(message);
+                }
+            }
         }
     }
     let Withdrawn {

@@ -11,12 +11,13 @@ use netnice_core::units::{Nanos, Rate};
 use netnice_kernel::enforce::{ContainerPlacement, TargetClass};
 
 use super::view::View;
+use crate::authority;
 use crate::clock::Now;
 use crate::error::RequestError;
 use crate::host::Host;
 use crate::ledger::{Body, HeldTarget, TargetPlace};
 use crate::page::Page;
-use crate::peer::POLICY;
+use crate::peer::{POLICY, Peer};
 use crate::policy::rule_title;
 use crate::reconcile::desired;
 use crate::user_names::user_name;
@@ -27,7 +28,12 @@ impl<H: Host> View<'_, H> {
     ///
     /// # Errors
     /// If a process does not exist, another target is not held, or the machine cannot be read.
-    pub(super) fn explain(&mut self, text: &str, now: Now) -> Result<Explained, RequestError> {
+    pub(super) fn explain(
+        &mut self,
+        peer: &Peer,
+        text: &str,
+        now: Now,
+    ) -> Result<Explained, RequestError> {
         let target: Target = text.parse()?;
         let Target::Pid(pid) = target else {
             let held = self.finder().lookup(&target)?.clone();
@@ -52,10 +58,15 @@ impl<H: Host> View<'_, H> {
         })?;
         let name = &process.name;
         let mut page = Page::default();
-        if let Err(elsewhere) = process.check_network() {
+        let holder = self.ledger().at_place(&place).cloned();
+        // The traffic of a container's own network is limited where it begins.
+        let is_placed = |held: &HeldTarget| self.deviations.placements.contains_key(&held.id);
+        if let Err(elsewhere) = process.check_network()
+            && !holder.as_ref().is_some_and(is_placed)
+        {
             page.row("not held", &elsewhere.to_string());
         }
-        let Some(holder) = self.ledger().at_place(&place).cloned() else {
+        let Some(holder) = holder else {
             page.row("process", &format!("{target} ({name}) is held by nothing"));
             return Ok(page.into());
         };
@@ -64,7 +75,9 @@ impl<H: Host> View<'_, H> {
             holder.entry.target
         );
         page.row("process", &text);
-        if let Some(text) = self.sockets_outside(&holder, pid.get())? {
+        if authority::may_limit_process(peer, &process).is_ok()
+            && let Some(text) = self.sockets_outside(&holder, pid.get())
+        {
             page.row("not held", &text);
         }
         self.overridden_targets(&holder, &place, &mut page);
@@ -236,33 +249,31 @@ impl<H: Host> View<'_, H> {
         }
     }
 
-    /// A text about the sockets of a process that the control group which holds it does not hold:
-    /// a socket belongs to the group in which it was created, wherever its process is now. `None`
-    /// if there are none.
-    fn sockets_outside(
-        &mut self,
-        holder: &HeldTarget,
-        pid: u32,
-    ) -> Result<Option<String>, RequestError> {
+    /// A text about the sockets of a process to which the limit of its control group does not
+    /// apply: a socket belongs to the group in which it was created, wherever its process is now.
+    /// `None` if there are none, or if the sockets cannot be listed.
+    fn sockets_outside(&mut self, holder: &HeldTarget, pid: u32) -> Option<String> {
         let Body::Cgroup(Some(bound)) = &holder.body else {
-            return Ok(None);
+            return None;
         };
+        let of_process = Found::Processes(vec![pid]);
+        let sockets = self.machine.connections(&of_process).ok()?;
         let inside = self.machine.group_ids(&bound.path);
-        let sockets = self.machine.connections(&Found::Processes(vec![pid]))?;
-        let is_outside = |id: u64| !inside.contains(&id);
+        // A group that was removed may have been inside.
+        let existing = self.machine.group_ids("/");
+        let is_outside = |id: u64| existing.contains(&id) && !inside.contains(&id);
         let outside = sockets
             .iter()
             .filter(|it| it.cgroup.is_some_and(is_outside));
-        let text = match outside.count() {
-            0 => return Ok(None),
-            outside => format!(
-                "{outside} of its {} open sockets, which it created before it came into {}; start \
-                 it again there, or limit pid:{pid}",
+        match outside.count() {
+            0 => None,
+            outside => Some(format!(
+                "{outside} of its {} open sockets: they were created in another control group, \
+                 before it was moved to {}; start it again there, or limit pid:{pid}",
                 sockets.len(),
                 bound.path
-            ),
-        };
-        Ok(Some(text))
+            )),
+        }
     }
 
     /// Adds a row for each other target that a process at this place belongs to and that does not
@@ -417,7 +428,7 @@ fn not_covered(held: &HeldTarget) -> Vec<&'static str> {
         "MPTCP: connections that the kernel adds to a socket, and those open before, unless a \
          cgroup or unit holds them",
         "packets that a filter of somebody else takes before ours sees them",
-        "what its processes send and receive in another network namespace",
+        "traffic of its processes in another network namespace",
     ];
     if matches!(held.body, Body::App(_)) {
         lines.push(

@@ -60,5 +60,5 @@ pub(super) fn named_process(
 fn has_family_here(machine: &mut impl Inventory, pid: u32) -> bool {
     let family = machine.family(pid);
     let mut processes = family.into_iter().filter_map(|pid| machine.process(pid));
-    processes.any(|process| process.in_own_network)
+    processes.any(|process| process.in_own_network == Some(true))
 }

@@ -3,11 +3,14 @@
 //! the result does not fit or exceeds a quota, the kernel or the state file fails, or the named
 //! process ends meanwhile. If it fails, nothing has changed.
 
+mod remarks;
+
 use netnice_api::{Done, Set};
 use netnice_core::admission::TargetId;
 use netnice_core::contract::{Change, Contract};
 use netnice_core::target::Target;
-use netnice_kernel::enforce::Adoption;
+
+pub(super) use remarks::socket_remarks;
 
 use super::named_process::{NamedProcess, named_process};
 use crate::authority;
@@ -21,6 +24,7 @@ use crate::ledger::{Body, HeldTarget, Ledger};
 use crate::meter::metrics::Tally;
 use crate::peer::Peer;
 use crate::policy::Rules;
+use crate::quotas::Quotas;
 use crate::reconcile::{ChangeDuration, Draft, Reconciler};
 use crate::user_names::user_name;
 
@@ -81,8 +85,7 @@ pub(super) fn set<H: Host>(
         authority::may_request(peer, change)?;
     }
     let prepared = prepare(reconciler, &request)?;
-    prepared.draft.within(&reconciler.books, quotas, peer)?;
-    finish(reconciler, tally, &request, prepared)
+    finish(reconciler, tally, quotas, &request, prepared)
 }
 
 /// The change that a request contains; `None` if a process only joins a name. `as_up`: in the short
@@ -255,7 +258,10 @@ fn same_command(host: &mut impl Inventory, peer: &Peer, target: &Target) -> Stri
         return String::new();
     };
     let named = host.processes_named(name.as_str()).into_iter();
-    let mut limitable = named.filter(|one| authority::may_limit_process(peer, one).is_ok());
+    let may_limit = |one: &Process| {
+        one.check_network().is_ok() && authority::may_limit_process(peer, one).is_ok()
+    };
+    let mut limitable = named.filter(may_limit);
     let Some(first) = limitable.next() else {
         return String::new();
     };
@@ -277,6 +283,7 @@ fn same_command(host: &mut impl Inventory, peer: &Peer, target: &Target) -> Stri
 fn finish<H: Host>(
     reconciler: &mut Reconciler<H>,
     tally: &mut Tally,
+    quotas: &Quotas,
     request: &SetRequest<'_>,
     prepared: PreparedChange,
 ) -> Result<Done, RequestError> {
@@ -296,6 +303,13 @@ fn finish<H: Host>(
     if held.claims.is_empty() {
         if reconciler.books.ledger.by_id(held.id).is_none() {
             done.messages = vec![format!("nothing was set for {}", held.entry.target)];
+            if !request.set.dry_run && draft.rollbacks != reconciler.books.rollbacks {
+                // Claims that were withdrawn for a time do not come back.
+                let rollbacks = draft.rollbacks;
+                draft = reconciler.draft();
+                draft.rollbacks = rollbacks;
+                reconciler.install(draft)?;
+            }
             return Ok(done);
         }
         draft.acts.clear();
@@ -304,6 +318,7 @@ fn finish<H: Host>(
             draft.ledger.stay_loaded(&closed, request.now.monotonic);
         }
     }
+    draft.within(&reconciler.books, quotas, request.peer)?;
     if request.set.dry_run {
         done.plan = Some(reconciler.preview(&draft));
         return Ok(done);
@@ -318,8 +333,8 @@ fn finish<H: Host>(
         .journal
         .log(request.now, user, EventKind::Done, text);
     tally.grants += 1;
-    done.messages = remarks(&reconciler.books.ledger, slot, &adoption);
-    if let Some(process) = process.filter(|process| !process.in_own_network) {
+    done.messages = remarks::remarks(&reconciler.books.ledger, slot, &adoption);
+    if let Some(process) = process.filter(|process| process.in_own_network == Some(false)) {
         done.messages.push(format!(
             "process {} itself is in another network namespace, where this does not apply; it \
              applies to its descendants here",
@@ -398,79 +413,6 @@ fn may_use_name(peer: &Peer, held: &HeldTarget, joins: bool) -> Result<(), Reque
         ))),
         _ => Ok(()),
     }
-}
-
-/// Remarks about a target that was just set.
-fn remarks(ledger: &Ledger, slot: TargetId, adoption: &Adoption) -> Vec<String> {
-    let mut remarks = Vec::new();
-    if let Some(held) = ledger.get(slot) {
-        remarks.extend(tighter_outer_limits(ledger, held));
-    }
-    remarks.extend(socket_remarks(adoption));
-    remarks
-}
-
-/// Remarks about open sockets of new members: those that are not held, are held later, or are held
-/// by their number instead of a tag.
-pub(super) fn socket_remarks(adoption: &Adoption) -> Vec<String> {
-    let mut remarks = Vec::new();
-    if adoption.shared_listeners > 0 {
-        remarks.push(format!(
-            "{} listening sockets are shared with processes outside and were left alone",
-            adoption.shared_listeners
-        ));
-    }
-    if adoption.unfinished {
-        remarks.push(
-            "it has so many open sockets that some of them are held a moment later".to_owned(),
-        );
-    }
-    if adoption.by_cookie > 0 {
-        remarks.push(format!(
-            "{} open sockets have used up their option memory (net.core.optmem_max) and have no \
-             room for a tag: they are \
-             held by their number",
-            adoption.by_cookie
-        ));
-    }
-    if adoption.untracked > 0 {
-        remarks.push(format!(
-            "{} open sockets without room for a tag are not held: the table of such sockets is \
-             full",
-            adoption.untracked
-        ));
-    }
-    if adoption.hidden_mptcp > 0 {
-        remarks.push(format!(
-            "{} open MPTCP sockets hide their connections from the kernel's owner; limit their \
-             unit or cgroup to \
-             hold them",
-            adoption.hidden_mptcp
-        ));
-    }
-    remarks
-}
-
-/// Remarks about limits of the targets around a target that are below the target's own.
-fn tighter_outer_limits(ledger: &Ledger, held: &HeldTarget) -> Vec<String> {
-    let own = &held.entry.contract;
-    let effective = held.effective(ledger);
-    let pairs = [
-        ("up", own.up(), effective.up()),
-        ("down", own.down(), effective.down()),
-        ("both", own.both(), effective.both()),
-    ];
-    let tighter = pairs
-        .into_iter()
-        .filter(|(_, own, effective)| own.is_some() && effective < own);
-    tighter
-        .filter_map(|(word, _, effective)| {
-            Some(format!(
-                "{word} is held at {} by what is around it",
-                effective?
-            ))
-        })
-        .collect()
 }
 
 /// Checks that the named process is still alive: then everything that was read by its pid is about

@@ -110,6 +110,13 @@ pub(super) fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         })?;
         let netnice = world.netnice("client")?;
         for cell in cells {
+            if !has_congestion_control(cell.congestion) {
+                outcome.note(format!(
+                    "{cell}: not measured, this kernel lacks {}",
+                    cell.congestion
+                ));
+                continue;
+            }
             let Some(run) = measure(context, &world, &netnice, cell)? else {
                 outcome.note(format!(
                     "{cell}: not measured, this kernel has no such queue"
@@ -187,6 +194,13 @@ fn cells(quick: bool) -> Vec<Cell> {
     cells
 }
 
+/// Whether the kernel has a congestion control.
+fn has_congestion_control(name: &str) -> bool {
+    let path = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+    let available = std::fs::read_to_string(path).unwrap_or_default();
+    available.split_whitespace().any(|one| one == name)
+}
+
 /// Measures one cell; `None` if the kernel does not have the queue.
 fn measure(context: &Context, world: &World, netnice: &Netnice, cell: Cell) -> Result<Option<Run>> {
     let client = &world.client().ns;
@@ -198,10 +212,7 @@ fn measure(context: &Context, world: &World, netnice: &Netnice, cell: Cell) -> R
             netnice.run_line(&format!("set pid:{pid} {option} {}", cell.rate.text))?;
             true
         }
-        Queue::HtbFifo => {
-            htb::limit(client, "eth0", bits, htb::Leaf::Bytes(FIFO_BYTES))?;
-            true
-        }
+        Queue::HtbFifo => htb::limit(client, "eth0", bits, htb::Leaf::Bytes(FIFO_BYTES)).is_ok(),
         Queue::HtbFqCodel => htb::limit(client, "eth0", bits, htb::Leaf::FqCodel).is_ok(),
         Queue::Cake => htb::limit_by_cake(client, "eth0", bits).is_ok(),
     };

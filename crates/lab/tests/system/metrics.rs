@@ -150,9 +150,24 @@ fn the_daemon_that_follows_a_killed_one_has_its_options() {
     let page = scrape(&bed).expect("a page");
     let target = format!("target=\"pid:{}\"", program.pid());
     assert!(page.contains(&target), "{page}");
-    let lock = std::fs::read_to_string(bed.netnice.runtime().join("lock")).expect("a file");
-    let pid = lock.trim().parse().expect("a number");
-    netnice_lab::sys::kill(pid, libc::SIGTERM).expect("it can be ended");
+    let signal = |bed: &TestBed, number: i32| {
+        let lock = bed.netnice.runtime().join("lock");
+        let pid = std::fs::read_to_string(lock).expect("a file");
+        let pid: u32 = pid.trim().parse().expect("a number");
+        netnice_lab::sys::kill(pid as i32, number).expect("root may");
+        assert!(
+            becomes_true(|| !netnice_lab::sys::is_alive(pid)),
+            "{pid} does not end"
+        );
+    };
+    signal(&bed, libc::SIGKILL);
+    // An address that another program has taken meanwhile does not prevent the start.
+    let ns = &bed.world.client().ns;
+    let taken = ns.enter(|| Ok(std::net::TcpListener::bind("127.0.0.1:9469")?));
+    let taken = taken.expect("the port is free");
+    bed.run_ok("show");
+    drop(taken);
+    signal(&bed, libc::SIGTERM);
 }
 
 #[test]

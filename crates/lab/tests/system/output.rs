@@ -385,12 +385,12 @@ fn explain_tells_of_sockets_from_before_a_process_came_into_a_limited_group() {
     let program = traffic::start_now(bed.world.client(), &source).expect("a program");
     group.add_process(program.pid()).expect("it moves");
     let explain = || bed.run_ok(&format!("explain {}", program.pid())).stdout;
-    let told = || explain().contains("open sockets, which it created before");
+    let told = || explain().contains("open sockets: they were created in another");
     assert!(becomes_true(told), "{}", explain());
     let of_group = bed
         .run_ok(&format!("explain cgroup:{}", group.path()))
         .stdout;
-    assert!(!of_group.contains("open sockets, which"), "{of_group}");
+    assert!(!of_group.contains("open sockets:"), "{of_group}");
 }
 
 /// Times for confirmation in seconds.

@@ -252,6 +252,12 @@ fn at_rate_limits_a_command_in_any_shell() {
         );
         assert!(err.contains("no word is a rate"), "{shell}: {err}");
     }
+    // In a shell with `cmd @rate`.
+    let lines = "at-rate probe a @4mbit\nnetnice at-rate probe b @8mbit";
+    for shell in SHELLS {
+        let (out, err) = shells.run(shell, ShellMode::Script, lines);
+        assert_eq!(out, "<a> @4mbit\n<b> @8mbit\n", "{shell}: {err}");
+    }
 }
 
 #[test]

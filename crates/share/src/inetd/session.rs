@@ -97,7 +97,10 @@ impl Session {
     pub(super) fn ended(&mut self) -> Option<String> {
         self.gate = None;
         let failed = match self.child.wait().map(|status| status.code()) {
-            Ok(Some(126)) => "cannot take the rights and limits of the program of a session",
+            Ok(Some(126)) => {
+                "a session ended with status 126: its program cannot be executed, or its rights and \
+                 limits cannot be taken"
+            }
             Ok(Some(127)) => "cannot execute the program of a session",
             Ok(_) => return None,
             Err(error) => {

@@ -278,6 +278,31 @@ fn a_dry_run_names_the_others_whom_a_change_affects() {
 }
 
 #[test]
+fn a_dry_run_names_the_targets_that_fit_again() {
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 0);
+    ok(fixture.link("eth0", "100mbit", ""));
+    ok(fixture.set("pid:10", "min 60mbit"));
+    let mut managed = fixture
+        .service
+        .ledger()
+        .link("eth0")
+        .expect("managed")
+        .clone();
+    managed.link.up.as_mut().expect("a rate").rate = "50mbit".parse().expect("a rate");
+    fixture.service.force_link(managed);
+    let change = LinkChange {
+        iface: "eth0".to_owned(),
+        rate: Some("80mbit".to_owned()),
+        dry_run: true,
+        ..LinkChange::default()
+    };
+    let done = ok(fixture.ask(&Peer::ROOT, Request::Link(change), None));
+    let plan = done.plan.expect("a plan").join("\n");
+    assert!(plan.contains("pid:10 fits again"), "{plan}");
+}
+
+#[test]
 fn a_name_that_no_process_runs_as_points_to_processes_with_that_command() {
     let mut fixture = Fixture::new();
     for pid in [10, 11] {
@@ -304,7 +329,7 @@ fn a_process_of_another_network_namespace_is_refused_and_explained() {
     fixture.machine().spawn(10, 0);
     let living = fixture.machine().processes.get_mut(&10);
     let living = living.expect("a process");
-    living.process.in_own_network = false;
+    living.process.in_own_network = Some(false);
     living.cgroup = "/g".to_owned();
     let text = refused(fixture.set("pid:10", "up 1mbit"));
     assert!(text.contains("another network namespace"), "{text}");

@@ -93,6 +93,26 @@ fn a_claim_withdrawn_for_a_time_comes_back() {
     fixture.advance(20);
     let both = contract(&mut fixture);
     assert_eq!((both.up, both.down), (Some(4_000_000), Some(2_000_000)));
+    // A lasting withdrawal of what is withdrawn for a time, and a clear, end the wait.
+    let off = |fixture: &mut Fixture| {
+        ok(
+            fixture.set_with(root, "pid:10", "up none down none", Some(10), |set| {
+                timed(set, 20)
+            }),
+        );
+        assert!(fixture.show().targets.is_empty());
+    };
+    off(&mut fixture);
+    ok(fixture.set("pid:10", "up none"));
+    fixture.advance(30);
+    let left = contract(&mut fixture);
+    assert_eq!((left.up, left.down), (None, Some(2_000_000)));
+    off(&mut fixture);
+    failed(fixture.clear_as(&ANN, "pid:10"));
+    ok(fixture.clear("pid:10"));
+    fixture.advance(30);
+    assert!(fixture.show().targets.is_empty());
+    ok(fixture.set("pid:10", "up 4mbit down 2mbit"));
     // With a confirmation, the number is valid and the claim stays withdrawn.
     let confirmed = ok(
         fixture.set_with(root, "pid:10", "up none down none", Some(10), |set| {
