@@ -166,10 +166,11 @@ impl XdpProgram {
         self.change(frames, Some(gate.map_or(0, |flow| flow + 1)))
     }
 
-    /// Ends a registration: its frames pass to the kernel again.
+    /// Ends a registration. Those of its frames that no other registration covers pass to the
+    /// kernel again.
     ///
     /// # Errors
-    /// If these frames are not registered.
+    /// If these frames are not registered, or the kernel refuses the change.
     pub fn remove_match(&mut self, frames: &FrameMatch) -> Result<(), KernelError> {
         self.change(frames, None)
     }

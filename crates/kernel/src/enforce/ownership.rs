@@ -294,9 +294,11 @@ impl Kernel {
     /// Releases the members of the targets in `outer`, which maps each target to the target around
     /// it (`None`: no target). `which` selects the membership. A member and its sockets pass to its
     /// target in `by_descent`; without one there, to the nearest target around the former one that
-    /// is not released itself, or to none. Adds each released process and its former target to
-    /// `released`, also if the call fails. The search is repeated, at most 16 times, until it finds
-    /// no member, because a child may be forked in between.
+    /// is not released itself. If there is none either, the member passes to no target, and its
+    /// sockets keep the tag of the former target, which takes effect while that target exists. Adds
+    /// each released process and its former target to `released`, also if the call fails. The
+    /// search is repeated, at most 16 times, until it finds no member, because a child may be
+    /// forked in between.
     ///
     /// # Errors
     /// If the table of members cannot be read or changed, or the sockets cannot be visited.
@@ -397,7 +399,8 @@ impl Kernel {
     }
 
     /// Ends a target defined by executable: processes that execute the file in future do not become
-    /// members, and the present members and their sockets are released to no target.
+    /// members, and the present members pass to no target. Their sockets keep the target's tag,
+    /// which takes effect while the target exists.
     ///
     /// # Errors
     /// If the programs are not loaded, or a map cannot be read or changed.
