@@ -218,7 +218,8 @@ impl NetlinkClient {
         Self::open_to(NETLINK_SOCK_DIAG, "open a socket diagnosis socket")
     }
 
-    /// Opens a connection to generic netlink, where each family has its own message type.
+    /// Opens a connection to generic netlink, where each family has its own message type. Fails if
+    /// the socket cannot be opened.
     pub(crate) fn open_generic() -> Result<Self, NetlinkError> {
         Self::open_to(NETLINK_GENERIC, "open a generic netlink socket")
     }

@@ -39,7 +39,8 @@ pub(super) enum Tagged {
 }
 
 impl Kernel {
-    /// The owner of a socket, as the eBPF programs find it; `None` if none is recorded.
+    /// The owner of a socket, as the eBPF programs find it; `None` if none is recorded. Fails if
+    /// the programs are not loaded, or a map cannot be read.
     pub(super) fn owner_of(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -58,7 +59,8 @@ impl Kernel {
     }
 
     /// Records the owner of a socket, and returns where. `inode` is the socket's inode number, by
-    /// which a closed socket is recognised.
+    /// which a closed socket is recognised. Fails if the programs are not loaded, or a map cannot
+    /// be read or refuses the change; a full map `cookie_owners` is [`Tagged::Not`].
     pub(super) fn write_owner(
         &mut self,
         socket: BorrowedFd<'_>,

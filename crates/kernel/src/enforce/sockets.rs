@@ -93,7 +93,8 @@ struct OpenSocket {
 
 impl Kernel {
     /// Tags the open sockets of some processes. Sockets that are made during the call may be
-    /// missed; each further pass visits all processes again to find them.
+    /// missed; each further pass visits all processes again to find them. Fails if the programs are
+    /// not loaded, or the sockets cannot be visited or tagged.
     pub(super) fn tag_sockets(
         &mut self,
         members: &BTreeSet<u32>,
@@ -105,7 +106,7 @@ impl Kernel {
         self.start_survey(Survey::new(purpose, members, more_passes))
     }
 
-    /// Records the users of the open sockets of processes.
+    /// Records the users of the open sockets of processes. Fails as [`Kernel::tag_sockets`].
     pub(super) fn record_users(
         &mut self,
         members: &BTreeSet<u32>,
@@ -113,7 +114,8 @@ impl Kernel {
         self.start_survey(Survey::new(Purpose::RecordUsers, members, 0))
     }
 
-    /// Queues a survey of the sockets of all members that an earlier daemon did not tag.
+    /// Queues a survey of the sockets of all members that an earlier daemon did not tag. Fails if
+    /// the table of members cannot be read.
     pub(super) fn tag_remaining_sockets(&mut self) -> Result<(), KernelError> {
         let members = self.members()?.into_keys().collect();
         let survey = Survey::new(Purpose::TagUnowned, &members, 0);
