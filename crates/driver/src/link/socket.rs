@@ -86,7 +86,7 @@ pub(super) fn bind<T: Copy>(socket: BorrowedFd<'_>, address: &T) -> io::Result<(
     check(unsafe { libc::bind(socket.as_raw_fd(), pointer.cast(), length) }).map(drop)
 }
 
-/// The result of a system call: -1 becomes the last error.
+/// The result of a system call. Fails with the last error (errno) if the result is -1.
 pub(super) fn check(done: impl Into<i64>) -> io::Result<i64> {
     match done.into() {
         -1 => Err(io::Error::last_os_error()),
