@@ -1,5 +1,6 @@
 //! Records the owners of open sockets, also of those that have no room for a tag. Fails with
-//! [`KernelError`] if a map cannot be read or changed.
+//! [`KernelError`] if the programs are not loaded, if a map cannot be read or changed, or if the
+//! sockets cannot be listed.
 //!
 //! A tag (see the crate's documentation) takes some of the socket's option memory, which the kernel
 //! limits for each socket (`net.core.optmem_max`). A program can use up all of that memory with

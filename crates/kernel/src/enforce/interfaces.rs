@@ -1,7 +1,8 @@
 //! Attaches the eBPF programs to interfaces, and assigns each interface the return slots by which
 //! packets come back to it from a stage. [`Kernel::reconcile`] repairs what other programs removed.
 //! If more than [`MAX_INTERFACES`] (4,096) interfaces of the namespace need the programs, the
-//! change fails with [`KernelError::TooManyInterfaces`].
+//! change fails with [`KernelError::TooManyInterfaces`]. Calls also fail if the programs are not
+//! loaded, or if the kernel does not list the interfaces or refuses a program or a map entry.
 
 use std::{collections::BTreeSet, fs};
 

@@ -7,8 +7,9 @@
 //! processes, because a listening socket on which they accept too is not tagged. The caller runs
 //! the other steps, of some milliseconds each, when it has time ([`Kernel::continue_survey`]). With
 //! [`MAX_SURVEYS`] (64) unfinished surveys, a new one runs completely at once. The result is an
-//! [`Adoption`]: how many sockets were tagged, and why others were not. A survey fails if a folder
-//! of /proc or a socket cannot be read for another reason than that its process ended.
+//! [`Adoption`]: how many sockets were tagged, and why others were not. A survey fails if the
+//! programs are not loaded or a map refuses an entry, or if a folder of /proc or a socket cannot be
+//! read for another reason than that its process ended.
 //!
 //! Two other kinds of survey only add missing owners: for the sockets of a user's processes when
 //! the user becomes a target, and for those of all members when a new daemon starts.

@@ -1,7 +1,8 @@
 //! Makes, changes, audits and removes the class trees and the interfaces that carry them: the veth
 //! pair of the cap stage, the HTB at the root of each managed link, and the veth pair of each
 //! managed link's receive stage. Fails with [`KernelError::ForeignQdisc`] if a managed link has the
-//! root qdisc of another program, and with the kernel's error if the kernel refuses a change.
+//! root qdisc of another program, with [`KernelError::NoInterface`] if the link does not exist, and
+//! with the kernel's error if the programs are not loaded or the kernel refuses a change.
 
 use std::collections::BTreeMap;
 
