@@ -227,7 +227,8 @@ impl Kernel {
     /// the eBPF programs counted no such child since the last call.
     ///
     /// # Errors
-    /// If the table of members is still full, or cannot be read. The next call repeats the search.
+    /// If the table of members is still full or cannot be read, or the sockets cannot be visited.
+    /// After a failure of the table the next call repeats the search.
     pub fn adopt_missed_forks(&mut self) -> Result<Option<MissedForks>, KernelError> {
         let Some(programs) = &mut self.programs else {
             return Ok(None);
