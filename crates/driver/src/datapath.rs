@@ -1,7 +1,7 @@
 //! Takes packets from the programs' rings in the scheduler's order, copies and checks them, and
 //! hands them to the NIC. Finds the flows of each received frame, charges the flows for it, and
-//! copies the frame to their programs. No iteration fails. Opening a flow fails with [`OpenError`],
-//! attaching under a number that is not reserved, and a change that the scheduler refuses.
+//! copies the frame to their programs. No iteration fails. Opening a flow fails with [`OpenError`].
+//! Attaching fails if the number is not reserved, and a change if the scheduler refuses it.
 //!
 //! A [`Datapath`] does not sleep, and the caller passes the time, so tests run it without a NIC.
 //! (Only `Doorbells` reads a clock, to time its writes.)
@@ -24,7 +24,7 @@
 //! - Work is bounded: `BATCH` (64) packets and `FLOWS_PER_ITERATION` (128) flows with notices per
 //!   iteration. A record that is too long to be sent waits for its time on the link as a forbidden
 //!   one does, so a program cannot have more of them read than it may send.
-//! - The memory of the next flows and packets is prefetched, against the latency of memory.
+//! - Memory of the next flows and packets is prefetched: with many flows, latency dominates.
 
 mod flow;
 mod in_flight;
@@ -221,7 +221,7 @@ impl Datapath {
 
     /// First step of opening a flow: reserves a place in the program's memory.
     /// [`Reserved::prepare`] follows; it takes long and must not run in the packet thread.
-    /// [`Datapath::open_reserved`] completes. Fails if the program is gone or has no place.
+    /// [`Datapath::open_reserved`] completes. Fails if the program is gone or its memory is full.
     pub(crate) fn reserve_flow(
         &mut self,
         program: ProgramNo,
@@ -246,7 +246,7 @@ impl Datapath {
         })
     }
 
-    /// As [`Datapath::open`], in a class of an overbooked slice. Fails also without cell contract.
+    /// As [`Datapath::open`], in a class of an overbooked slice. Also needs a cell contract.
     pub fn open_member(
         &mut self,
         program: ProgramNo,
