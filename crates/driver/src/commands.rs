@@ -13,7 +13,8 @@
 //! is room for the report. Between these reports come reports on disconnected programs. The control
 //! thread makes memory before it sends a command and drops memory after it has the report, since
 //! both take long. The calls of a [`CommandSender`] fail with [`PacketThreadEnded`] when the packet
-//! thread has ended.
+//! thread has ended. Attaching a program and opening a flow return the packet thread's reason, as
+//! text, if it refuses.
 
 use std::collections::VecDeque;
 use std::io;

@@ -15,7 +15,8 @@
 //! ```
 //! Afterwards no thread can open a file, signal or trace a process, make a process, or make memory
 //! executable; such calls fail with EPERM. If the kernel refuses a step of the confinement, the
-//! driver continues, and [`Confinement`] names the step.
+//! driver continues, and [`Confinement`] names the step. Only [`folder`] fails: if the folder
+//! cannot be made or set up, or belongs to another user.
 //!
 //! Later work needs no further right: the eBPF program is loaded, and attaching it takes its
 //! descriptor; lock and socket are in a folder of the drivers' user; memory files are locked within

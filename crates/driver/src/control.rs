@@ -17,7 +17,8 @@
 //! gets their list by a `census` request. The driver ends after a signal, a `stop` request or some
 //! time without a program (the linger time). It ends with [`ControlError`] if the interface is
 //! lost, waiting fails, the kernel refuses a step that no request caused, or the packet thread
-//! ends.
+//! ends. A request that fails gets the reason as its reply. [`Control::new`] fails if the kernel
+//! refuses to watch a descriptor.
 
 mod connection;
 mod memory_files;
@@ -88,7 +89,8 @@ pub(crate) struct ControlSockets {
 
 impl Control {
     /// Prepares the thread for a link of `rate` bit/s. `linger` is how long the driver runs without
-    /// a program; `None`: without limit. [`Control::run`] does the work.
+    /// a program; `None`: without limit. [`Control::run`] does the work. Fails if a system call
+    /// fails.
     pub(crate) fn new(
         commands: CommandSender,
         ingress: Ingress,
@@ -131,7 +133,7 @@ impl Control {
     }
 
     /// Serves until a signal, a `stop` request, the end of the linger time, or an error (see the
-    /// module). XDP is detached afterwards.
+    /// module). XDP is detached afterwards. Fails with [`ControlError`].
     pub(crate) fn run(&mut self) -> Result<(), ControlError> {
         let served = self.serve();
         if let Err(ControlError::Lost(why)) = &served {

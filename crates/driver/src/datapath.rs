@@ -1,6 +1,7 @@
 //! Takes packets from the programs' rings in the scheduler's order, copies and checks them, and
 //! hands them to the NIC. Finds the flows of each received frame, charges the flows for it, and
-//! copies the frame to their programs. No iteration fails; opening a flow can ([`OpenError`]).
+//! copies the frame to their programs. No iteration fails. Opening a flow fails with [`OpenError`].
+//! Attaching fails if the number is not reserved, and a change if the scheduler refuses it.
 //!
 //! A [`Datapath`] does not sleep, and the caller passes the time, so tests run it without a NIC.
 //! (Only `Doorbells` reads a clock, to time its writes.)
@@ -23,8 +24,7 @@
 //! - Work is bounded: `BATCH` (64) packets and `FLOWS_PER_ITERATION` (128) flows with notices per
 //!   iteration. A record that is too long to be sent waits for its time on the link as a forbidden
 //!   one does, so a program cannot have more of them read than it may send.
-//! - With tens of thousands of flows, memory latency would take nearly all of the time. So the
-//!   memory of the next flows and packets is prefetched.
+//! - Memory of the next flows and packets is prefetched: with many flows, latency dominates.
 
 mod flow;
 mod in_flight;
@@ -221,7 +221,7 @@ impl Datapath {
 
     /// First step of opening a flow: reserves a place in the program's memory.
     /// [`Reserved::prepare`] follows; it takes long and must not run in the packet thread.
-    /// [`Datapath::open_reserved`] completes.
+    /// [`Datapath::open_reserved`] completes. Fails if the program is gone or its memory is full.
     pub(crate) fn reserve_flow(
         &mut self,
         program: ProgramNo,
@@ -233,7 +233,7 @@ impl Datapath {
         Ok(known.memory.reserve(shape)?)
     }
 
-    /// Last step of opening a flow. A failure releases the place.
+    /// Last step of opening a flow. Fails with an [`OpenError`], and then releases the place.
     pub(crate) fn open_reserved(
         &mut self,
         program: ProgramNo,
@@ -246,7 +246,7 @@ impl Datapath {
         })
     }
 
-    /// As [`Datapath::open`], in a class of an overbooked slice. Fails without a cell contract.
+    /// As [`Datapath::open`], in a class of an overbooked slice. Also needs a cell contract.
     pub fn open_member(
         &mut self,
         program: ProgramNo,

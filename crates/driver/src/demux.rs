@@ -21,7 +21,8 @@
 //! A frame for which no step finds a flow is unclaimed. A frame costs two look-ups in the ordinary
 //! case and a fixed number at most, whatever is registered and whatever arrives. Memory is bounded
 //! by the registrations and, for held fragments, by constants. Every frame is counted once:
-//! [`DemuxCounters`] states the sums.
+//! [`DemuxCounters`] states the sums. Classifying does not fail. Adding a flow or a match fails
+//! with [`MatchError`] if it is invalid, is taken, or exceeds a limit.
 
 mod counters;
 mod fragments;

@@ -22,7 +22,7 @@
 //! covered by that entry. After a write that took longer than [`SLOW_WRITE`], the second thread
 //! serves the same user again no sooner than after nine times as long, and at least 10 ms. So such
 //! writes of one user take at most a tenth of the second thread's time, and other users wait for at
-//! most one such write of each user.
+//! most one such write of each user. Only starting the second thread can fail.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -23,7 +23,8 @@
 //! again, since the thread may have been stopped meanwhile ([`Datapath::all_sent`]).
 //!
 //! An iteration does not fail. If the interface refuses frames, the loop counts a refusal and tries
-//! again after 1 ms.
+//! again after 1 ms. Set-up fails with the kernel's error: making the loop, watching a descriptor,
+//! keeping processors awake, and setting the scheduling.
 
 mod cpu_budget;
 mod pm_qos;
@@ -117,7 +118,7 @@ impl EventLoop {
     }
 
     /// Attaches a program under its reserved number. A failure changes nothing and returns the
-    /// memory.
+    /// memory. Fails if the doorbell cannot be polled, or the number is not reserved or in use.
     pub(crate) fn attach_reserved(
         &mut self,
         program: ProgramNo,
@@ -187,7 +188,7 @@ impl EventLoop {
     }
 
     /// As [`EventLoop::keep_awake`], with a file that [`open_device`] opened while the process was
-    /// root's.
+    /// root's. Fails if the file cannot be written.
     pub(crate) fn keep_awake_with(&mut self, device: File) -> io::Result<()> {
         self.latency_request.set_device(device)
     }

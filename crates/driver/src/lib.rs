@@ -31,7 +31,8 @@
 //! (`control`) serves the daemon, keeps the list of programs and does the slow work (`setup`
 //! parses the daemon's requests); a third thread writes the doorbells that take long
 //! (`doorbells`). [`commands`] carries commands and reports between the first two threads, [`run`]
-//! starts all threads, and `confine` restricts their rights.
+//! starts all threads, and `confine` restricts their rights. [`run::run`] fails with
+//! [`run::RunError`] if set-up fails, the interface is lost, or a thread ends unexpectedly.
 
 pub mod commands;
 pub(crate) mod confine;

@@ -15,8 +15,10 @@
 //! transfers frames, and the [`Ingress`], which controls what is received and reports the mode
 //! ([`Ingress::mode`]). [`Ingress::start`] attaches XDP (in native mode, or in generic mode if
 //! native is refused), and [`Ingress::stop`] detaches it; the kernel detaches it when the process
-//! ends, even by a kill. Attaching takes some tens of milliseconds. Steps that the kernel refuses
-//! fail with [`LinkError`].
+//! ends, even by a kill. Attaching takes some tens of milliseconds. A call fails with [`LinkError`]
+//! if the interface does not exist or is unsuitable (no Ethernet, too large an MTU, more than
+//! [`MAX_QUEUES`] receive queues), or if the kernel refuses a step. [`Link::flush`] fails with the
+//! kernel's error while the interface is down.
 //!
 //! All frames leave through [`Link::send`]: the caller writes into a free frame and returns the
 //! [`Checked`] bytes from a template, so an unchecked frame cannot leave.

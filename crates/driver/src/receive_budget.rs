@@ -20,7 +20,8 @@
 //! flows reach the driver, which looks up each of them before it drops it: the frames in the
 //! fallback mode, the frames of groups, and the frames of other protocols.
 //!
-//! All flows together may use as much as the flow with the largest budget: see `shared`.
+//! All flows together may use as much as the flow with the largest budget: see `shared`. No
+//! function fails.
 
 pub(crate) mod shared;
 

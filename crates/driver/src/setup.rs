@@ -48,7 +48,8 @@ pub enum SetupError {
 }
 
 /// A flow's parameters for the datapath, and the frames that XDP passes to the driver for it. `mac`
-/// and `mtu` are those of the interface.
+/// and `mtu` are those of the interface. Fails if the contract is invalid or has no service, if the
+/// protocol is refused for flows, if the pattern is invalid, or if the receive share is above one.
 pub(crate) fn flow(
     request: &DriverFlow,
     mac: Mac,

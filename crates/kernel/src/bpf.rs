@@ -17,7 +17,8 @@ use std::path::Path;
 /// attached to nothing.
 ///
 /// # Errors
-/// ENOENT if nothing is pinned there. EOPNOTSUPP if the kernel cannot detach this kind of link.
+/// The error of bpf(2), for example ENOENT if nothing is pinned there, and EOPNOTSUPP if the kernel
+/// cannot detach this kind of link.
 pub(crate) fn detach_pinned(path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let mut object = ObjectAttributes {

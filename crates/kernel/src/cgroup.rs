@@ -1,6 +1,8 @@
 //! Finds control groups (version 2) by their path, by the name of a unit or by the id of a
 //! container, and lists their processes. A lookup by path or unit fails with [`KernelError`] if
-//! there is no such cgroup; a lookup by container returns `None`.
+//! there is no such cgroup, if the cgroup lies more than 24 levels deep, or if the hierarchy is not
+//! mounted; a lookup by container then returns `None`. The lists are empty for a cgroup that cannot
+//! be read.
 //!
 //! The name of a unit or a container stands for a cgroup that root's service manager or container
 //! engine made. Users and containers control parts of the hierarchy (`user@1000.service`) and can
@@ -180,7 +182,7 @@ pub fn find_unit(unit: &str) -> Result<Cgroup, KernelError> {
 /// others name the cgroup `docker-<id>.scope`, `libpod-<id>.scope` and the like, or just `<id>`.
 /// The search covers the places where root's engine makes it: no cgroups of users, and not inside
 /// other containers. If several ids begin with these digits, returns any one of the cgroups. `None`
-/// if there is no such cgroup or the hierarchy is not mounted.
+/// if there is no such cgroup, it lies more than 24 levels deep, or the hierarchy is not mounted.
 pub fn find_container(id: &str) -> Option<Cgroup> {
     let root = root().ok()?;
     let mut stack = vec![root.clone()];
@@ -209,9 +211,9 @@ fn container_id(name: &str) -> Option<&str> {
     (id.len() == CONTAINER_ID && id.bytes().all(hex)).then_some(id)
 }
 
-/// The path of a process's cgroup, as in [`Cgroup::path`]. `None` if the process has ended. A user
-/// may give a cgroup a name that is not valid text. Its bytes are replaced; the path of the cgroups
-/// above it stays correct.
+/// The path of a process's cgroup, as in [`Cgroup::path`]. `None` if the process has ended or its
+/// cgroup cannot be read. A user may give a cgroup a name that is not valid text. Its bytes are
+/// replaced; the path of the cgroups above it stays correct.
 pub(crate) fn of_process(pid: u32) -> Option<String> {
     let text = read_text(format!("/proc/{pid}/cgroup")).ok()?;
     text.split('\n')
@@ -224,7 +226,8 @@ const ENGINES: [&str; 4] = ["docker-", "libpod-", "cri-containerd-", "crio-"];
 /// Number of digits of a container's id.
 const CONTAINER_ID: usize = 64;
 
-/// The magic number of the file system of a path (statfs(2)). `None` if the path does not exist.
+/// The magic number of the file system of a path. `None` if statfs(2) fails, for example because
+/// the path does not exist.
 pub(crate) fn filesystem(path: &Path) -> Option<i64> {
     Some(rustix::fs::statfs(path).ok()?.f_type)
 }

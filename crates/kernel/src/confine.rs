@@ -147,7 +147,7 @@ fn become_user((uid, gid): (u32, u32)) -> io::Result<()> {
 }
 
 /// Gives up all capabilities of the calling thread, also those that remain if the user could not be
-/// changed.
+/// changed. Fails with the kernel's error.
 pub(crate) fn drop_capabilities() -> io::Result<()> {
     // The ambient set (Linux 4.3) is part of the permitted set, so it becomes empty too.
     let none = CapabilitySets {

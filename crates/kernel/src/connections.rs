@@ -3,7 +3,9 @@
 //!
 //! One dump for each protocol and address family returns all sockets, because the kernel has no
 //! filter by inode. So the daemon calls [`list`] only for a request for the connections of a
-//! target, and about once a minute while some sockets have no room for a tag.
+//! target, and about once a minute while some sockets have no room for a tag. [`list`] fails with
+//! [`NetlinkError`] if the kernel cannot list the sockets; it leaves out UDP or IPv6 sockets if the
+//! kernel does not support them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

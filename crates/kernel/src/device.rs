@@ -110,6 +110,7 @@ pub fn list(netlink: &mut NetlinkClient) -> Result<Vec<Device>, NetlinkError> {
 
 /// The id by which this namespace refers to the network namespace of a process. Returns `None` if
 /// the kernel has assigned none, for example because no interface of this namespace leads there.
+/// Fails if the kernel refuses the request, for example because the process has ended.
 pub(crate) fn namespace_of(
     netlink: &mut NetlinkClient,
     pid: u32,
@@ -145,7 +146,7 @@ pub(crate) struct Pair {
 }
 
 /// Finds or makes the pair of these names: no addresses, no ARP, no IPv6, and [`PAIR_MTU`] at the
-/// far end.
+/// far end. Fails if the kernel refuses a request, or if the pair is removed during the call.
 pub(crate) fn ensure_pair(
     netlink: &mut NetlinkClient,
     near: &str,
@@ -201,7 +202,8 @@ fn make_pair(netlink: &mut NetlinkClient, near: &str, far: &str) -> Result<(), N
     netlink.execute(&format!("make the interface pair {near}, {far}"), request)
 }
 
-/// Removes an interface, and so its peer, if it still exists.
+/// Removes an interface, and so its peer, if it still exists. Fails if the kernel refuses for
+/// another reason.
 pub(crate) fn remove(netlink: &mut NetlinkClient, index: u32) -> Result<(), NetlinkError> {
     let request = Request::new(libc::RTM_DELLINK, 0, &link_head(index, 0, 0));
     match netlink.execute(&format!("remove interface {index}"), request) {

@@ -1,7 +1,8 @@
 //! Loads, attaches and configures the XDP program of the direct path ([`XdpProgram`]), which
 //! selects the frames that go to the driver's sockets. It drops the frames of a flow that is
 //! suspended by its gate, and passes all other frames to the kernel. Calls fail with
-//! [`KernelError`] if the kernel refuses the program or a map entry.
+//! [`KernelError`] if the kernel refuses the program, its attachment or a map entry: for example,
+//! if another XDP program stays attached, a map is full, or an entry to remove does not exist.
 //!
 //! The program belongs to the process that loads it. Nothing is pinned, and the kernel detaches the
 //! program when that process ends for any reason. It is attached from [`XdpProgram::attach`] to
@@ -96,7 +97,8 @@ impl XdpProgram {
     /// kernel removes the program of a killed process with a delay.
     ///
     /// # Errors
-    /// If another XDP program stays attached, or the interface's driver does not support the mode.
+    /// If another XDP program stays attached, the interface's driver does not support the mode, or
+    /// the kernel refuses for another reason.
     pub fn attach(&mut self, index: u32, mode: AttachMode) -> Result<(), KernelError> {
         let mode = match mode {
             AttachMode::Native => XdpMode::Driver,
@@ -134,7 +136,8 @@ impl XdpProgram {
     /// Registers the AF_XDP socket that gets the frames of the receive queue number `queue`.
     ///
     /// # Errors
-    /// If the map has no entry for this queue (64 or above), or the socket is no AF_XDP socket.
+    /// If the map has no entry for this queue (64 or above), the socket is no AF_XDP socket, or the
+    /// kernel refuses for another reason.
     pub fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), KernelError> {
         let mut sockets = XskMap::try_from(self.map("sockets")?)
             .map_err(|e| KernelError::bpf("open map sockets", e))?;
@@ -166,10 +169,11 @@ impl XdpProgram {
         self.change(frames, Some(gate.map_or(0, |flow| flow + 1)))
     }
 
-    /// Ends a registration: its frames pass to the kernel again.
+    /// Ends a registration. Those of its frames that no other registration covers pass to the
+    /// kernel again.
     ///
     /// # Errors
-    /// If these frames are not registered.
+    /// If these frames are not registered, or the kernel refuses the change.
     pub fn remove_match(&mut self, frames: &FrameMatch) -> Result<(), KernelError> {
         self.change(frames, None)
     }

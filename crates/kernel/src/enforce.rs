@@ -4,7 +4,9 @@
 //! [`Kernel::apply`] takes the complete desired state and carries out the difference to the
 //! installed state. If a change fails twice, `apply` returns the error and restores the state
 //! before the change as far as it can. The order matters: classes are made before the map entries
-//! that send packets to them, and removed after these entries.
+//! that send packets to them, and removed after these entries. All calls that use the kernel fail
+//! with [`KernelError`] if the kernel refuses a request, or if the state of an earlier daemon
+//! cannot be read.
 //!
 //! While nothing is in force, nothing is loaded: no program, no map, no interface of netnice.
 //!

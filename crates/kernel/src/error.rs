@@ -5,8 +5,8 @@ use std::{io, path::PathBuf};
 
 use crate::netlink::NetlinkError;
 
-/// An operation on the kernel that failed. The text names the operation and its object and never
-/// shows a bare error number; where the user can do something about it, the text says what.
+/// An operation on the kernel that failed. The text names the attempted operation, or the missing
+/// or foreign object; where the user can do something about it, the text says what.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
     /// A netlink request failed.

@@ -1,6 +1,7 @@
 //! Reads properties that the driver of an interface reports by the ethtool ioctl: speed, number of
 //! receive queues, flow steering. A property that the driver does not report is `None` or false;
-//! the functions fail if there is no such interface.
+//! the functions fail if there is no such interface, or if the kernel refuses the socket or the
+//! ioctl for another reason.
 //!
 //! `/sys/class/net` shows the interfaces of the namespace in which it was mounted, so this module
 //! does not use it. Virtual interfaces report no speed, or a meaningless one (veth: 10 Gbit/s), so
@@ -17,7 +18,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 /// The speed of an interface; `None` if its driver reports none, for example without a carrier.
 ///
 /// # Errors
-/// If there is no such interface.
+/// If there is no such interface, or the kernel refuses the socket or the ioctl.
 pub fn speed(name: &str) -> io::Result<Option<Rate>> {
     let socket = socket()?;
     let mut settings = LinkSettings {
@@ -44,7 +45,7 @@ pub fn speed(name: &str) -> io::Result<Option<Rate>> {
 }
 
 /// Whether the NIC of an interface can steer flows to chosen queues, and this is enabled (`ethtool
-/// -K IFACE ntuple on`).
+/// -K IFACE ntuple on`). Fails as [`speed`].
 pub(crate) fn has_flow_steering(name: &str) -> io::Result<bool> {
     let mut flags = Flags {
         command: ETHTOOL_GFLAGS,
@@ -53,7 +54,8 @@ pub(crate) fn has_flow_steering(name: &str) -> io::Result<bool> {
     Ok(ioctl(&socket()?, name, &mut flags)? && flags.bits & ETH_FLAG_NTUPLE != 0)
 }
 
-/// The number of receive queues of an interface; `None` if its driver does not report it.
+/// The number of receive queues of an interface; `None` if its driver does not report it. Fails as
+/// [`speed`].
 pub(crate) fn receive_queues(name: &str) -> io::Result<Option<u32>> {
     let mut channels = Channels {
         command: ETHTOOL_GCHANNELS,

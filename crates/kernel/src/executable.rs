@@ -12,6 +12,10 @@
 //! on such a thread, and waits for a result for at most [`LOOKUP_TIMEOUT`] (1 s); after that it
 //! returns the last result for the path, or fails if there is none. While four such threads are
 //! blocked, it does so at once.
+//!
+//! A lookup fails if the file cannot be found or read, if no process can execute it (a folder, a
+//! file without execute permission, a script), or if the thread cannot be started or cannot take
+//! the user's rights. [`of_process`] returns `None` for a process without a readable executable.
 
 use std::{
     collections::BTreeMap,
@@ -86,9 +90,9 @@ pub(crate) fn lookup(path: &str) -> io::Result<AppKey> {
 /// system without limit. The calling thread keeps these rights, so it must serve no other purpose.
 ///
 /// # Errors
-/// If the thread cannot take the rights, or if a process can never execute the file: it is a
-/// folder, has no execute permission, or is a script. A file that the user may not see gives the
-/// same error as a missing one.
+/// If the thread cannot take the rights, if the file cannot be read, or if a process can never
+/// execute it: it is a folder, has no execute permission, or is a script. A file that the user may
+/// not see gives the same error as a missing one.
 pub fn lookup_as(path: &str, rights: &Rights) -> io::Result<AppKey> {
     take_rights(rights)?;
     lookup(path).map_err(|error| match error.kind() {
@@ -139,8 +143,8 @@ impl Executables {
     /// last result for the path.
     ///
     /// # Errors
-    /// Those of [`lookup`]; [`timed_out`] if the file system does not reply and no earlier result
-    /// exists.
+    /// Those of [`lookup`]; the error of the start of a thread; [`timed_out`] if the file system
+    /// does not reply and no earlier result exists.
     pub(crate) fn lookup(&mut self, path: &str) -> io::Result<AppKey> {
         let worker = match self.worker.take() {
             Some(worker) => Some(worker),

@@ -4,7 +4,8 @@
 //! The client is small, blocks, and uses `netlink-sys` and `netlink-packet-core`. The typed crates
 //! do not support HTB, and they reject a whole dump if a foreign qdisc has an unknown attribute. So
 //! this module builds messages from a fixed head (`ifinfomsg`, `tcmsg`) and attributes, and skips
-//! the parts of a reply that it cannot parse. A request fails with [`NetlinkError`].
+//! the parts of a reply that it cannot parse. A request fails with [`NetlinkError`] if the kernel
+//! refuses it or does not receive it. A listener fails with the error of its socket.
 
 use std::{
     io,
@@ -218,7 +219,8 @@ impl NetlinkClient {
         Self::open_to(NETLINK_SOCK_DIAG, "open a socket diagnosis socket")
     }
 
-    /// Opens a connection to generic netlink, where each family has its own message type.
+    /// Opens a connection to generic netlink, where each family has its own message type. Fails if
+    /// the socket cannot be opened.
     pub(crate) fn open_generic() -> Result<Self, NetlinkError> {
         Self::open_to(NETLINK_GENERIC, "open a generic netlink socket")
     }
@@ -390,7 +392,7 @@ impl Listener {
     ///
     /// # Errors
     /// `WouldBlock` if there is none. `ENOBUFS` if the kernel dropped messages: the caller must
-    /// then read the whole state again.
+    /// then read the whole state again. Otherwise the error of recvmsg(2).
     pub fn read(&mut self) -> io::Result<Vec<Message>> {
         let (datagram, _) = self.socket.recv_from_full()?;
         Ok(RawMessages(&datagram)

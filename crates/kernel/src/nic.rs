@@ -4,8 +4,9 @@
 //! An interface's name comes in, and [`NicFeatures`] come out ([`features`]). The kernel reports
 //! the abilities of a driver over generic netlink (family `netdev`, Linux 6.3), and the XDP
 //! programs of an interface over route netlink. The ethtool ioctl reports whether a NIC can steer
-//! flows to queues. An ability that the kernel does not report is `None` or false; a failed request
-//! over route netlink is an error ([`NetlinkError`]).
+//! flows to queues. An ability that the kernel does not report is `None` or false, and the result
+//! for a missing interface is `None`. A failed request over route netlink is an error
+//! ([`NetlinkError`]). [`has_af_xdp`] fails if no AF_XDP socket can be made.
 
 use std::io;
 
@@ -94,7 +95,7 @@ pub fn features(
 /// such interface.
 ///
 /// # Errors
-/// If a request over route netlink fails.
+/// If the connection to route netlink cannot be opened, or a request fails.
 pub fn receive_queues(name: &str) -> Result<Option<ReceiveQueues>, NetlinkError> {
     let mut netlink = NetlinkClient::open()?;
     match device::find_by_name(&mut netlink, name)? {

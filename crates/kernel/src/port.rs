@@ -1,10 +1,13 @@
-//! Reserves UDP ports in the kernel, for direct flows ([`Port`]).
+//! Reserves UDP ports in the kernel, for direct flows ([`Port`]), joins and leaves multicast groups
+//! for them, and reads the lowest port that a user without privileges may use.
 //!
 //! Direct flows send and receive outside the kernel, but the kernel assigns ports. So a bound
 //! socket without `SO_REUSEADDR` reserves a flow's local endpoint in this network namespace. A
 //! second flow or socket gets `EADDRINUSE`. A filter drops every packet that still reaches the
-//! socket, so the kernel sends no ICMP message for a packet that the driver missed. Reserving fails
-//! with the error of the socket call.
+//! socket, so the kernel sends no ICMP message for a packet that the driver missed.
+//!
+//! Reserving a port, and joining or leaving a group, fails with the error of the system call.
+//! [`first_unprivileged`] does not fail.
 
 use std::io;
 use std::mem::size_of;
@@ -27,7 +30,8 @@ impl Port {
     /// Reserves a port of a local address, or of all addresses. Port 0 selects a free one.
     ///
     /// # Errors
-    /// `EADDRINUSE` if the port is taken, and other errors of bind(2) and setsockopt(2).
+    /// `EADDRINUSE` if the port is taken, and other errors of socket(2), setsockopt(2), bind(2) and
+    /// getsockname(2).
     pub fn reserve(at: SocketAddr) -> io::Result<Port> {
         let family = match at {
             SocketAddr::V4(_) => AddressFamily::INET,

@@ -4,7 +4,9 @@
 //! Users can put any bytes into names of processes, cgroups and mounts. So this module reads names
 //! as bytes and replaces what is not valid text. A process whose entry in /proc exists and cannot
 //! be read counts as running (`is_running`), and as one without properties, sockets and children.
-//! Most functions return `None` or an empty list for a process that has ended.
+//! Most functions return `None` or an empty list for a process that has ended. Opening or
+//! duplicating a pidfd fails with the error of the system call, [`boot_id`] if its file cannot be
+//! read, and [`netns_cookie`] without a UDP socket or before Linux 5.14.
 //!
 //! A pidfd identifies a process for ever, while a process id may be reused before it is used. So a
 //! caller opens the pidfd first, reads /proc by the id, and then checks that the process of the
@@ -40,14 +42,15 @@ impl PidFd {
     /// Opens the process that has this id now.
     ///
     /// # Errors
-    /// The error of pidfd_open(2).
+    /// The error of pidfd_open(2), for example `ESRCH` if there is no such process.
     pub fn open(pid: u32) -> io::Result<Self> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or(Errno::INVAL)?;
         Ok(Self(pidfd_open(pid, PidfdFlags::empty())?))
     }
 
-    /// As [`PidFd::open`], but returns `None` if no process has this id.
+    /// As [`PidFd::open`], but returns `None` if no process has this id. Fails with any other error
+    /// of pidfd_open(2).
     pub(crate) fn open_if_there(pid: u32) -> io::Result<Option<Self>> {
         match Self::open(pid) {
             Ok(handle) => Ok(Some(handle)),
@@ -138,7 +141,7 @@ pub struct Facts {
 }
 
 /// Reads a file of /proc as text. Invalid text is replaced by U+FFFD, which can occur in names
-/// only.
+/// only. Fails if the file cannot be read in three tries.
 pub(crate) fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
     let bytes = with_retries(|| fs::read(path.as_ref()))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -178,7 +181,7 @@ pub fn facts(pid: u32) -> Option<Facts> {
 }
 
 /// The process id (thread group) to which a process or thread id belongs. `None` if the thread has
-/// ended.
+/// ended or cannot be read.
 pub(crate) fn thread_group(pid: u32) -> Option<u32> {
     let status = read_text(format!("/proc/{pid}/status")).ok()?;
     status
@@ -276,14 +279,14 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// The process id of a process's parent. `None` if the process has ended.
+/// The process id of a process's parent. `None` if the process has ended or cannot be read.
 pub fn parent(pid: u32) -> Option<u32> {
     let stat = read_stat(format!("/proc/{pid}")).ok()??;
     u32::try_from(stat.ppid).ok()
 }
 
 /// The start time of a process, in clock ticks since boot. Together with its id it identifies the
-/// process for ever. `None` if the process has ended.
+/// process for ever. `None` if the process has ended or cannot be read.
 pub fn start_time(pid: u32) -> Option<u64> {
     let stat = read_stat(format!("/proc/{pid}")).ok()??;
     Some(stat.starttime)

@@ -1,5 +1,6 @@
-//! Loads, attaches and pins the eBPF programs and maps ([`Programs`]). Fails with [`KernelError`]
-//! if the kernel refuses a step.
+//! Loads, attaches and pins the eBPF programs and maps ([`Programs`]), and gives access to the
+//! maps. A call fails with [`KernelError`] if the kernel lacks BTF or refuses a step, or if a file
+//! of the runtime folder cannot be used; removals only log a failure or ignore it.
 //!
 //! The maps and the links of the programs are pinned in a bpffs inside the runtime folder, so that
 //! the kernel continues to enforce if the daemon dies. A new daemon loads its own programs onto the
@@ -68,7 +69,8 @@ pub(crate) enum Hook {
 impl Programs {
     /// Loads the programs onto the maps of this runtime folder, which are made if they are missing.
     /// Attaches the programs that track ownership. [`Programs::attach`] attaches the others, one
-    /// interface at a time.
+    /// interface at a time. Fails if the bpffs, a map or a program cannot be made, a program cannot
+    /// be attached, or the file `layout` cannot be read or written.
     pub(crate) fn load(runtime: &Path) -> Result<Self, KernelError> {
         let folder = runtime.join(FOLDER);
         mount(&folder)?;
@@ -98,6 +100,7 @@ impl Programs {
     }
 
     /// Whether the folder of the pins exists: an earlier daemon left programs, or a part of them.
+    /// Fails if the folder cannot be examined.
     pub(crate) fn are_pinned(runtime: &Path) -> Result<bool, KernelError> {
         let folder = runtime.join(FOLDER);
         let exists = folder.try_exists();
@@ -206,7 +209,8 @@ impl Programs {
     }
 
     /// Attaches a program to an interface, or replaces the program that an earlier daemon attached.
-    /// Returns the preference of the clsact filter, or `None` with tcx.
+    /// Returns the preference of the clsact filter, or `None` with tcx. Fails if the kernel refuses
+    /// the program, its pin or its filter, or if no preference is free.
     pub(crate) fn attach(
         &mut self,
         netlink: &mut NetlinkClient,
@@ -308,7 +312,8 @@ impl Programs {
         })
     }
 
-    /// Whether netnice's program is still attached to an interface.
+    /// Whether netnice's program is still attached to an interface. Fails if the interface does not
+    /// exist, or the kernel does not list its programs or filters.
     pub(crate) fn is_attached(
         &mut self,
         netlink: &mut NetlinkClient,
@@ -358,7 +363,8 @@ impl Programs {
     }
 
     /// Attaches a program to the receive path of a cgroup. The program records the cgroup target of
-    /// sockets that only receive.
+    /// sockets that only receive. Fails if the cgroup's folder cannot be opened, or the kernel
+    /// refuses the program or its pin.
     pub(crate) fn attach_cgroup(&mut self, id: u64, path: &Path) -> Result<(), KernelError> {
         let file = fs::File::open(path).map_err(KernelError::file("open the cgroup", path))?;
         let what = || format!("attach a program to cgroup {}", path.display());
@@ -399,7 +405,8 @@ impl Programs {
         map.ok_or_else(|| missing_from_object(name))
     }
 
-    /// A hash map by its name, with the types of its keys and values.
+    /// A hash map by its name, with the types of its keys and values. Fails if the eBPF object has
+    /// no hash map of this name with keys and values of these sizes.
     pub(crate) fn hash<K: aya::Pod, V: aya::Pod>(
         &mut self,
         name: &str,
@@ -408,7 +415,8 @@ impl Programs {
         HashMap::try_from(map).map_err(|e| KernelError::bpf(format!("open map {name}"), e))
     }
 
-    /// All entries of a hash map.
+    /// All entries of a hash map. Fails if the eBPF object has no hash map of this name with keys
+    /// and values of these sizes, or if the map cannot be read in three tries.
     pub(crate) fn read_all<K: aya::Pod + Default, V: aya::Pod + Default>(
         &self,
         name: &str,
@@ -427,7 +435,7 @@ impl Programs {
             .collect())
     }
 
-    /// The map with the counters of offered packets.
+    /// The map with the counters of offered packets. Fails if the eBPF object has no such map.
     pub(crate) fn counters(
         &mut self,
     ) -> Result<PerCpuHashMap<&mut MapData, abi::CounterKey, abi::Counter>, KernelError> {
@@ -435,7 +443,8 @@ impl Programs {
         PerCpuHashMap::try_from(map).map_err(|e| KernelError::bpf("open map counters", e))
     }
 
-    /// The values of all counters of offered packets, one for each processor.
+    /// The values of all counters of offered packets, one for each processor. Fails if the map is
+    /// missing or cannot be read in three tries, or if the number of processors is unknown.
     pub(crate) fn counter_values(
         &self,
     ) -> Result<Vec<(abi::CounterKey, Vec<abi::Counter>)>, KernelError> {
@@ -450,14 +459,14 @@ impl Programs {
             .map_err(|e| KernelError::bpf("read the counters", e))
     }
 
-    /// Writes the settings of the programs.
+    /// Writes the settings of the programs. Fails if the map is missing or refuses the value.
     pub(crate) fn set_settings(&mut self, settings: abi::Settings) -> Result<(), KernelError> {
         self.settings_map()?
             .set(0, settings, 0)
             .map_err(|e| KernelError::bpf("write the settings", e))
     }
 
-    /// The settings of the programs.
+    /// The settings of the programs. Fails if the map is missing or cannot be read.
     pub(crate) fn settings(&mut self) -> Result<abi::Settings, KernelError> {
         self.settings_map()?
             .get(&0, 0)
@@ -469,14 +478,15 @@ impl Programs {
         Array::try_from(map).map_err(|e| KernelError::bpf("open map settings", e))
     }
 
-    /// A count of the programs, by its `COUNT_*` index.
+    /// A count of the programs, by its `COUNT_*` index. Fails if the map is missing or has no such
+    /// index.
     pub(crate) fn count(&mut self, which: u32) -> Result<u64, KernelError> {
         self.counts()?
             .get(&which, 0)
             .map_err(|e| KernelError::bpf("read a count", e))
     }
 
-    /// Sets a count, by its `COUNT_*` index.
+    /// Sets a count, by its `COUNT_*` index. Fails if the map is missing or has no such index.
     pub(crate) fn set_count(&mut self, which: u32, to: u64) -> Result<(), KernelError> {
         self.counts()?
             .set(which, to, 0)
@@ -488,7 +498,7 @@ impl Programs {
         Array::try_from(map).map_err(|e| KernelError::bpf("open map counts", e))
     }
 
-    /// The socket storage with the owners of sockets.
+    /// The socket storage with the owners of sockets. Fails if the eBPF object has no such map.
     pub(crate) fn socket_owners(
         &mut self,
     ) -> Result<SkStorage<&mut MapData, abi::SockOwner>, KernelError> {
@@ -496,7 +506,7 @@ impl Programs {
         SkStorage::try_from(map).map_err(|e| KernelError::bpf("open map sock_owners", e))
     }
 
-    /// The ring buffer of exit events. Can be taken once.
+    /// The ring buffer of exit events. Can be taken once. Fails if it was taken before.
     pub(crate) fn take_events(&mut self) -> Result<RingBuf<MapData>, KernelError> {
         let map = self
             .ebpf

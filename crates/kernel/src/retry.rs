@@ -4,7 +4,8 @@
 //! removing a pin, and reading /proc. The causes are a shortage of memory, a signal, or an entry
 //! whose hash chain is in use on this processor (EBUSY of a hash map). The daemon may have replied
 //! to the request already, so no later step would repeat the operation. So this module tries each
-//! operation up to three times, and then returns or logs the last error.
+//! operation up to three times, and then returns or logs the last error. If the error is that the
+//! object does not exist or that access is denied, there is no second try.
 
 use std::error::Error;
 use std::fs;

@@ -4,7 +4,9 @@
 //! The kernel's tables decide, including rules and path MTUs; this module caches nothing. If the
 //! kernel does not have the layer 2 address of a next hop, [`resolve_neighbour`] makes the kernel
 //! resolve the address, as for a packet of its own. [`RouteListener`] then reports the result, and
-//! also changes of routes, addresses and interfaces. A failed request is a [`NetlinkError`].
+//! also changes of routes, addresses and interfaces. A failed request is a [`NetlinkError`]; a
+//! missing route is `None`. Opening a [`RouteListener`] fails if there is no netlink socket, and
+//! reading it with `WouldBlock` if nothing has changed.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -59,7 +61,8 @@ pub enum Neighbour {
 }
 
 /// Looks up the route to a host, with this local address and over the interface with this index, if
-/// given. Returns `None` if there is no such route, address or interface.
+/// given. Returns `None` if there is no such route, address or interface, or if the route forbids
+/// packets to the host.
 ///
 /// # Errors
 /// If the request fails for another reason.

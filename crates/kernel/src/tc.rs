@@ -159,7 +159,8 @@ pub(crate) fn add_htb(
     netlink.execute(&format!("add HTB to interface {ifindex}"), request)
 }
 
-/// Adds clsact to an interface, if it has none. Returns whether it was added.
+/// Adds clsact to an interface, if it has none. Returns whether it was added. Fails if the kernel
+/// refuses.
 pub(crate) fn ensure_clsact(
     netlink: &mut NetlinkClient,
     ifindex: u32,
@@ -177,13 +178,14 @@ pub(crate) fn ensure_clsact(
     }
 }
 
-/// Removes clsact from an interface. Succeeds if there is none.
+/// Removes clsact from an interface. Succeeds if there is none. Fails if the kernel refuses for
+/// another reason.
 pub(crate) fn remove_clsact(netlink: &mut NetlinkClient, ifindex: u32) -> Result<(), NetlinkError> {
     remove_qdisc(netlink, ifindex, Handle::new(0xFFFF, 0), Handle::CLSACT)
 }
 
 /// Removes the root qdisc with this handle, so that the kernel's default returns. Succeeds if it
-/// does not exist.
+/// does not exist. Fails if the kernel refuses for another reason.
 pub(crate) fn remove_root(
     netlink: &mut NetlinkClient,
     ifindex: u32,
@@ -205,7 +207,7 @@ fn remove_qdisc(
     ))
 }
 
-/// Makes an HTB class below `parent`, or changes it if it exists.
+/// Makes an HTB class below `parent`, or changes it if it exists. Fails if the kernel refuses.
 pub(crate) fn put_class(
     netlink: &mut NetlinkClient,
     ifindex: u32,
@@ -240,7 +242,7 @@ pub(crate) fn put_class(
     netlink.execute(&format!("set class {id} of interface {ifindex}"), request)
 }
 
-/// Removes a class. Succeeds if it does not exist.
+/// Removes a class. Succeeds if it does not exist. Fails if the kernel refuses for another reason.
 pub(crate) fn remove_class(
     netlink: &mut NetlinkClient,
     ifindex: u32,
@@ -253,7 +255,8 @@ pub(crate) fn remove_class(
     ))
 }
 
-/// Makes or replaces the queue of a leaf, and the segmentation before it.
+/// Makes or replaces the queue of a leaf, and the segmentation before it. Fails if the kernel
+/// refuses.
 pub(crate) fn put_queue(
     netlink: &mut NetlinkClient,
     ifindex: u32,
@@ -330,7 +333,7 @@ fn segmenter_options(longest: u32, queue: &Queue) -> Attributes {
         .nested(libc::TCA_OPTIONS, &options)
 }
 
-/// All qdiscs of the namespace.
+/// All qdiscs of the namespace. Fails if the kernel does not list them.
 pub(crate) fn qdiscs(netlink: &mut NetlinkClient) -> Result<Vec<FoundQdisc>, NetlinkError> {
     let replies = netlink.dump(
         "list the qdiscs",
@@ -339,7 +342,7 @@ pub(crate) fn qdiscs(netlink: &mut NetlinkClient) -> Result<Vec<FoundQdisc>, Net
     Ok(replies.iter().filter_map(found_qdisc).collect())
 }
 
-/// All classes of an interface.
+/// All classes of an interface. Fails if the kernel does not list them.
 pub(crate) fn classes(
     netlink: &mut NetlinkClient,
     ifindex: u32,
@@ -352,7 +355,8 @@ pub(crate) fn classes(
     Ok(replies.iter().filter_map(found_class).collect())
 }
 
-/// Whether clsact of an interface has a filter with this preference and handle.
+/// Whether clsact of an interface has a filter with this preference and handle. Fails if the kernel
+/// does not list the filters.
 pub(crate) fn has_filter(
     netlink: &mut NetlinkClient,
     ifindex: u32,
@@ -369,7 +373,8 @@ pub(crate) fn has_filter(
     Ok(found.contains(&(preference, handle)))
 }
 
-/// Whether clsact of an interface has no filters at all.
+/// Whether clsact of an interface has no filters at all. Fails if the kernel does not list the
+/// filters.
 pub(crate) fn has_no_filters(
     netlink: &mut NetlinkClient,
     ifindex: u32,

@@ -6,6 +6,9 @@
 //! symbolic link on the way: a user who can replace the link selects the file. A folder on the way
 //! may be one like /tmp: every user may make entries in it, and its sticky bit prevents them from
 //! replacing entries of others. The path itself may not be such a folder.
+//!
+//! The check fails with the first reason that it finds ([`Distrust`]): a wrong owner, a mode that
+//! lets others write, or a path that cannot be read or has more than 40 symbolic links.
 
 use std::{
     ffi::OsString,

@@ -64,6 +64,7 @@ impl Producer {
     }
 
     /// True if `entries` entries are free. Loads the consumer index only if `seen` allows too few.
+    /// Fails if that index breaks a rule.
     #[inline]
     pub(crate) fn has_room(&mut self, entries: u32) -> Result<bool, ProtocolViolation> {
         if self.free() < entries {
@@ -72,7 +73,8 @@ impl Producer {
         Ok(self.free() >= entries)
     }
 
-    /// Loads the consumer index. True if it has moved since the last load.
+    /// Loads the consumer index. True if it has moved since the last load. Fails if the index
+    /// breaks a rule.
     pub(crate) fn moved(&mut self) -> Result<bool, ProtocolViolation> {
         let before = self.seen;
         self.load_consumer_index()?;
@@ -178,7 +180,8 @@ impl Consumer {
         }
     }
 
-    /// Loads the producer index. True if it has moved since the last load.
+    /// Loads the producer index. True if it has moved since the last load. Fails if the index
+    /// breaks a rule.
     pub(crate) fn moved(&mut self) -> Result<bool, ProtocolViolation> {
         let before = self.seen;
         self.load_producer_index()?;
@@ -196,7 +199,8 @@ impl Consumer {
     }
 
     /// Takes the next record out if `wanted` accepts its number of entries. The next
-    /// [`Consumer::publish`] returns the entries to the producer.
+    /// [`Consumer::publish`] returns the entries to the producer. Fails if the producer index or
+    /// the record breaks a rule, or if `wanted` fails.
     #[inline]
     pub(crate) fn pop(
         &mut self,

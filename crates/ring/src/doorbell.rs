@@ -171,7 +171,8 @@ impl Notifier {
     }
 }
 
-/// The notifications that the driver found when it drained a doorbell.
+/// The notifications that a driver found when it drained a doorbell. `netnice-driver` polls
+/// doorbells edge-triggered and never drains one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notifications {
     /// Notifications since the doorbell was last drained: the sum of the numbers that were written

@@ -1,7 +1,9 @@
-//! The driver's side of the rings. A [`ProgramMemory`] creates a program's memory file and opens
-//! flows in it; these calls fail with [`SetupError`]. A [`DriverRings`] takes validated records
-//! from the program and gives them back. Taking fails with a [`ProtocolViolation`] when the program
-//! breaks a rule of `docs/reference/ring.md`; the caller must then disconnect the program.
+//! The driver's side of the rings. A [`ProgramMemory`] creates and seals a program's memory file
+//! and opens flows in it; these calls fail with [`SetupError`] if a size is invalid, if the file
+//! has no place, if the program added other seals, if memory is short, or if a system call fails. A
+//! [`DriverRings`] takes validated records from the program and gives them back. Taking fails with
+//! a [`ProtocolViolation`] when the program breaks a rule of `docs/reference/ring.md`; the caller
+//! must then disconnect the program.
 //!
 //! ```text
 //!              ┌─ take ──▶ Record ── read ──▶ the driver's frame ──▶ give_back ─┐

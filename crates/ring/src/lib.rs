@@ -1,5 +1,6 @@
 //! Answers: how packets pass between a program and the driver process through shared memory.
-//! May touch: memfd, mmap, eventfd, epoll, mapped memory; the only cross-process unsafe code.
+//! May touch: memfd, mmap, eventfd, epoll, pipes (vmsplice pins pages of the memory file), mapped
+//! memory; the only cross-process unsafe code.
 //! Must never: interpret a contract or header, or use a peer's index or entry before validating it.
 //!
 //! # Layout
@@ -21,9 +22,10 @@
 //! another flow.
 //!
 //! `docs/reference/ring.md` specifies every byte, with numbered rules for both sides. A program in
-//! another language needs no other document. A call that creates a memory file, a flow or an
-//! attachment can fail with a [`SetupError`]. A call that detects a broken rule fails with a
-//! [`ProtocolViolation`], which names the rule.
+//! another language needs no other document. A call that creates, seals or maps a memory file, or
+//! that creates a flow or an attachment, can fail with a [`SetupError`]. A call that detects a
+//! broken rule fails with a [`ProtocolViolation`], which names the rule. Calls of the `program`
+//! module on an open flow fail with its own errors, and calls of a [`Pool`] with a [`PoolError`].
 //!
 //! # Trust
 //! The driver treats the program's side as hostile. The `driver` module copies an index, or each

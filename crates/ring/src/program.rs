@@ -1,9 +1,10 @@
 //! The program's side of the rings. An [`Attachment`] maps the memory file that the driver passed.
 //! A [`ProgramRings`] hands records of chosen buffers to the driver and takes back what the driver
 //! returns. [`Attachment::new`] and [`Attachment::flow`] fail with [`SetupError`] if the file or
-//! the flow's location is invalid. A call on a flow fails with [`RecordError`] when a ring is full
-//! or an argument is invalid, and with [`FlowError`] when it finds that the driver closed the flow
-//! or broke a rule of `docs/reference/ring.md`.
+//! the flow's location is invalid, if another flow uses the location, or if a system call fails;
+//! [`Attachment::wait`] fails if the system call does. A call on a flow fails with [`RecordError`]
+//! when a ring is full or an argument is invalid, and with [`FlowError`] when it finds that the
+//! driver closed the flow or broke a rule of `docs/reference/ring.md`.
 //!
 //! ```text
 //!            chunk()                submit / prime           publish, notify

@@ -170,7 +170,7 @@ impl Validator {
         }
     }
 
-    /// Validates a head. Does not read the pairs.
+    /// Validates a head. Does not read the pairs. Fails with the rule that it breaks.
     #[inline]
     pub(crate) fn head(&self, head: &Head) -> Result<(), Rule> {
         if head.count == 0 || head.count as usize > MAX_PAIRS {
@@ -187,7 +187,7 @@ impl Validator {
         Ok(())
     }
 
-    /// Validates a pair.
+    /// Validates a pair. Fails with the rule that it breaks.
     #[inline]
     pub(crate) fn pair(&self, raw: &RawPair) -> Result<Pair, Rule> {
         let RawPair { base, length, .. } = *raw;

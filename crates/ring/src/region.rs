@@ -48,7 +48,8 @@ pub(crate) struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// Creates a memory file of `bytes` zeros without pages, and seals it against resizing.
+    /// Creates a memory file of `bytes` zeros without pages, and seals it against resizing. Fails
+    /// if a system call fails.
     pub(crate) fn create(bytes: u64) -> Result<MemoryFile, SetupError> {
         let plain = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // NOEXEC_SEAL: no process may execute the file, and no process can make it executable.
@@ -88,7 +89,8 @@ impl MemoryFile {
         }
     }
 
-    /// Takes a memory file from the driver and checks that it is sealed against resizing.
+    /// Takes a memory file from the driver and checks that it is sealed against resizing. Fails if
+    /// it is not sealed, or a system call fails.
     pub(crate) fn receive(fd: OwnedFd) -> Result<MemoryFile, SetupError> {
         let seals = rustix::fs::fcntl_get_seals(&fd)
             .map_err(system("cannot read the seals of the memory file"))?;
@@ -113,7 +115,8 @@ impl MemoryFile {
         self.fd.as_fd()
     }
 
-    /// Maps the whole file, readable and writable.
+    /// Maps the whole file, readable and writable. Fails if the kernel refuses, or the file is
+    /// larger than the address space.
     pub(crate) fn map(&self) -> Result<Region, SetupError> {
         let length = usize::try_from(self.bytes).map_err(|_| SetupError::System {
             what: "cannot map the memory file",

@@ -1,6 +1,8 @@
 //! The connection to the daemon: requests with their responses, and notifications from the daemon
-//! ([`FlowNotification`]). A request fails if the daemon refuses it, if the daemon does not respond
-//! in time, or if the connection is lost.
+//! ([`FlowNotification`]). A request fails if the daemon refuses it or cannot carry it out, if the
+//! daemon does not respond in time or responds with something else, or if the connection is lost.
+//! Attaching also fails if there is no daemon, if the memory file is invalid, or if a system call
+//! fails.
 //!
 //! A program has one connection, which one thread uses at a time. Notifications arrive between
 //! responses. The thread that reads a notification applies it at once ([`Flows::apply`]) and stores
@@ -58,7 +60,8 @@ pub(crate) struct KnownHop {
 }
 
 impl Control {
-    /// Connects to the daemon and attaches the program.
+    /// Connects to the daemon and attaches the program. Fails if there is no daemon, the connection
+    /// fails, the daemon refuses, its response or memory file is invalid, or a system call fails.
     pub(crate) fn attach(
         dir: &RuntimeDir,
         attach: Attach,
@@ -359,6 +362,7 @@ impl FlowStatus {
         self.mtu.load(Ordering::Relaxed)
     }
 
+    /// Why the flow ended, with the daemon's words; `None` while no reason has arrived.
     pub(crate) fn end_reason(&self) -> Option<&str> {
         self.end.get().map(String::as_str)
     }

@@ -1,4 +1,5 @@
-//! The error type of the crate ([`StackError`]): why a call failed.
+//! The error type of the crate ([`StackError`]): why a call failed. No function of this module
+//! fails.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -7,8 +7,8 @@
 //!
 //! - Fragments may arrive in any order. An exact copy of an earlier fragment is ignored.
 //! - A malformed fragment is discarded alone: one that is empty, one that is not the last and whose
-//!   length is not a multiple of eight bytes, and one with which the packet would have more than
-//!   65,535 bytes.
+//!   length is not a multiple of eight bytes, and one that ends behind the largest length that an
+//!   IP header can state (65,535 bytes, in IPv4 with its header of 20 bytes, in IPv6 without it).
 //! - A datagram is discarded if two of its fragments overlap in any other way (RFC 5722), or do not
 //!   agree on where it ends. Fragments that arrive later begin a new datagram, as RFC 8200 permits;
 //!   RFC 5722 would discard these too.
@@ -17,7 +17,7 @@
 //!   ([`MAX_INCOMPLETE`]).
 //!
 //! The time of a fragment is the driver's stamp. Lifetimes are checked only when a fragment
-//! arrives: an expired datagram stays in memory until then.
+//! arrives: an expired datagram stays in memory until then. No function fails.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

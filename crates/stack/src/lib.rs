@@ -16,8 +16,9 @@
 //! so a slow flow delays no other flow.
 //!
 //! The `try_…` calls of a socket return at once. Calls with the parameter `timeout` wait up to it,
-//! and requests to the daemon wait for its response. Calls fail with a [`StackError`]. A program
-//! with its own event loop polls [`Program::as_fd`](std::os::fd::AsFd).
+//! and requests to the daemon wait for its response. Calls fail with a [`StackError`], which has a
+//! variant for each cause. A program with its own event loop polls
+//! [`Program::as_fd`](std::os::fd::AsFd).
 //!
 //! ```no_run
 //! use std::net::SocketAddr;

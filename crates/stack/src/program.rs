@@ -1,6 +1,8 @@
 //! A program on the direct path ([`Program`]): its memory file, its connection to the daemon, and
-//! its threads that wait for the driver or the daemon. Calls fail with a [`StackError`] if the
-//! daemon refuses a request, if the connection to the daemon fails, or if a system call fails.
+//! its threads that wait for the driver or the daemon. Options of flows come in, and a [`Socket`]
+//! for each flow goes out. A call fails with a [`StackError`] if its options, addresses, location
+//! or buffers are invalid, if there is no daemon, if the daemon refuses or cannot carry out the
+//! request, if the connection to the daemon fails, or if a system call fails.
 //!
 //! There is one doorbell for all flows, and only one thread can wait for it. So the first of
 //! several waiting threads *leads*: it sleeps until the doorbell or the connection becomes

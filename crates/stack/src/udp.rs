@@ -7,8 +7,9 @@
 //! `try_send`, `send`, `try_recv` and `recv` do the same with a copy of the payload. A part of the
 //! buffers is primed for receiving when the socket opens; the others are for sending. A sent packet
 //! comes back with its result ([`Socket::outcome`]). A program that does not ask for results still
-//! gets the buffers back. Calls fail with a [`StackError`], and `queue` then returns the packet
-//! too.
+//! gets the buffers back. A call fails with a [`StackError`] if it would block, if its payload,
+//! destination or buffer is invalid, if the next hop is unknown, if the daemon cannot be reached or
+//! refuses, if a system call fails, or if the flow has ended. `queue` then returns the packet too.
 //!
 //! | flow with | sends by | receives |
 //! |---|---|---|
@@ -196,7 +197,7 @@ pub struct Dropped {
 }
 
 impl SocketParameters {
-    /// The parameters of a flow that a daemon granted.
+    /// The parameters of a flow that a daemon granted. Fails if the endpoint is not one of UDP.
     pub(crate) fn granted(
         options: &UdpOptions,
         opened: FlowOpened,
@@ -289,6 +290,9 @@ impl SocketParameters {
 }
 
 impl Socket {
+    /// Makes the socket of an open flow, and primes its receive buffers. Fails if the endpoint, the
+    /// addresses or the MTU do not fit UDP, if a buffer is smaller than a packet, or if the flow
+    /// has ended.
     pub(crate) fn new(
         shared: Arc<Shared>,
         flow: ProgramRings,

@@ -1,5 +1,6 @@
 //! Makes the system calls that an attacker inside a thread would try first. A test, and the
-//! driver's option `--self-check`, thus show that the calls fail.
+//! driver's option `--self-check`, thus show that the calls fail. [`probe`] itself does not fail:
+//! the error of a call is part of its text.
 
 use std::io;
 

@@ -5,7 +5,8 @@
 //! than [`SEND_QUEUE_MAX`] (128 MiB) waits. The peer is root, and its input is checked all the
 //! same. The connection ends with one reply that has the reason after a message that is no request
 //! or is too long, after more than one descriptor at once, and after more than [`MAX_DESCRIPTORS`]
-//! (32) descriptors that no request has taken.
+//! (32) descriptors that no request has taken. A call that ends the connection fails with the
+//! [`CloseReason`], also if the peer hung up or the socket failed.
 
 use std::collections::VecDeque;
 use std::io;
@@ -61,7 +62,7 @@ pub(crate) enum CloseReason {
 }
 
 impl Connection {
-    /// Takes over a socket and makes it non-blocking.
+    /// Takes over a socket and makes it non-blocking. Fails if the kernel refuses that.
     pub(crate) fn new(stream: UnixStream) -> io::Result<Connection> {
         stream.set_nonblocking(true)?;
         Ok(Connection {
@@ -81,7 +82,8 @@ impl Connection {
     }
 
     /// Reads once from the socket, at most 16 KiB. The caller then calls [`Connection::poll_call`]
-    /// until it returns no request.
+    /// until it returns no request. Fails if the peer hung up, sent more descriptors than allowed,
+    /// or the socket failed.
     pub(crate) fn receive(&mut self) -> Result<(), CloseReason> {
         let mut bytes = [0; 16 * 1024];
         let received = match fds::receive(self.stream.as_fd(), &mut bytes, 1) {
@@ -101,7 +103,7 @@ impl Connection {
 
     /// The next request; `None` if none has arrived completely, or if the connection is closing.
     /// `None` also while 1 MiB or more waits to be sent: the caller polls again when
-    /// [`Connection::flush`] has sent some.
+    /// [`Connection::flush`] has sent some. Fails if a message is too long or is no request.
     pub(crate) fn poll_call(&mut self) -> Result<Option<DriverCall>, CloseReason> {
         self.is_paused = self.queued_bytes >= SEND_QUEUE_HIGH;
         if self.is_closing || self.is_paused {
@@ -119,7 +121,8 @@ impl Connection {
     }
 
     /// Queues a message and sends as much as the socket takes. In place of a reply that cannot be
-    /// encoded, the reason is sent.
+    /// encoded, the reason is sent. Fails if more than [`SEND_QUEUE_MAX`] bytes wait, an event
+    /// cannot be encoded, or the socket failed.
     pub(crate) fn send(
         &mut self,
         message: &DriverMessage,
@@ -166,7 +169,7 @@ impl Connection {
         !self.outgoing.is_empty() || self.is_paused
     }
 
-    /// Sends as much of the queue as the socket takes.
+    /// Sends as much of the queue as the socket takes. Fails if the socket failed.
     pub(crate) fn flush(&mut self) -> Result<(), CloseReason> {
         while let Some(first) = self.outgoing.front_mut() {
             let descriptors: Vec<BorrowedFd> = first.descriptors.iter().map(AsFd::as_fd).collect();

@@ -8,7 +8,9 @@
 //! gets a different number ([`Flows`]). The control thread does the slow work: it makes and drops
 //! memory files, clears the pages of closed flows, attaches XDP with the first flow, and detaches
 //! it [`XDP_IDLE_TIME`] (0.5 s) after the last flow is closed. (In the fallback mode the packet
-//! socket is bound and unbound instead.) A call fails with a [`RegistryError`].
+//! socket is bound and unbound instead.) A call fails with a [`RegistryError`] if its request is
+//! invalid or names an unknown program or flow, if the kernel or a limit refuses a step, or if the
+//! packet thread refuses a command or has ended.
 
 mod flows;
 
@@ -196,7 +198,8 @@ impl Registry {
     }
 
     /// Detaches the next program that the packet thread disconnected for a protocol violation.
-    /// Returns its number and the reason; `None` if there is none.
+    /// Returns its number and the reason; `None` if there is none. Fails if the packet thread has
+    /// ended.
     pub(crate) fn poll_disconnected(&mut self) -> Result<Option<(u32, String)>, RegistryError> {
         let Some(disconnected) = self.commands.poll_disconnected()? else {
             return Ok(None);
@@ -220,7 +223,8 @@ impl Registry {
         self.programs.is_empty()
     }
 
-    /// Changes the link's rate (bit/s) and its overhead per packet (bytes).
+    /// Changes the link's rate (bit/s) and its overhead per packet (bytes). Fails with
+    /// [`RegistryError`], and then changes nothing.
     pub(crate) fn rewire(&mut self, rate: u64, overhead: u64) -> Result<(), RegistryError> {
         let wire = wire(rate, overhead)?;
         self.execute(Command::Wire(wire))?;
@@ -229,7 +233,8 @@ impl Registry {
     }
 
     /// Attaches a program. The packet thread gets its memory with its first flow
-    /// ([`Registry::hand_over_memory`]).
+    /// ([`Registry::hand_over_memory`]). Fails if the pidfd or the budget is invalid, the user's
+    /// memory limit is exceeded, a system call fails, or the packet thread has ended.
     pub(crate) fn attach(
         &mut self,
         identity: &ProgramIdentity,
@@ -309,7 +314,8 @@ impl Registry {
         known.is_some_and(|known| !known.pidfd.is_alive())
     }
 
-    /// Detaches a program and closes its flows.
+    /// Detaches a program and closes its flows. Fails if it is not attached, or the packet thread
+    /// has ended.
     pub(crate) fn detach(&mut self, program: u32) -> Result<(), RegistryError> {
         let known = self.programs.remove(&program);
         let known = known.ok_or(RegistryError::NoProgram(program))?;
@@ -330,7 +336,9 @@ impl Registry {
         Ok(())
     }
 
-    /// Opens a flow: returns its number and its place in the program's memory.
+    /// Opens a flow: returns its number and its place in the program's memory. Fails if the program
+    /// is not attached, the request is invalid, or the memory, the interface or the packet thread
+    /// refuses it.
     pub(crate) fn open(&mut self, setup: DriverFlow) -> Result<(u32, FlowLocation), RegistryError> {
         let program = setup.program;
         if !self.programs.contains_key(&program) {
@@ -366,6 +374,7 @@ impl Registry {
     }
 
     /// Changes a flow's contract. `granted` is the granted contract if it differs from `contract`.
+    /// Fails if the contract is invalid or refused, or the flow is not open.
     pub(crate) fn change(
         &mut self,
         flow: u32,
@@ -382,6 +391,7 @@ impl Registry {
     }
 
     /// Replaces all discard patterns. A frame that matches any pattern is discarded from now on.
+    /// Fails if a pattern is invalid, or the packet thread ended.
     pub(crate) fn discard(&mut self, patterns: &[Vec<Term>]) -> Result<(), RegistryError> {
         let compiled = setup::discards(patterns)?;
         self.execute(Command::Discard(compiled))?;
@@ -390,7 +400,8 @@ impl Registry {
     }
 
     /// Changes a flow's next hop, and its longest packet behind the Ethernet header to `mtu` bytes,
-    /// or to the interface's MTU if that is less.
+    /// or to the interface's MTU if that is less. Fails if the flow is not open, or the packet
+    /// thread ended.
     pub(crate) fn readdress(
         &mut self,
         flow: u32,
@@ -405,7 +416,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Closes a flow and returns its counters.
+    /// Closes a flow and returns its counters. Fails if it is not open, or the packet thread ended.
     pub(crate) fn close(&mut self, flow: u32) -> Result<FlowCounts, RegistryError> {
         let known = self.flows.remove(flow);
         let known = known.ok_or(RegistryError::NoFlow(flow))?;
@@ -419,7 +430,7 @@ impl Registry {
         Ok(counts.unwrap_or_default())
     }
 
-    /// All programs and flows, with their counters.
+    /// All programs and flows, with their counters. Fails if the packet thread has ended.
     pub(crate) fn census(&mut self) -> Result<CensusDoc, RegistryError> {
         let sums = self.sums()?;
         let discarded = Discard::ALL.iter().zip(sums.received.discarded);
@@ -490,7 +501,7 @@ impl Registry {
         Ok(census)
     }
 
-    /// The sums over all flows.
+    /// The sums over all flows. Fails if the packet thread has ended.
     pub(crate) fn totals(&mut self) -> Result<TotalsDoc, RegistryError> {
         let totals = self.sums()?.totals;
         Ok(TotalsDoc {
@@ -501,7 +512,7 @@ impl Registry {
         })
     }
 
-    /// Sets whether the link is up.
+    /// Sets whether the link is up. Fails if the packet thread has ended.
     pub(crate) fn set_link(&mut self, is_up: bool) -> Result<(), RegistryError> {
         self.execute(Command::Link(is_up))
     }
@@ -529,7 +540,7 @@ impl Registry {
         Some(self.idle_since? + XDP_IDLE_TIME)
     }
 
-    /// Detaches XDP if no flow has been open for [`XDP_IDLE_TIME`].
+    /// Detaches XDP if no flow has been open for [`XDP_IDLE_TIME`]. Fails if the kernel refuses.
     pub(crate) fn handle_timeout(&mut self, now: Instant) -> Result<(), RegistryError> {
         if self.poll_timeout().is_some_and(|at| at <= now) {
             self.idle_since = None;
@@ -538,7 +549,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Detaches all programs and XDP, and ends the packet thread.
+    /// Detaches all programs and XDP, and ends the packet thread. Fails if the packet thread has
+    /// ended before, or the kernel does not detach XDP.
     pub(crate) fn stop(&mut self) -> Result<(), RegistryError> {
         let programs: Vec<u32> = self.programs.keys().copied().collect();
         let emptied: Result<(), RegistryError> = programs

@@ -205,7 +205,8 @@ impl FlowState {
 
     /// The next record; `None` if the ring is empty or records cannot be returned. A record that
     /// cannot be sent at all is returned too: it waits for its time on the link as any other.
-    /// Otherwise a flow could make the driver read any number of them.
+    /// Otherwise a flow could make the driver read any number of them. Fails if the program broke a
+    /// rule.
     #[inline]
     pub(super) fn next_record(&mut self) -> Result<Option<Record>, ProtocolViolation> {
         match self.ring.take()? {
@@ -231,7 +232,7 @@ impl FlowState {
         self.longest = self.contract_limit.min(self.template.longest());
     }
 
-    /// Takes a new head from the ring, if there is a record.
+    /// Takes a new head from the ring, if there is a record. Fails if the program broke a rule.
     pub(super) fn find_head(
         &mut self,
         scheduler: &mut Scheduler,
@@ -314,7 +315,8 @@ impl FlowState {
         self.has_next_hop = next_hop.is_some() || self.template.program_sets_next_hop();
     }
 
-    /// Delivers a received packet, or counts why it was not delivered.
+    /// Delivers a received packet, or counts why it was not delivered. Fails if the program broke a
+    /// rule.
     pub(super) fn deliver(
         &mut self,
         packet: &[u8],

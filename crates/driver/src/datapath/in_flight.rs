@@ -3,7 +3,7 @@
 //! `Datapath::in_flight` lists the frames of these flows that were handed to the NIC and not yet
 //! completed. When the caller reports that they have left, this module compares the time with the
 //! latest one that needs no correction. If they left later, the scheduler gets each of the flows,
-//! the bytes that it sent, and the time.
+//! the bytes that it sent, and the time. No function fails.
 
 use super::*;
 

@@ -11,7 +11,8 @@
 //! A message about a program (a protocol violation, a call to detach) may still be under way when
 //! the program is detached and another has its index. The two programs' numbers differ in the
 //! upper half, unless 65,536 numbers or more were reserved in between. So the late message finds no
-//! program.
+//! program. Inserting a program fails, and returns the program, if its number is not reserved or is
+//! in use.
 
 use netnice_ring::driver::ProgramMemory;
 
@@ -106,6 +107,7 @@ impl Programs {
         program.as_ref().filter(|_| *own == number)
     }
 
+    /// The program with this number, to change it; `None` if there is none.
     #[inline]
     pub(crate) fn get_mut(&mut self, number: ProgramNo) -> Option<&mut Program> {
         let (own, program) = self.entries.get_mut(number.index())?.as_mut()?;

@@ -1,7 +1,8 @@
 //! Delivers received frames to flows, and charges the flows' receive budgets.
 //!
 //! A frame that a flow cannot pay for is dropped, and [`Datapath::poll_suspended`] returns the flow
-//! with the time from which it can pay again.
+//! with the time from which it can pay again. No function fails: a program that breaks a rule of
+//! the ring is disconnected.
 
 use super::*;
 

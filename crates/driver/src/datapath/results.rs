@@ -1,6 +1,6 @@
 //! The types that the datapath exchanges with its caller: the output for packets ([`FrameSink`]),
 //! the time of the next iteration ([`Next`]), and the results of opening a flow, closing a flow and
-//! a protocol violation.
+//! a protocol violation. [`OpenError`] lists why a flow cannot be opened.
 
 use netnice_core::sched::SchedulerError;
 use netnice_core::units::Instant;

@@ -17,7 +17,7 @@
 //! leave as usual.
 //!
 //! If a program writes its doorbell without having taken the flag (rule R52), the doorbell alone is
-//! not polled for a [`PAUSE`].
+//! not polled for a [`PAUSE`]. No function fails.
 
 use std::os::fd::BorrowedFd;
 

@@ -1,5 +1,5 @@
 //! Counters of classified frames, over all flows and for each flow, and the reasons why the
-//! demultiplexer discards a frame ([`Discard`]).
+//! demultiplexer discards a frame ([`Discard`]). No function fails.
 
 use crate::frame::Malformed;
 

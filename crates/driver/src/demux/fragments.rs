@@ -29,6 +29,8 @@
 //! A first fragment that names another flow than the datagram's owner is discarded; if the owner is
 //! the kernel, the kernel gets it. So an overlapping first fragment cannot redirect the fragments
 //! of another owner's datagram.
+//!
+//! A call that discards the fragment fails with the reason ([`Discard`]).
 
 use std::collections::{HashMap, VecDeque};
 

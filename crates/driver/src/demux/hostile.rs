@@ -2,8 +2,8 @@
 //!
 //! [`outcome_of`] decodes frames from a byte string, each behind its length in two bytes. It
 //! classifies each frame by a [`Demux`] with a fixed set of flows, and by simple rules over a
-//! parser that is independent of this crate, and compares the flows. Tests and the fuzz target
-//! `receive` call the same function.
+//! parser that is independent of this crate, and panics if the flows differ. Tests and the fuzz
+//! target `receive` call the same function.
 
 use std::net::{IpAddr, SocketAddr};
 

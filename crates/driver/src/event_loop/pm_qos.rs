@@ -9,7 +9,8 @@
 //! `/dev/cpu_dma_latency`): the kernel's idle loop then spins. This costs power. So the request is
 //! withdrawn [`HOLD`] (20 ms) after the last such packet, and earlier if the next departure is
 //! known to be more than [`HOLD`] away. With the driver's option `--may-sleep` no request is made.
-//! If the kernel refuses a request, processors sleep.
+//! If the kernel refuses a request, processors sleep. Opening the file, or taking a file that
+//! cannot be written, fails with the kernel's error.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -78,7 +79,8 @@ impl LatencyRequest {
     }
 }
 
-/// Opens the kernel's file for such requests. Needs root.
+/// Opens the kernel's file for such requests. Needs root. Fails if the file does not exist or may
+/// not be opened.
 pub(crate) fn open_device() -> io::Result<File> {
     File::options().write(true).open(DEVICE)
 }

@@ -5,7 +5,7 @@
 //! the thread without need is throttled (docs/reference/ring.md, R50 and R52):
 //! [`Datapath::poll_throttled`](crate::datapath::Datapath::poll_throttled) returns the program and
 //! the end of its pause. Doorbell writes during the pause are reported as one at its end, so a
-//! record of such a program waits no longer than the pause.
+//! record of such a program waits no longer than the pause. Nothing here fails.
 
 use std::collections::VecDeque;
 

@@ -3,7 +3,8 @@
 //!
 //! An [`Ingress`] is separate from [`super::Link`], because its steps are slow: the kernel waits
 //! for an RCU grace period when XDP is attached or detached. The control thread executes them while
-//! the packet thread continues. A step that the kernel refuses fails with [`LinkError`].
+//! the packet thread continues. A call fails with [`LinkError`] if the kernel refuses a step, or if
+//! the name of the interface belongs to no interface or to another one than was opened.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -159,7 +160,7 @@ impl Ingress {
     /// Undoes [`Ingress::add_match`]: frames of this match go to the kernel again.
     ///
     /// # Errors
-    /// If the match is not in the XDP program's table.
+    /// If the match is not in the XDP program's table, or the kernel refuses the change.
     pub fn remove_match(&mut self, frame_match: &FrameMatch) -> Result<(), LinkError> {
         match &mut self.kind {
             Kind::Xdp(program) => Ok(program.remove_match(frame_match)?),
@@ -167,7 +168,8 @@ impl Ingress {
         }
     }
 
-    /// Takes over a new Ethernet address of the interface. A failure changes nothing.
+    /// Takes over a new Ethernet address of the interface. Fails if the XDP program's map refuses
+    /// the address, and then changes nothing.
     pub(crate) fn set_mac(&mut self, mac: Mac) -> Result<(), LinkError> {
         if let Kind::Xdp(program) = &mut self.kind {
             program.set_mac(mac.0)?;

@@ -4,7 +4,8 @@
 //! The kernel's own stack gets a copy of every received frame. So a kernel socket must hold the
 //! port of each direct flow; otherwise the kernel answers that the port is unreachable. Received
 //! frames that had a VLAN tag or are longer than a frame of the driver (2048 bytes) are dropped.
-//! Opening fails with [`LinkError`] if the kernel refuses a step.
+//! Opening fails with [`LinkError`] if the kernel refuses a step. [`PacketLink::flush`] fails while
+//! the interface is down.
 //!
 //! rustix has neither recvmmsg(2) nor the addresses, options and filters of packet sockets.
 
@@ -33,6 +34,7 @@ pub(super) struct PacketLink {
 }
 
 impl PacketLink {
+    /// Opens the packet socket, which receives nothing yet. Fails if the kernel refuses a step.
     pub(super) fn open(interface: &Interface) -> Result<PacketLink, LinkError> {
         let name = &interface.name;
         // Protocol 0: nothing is received before `Ingress::start`.
@@ -80,6 +82,7 @@ impl PacketLink {
         BATCH - self.lengths.len()
     }
 
+    /// As [`super::Link::send`].
     pub(super) fn send<F>(&mut self, write: F) -> Option<Result<(), Forbidden>>
     where
         F: for<'a> FnOnce(&'a mut [u8]) -> Result<Checked<'a>, Forbidden>,
@@ -95,7 +98,7 @@ impl PacketLink {
 
     /// Hands the waiting frames to the kernel; see [`super::Link::flush`]. A frame that can never
     /// leave is dropped, since it would block the others: for example, it is longer than the MTU,
-    /// which has shrunk since the check.
+    /// which has shrunk since the check. Fails if the interface is down.
     pub(super) fn flush(&mut self) -> io::Result<Flushed> {
         while !self.lengths.is_empty() {
             match self.send_waiting().map_err(|e| (e.raw_os_error(), e)) {
@@ -205,7 +208,8 @@ impl PacketLink {
     }
 }
 
-/// Binds the socket to the interface, to receive frames of this protocol; 0 receives none.
+/// Binds the socket to the interface, to receive frames of this protocol; 0 receives none. Fails
+/// with the error of bind(2).
 pub(super) fn bind_to(
     socket: BorrowedFd<'_>,
     interface: &Interface,

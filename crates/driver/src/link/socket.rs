@@ -1,6 +1,7 @@
 //! System calls for both kinds of link (AF_XDP and AF_PACKET) that rustix does not have: they read
 //! the state of an interface (`ifreq`), bind packet sockets, and get and set socket options by
-//! number. They fail with the error of the kernel; [`system`] makes a [`LinkError`] of it.
+//! number. A function for a socket fails with the kernel's error, which [`system`] converts to a
+//! [`LinkError`]. [`interface`] also fails if the interface does not exist or is no Ethernet.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -10,7 +11,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::{Interface, LinkError};
 use crate::frame::Mac;
 
-/// Reads the state of an interface.
+/// Reads the state of an interface. Fails if no interface has this name, if it is no Ethernet
+/// interface, or if a system call fails.
 pub(super) fn interface(name: &str) -> Result<Interface, LinkError> {
     let (kind, flags) = (SocketType::DGRAM, SocketFlags::CLOEXEC);
     let socket = rustix::net::socket_with(AddressFamily::INET, kind, flags, None)
@@ -50,7 +52,7 @@ pub(super) fn interface(name: &str) -> Result<Interface, LinkError> {
     })
 }
 
-/// Sets an option to a plain value.
+/// Sets an option to a plain value. Fails with the error of setsockopt(2).
 pub(super) fn set<T: Copy>(
     socket: BorrowedFd<'_>,
     level: i32,
@@ -64,7 +66,7 @@ pub(super) fn set<T: Copy>(
     check(done).map(drop)
 }
 
-/// Reads an option that is a plain structure of integers.
+/// Reads an option that is a plain structure of integers. Fails with the error of getsockopt(2).
 pub(super) fn get<T: Copy>(socket: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<T> {
     // SAFETY: used only for structures of integers, for which all bits zero are a value.
     let mut value: T = unsafe { std::mem::zeroed() };
@@ -76,7 +78,7 @@ pub(super) fn get<T: Copy>(socket: BorrowedFd<'_>, level: i32, name: i32) -> io:
     check(done).map(|_| value)
 }
 
-/// Binds to an address.
+/// Binds to an address. Fails with the error of bind(2).
 pub(super) fn bind<T: Copy>(socket: BorrowedFd<'_>, address: &T) -> io::Result<()> {
     let length = size_of::<T>() as libc::socklen_t;
     let pointer: *const T = address;
@@ -84,7 +86,7 @@ pub(super) fn bind<T: Copy>(socket: BorrowedFd<'_>, address: &T) -> io::Result<(
     check(unsafe { libc::bind(socket.as_raw_fd(), pointer.cast(), length) }).map(drop)
 }
 
-/// The result of a system call: -1 becomes the last error.
+/// The result of a system call. Fails with the last error (errno) if the result is -1.
 pub(super) fn check(done: impl Into<i64>) -> io::Result<i64> {
     match done.into() {
         -1 => Err(io::Error::last_os_error()),

@@ -8,8 +8,9 @@
 //! which every interface supports. The kernel sends only inside `sendto`, and a limited number of
 //! frames in one call. So [`XdpLink::flush`] repeats the call until the ring is empty or the kernel
 //! takes no more frames. The driver trusts the kernel's ring indices, and checks each returned
-//! frame address by [`Frames`]. Opening fails with [`LinkError`], for example with more than
-//! [`MAX_QUEUES`] (64) receive queues.
+//! frame address by [`Frames`]. Opening fails with [`LinkError`] if the kernel refuses a step or if
+//! there are more than [`MAX_QUEUES`] (64) receive queues. [`XdpLink::flush`] fails if the
+//! interface cannot send.
 
 mod gates;
 mod queue;
@@ -56,7 +57,8 @@ pub(super) struct XdpLink {
 }
 
 impl XdpLink {
-    /// Opens the sockets and loads the XDP program that feeds them.
+    /// Opens the sockets and loads the XDP program that feeds them. Fails if the kernel refuses a
+    /// step, or the interface has more than [`MAX_QUEUES`] queues.
     pub(super) fn open(interface: &Interface) -> Result<(XdpLink, XdpProgram), LinkError> {
         let name = &interface.name;
         let mut program = XdpProgram::load(interface.mac.0)?;
@@ -123,6 +125,7 @@ impl XdpLink {
         free.min(self.transmit.room() as usize)
     }
 
+    /// As [`super::Link::send`].
     #[inline]
     pub(super) fn send<F>(&mut self, write: F) -> Option<Result<(), Forbidden>>
     where
@@ -148,6 +151,7 @@ impl XdpLink {
         Some(done)
     }
 
+    /// As [`super::Link::flush`].
     #[inline]
     pub(super) fn flush(&mut self) -> io::Result<Flushed> {
         let unsent = self.transmit.publish();

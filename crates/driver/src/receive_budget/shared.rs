@@ -25,7 +25,7 @@
 //! wakes the driver ([`Cost::lone_packet`](super::Cost::lone_packet)), though no more than the
 //! shared bucket: prices are learnt, and the next packet may cost more than the last. So a flow
 //! among many that receives little can pay for its packet even if the packet is the first of an
-//! iteration and pays for the iteration.
+//! iteration and pays for the iteration. No function fails.
 
 use netnice_core::units::{Instant, Nanos};
 

@@ -2,8 +2,8 @@
 //!
 //! [`outcome_of`] decodes a flow and a frame from a byte string: the first byte chooses the flow,
 //! the others are the frame. It checks the frame by the flow's [`Template`], and by simple rules
-//! over a parser that is independent of this crate, and compares the results. Tests and the fuzz
-//! target `transmit` call the same function.
+//! over a parser that is independent of this crate, and panics if the results differ. Tests and the
+//! fuzz target `transmit` call the same function.
 
 use etherparse::{Ethernet2Header, Ipv4Header, Ipv6Header, TcpHeader, UdpHeader};
 

@@ -1,6 +1,6 @@
 //! The system calls of a confined process: those that a loop over connections needs, and those that
 //! the C library and Rust's threads make by themselves. [`rules`] returns them for the filter, some
-//! with a condition on an argument.
+//! with a condition on an argument. It fails if `seccompiler` refuses a condition.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
 //! Tries the operations that a confined process must not be able to do, from inside the process,
-//! and returns the result of each ([`attempts`]).
+//! and returns the result of each ([`attempts`]). Nothing here fails: the error of an operation is
+//! its result.
 
 use std::io;
 

@@ -1,5 +1,6 @@
 //! Records the owners of open sockets, also of those that have no room for a tag. Fails with
-//! [`KernelError`] if a map cannot be read or changed.
+//! [`KernelError`] if the programs are not loaded, if a map cannot be read or changed, or if the
+//! sockets cannot be listed.
 //!
 //! A tag (see the crate's documentation) takes some of the socket's option memory, which the kernel
 //! limits for each socket (`net.core.optmem_max`). A program can use up all of that memory with
@@ -39,7 +40,8 @@ pub(super) enum Tagged {
 }
 
 impl Kernel {
-    /// The owner of a socket, as the eBPF programs find it; `None` if none is recorded.
+    /// The owner of a socket, as the eBPF programs find it; `None` if none is recorded. Fails if
+    /// the programs are not loaded, or a map cannot be read.
     pub(super) fn owner_of(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -58,7 +60,8 @@ impl Kernel {
     }
 
     /// Records the owner of a socket, and returns where. `inode` is the socket's inode number, by
-    /// which a closed socket is recognised.
+    /// which a closed socket is recognised. Fails if the programs are not loaded, or a map cannot
+    /// be read or refuses the change; a full map `cookie_owners` is [`Tagged::Not`].
     pub(super) fn write_owner(
         &mut self,
         socket: BorrowedFd<'_>,

@@ -1,6 +1,9 @@
 //! Reads the events of the eBPF programs ([`Exits`]): each reports that a process that was a member
-//! of a target has ended ([`Exit`]). Reading never fails; an event is lost if their buffer is
-//! full.
+//! of a target has ended ([`Exit`]). The kernel writes them into a ring buffer, and loses an event
+//! while that buffer is full. [`Kernel::take_exits`] fails if the programs are not loaded or the
+//! events were taken already; reading the events does not fail. [`Kernel::netlink_port`], the
+//! number by which a listener recognizes the daemon's own changes, fails if the kernel does not
+//! report the number.
 
 use std::os::fd::{AsRawFd, RawFd};
 

@@ -1,7 +1,8 @@
 //! Attaches the eBPF programs to interfaces, and assigns each interface the return slots by which
 //! packets come back to it from a stage. [`Kernel::reconcile`] repairs what other programs removed.
 //! If more than [`MAX_INTERFACES`] (4,096) interfaces of the namespace need the programs, the
-//! change fails with [`KernelError::TooManyInterfaces`].
+//! change fails with [`KernelError::TooManyInterfaces`]. Calls also fail if the programs are not
+//! loaded, or if the kernel does not list the interfaces or refuses a program or a map entry.
 
 use std::{collections::BTreeSet, fs};
 
@@ -25,7 +26,9 @@ pub(super) struct Attached {
 
 impl Kernel {
     /// Attaches the programs to every interface that needs them, and writes its description to the
-    /// map that they read. Detaches the programs from all other interfaces.
+    /// map that they read. Detaches the programs from all other interfaces. Fails with
+    /// [`KernelError::TooManyInterfaces`] if too many need the programs; also if the kernel does
+    /// not list the interfaces, or refuses a program or a map entry.
     pub(super) fn attach_interfaces(
         &mut self,
         plan: &Plan,
@@ -295,6 +298,8 @@ impl Kernel {
     }
 
     /// Finds the interfaces of an earlier daemon and replaces its programs with this daemon's.
+    /// Fails if the programs are not loaded, the interfaces or the map cannot be read, or the
+    /// kernel refuses a program.
     pub(super) fn adopt_interfaces(&mut self) -> Result<(), KernelError> {
         let devices = device::list(&mut self.netlink)?;
         let programs = loaded(&mut self.programs)?;
@@ -408,7 +413,8 @@ impl Kernel {
     }
 
     /// Reads back netnice's present state, from which other programs may have removed parts.
-    /// Returns the list of interfaces.
+    /// Returns the list of interfaces. Fails if the kernel does not list the interfaces or the
+    /// classes.
     pub(super) fn refresh_installed(&mut self) -> Result<Vec<Device>, KernelError> {
         let devices = device::list(&mut self.netlink)?;
         // State on removed interfaces was removed with them.
@@ -463,7 +469,8 @@ impl Kernel {
             .collect()
     }
 
-    /// The hooks from which another program removed netnice's program.
+    /// The hooks from which another program removed netnice's program. Fails if the programs are
+    /// not loaded, or the kernel does not list an interface's programs or filters.
     pub(super) fn missing_hooks(
         &mut self,
         devices: &[Device],

@@ -1,6 +1,7 @@
 //! Binds processes, executables, cgroups and users to targets, in the maps of the eBPF programs,
-//! and tags the open sockets of new members. A call that binds or unbinds fails with
-//! [`KernelError`] if the programs are not loaded, or if a map refuses the entry.
+//! and tags the open sockets of new members. A call fails with [`KernelError`] if the programs are
+//! not loaded, if a map cannot be read or changed, if an executable cannot be found, if a cgroup's
+//! program cannot be attached, or if sockets cannot be visited.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -87,8 +88,8 @@ impl Kernel {
     /// times.
     ///
     /// # Errors
-    /// If the programs are not loaded, the table of members is full, or the sockets cannot be
-    /// visited.
+    /// If the programs are not loaded, the table of members is full or cannot be read, or the
+    /// sockets cannot be visited or tagged.
     pub fn adopt(
         &mut self,
         target: u32,
@@ -226,7 +227,8 @@ impl Kernel {
     /// the eBPF programs counted no such child since the last call.
     ///
     /// # Errors
-    /// If the table of members is still full, or cannot be read. The next call repeats the search.
+    /// If the table of members is still full or cannot be read, or the sockets cannot be visited.
+    /// After a failure of the table the next call repeats the search.
     pub fn adopt_missed_forks(&mut self) -> Result<Option<MissedForks>, KernelError> {
         let Some(programs) = &mut self.programs else {
             return Ok(None);
@@ -294,9 +296,11 @@ impl Kernel {
     /// Releases the members of the targets in `outer`, which maps each target to the target around
     /// it (`None`: no target). `which` selects the membership. A member and its sockets pass to its
     /// target in `by_descent`; without one there, to the nearest target around the former one that
-    /// is not released itself, or to none. Adds each released process and its former target to
-    /// `released`, also if the call fails. The search is repeated, at most 16 times, until it finds
-    /// no member, because a child may be forked in between.
+    /// is not released itself. If there is none either, the member passes to no target, and its
+    /// sockets keep the tag of the former target, which takes effect while that target exists. Adds
+    /// each released process and its former target to `released`, also if the call fails. The
+    /// search is repeated, at most 16 times, until it finds no member, because a child may be
+    /// forked in between.
     ///
     /// # Errors
     /// If the table of members cannot be read or changed, or the sockets cannot be visited.
@@ -365,8 +369,9 @@ impl Kernel {
     /// The map key of the executable at a path, which is looked up with root's rights.
     ///
     /// # Errors
-    /// If there is no such file, if no process can ever execute it, or if its file system does not
-    /// reply within [`executable::LOOKUP_TIMEOUT`] and the path was not looked up before.
+    /// If there is no such file, if it cannot be read, if no process can ever execute it, if the
+    /// thread of lookups cannot be started, or if its file system does not reply within
+    /// [`executable::LOOKUP_TIMEOUT`] and the path was not looked up before.
     pub fn executable_key(&mut self, path: &str) -> Result<abi::AppKey, KernelError> {
         let found = self.executables.lookup(path);
         found.map_err(KernelError::file("find the executable", path))
@@ -376,7 +381,8 @@ impl Kernel {
     /// descendants; in future, those that execute it, with their new children.
     ///
     /// # Errors
-    /// As [`Kernel::executable_key`] and [`Kernel::adopt`].
+    /// As [`Kernel::executable_key`] and [`Kernel::adopt`], and if the map of executables refuses
+    /// the entry.
     pub fn bind_app(&mut self, target: u32, path: &str) -> Result<Adoption, KernelError> {
         let key = self.executable_key(path)?;
         let programs = loaded(&mut self.programs)?;
@@ -397,7 +403,8 @@ impl Kernel {
     }
 
     /// Ends a target defined by executable: processes that execute the file in future do not become
-    /// members, and the present members and their sockets are released to no target.
+    /// members, and the present members pass to no target. Their sockets keep the target's tag,
+    /// which takes effect while the target exists.
     ///
     /// # Errors
     /// If the programs are not loaded, or a map cannot be read or changed.
@@ -417,7 +424,8 @@ impl Kernel {
     /// the target.
     ///
     /// # Errors
-    /// If the programs are not loaded, the map is full, or the cgroup's program cannot be attached.
+    /// If the programs are not loaded, a map cannot be changed, or the cgroup's program cannot be
+    /// attached.
     pub fn bind_cgroup(&mut self, target: u32, group: &Cgroup) -> Result<(), KernelError> {
         let programs = loaded(&mut self.programs)?;
         let mut map = programs.hash::<u64, u32>("cgroups")?;
@@ -459,7 +467,7 @@ impl Kernel {
     /// programs are not loaded.
     ///
     /// # Errors
-    /// If the map cannot be read or refuses an entry.
+    /// If a map cannot be read or changed.
     pub fn expect_groups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), KernelError> {
         let Some(programs) = &mut self.programs else {
             return Ok(());
@@ -549,7 +557,8 @@ impl Kernel {
         programs.set_settings(settings)
     }
 
-    /// The path of a process's cgroup, as in [`Cgroup::path`]. `None` if the process has ended.
+    /// The path of a process's cgroup, as in [`Cgroup::path`]. `None` if the process has ended or
+    /// its cgroup cannot be read.
     pub fn cgroup_of(pid: u32) -> Option<String> {
         cgroup::of_process(pid)
     }

@@ -7,8 +7,9 @@
 //! processes, because a listening socket on which they accept too is not tagged. The caller runs
 //! the other steps, of some milliseconds each, when it has time ([`Kernel::continue_survey`]). With
 //! [`MAX_SURVEYS`] (64) unfinished surveys, a new one runs completely at once. The result is an
-//! [`Adoption`]: how many sockets were tagged, and why others were not. A survey fails if a folder
-//! of /proc or a socket cannot be read for another reason than that its process ended.
+//! [`Adoption`]: how many sockets were tagged, and why others were not. A survey fails if the
+//! programs are not loaded or a map refuses an entry, or if a folder of /proc or a socket cannot be
+//! read for another reason than that its process ended.
 //!
 //! Two other kinds of survey only add missing owners: for the sockets of a user's processes when
 //! the user becomes a target, and for those of all members when a new daemon starts.
@@ -93,7 +94,8 @@ struct OpenSocket {
 
 impl Kernel {
     /// Tags the open sockets of some processes. Sockets that are made during the call may be
-    /// missed; each further pass visits all processes again to find them.
+    /// missed; each further pass visits all processes again to find them. Fails if the programs are
+    /// not loaded, or the sockets cannot be visited or tagged.
     pub(super) fn tag_sockets(
         &mut self,
         members: &BTreeSet<u32>,
@@ -105,7 +107,7 @@ impl Kernel {
         self.start_survey(Survey::new(purpose, members, more_passes))
     }
 
-    /// Records the users of the open sockets of processes.
+    /// Records the users of the open sockets of processes. Fails as [`Kernel::tag_sockets`].
     pub(super) fn record_users(
         &mut self,
         members: &BTreeSet<u32>,
@@ -113,7 +115,8 @@ impl Kernel {
         self.start_survey(Survey::new(Purpose::RecordUsers, members, 0))
     }
 
-    /// Queues a survey of the sockets of all members that an earlier daemon did not tag.
+    /// Queues a survey of the sockets of all members that an earlier daemon did not tag. Fails if
+    /// the table of members cannot be read.
     pub(super) fn tag_remaining_sockets(&mut self) -> Result<(), KernelError> {
         let members = self.members()?.into_keys().collect();
         let survey = Survey::new(Purpose::TagUnowned, &members, 0);

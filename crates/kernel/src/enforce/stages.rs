@@ -1,7 +1,8 @@
 //! Makes, changes, audits and removes the class trees and the interfaces that carry them: the veth
 //! pair of the cap stage, the HTB at the root of each managed link, and the veth pair of each
 //! managed link's receive stage. Fails with [`KernelError::ForeignQdisc`] if a managed link has the
-//! root qdisc of another program, and with the kernel's error if the kernel refuses a change.
+//! root qdisc of another program, with [`KernelError::NoInterface`] if the link does not exist, and
+//! with the kernel's error if the programs are not loaded or the kernel refuses a change.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +39,8 @@ struct StageTree<'a> {
 pub(super) struct Removals(Vec<(u32, u16, Vec<Step>)>);
 
 impl Kernel {
-    /// Makes the missing stages of a plan.
+    /// Makes the missing stages of a plan. Fails if the programs are not loaded, a managed link
+    /// does not exist or has the root qdisc of another program, or the kernel refuses a change.
     pub(super) fn prepare_stages(
         &mut self,
         plan: &Plan,
@@ -101,6 +103,7 @@ impl Kernel {
     }
 
     /// Makes and changes classes. Returns the classes to remove once no map entry refers to them.
+    /// Fails if the kernel refuses a change.
     pub(super) fn add_classes(&mut self, plan: &Plan) -> Result<Removals, KernelError> {
         let nothing = Tree::new();
         let installed = self.installed.clone();
@@ -115,6 +118,7 @@ impl Kernel {
         Ok(Removals(removals))
     }
 
+    /// Removes these classes. Fails if the kernel refuses a change.
     pub(super) fn remove_classes(&mut self, removals: Removals) -> Result<(), KernelError> {
         for (ifindex, major, steps) in removals.0 {
             for step in steps {
@@ -164,7 +168,7 @@ impl Kernel {
     }
 
     /// Removes stages that a plan no longer needs. A stage whose removal fails stays known, so that
-    /// the next try removes it.
+    /// the next try removes it. Fails if the kernel refuses a removal.
     pub(super) fn drop_stages(
         &mut self,
         plan: &Plan,
@@ -211,6 +215,7 @@ impl Kernel {
         Ok(())
     }
 
+    /// Removes all stages. Fails as [`Kernel::drop_stages`].
     pub(super) fn remove_stages(&mut self, devices: &[Device]) -> Result<(), KernelError> {
         self.drop_stages(&Plan::default(), devices)
     }
@@ -223,7 +228,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Finds the stages of an earlier daemon, and their classes.
+    /// Finds the stages of an earlier daemon, and their classes. Fails if the kernel does not list
+    /// the qdiscs or the classes.
     pub(super) fn find_stages(&mut self, devices: &[Device]) -> Result<(), KernelError> {
         let index = |name: &str| find_device(devices, name).map(|d| d.index);
         let pair = |near: &str, far: &str| {
@@ -265,7 +271,9 @@ impl Kernel {
         Ok(())
     }
 
-    /// Finds the stages of an earlier daemon and replaces its programs with this daemon's.
+    /// Finds the stages of an earlier daemon and replaces its programs with this daemon's. Fails if
+    /// the programs are not loaded, the kernel does not list the interfaces, qdiscs or classes, or
+    /// a program cannot be attached.
     pub(super) fn adopt_stages(&mut self) -> Result<(), KernelError> {
         let devices = device::list(&mut self.netlink)?;
         self.find_stages(&devices)?;
@@ -290,7 +298,8 @@ impl Kernel {
     }
 
     /// The present classes of an interface, without their queues. The queues of netnice's leaves
-    /// never change by themselves, so they are not read.
+    /// never change by themselves, so they are not read. Fails if the kernel does not list the
+    /// classes.
     pub(super) fn read_tree(&mut self, ifindex: u32, major: u16) -> Result<Tree, KernelError> {
         Ok(tree_of(tc::classes(&mut self.netlink, ifindex)?, major))
     }

@@ -1,7 +1,7 @@
 //! Computes one direction of one class tree from the desired state: which targets have a node, how
 //! the nodes nest, which rates they are assured, and the parameters of their classes and queues.
-//! [`TreePlan::write`] adds the classes to a [`Tree`]. The rules are in the documentation of
-//! [`crate::plan`].
+//! [`TreePlan::write`] adds the classes to a [`Tree`]. Nothing here fails. The rules are in the
+//! documentation of [`crate::plan`].
 
 use std::collections::{BTreeMap, BTreeSet};
 

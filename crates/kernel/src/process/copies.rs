@@ -11,6 +11,9 @@
 //!   → own.take(process, number)   a socket of another process
 //!   → the thread ends: the kernel closes its table
 //! ```
+//! `with_own_descriptors` fails if the thread cannot start or cannot get a descriptor table of its
+//! own. `take` fails if pidfd_getfd(2) does, for example without the right to trace the process; it
+//! returns `None` if the descriptor is closed or the process has ended.
 
 use std::{
     io,
@@ -105,8 +108,8 @@ pub(crate) struct SocketFacts {
 }
 
 impl SocketFacts {
-    /// Reads the properties of a socket. Returns `None` for other descriptors and other address
-    /// families.
+    /// Reads the properties of an IPv4 or IPv6 socket. Returns `None` for every other descriptor,
+    /// and if a property cannot be read.
     pub(crate) fn of(socket: BorrowedFd<'_>) -> Option<SocketFacts> {
         let family = sockopt::socket_domain(socket).ok()?;
         if ![AddressFamily::INET, AddressFamily::INET6].contains(&family) {

@@ -19,6 +19,7 @@ pub(crate) fn test_load() -> Result<(), KernelError> {
     load_programs(&mut ebpf)
 }
 
+/// Loads each program without attaching it. Fails if the kernel has no BTF or refuses a program.
 pub(super) fn load_programs(ebpf: &mut Ebpf) -> Result<(), KernelError> {
     let btf = Btf::from_sys_fs().map_err(|_| KernelError::Missing {
         what: "type information (BTF, /sys/kernel/btf/vmlinux)",

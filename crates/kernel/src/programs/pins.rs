@@ -12,7 +12,8 @@ use crate::cgroup;
 use crate::error::KernelError;
 use crate::retry::{self, with_retries};
 
-/// Mounts a bpffs for the pins, unless it is mounted.
+/// Mounts a bpffs for the pins, unless it is mounted. Fails if the folder cannot be made, or the
+/// kernel refuses the mount.
 pub(super) fn mount(folder: &Path) -> Result<(), KernelError> {
     fs::create_dir_all(folder)
         .map_err(KernelError::file("create the folder of the pins", folder))?;

@@ -143,9 +143,10 @@ impl DriverRings {
         self.receive.take(&mut self.owned)
     }
 
-    /// Loads the program's indices until one has moved since its last load. True if one has moved.
-    /// A caller uses this function to find out whether a notification was useless. The function is
-    /// too expensive for each packet.
+    /// Whether the program has moved one of its four indices since the driver's last load of that
+    /// index. Loads each index at most once and does not wait; after the first index that has
+    /// moved, the others are not loaded. A caller uses this function to find out whether a
+    /// notification was useless. The function is too expensive for each packet.
     ///
     /// # Errors
     /// If the program broke a rule: disconnect it.

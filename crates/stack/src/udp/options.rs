@@ -1,6 +1,6 @@
 //! The parameters of a UDP flow ([`UdpOptions`]) and the sizes of its buffers ([`Buffers`]), and
-//! the request to the daemon that is made of them. Fails with a [`SetupError`] if the number or the
-//! size of the buffers is invalid.
+//! the request to the daemon that is made of them. A request or a size of memory fails with a
+//! [`SetupError`] if the number or the size of the buffers is invalid.
 
 use std::net::SocketAddr;
 

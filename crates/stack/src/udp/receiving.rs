@@ -1,8 +1,9 @@
 //! Receives datagrams on a [`Socket`]: finds the datagram in a record that the driver delivered,
 //! reassembles fragments, and primes the buffer again when the program releases the datagram.
 //! Frames without a datagram for the socket are dropped and counted ([`Socket::dropped`]). Calls
-//! fail with [`StackError::WouldBlock`] if no datagram has arrived, or with the reason why the flow
-//! ended.
+//! fail with [`StackError::WouldBlock`] if no datagram has arrived in time, with
+//! [`StackError::Buffer`] for a datagram of another socket, and with another error if the flow has
+//! ended or waiting fails.
 
 use super::*;
 use crate::datagram::{self, ParseError};
@@ -138,7 +139,8 @@ impl Socket {
     /// without a limit).
     ///
     /// # Errors
-    /// [`StackError::WouldBlock`] if the timeout expires. Another error if the flow has ended.
+    /// [`StackError::WouldBlock`] if the timeout expires. Another error if the flow has ended or
+    /// waiting fails.
     pub fn recv(
         &mut self,
         into: &mut [u8],
@@ -147,6 +149,7 @@ impl Socket {
         self.block_on(timeout, |socket| socket.try_recv(into))
     }
 
+    /// Primes a buffer. Fails if the program does not hold the buffer, or the flow has ended.
     pub(super) fn prime(&mut self, chunk: Chunk) -> Result<(), StackError> {
         let piece = whole(chunk, &self.flow.location().shape);
         match self.flow.prime(&[piece]) {

@@ -1,7 +1,9 @@
 //! Sends datagrams on a [`Socket`]: copies the payload into a buffer unless the program wrote it
 //! there, writes the headers in front of the payload, hands the record to the driver, and collects
-//! the result ([`Outcome`]). Calls fail with [`StackError::WouldBlock`] if no buffer is free or the
-//! ring is full, or with the reason why the packet cannot be sent.
+//! the result ([`Outcome`]). Calls fail with [`StackError::WouldBlock`] if no buffer is free, the
+//! ring is full or the timeout expires; with the reason if the payload, the destination or the
+//! buffer is invalid or the next hop is unknown; and with another error if the flow has ended or
+//! waiting fails.
 //!
 //! **Messages of a real-time channel.** The deadline of a `channel` contract applies to a message,
 //! which may have several packets. A packet begins a message unless [`Socket::queue_continuation`]
@@ -116,7 +118,7 @@ impl Socket {
     /// free, with one notification of the driver. Returns the number of sent datagrams.
     ///
     /// # Errors
-    /// If the first datagram cannot be sent.
+    /// If the first datagram cannot be sent: as [`try_send`](Socket::try_send).
     pub fn try_send_batch(&mut self, payloads: &[&[u8]]) -> Result<usize, StackError> {
         let mut sent = 0;
         for payload in payloads {
@@ -169,8 +171,8 @@ impl Socket {
     /// Sends one datagram, and waits for a buffer up to `timeout` (`None`: without a limit).
     ///
     /// # Errors
-    /// [`StackError::WouldBlock`] if the timeout expires. Otherwise as
-    /// [`try_send`](Socket::try_send).
+    /// [`StackError::WouldBlock`] if the timeout expires. [`StackError::Wait`] if waiting fails.
+    /// Otherwise as [`try_send`](Socket::try_send).
     pub fn send(&mut self, payload: &[u8], timeout: Option<Duration>) -> Result<u64, StackError> {
         self.block_on(timeout, |socket| socket.try_send(payload))
     }
@@ -205,8 +207,8 @@ impl Socket {
     /// (`None`: without a limit).
     ///
     /// # Errors
-    /// [`StackError::WouldBlock`] if the timeout expires. Otherwise as
-    /// [`try_send_message`](Socket::try_send_message).
+    /// [`StackError::WouldBlock`] if the timeout expires. [`StackError::Wait`] if waiting fails.
+    /// Otherwise as [`try_send_message`](Socket::try_send_message).
     pub fn send_message(
         &mut self,
         parts: &[&[u8]],
@@ -238,7 +240,8 @@ impl Socket {
     /// `timeout` (`None`: without a limit).
     ///
     /// # Errors
-    /// [`StackError::WouldBlock`] if the timeout expires. Another error if the flow has ended.
+    /// [`StackError::WouldBlock`] if the timeout expires. Another error if the flow has ended or
+    /// waiting fails.
     pub fn drain(&mut self, timeout: Option<Duration>) -> Result<(), StackError> {
         self.flush();
         self.block_on(timeout, |socket| {

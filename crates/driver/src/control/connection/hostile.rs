@@ -3,8 +3,8 @@
 //!
 //! [`outcome_of`] decodes the pieces from a byte string and sends them to a [`Connection`]. It
 //! compares the requests that the connection returns with those of a second, simple decoder of the
-//! stream, and returns how the connection ends. Tests and the fuzz target `connection` call the
-//! same function.
+//! stream, panics if they differ, and returns how the connection ends. Tests and the fuzz target
+//! `connection` call the same function.
 
 use std::io::{PipeReader, Read as _, pipe};
 

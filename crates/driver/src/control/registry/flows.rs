@@ -3,7 +3,7 @@
 //! The packet thread identifies a flow by its index in tables. It reuses the index as soon as the
 //! flow is closed. The daemon may send a request for a flow before it learns that the flow's
 //! program has ended. So the daemon gets a different number, which is reused only after 2^32
-//! further flows; a late request then finds no flow.
+//! further flows; a late request then finds no flow. No function fails.
 
 use std::collections::BTreeMap;
 
@@ -34,10 +34,12 @@ impl Flows {
         self.open.remove(&number)
     }
 
+    /// The flow with this number; `None` if it is not open.
     pub(crate) fn get(&self, number: u32) -> Option<&OpenFlow> {
         self.open.get(&number)
     }
 
+    /// The flow with this number, to change it; `None` if it is not open.
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut OpenFlow> {
         self.open.get_mut(&number)
     }

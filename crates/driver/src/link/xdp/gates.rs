@@ -34,6 +34,7 @@ struct Gate {
 const _: () = assert!(size_of::<Gate>() == size_of::<DirectGate>());
 
 impl Gates {
+    /// Maps the table of the gates. Fails with the error of mmap(2).
     pub(super) fn map(table: BorrowedFd<'_>) -> io::Result<Gates> {
         let length = MAX_GATES as usize * size_of::<Gate>();
         // SAFETY: a new mapping of the table, without a fixed address.

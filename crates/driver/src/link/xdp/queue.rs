@@ -4,7 +4,8 @@
 //! XDP hands a frame only to a socket of the queue that received it, so each queue has a socket.
 //! All sockets share one UMEM: the first registers it, and the others refer to the first. Each
 //! queue has its own fill ring, and a frame returns to the queue that it came from. Opening fails
-//! with [`LinkError`]; a queue that another socket holds is tried again for 0.2 s.
+//! with [`LinkError`] if the queue does not exist or the kernel refuses a step; a queue that
+//! another socket holds is tried again for 0.2 s.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -33,7 +34,7 @@ pub(super) struct Queue {
 
 impl Queue {
     /// Opens receive queue 0 and registers `memory` as the UMEM. Also returns the transmit ring and
-    /// the completion ring, by which all frames are sent.
+    /// the completion ring, by which all frames are sent. Fails if the kernel refuses a step.
     pub(crate) fn first(
         interface: &Interface,
         memory: &Mapping,
@@ -72,7 +73,8 @@ impl Queue {
         Ok((queue, transmit, completion))
     }
 
-    /// Opens the receive queue `number`, with the UMEM of the first queue.
+    /// Opens the receive queue `number`, with the UMEM of the first queue. Fails if the queue does
+    /// not exist, or the kernel refuses a step.
     pub(crate) fn another(
         interface: &Interface,
         number: u32,
