@@ -21,7 +21,8 @@ fn message(status: u8) -> Option<String> {
 fn a_program_that_cannot_be_started_is_reported() {
     assert_eq!(message(0), None);
     assert_eq!(message(1), None);
-    let text = "cannot take the rights and limits of the program of a session";
+    let text = "a session ended with status 126: its program cannot be executed, or its rights and \
+                limits cannot be taken";
     assert_eq!(message(126).as_deref(), Some(text));
     let text = "cannot execute the program of a session";
     assert_eq!(message(127).as_deref(), Some(text));
