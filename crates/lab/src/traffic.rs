@@ -426,7 +426,7 @@ pub struct Running {
 
 impl Running {
     /// Sends the command `go` to the process, which then starts its traffic. Returns the wall-clock
-    /// time of the command in ns.
+    /// time of the command in ns. Fails if the process has closed its standard input.
     pub fn go(&mut self) -> Result<u64> {
         self.proc.write_line("go")?;
         Ok(crate::sys::now_ns())

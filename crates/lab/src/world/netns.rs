@@ -159,8 +159,9 @@ impl Netns {
         self.enter(delivered_here)
     }
 
-    /// The TCP segments that arrived so far although an earlier one of their connection was
-    /// missing: it was lost, or they overtook it.
+    /// The number of TCP segments that arrived so far although an earlier one of their connection
+    /// was missing: the earlier one was lost, or they overtook it. Fails if the namespace cannot be
+    /// entered, or if the kernel does not have the counter.
     pub fn out_of_order(&self) -> Result<u64> {
         self.enter(out_of_order_here)
     }
