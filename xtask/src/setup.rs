@@ -4,7 +4,8 @@
 //! Each row of [`NEEDS`] is one need: the program, file or Python module that shows its presence,
 //! the package of Debian and Ubuntu, and the uses that need it. On a complete machine no package
 //! manager runs. If a package that is not optional is missing and this process is not root (or
-//! there is no apt), the verb fails with one message that lists the missing packages.
+//! there is no apt), the verb fails with one message that lists the missing packages. It also fails
+//! if an installation fails, or if such a need is still missing afterwards.
 //!
 //! The web server is a special case, because its package would start it now and at every boot. The
 //! tests need only the program. So its packages are downloaded and unpacked under the target

@@ -44,7 +44,8 @@ pub fn now_ns() -> u64 {
         .map_or(0, |d| d.as_nanos() as u64)
 }
 
-/// Moves the calling thread into a network namespace.
+/// Moves the calling thread into a network namespace. Fails without the right to enter it
+/// (CAP_SYS_ADMIN).
 pub(crate) fn enter_netns(ns: impl AsFd) -> io::Result<()> {
     Ok(move_into_link_name_space(
         ns.as_fd(),
@@ -76,8 +77,8 @@ pub(crate) fn start_in_netns(command: &mut Command, ns: Option<Arc<File>>) {
     }
 }
 
-/// Forks. Returns true in the child. Fails if the process has more than one thread: a lock held by
-/// another thread would stay locked in the child.
+/// Forks. Returns true in the child. Fails with the error of fork(2), and if the process has more
+/// than one thread: a lock held by another thread would stay locked in the child.
 pub(crate) fn fork() -> io::Result<bool> {
     let threads = std::fs::read_dir("/proc/self/task")?.count();
     if threads != 1 {
@@ -90,7 +91,8 @@ pub(crate) fn fork() -> io::Result<bool> {
     Ok(unsafe { nix::unistd::fork()? }.is_child())
 }
 
-/// Clears the close-on-exec flag of all descriptors that are open now.
+/// Clears the close-on-exec flag of all descriptors that are open now. Fails if `/proc/self/fd`
+/// cannot be read, or if a descriptor is closed meanwhile.
 pub(crate) fn clear_close_on_exec() -> io::Result<()> {
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let Some(Ok(number)) = entry?.file_name().to_str().map(str::parse::<i32>) else {
@@ -103,7 +105,7 @@ pub(crate) fn clear_close_on_exec() -> io::Result<()> {
 }
 
 /// Changes user and group of the calling thread alone to `uid`, without supplementary groups. The
-/// change cannot be undone.
+/// change cannot be undone. Fails without the right to change them.
 pub fn become_user(uid: u32) -> io::Result<()> {
     // The C library's functions would change all threads of the process.
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(uid));
@@ -138,7 +140,8 @@ pub(crate) fn cpu_time() -> (Duration, Duration) {
     times.unwrap_or_default()
 }
 
-/// Nanoseconds that the first thread of a process has been on a processor so far.
+/// Nanoseconds that the first thread of a process has been on a processor so far. Fails if there is
+/// no such process.
 pub(crate) fn time_on_cpu(pid: u32) -> ProcResult<u64> {
     Ok(Schedstat::from_file(format!("/proc/{pid}/schedstat"))?.sum_exec_runtime)
 }

@@ -9,6 +9,9 @@
 //! that TCP measured, on a cable without delay. Fairness is Jain's index: 1 if all flows got the
 //! same. Segments that arrived behind a missing one count as out of order; those of a comparison
 //! include its losses.
+//!
+//! [`run`] adds its checks and the measured values to an [`Outcome`](super::Outcome). It fails if
+//! the subject is not netnice, if a step of the measurement fails, or if a plot cannot be written.
 
 use std::fmt;
 use std::time::Duration;

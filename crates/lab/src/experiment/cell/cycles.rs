@@ -7,6 +7,9 @@
 //! connection's present PDU is sent. Cells are measured in bins of [`BIN`] cells. The work is the
 //! same in every run, so the least of several runs (one in the quick form) is the cost of a bin
 //! without other load on the machine.
+//!
+//! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
+//! is not netnice, if a step of the measurement fails, or if a plot cannot be written.
 
 #[path = "../../../../core/benches/scheduler/clock.rs"]
 mod clock;
