@@ -134,7 +134,8 @@ impl TestBed {
         self.sent_rate_of(settle, span, |_| true)
     }
 
-    /// Rate of the flows that `of` accepts, as for [`TestBed::sent_rate`].
+    /// Rate of the flows that `of` accepts, as for [`TestBed::sent_rate`]. Fails as
+    /// [`TestBed::record`] does.
     pub fn sent_rate_of(
         &self,
         settle: f64,
@@ -168,7 +169,7 @@ impl TestBed {
         Ok((records.remove(0), from, to))
     }
 
-    /// Records of several of the server's devices, as for [`TestBed::record`].
+    /// Records of several of the server's devices, as for [`TestBed::record`]. Fails as that does.
     pub fn records(
         &self,
         devices: &[&str],

@@ -553,8 +553,7 @@ impl FileClient {
         Ok(FileClient { proc })
     }
 
-    /// Fetches the file `times` times; returns each time in s. Fails if a fetch fails or after 120
-    /// s.
+    /// Fetches the file `times` times; returns each time in s. Fails if one fails or after 120 s.
     pub(crate) fn fetch(&mut self, times: u32) -> Result<Vec<f64>> {
         self.proc.write_line(&times.to_string())?;
         let value = self.proc.next_json("took_ns", Duration::from_secs(120))?;

@@ -115,7 +115,9 @@ impl ReceiverProgram {
         ReceiverProgram { attachment, flow }
     }
 
-    /// Primes the receive ring with all free buffers, or with as many as fit into it.
+    /// Primes the receive ring with all free buffers, or with as many as fit into it. Fails if the
+    /// ring library refuses to free a chunk that the ring had no room for, which is a fault of this
+    /// program.
     pub fn prime(&mut self) -> Result<()> {
         self.attachment.take_notices(|_| ());
         while let Some(chunk) = self.flow.chunk() {

@@ -87,12 +87,12 @@ impl Netns {
         process::run(self.command(program).args(args.split_whitespace()))
     }
 
-    /// Runs `ip ARGS` inside, as [`Netns::run`] does.
+    /// Runs `ip ARGS` inside, and fails as [`Netns::run`] does.
     pub fn ip(&self, args: &str) -> Result<String> {
         self.run("ip", args)
     }
 
-    /// Runs `tc ARGS` inside, as [`Netns::run`] does.
+    /// Runs `tc ARGS` inside, and fails as [`Netns::run`] does.
     pub fn tc(&self, args: &str) -> Result<String> {
         self.run("tc", args)
     }

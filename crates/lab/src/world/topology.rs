@@ -227,6 +227,7 @@ fn await_carrier(ends: &[&Netns]) -> Result<()> {
     Ok(())
 }
 
+/// Makes a bridge of this name and brings it up. Fails if `ip` fails.
 pub(super) fn add_bridge(ns: &Netns, name: &str) -> Result<()> {
     ns.ip(&format!(
         "link add name {name} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"
