@@ -136,7 +136,7 @@ impl DriverSetup {
     }
 
     /// Adds a program as [`DriverSetup::add_sender`] does, with frames of `length` bytes. Fails as
-    /// it does, and if `length` is less than the 42 bytes of the headers.
+    /// that call does, and if `length` is less than the 42 bytes of the headers.
     pub(crate) fn add_sender_of_length(
         &mut self,
         port: u16,
@@ -270,7 +270,7 @@ impl DriverSetup {
 
     /// Runs the driver as [`DriverSetup::start`] does; another thread may have flows opened and
     /// closed through [`CommandSender`], as the control thread of `netnice-driver` does. Fails as
-    /// that does, and if the channel of commands cannot be made.
+    /// `start` does, and if the channel of commands cannot be made.
     pub fn start_with_commands(
         self,
         processor: Option<usize>,

@@ -169,7 +169,8 @@ impl TestBed {
         Ok((records.remove(0), from, to))
     }
 
-    /// Records of several of the server's devices, as for [`TestBed::record`]. Fails as that does.
+    /// Records of several of the server's devices, as for [`TestBed::record`]. Fails as
+    /// [`TestBed::record`] does.
     pub fn records(
         &self,
         devices: &[&str],

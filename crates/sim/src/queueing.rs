@@ -127,6 +127,7 @@ impl SchedulerQueues {
         Ok(())
     }
 
+    /// Number of items in the queue of a flow, by the flow's index.
     pub(crate) fn waiting(&self, flow: usize) -> usize {
         self.queues[flow].len()
     }

@@ -32,6 +32,7 @@ pub struct SenderProgram {
 pub struct RunningSender(Worker<SenderProgram>);
 
 impl SenderProgram {
+    /// A sender that has sent nothing yet. `frame` is the whole frame, with its headers.
     pub(super) fn new(attachment: Attachment, flow: ProgramRings, frame: Vec<u8>) -> SenderProgram {
         SenderProgram {
             attachment,
@@ -111,6 +112,7 @@ pub struct RunningReceiver {
 }
 
 impl ReceiverProgram {
+    /// A receiver without primed buffers.
     pub(super) fn new(attachment: Attachment, flow: ProgramRings) -> ReceiverProgram {
         ReceiverProgram { attachment, flow }
     }

@@ -27,8 +27,8 @@ struct Cost {
     rate: f64,
 }
 
-/// Runs the experiment with both limiters and adds its checks and results to `outcome`. Fails as
-/// [`Experiment::run`](super::Experiment::run) does.
+/// Runs the experiment with both limiters and adds its checks and results to `outcome`. Fails if
+/// the subject is not netnice, and as [`Experiment::run`](super::Experiment::run) does.
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     outcome.paper = json!({

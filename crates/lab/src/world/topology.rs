@@ -171,6 +171,7 @@ impl World {
     }
 }
 
+/// The address `fd77:NET::LAST`.
 pub(super) fn v6(net: u8, last: u8) -> Ipv6Addr {
     Ipv6Addr::new(0xfd77, net.into(), 0, 0, 0, 0, 0, last.into())
 }
