@@ -9,9 +9,9 @@
 //!
 //! The web server is a special case, because its package would start it now and at every boot. The
 //! tests need only the program. So its packages are downloaded and unpacked under the target
-//! folder, and that folder is on the `PATH` of what the tests run ([`program_path`]). The FTP
-//! server of an experiment is unpacked in the same way; if that fails, the verb prints a notice and
-//! continues.
+//! folder, and that folder is on the `PATH` of what the tests run ([`program_path`]). The verb
+//! fails if they cannot be unpacked. The FTP server of an experiment is unpacked in the same way;
+//! if that fails, the verb prints a notice and continues.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

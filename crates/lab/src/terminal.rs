@@ -4,9 +4,10 @@
 //! The output of the program goes through an emulator of a terminal, so a test reads the characters
 //! at their positions on the screen.
 //!
-//! A start fails without a terminal, if the size is 0, or if the program or stty(1) cannot start.
-//! Keys fail if the terminal does not take them, a new size if it is 0, and a wait after the time
-//! that the caller names. The check of the settings fails if stty(1) fails.
+//! Starting fails if no terminal can be made, if the size is 0, if the program cannot start, or if
+//! stty(1) fails. Typing fails if the terminal does not take the keys, resizing if the size is 0 or
+//! the kernel refuses it, and waiting after the time that the caller names. Reading the settings
+//! fails if stty(1) fails.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -1,6 +1,6 @@
 //! Writes the packets that a tap kept to a pcap file, with nanosecond timestamps. Of each packet
 //! only the first bytes, which the tap has, are written (at most 128, see `wire::ring`), with the
-//! packet's length on the wire. Fails if the file cannot be written.
+//! packet's length on the wire. Every call fails if the file cannot be written.
 //!
 //! pcap-file 2 does not replace this module: it saves ten lines and needs seven more crates, with
 //! older versions of syn and thiserror. The serializer of pcap-parser needs the futures crates.
