@@ -10,7 +10,7 @@
 //!          other time with lengths and checksums made right
 //! ```
 //! `cargo xtask fuzz --learn` builds and runs the targets; docs/internals/testing.md says what it
-//! reports.
+//! reports. [`keep`] panics if it cannot write a file; nothing else here fails.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
 //! Parses the arguments of two kinds of verbs: those that take none, and those that take at most
-//! one filter (a part of the names of tests).
+//! one filter (a part of the names of tests). A function fails for other arguments.
 
 use anyhow::{Result, bail};
 

@@ -1,6 +1,7 @@
 //! Runs the README's two commands, `make demo` and `make test`, or other targets of make, in a
 //! chroot that has only a minimal Debian, git, the package build-essential (C compiler and make),
-//! CA certificates and Rust. This needs root.
+//! CA certificates and Rust. This needs root. The verb fails if the chroot cannot be made, or if a
+//! target fails or leaves a process running.
 //!
 //! ```text
 //! debootstrap makes a base system (kept under target/bare/SUITE)

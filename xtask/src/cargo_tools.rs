@@ -4,6 +4,9 @@
 //! takes the first program of the right version. If no version is found, `cargo install` installs
 //! the program into cargo's folder. If another version is found, that one stays unchanged, and the
 //! right version is installed into the target folder (`target/tools/NAME-VERSION`).
+//!
+//! A search fails if cargo cannot install the program, or if the installed program has another name
+//! or version.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,5 @@
-//! Keeps the processors out of deep sleep while system tests run.
+//! Keeps the processors out of deep sleep while system tests run. This never fails: without the
+//! right to do it, the processors stay as they are.
 //!
 //! The links of a test's world are kernel queues, which depend on the kernel's timers. If this
 //! machine is virtual, its host may wake a sleeping processor late, and then a link carries less

@@ -1,6 +1,7 @@
 //! Builds the Debian packages in `target/deb`: `netnice` with the programs and the service,
 //! `libnetnice0` with the C library, and `libnetnice-dev` with what is needed to build programs
-//! with that library. The verb fails if a tool fails or a file is missing.
+//! with that library. The verb fails if a build or a tool fails, if a file is missing, or if the
+//! trial fails.
 //!
 //! ```text
 //! release programs and libraries ──strip──▶┐

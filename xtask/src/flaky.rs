@@ -10,7 +10,8 @@
 //! ```
 //!
 //! An entry is added in the change after the run in which the test was flaky, and deleted when its
-//! cause is fixed. A run fails if a listed test is flaky again. Reading fails for a malformed file.
+//! cause is fixed. A run fails if a listed test is flaky again. Reading fails if the file cannot be
+//! read or is malformed; a folder without the file lists no test.
 
 use std::path::Path;
 

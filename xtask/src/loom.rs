@@ -4,7 +4,7 @@
 //!
 //! A compiler flag for the whole build replaces the atomics by those of loom. So this build has a
 //! target folder of its own; otherwise each change of the flag would rebuild everything. The verb
-//! fails if a test fails.
+//! fails if the build or a test fails.
 
 use anyhow::Result;
 

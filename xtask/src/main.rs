@@ -18,6 +18,9 @@
 //! | `vm` | [`vm`] | the system tests on Debian's stock kernel, under qemu without KVM |
 //! | `deb` | [`deb`] | the Debian packages, and a trial of them in a fresh chroot |
 //! | `bare` | [`bare`] | the two commands of the README in a fresh chroot |
+//!
+//! Without a verb, for an unknown verb or invalid arguments, and if the verb fails, xtask prints
+//! the reason and exits with status 1.
 #![forbid(unsafe_code)]
 
 mod args;

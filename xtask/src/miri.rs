@@ -10,7 +10,7 @@
 //! ignore)` are left out.
 //!
 //! Miri is a component of the nightly toolchain; rustup installs both if they are missing. The verb
-//! fails if a test fails, or if rustup cannot install them.
+//! fails if the build or a test fails, or if rustup cannot install them.
 
 use anyhow::Result;
 

@@ -4,7 +4,8 @@
 //! `.config/nextest.toml` defines which tests run in parallel and which alone. This module adds a
 //! second try: if at most [`MAX_FLAKY`] + 1 tests failed, they run again *after* all others, one at
 //! a time. A test that passes then is flaky: the machine or another test disturbed it. The outcomes
-//! come from nextest's report ([`crate::results`]).
+//! come from nextest's report ([`crate::results`]). A run fails if cargo-nextest cannot be
+//! installed or run, or if its report cannot be read; a failed test is an outcome and no error.
 
 use std::path::{Path, PathBuf};
 
@@ -33,8 +34,8 @@ pub struct Run<'a> {
 impl Run<'_> {
     /// Runs the tests in the environment that `prepared` gives a step. Then, if at most
     /// [`MAX_FLAKY`] + 1 failed, runs the failed ones again, one at a time. Adds the outcomes to
-    /// `results`. Fails if cargo-nextest cannot run or its report cannot be read; a failed test is
-    /// an outcome and no error.
+    /// `results`. Fails if cargo-nextest cannot be installed or run, if `prepared` fails, or if the
+    /// report cannot be read; a failed test is an outcome and no error.
     pub fn run(
         &self,
         tree: &Tree,

@@ -1,6 +1,7 @@
 //! Finds Rust's nightly toolchain, which Miri and libFuzzer's coverage counters need: a stable
 //! compiler does not support them. rustup installs the toolchain and its components if they are
-//! missing. Fails without rustup, or if rustup cannot install them.
+//! missing. Fails without rustup, if rustup cannot install them, or if the compiler does not name
+//! its target.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;

@@ -14,6 +14,7 @@
 //! The outcomes come from the JUnit report of cargo-nextest. A test that cannot run prints
 //! [`SKIP_MARK`] and the reason on a line of its own, and returns. Rust's test harness has no such
 //! outcome, so the report counts the test as passed, and this module corrects that by the mark.
+//! Reading fails if the text is not a JUnit report; nothing else here fails.
 
 use std::fmt;
 use std::time::Duration;

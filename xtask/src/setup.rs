@@ -4,13 +4,14 @@
 //! Each row of [`NEEDS`] is one need: the program, file or Python module that shows its presence,
 //! the package of Debian and Ubuntu, and the uses that need it. On a complete machine no package
 //! manager runs. If a package that is not optional is missing and this process is not root (or
-//! there is no apt), the verb fails with one message that lists the missing packages.
+//! there is no apt), the verb fails with one message that lists the missing packages. It also fails
+//! if an installation fails, or if such a need is still missing afterwards.
 //!
 //! The web server is a special case, because its package would start it now and at every boot. The
 //! tests need only the program. So its packages are downloaded and unpacked under the target
-//! folder, and that folder is on the `PATH` of what the tests run ([`program_path`]). The FTP
-//! server of an experiment is unpacked in the same way; if that fails, the verb prints a notice and
-//! continues.
+//! folder, and that folder is on the `PATH` of what the tests run ([`program_path`]). The verb
+//! fails if they cannot be unpacked. The FTP server of an experiment is unpacked in the same way;
+//! if that fails, the verb prints a notice and continues.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

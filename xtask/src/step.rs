@@ -64,7 +64,8 @@ impl Step {
         self
     }
 
-    /// Runs the program. Fails with the command and its status if the status is not 0.
+    /// Runs the program. Fails if it cannot start, and with the command and its status if the
+    /// status is not 0.
     pub fn run(mut self) -> Result<()> {
         self.show();
         let status = self
@@ -74,7 +75,8 @@ impl Step {
         self.check_status(status)
     }
 
-    /// Runs the program and returns its status without checking it.
+    /// Runs the program and returns its status without checking it. Fails if the program cannot
+    /// start.
     pub fn status(mut self) -> Result<ExitStatus> {
         self.show();
         let status = self.command.status();
@@ -82,7 +84,7 @@ impl Step {
     }
 
     /// Runs the program without printing its command line, and returns its standard output. Fails
-    /// if the exit status is not 0 or the output is not UTF-8.
+    /// if it cannot start, if its exit status is not 0, or if the output is not UTF-8.
     pub fn capture(mut self) -> Result<String> {
         self.command.stderr(Stdio::inherit());
         let output = self.output()?;
@@ -91,8 +93,8 @@ impl Step {
             .with_context(|| format!("{} did not write UTF-8", self.words[0]))
     }
 
-    /// Runs the program without printing its output, so that it can run beside another one. If the
-    /// exit status is not 0, prints all of the output and fails.
+    /// Runs the program without printing its output, so that it can run beside another one. Fails
+    /// if it cannot start. If its exit status is not 0, prints all of the output and fails.
     pub fn run_quietly(mut self) -> Result<()> {
         self.show();
         let output = self.output()?;
@@ -126,7 +128,8 @@ impl Step {
 
     /// Runs the program with both outputs on one pipe, which keeps their order. Prints each line
     /// behind `prefix`, and passes it to `line` without the blanks at its end. Returns the status
-    /// without checking it. Fails if the pipe cannot be made or read.
+    /// without checking it. Fails if the program cannot start, or if the pipe cannot be made or
+    /// read.
     pub fn watch(mut self, prefix: &str, mut line: impl FnMut(&str)) -> Result<ExitStatus> {
         self.show();
         let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;

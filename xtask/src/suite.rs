@@ -8,8 +8,9 @@
 //! `.config/nextest.toml` defines which system tests run in parallel.
 //!
 //! The demo, the system tests and the measurements need root, and hold the machine's lock
-//! ([`MachineLock`]) from before the build to the end. A verb fails if a build fails, if the run of
-//! the tests does not pass ([`crate::results`]), or if a measured value is outside its bound.
+//! ([`MachineLock`]) from before the build to the end. A verb fails without root where it needs
+//! root, if a package cannot be installed, if a build fails, if the run of the tests does not pass
+//! ([`crate::results`]), or if a measured value is outside its bound.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -86,8 +87,8 @@ pub fn check_args(words: &[&str]) -> Result<()> {
 }
 
 /// Runs the benchmarks of the crates, then the lab's experiments about cost, then the quick form of
-/// those about exact rates, times and shares. All of them run; the verb fails if one reports a
-/// value outside its bound.
+/// those about exact rates, times and shares. All of them run; the verb fails if one of them fails
+/// or reports a value outside its bound, and as [`prepare`] does.
 pub fn bench(tree: &Tree) -> Result<()> {
     let _lock = prepare(tree, "make bench", release)?;
     setup::ensure(tree, Use::Bench)?;
@@ -122,7 +123,7 @@ pub fn release(tree: &Tree) -> Result<()> {
 }
 
 /// As [`release`], and builds the system tests in the same call. A later call would build shared
-/// crates again if the tests need other features of them.
+/// crates again if the tests need other features of them. Fails if cargo fails.
 pub fn release_and_tests(tree: &Tree) -> Result<()> {
     release_words(tree)
         .args(test_words(system_test_names(tree)))

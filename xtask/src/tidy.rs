@@ -26,6 +26,9 @@
 //!
 //! Every rule is a function from paths and texts to complaints, without input or output, so the
 //! tests of a rule need no tree.
+//!
+//! [`run`] takes the tree, and prints all complaints. It fails if there is a complaint, or if a
+//! file or cargo's metadata cannot be read.
 
 mod circles;
 mod layers;

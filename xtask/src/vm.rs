@@ -1,6 +1,6 @@
 //! Runs the system tests on another kernel: Debian's stock 6.1 cloud kernel, in qemu, without KVM.
-//! This needs root. The verb fails if the run does not pass ([`crate::results`]) or a guest does
-//! not end with status 0.
+//! This needs root. The verb fails if a guest cannot be prepared or started, if a guest does not
+//! end with status 0, or if the run does not pass ([`crate::results`]).
 //!
 //! ```text
 //! ensure kernel, virtme-ng, virtiofsd (cached under target/vm)

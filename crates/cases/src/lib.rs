@@ -13,6 +13,8 @@
 //!                            ├──────near───▶ one input, altered
 //!                            └──────some───▶ several inputs, unaltered, to be combined
 //! ```
+//! [`Corpus::of`] panics if the folder or a file cannot be read, or if a file's name is not an
+//! outcome and a number.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

@@ -26,7 +26,8 @@
 //!      markdown or manual       usage_form        shell           example
 //! ```
 //! Below each arrow is the module or the function that converts. [`check`] passes each
-//! [`CommandLine`] to the program's parser.
+//! [`CommandLine`] to the program's parser. It panics with a list of all errors, and if a document
+//! cannot be read or a line cannot be parsed as a shell command.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
 //! Extracts the texts that may contain command lines ([`Snippet`]) from a manual page in man(7):
-//! its synopsis, its examples, and its lines in bold that begin with a program.
+//! its synopsis, its examples, and its lines in bold that begin with a program. No call fails.
 
 use super::{Snippet, begins_with_a_program, markdown};
 

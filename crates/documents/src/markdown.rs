@@ -1,6 +1,6 @@
 //! Extracts the texts that may contain command lines ([`Snippet`]) from a Markdown document: the
 //! lines of fenced code blocks without a language or with that of a shell, and inline code spans
-//! that begin with a program or `eval` and have another word.
+//! that begin with a program or `eval` and have another word. No call fails.
 
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 

@@ -5,7 +5,8 @@
 //! alternative of each optional part, with the parts that contain it and no others. Each of these
 //! lines then becomes one line for each value of its first word with a choice. `…` is left out. So
 //! the program's parser gets every part at least once, and parts that exclude each other are never
-//! in one line. A text without `[` and `…`, or whose brackets do not match, stays as it is.
+//! in one line. A text without `[` and `…`, or whose brackets do not match, stays as it is. No call
+//! fails.
 //!
 //! ```text
 //!  top [-d TIME] [--once | -n N]  ─▶  top,  top -d TIME,  top --once,  top -n N

@@ -17,6 +17,11 @@
 //! [`DriverSetup::start`], the first period of its slice begins with the driver's first iteration
 //! ([`RunningDriver::began`]). [`EndedDriver::counters`] returns the counts of a flow after the
 //! driver's end.
+//!
+//! Opening and adding fail if the kernel refuses a device or a socket, or the driver refuses a
+//! mode, a contract or a flow. A start fails if a thread or the event loop cannot be made, the end
+//! if the driver's thread panicked. [`EndedDriver::counters`] fails if the driver has no flow of
+//! the port.
 
 mod programs;
 pub mod rogue;
@@ -99,7 +104,7 @@ pub fn wire(bits: u64, ahead: Nanos) -> Result<Wire> {
 
 impl DriverSetup {
     /// Opens the driver on the client's first device; the next hop is the server's first device.
-    /// Fails if a device or its socket cannot be opened, if the client's device does not support
+    /// Fails if a device or a socket cannot be opened, if the client's device does not support
     /// `mode`, or if the scheduler refuses `wire`.
     pub fn new(world: &World, wire: Wire, mode: Mode) -> Result<DriverSetup> {
         let (client, server) = (world.client(), world.server());
@@ -124,12 +129,14 @@ impl DriverSetup {
 
     /// Adds a program with one flow, which sends datagrams of 1500 bytes (headers included) from
     /// `port` to [`SINK`] under a contract (text such as `slice 4ms/100ms`). Fails if the contract
-    /// is invalid or the scheduler cannot serve it.
+    /// is invalid, if the scheduler cannot serve it, or if the program's memory cannot be made or
+    /// attached.
     pub fn add_sender(&mut self, port: u16, contract: &str) -> Result<SenderProgram> {
         self.add_sender_of_length(port, FRAME, contract)
     }
 
-    /// Adds a program as [`DriverSetup::add_sender`] does, with frames of `length` bytes.
+    /// Adds a program as [`DriverSetup::add_sender`] does, with frames of `length` bytes. Fails as
+    /// that call does, and if `length` is less than the 42 bytes of the headers.
     pub(crate) fn add_sender_of_length(
         &mut self,
         port: u16,
@@ -153,7 +160,8 @@ impl DriverSetup {
 
     /// Adds a program as [`DriverSetup::add_sender`] does, with few buffers ([`SHORT`]). Its flow
     /// is a member of an overbooked slice: `of` is the number that [`DriverSetup::add_server`]
-    /// returned, and the index of the class.
+    /// returned, and the index of the class. Fails as [`DriverSetup::add_sender`] does, and if
+    /// there is no such slice or class.
     pub(crate) fn add_member(
         &mut self,
         port: u16,
@@ -171,7 +179,8 @@ impl DriverSetup {
     /// Adds a program with one flow, which receives datagrams to `port` of the client. `share` is
     /// the flow's receive budget; `None`: unlimited. From this call on the driver gets the frames
     /// that the client's device receives, and passes frames without a flow to the kernel. Fails if
-    /// the flow cannot be opened, or if the XDP program cannot be attached or changed.
+    /// the program's memory cannot be made, if the flow cannot be opened, or if the XDP program
+    /// cannot be attached or changed.
     pub fn add_receiver(
         &mut self,
         world: &World,
@@ -200,7 +209,8 @@ impl DriverSetup {
     }
 
     /// From this call on the driver gets received frames. Frames without a registered flow go to
-    /// the kernel.
+    /// the kernel. Fails if the namespace cannot be entered, or if the XDP program cannot be
+    /// attached.
     pub(crate) fn receive_frames(&mut self, world: &World) -> Result<()> {
         let ingress = &mut self.ingress;
         world.client().ns.enter(|| Ok(ingress.start()?))
@@ -234,7 +244,8 @@ impl DriverSetup {
     }
 
     /// A frame with a UDP datagram, as the flow of `port` may send it. `length` is that of the
-    /// whole frame; the call fails if `length` is less than the 42 bytes of the headers.
+    /// whole frame; the call fails if `length` is less than the 42 bytes of the headers or more
+    /// than IPv4 allows, and for IPv6 addresses.
     pub fn frame(&self, port: u16, length: usize) -> Result<Vec<u8>> {
         let (SocketAddr::V4(from), SocketAddr::V4(to)) = self.ends else {
             anyhow::bail!("only IPv4 frames are supported");
@@ -258,7 +269,8 @@ impl DriverSetup {
     }
 
     /// Runs the driver as [`DriverSetup::start`] does; another thread may have flows opened and
-    /// closed through [`CommandSender`], as the control thread of `netnice-driver` does.
+    /// closed through [`CommandSender`], as the control thread of `netnice-driver` does. Fails as
+    /// `start` does, and if the channel of commands cannot be made.
     pub fn start_with_commands(
         self,
         processor: Option<usize>,
@@ -377,7 +389,7 @@ impl EndedDriver {
 }
 
 /// Binds the senders' destination port on `host` with a socket that is never read, so that the host
-/// sends no ICMP error. Fails if the port is taken.
+/// sends no ICMP error. Fails if the port is taken, or if the namespace cannot be entered.
 pub(crate) fn sink(host: &Host) -> Result<UdpSocket> {
     let at = (host.port().v4, SINK);
     let socket = host.ns.enter(|| Ok(UdpSocket::bind(at)?))?;

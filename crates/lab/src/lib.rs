@@ -20,6 +20,9 @@
 //! NICE, NTCP, VERT, CELL and RTC are the papers that docs/deviations.md names; some experiments
 //! repeat a figure of one of them. Most experiments have a quick form for tests, which takes less
 //! time than the full form and may have wider bounds.
+//!
+//! A function fails if the kernel, a program or a file refuses what the function needs. A promise
+//! that does not hold is a result and no failure.
 
 pub mod demo;
 pub mod direct;

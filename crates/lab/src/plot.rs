@@ -1,4 +1,4 @@
-//! Draws line charts as SVG text without scripts ([`Chart::svg`]).
+//! Draws line charts as SVG text without scripts ([`Chart::svg`]). No call fails.
 //!
 //! A [`Chart`] is a title, two axes, series, and three kinds of marks: a level (a horizontal line
 //! with a label at its right end, such as a limit), a moment (a vertical line with a label at its

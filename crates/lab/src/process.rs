@@ -7,7 +7,10 @@
 //!
 //! Programs of the lab communicate over their standard streams: they print one JSON object per
 //! line, and read one command per line. [`Proc::next_line`], [`Proc::next_json`] and [`Proc::wait`]
-//! fail after the time that the caller names.
+//! fail after the time that the caller names; the first two also if the child closes its standard
+//! output. [`Proc::start`] and [`run`] fail if the program cannot be executed, [`run`] also if its
+//! exit status is not 0. [`Proc::write_line`] fails if the child has closed its standard input, and
+//! [`binary`] if there is no such binary.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Statistics of measured values, for the checks of experiments: means, percentiles, deviations and
 //! intervals. A result has the unit of the values, except `variation` and `worst_error`, which
 //! return ratios. The documentation of a function names its result for no values. `Cumulative`
-//! holds samples of a byte counter and computes rates in bit/s.
+//! holds samples of a byte counter and computes rates in bit/s. No function fails.
 
 /// Samples of a byte counter that only rises: (wall-clock time in ns, bytes), in order of time.
 #[derive(Debug, Clone, Default)]

@@ -5,7 +5,8 @@
 //!
 //! Each program is a hidden subcommand of `netnice-lab`; [`main`] runs it. The first three print a
 //! JSON object when they are ready, and one with their results, each on a line. A test starts them
-//! with the uid of the user.
+//! with the uid of the user. A program fails if it cannot start a process or make a connection that
+//! it needs; its module names the other causes. [`pidfd`] fails if there is no such process.
 
 pub mod attacks;
 pub mod client;

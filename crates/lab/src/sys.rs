@@ -44,7 +44,8 @@ pub fn now_ns() -> u64 {
         .map_or(0, |d| d.as_nanos() as u64)
 }
 
-/// Moves the calling thread into a network namespace.
+/// Moves the calling thread into a network namespace. Fails without the right to enter it
+/// (CAP_SYS_ADMIN).
 pub(crate) fn enter_netns(ns: impl AsFd) -> io::Result<()> {
     Ok(move_into_link_name_space(
         ns.as_fd(),
@@ -76,8 +77,8 @@ pub(crate) fn start_in_netns(command: &mut Command, ns: Option<Arc<File>>) {
     }
 }
 
-/// Forks. Returns true in the child. Fails if the process has more than one thread: a lock held by
-/// another thread would stay locked in the child.
+/// Forks. Returns true in the child. Fails with the error of fork(2), and if the process has more
+/// than one thread: a lock held by another thread would stay locked in the child.
 pub(crate) fn fork() -> io::Result<bool> {
     let threads = std::fs::read_dir("/proc/self/task")?.count();
     if threads != 1 {
@@ -90,7 +91,8 @@ pub(crate) fn fork() -> io::Result<bool> {
     Ok(unsafe { nix::unistd::fork()? }.is_child())
 }
 
-/// Clears the close-on-exec flag of all descriptors that are open now.
+/// Clears the close-on-exec flag of all descriptors that are open now. Fails if `/proc/self/fd`
+/// cannot be read, or if a descriptor is closed meanwhile.
 pub(crate) fn clear_close_on_exec() -> io::Result<()> {
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let Some(Ok(number)) = entry?.file_name().to_str().map(str::parse::<i32>) else {
@@ -103,7 +105,7 @@ pub(crate) fn clear_close_on_exec() -> io::Result<()> {
 }
 
 /// Changes user and group of the calling thread alone to `uid`, without supplementary groups. The
-/// change cannot be undone.
+/// change cannot be undone. Fails without the right to change them.
 pub fn become_user(uid: u32) -> io::Result<()> {
     // The C library's functions would change all threads of the process.
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(uid));
@@ -138,7 +140,8 @@ pub(crate) fn cpu_time() -> (Duration, Duration) {
     times.unwrap_or_default()
 }
 
-/// Nanoseconds that the first thread of a process has been on a processor so far.
+/// Nanoseconds that the first thread of a process has been on a processor so far. Fails if there is
+/// no such process.
 pub(crate) fn time_on_cpu(pid: u32) -> ProcResult<u64> {
     Ok(Schedstat::from_file(format!("/proc/{pid}/schedstat"))?.sum_exec_runtime)
 }
@@ -156,6 +159,7 @@ pub(crate) fn set_real_time_priority(priority: i32) -> io::Result<()> {
 }
 
 /// Sets the calling thread to SCHED_IDLE: it runs only when no other thread wants its processor.
+/// Fails without the right to leave the present scheduling class.
 pub fn set_idle_priority() -> io::Result<()> {
     set_scheduler(libc::SCHED_IDLE, 0)
 }
@@ -168,7 +172,8 @@ fn set_scheduler(class: c_int, priority: i32) -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, class, &priority) })
 }
 
-/// Raises the soft limit of open files to the hard limit; returns the new value.
+/// Raises the soft limit of open files to the hard limit; returns the new value. Fails with the
+/// error of setrlimit(2).
 pub fn raise_file_limit() -> io::Result<u64> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -193,7 +198,7 @@ pub(crate) struct TcpInfo {
     pub segs_in: u32,
 }
 
-/// Reads [`TcpInfo`] of a connected socket.
+/// Reads [`TcpInfo`] of a connected socket. Fails if the socket is not a TCP socket.
 pub(crate) fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
     let mut raw = [0u8; TCP_INFO_LEN];
     let mut len = TCP_INFO_LEN as libc::socklen_t;
@@ -218,7 +223,7 @@ pub(crate) fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
 }
 
 /// Puts a destination option without effect (RFC 8200 4.2, PadN) into every packet that an IPv6
-/// socket sends.
+/// socket sends. Fails if the socket is not an IPv6 socket, and without CAP_NET_RAW.
 pub(crate) fn pad_with_option(socket: impl AsFd) -> io::Result<()> {
     // Next header (filled in by the kernel), no further words of 8 bytes, and PadN of 4.
     let options: [u8; 8] = [0, 0, 1, 4, 0, 0, 0, 0];
@@ -226,7 +231,7 @@ pub(crate) fn pad_with_option(socket: impl AsFd) -> io::Result<()> {
 }
 
 /// Opens a socket that sends complete frames unchanged on a device of the calling thread's
-/// namespace.
+/// namespace. Fails without CAP_NET_RAW or the device.
 pub fn open_raw_socket(device: &str) -> io::Result<File> {
     let socket = packet_socket()?;
     let index = netdevice::name_to_index(&socket, device)?;
@@ -234,7 +239,8 @@ pub fn open_raw_socket(device: &str) -> io::Result<File> {
     Ok(socket.into())
 }
 
-/// Opens a socket for complete frames that is not bound and receives nothing.
+/// Opens a socket for complete frames that is not bound and receives nothing. Fails without
+/// CAP_NET_RAW.
 pub(crate) fn packet_socket() -> io::Result<OwnedFd> {
     let (kind, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
     Ok(rustix::net::socket_with(
@@ -245,7 +251,8 @@ pub(crate) fn packet_socket() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Binds a packet socket to a device, to receive frames of this protocol; 0 receives none.
+/// Binds a packet socket to a device, to receive frames of this protocol; 0 receives none. Fails if
+/// there is no such device.
 pub(crate) fn bind_packet_socket(socket: impl AsFd, index: u32, protocol: u16) -> io::Result<()> {
     // SAFETY: sockaddr_ll is plain data, and its size is passed with it.
     check(unsafe {
@@ -261,7 +268,8 @@ pub(crate) fn bind_packet_socket(socket: impl AsFd, index: u32, protocol: u16) -
     })
 }
 
-/// Sets a socket option. The caller owns what the value points to.
+/// Sets a socket option. The caller owns what the value points to. Fails with the error of
+/// setsockopt(2).
 pub(crate) fn set_option<T: Copy>(
     socket: impl AsFd,
     level: c_int,
@@ -281,7 +289,8 @@ pub(crate) fn set_option<T: Copy>(
 }
 
 /// Opens a tun device of this name in the calling thread's namespace: one bare IP packet for each
-/// read and write. The device is removed when the file is closed.
+/// read and write. The device is removed when the file is closed. Fails without `/dev/net/tun` or
+/// CAP_NET_ADMIN, or if another file has the device open.
 pub(crate) fn open_tun(name: &str) -> io::Result<File> {
     let file = File::options()
         .read(true)
@@ -309,7 +318,8 @@ pub(crate) fn open_tun(name: &str) -> io::Result<File> {
 }
 
 /// Makes the kernel measure the time of eBPF programs while the returned descriptor is open. So the
-/// measurement ends with this process at the latest, however the process ends. Needs root.
+/// measurement ends with this process at the latest, however the process ends. Fails without root,
+/// or if the kernel does not support this.
 pub(crate) fn time_bpf_programs() -> io::Result<OwnedFd> {
     // The kind of measurement (`bpf_attr.enable_stats.type`): the time of runs.
     let kind: u32 = 0;
@@ -352,7 +362,8 @@ fn check(result: libc::c_int) -> io::Result<()> {
 }
 
 /// Opens a pseudoterminal of this size in characters; returns the end for the user, and the end for
-/// a program.
+/// a program. Fails if the kernel has no more pseudoterminals, or if this process has too many open
+/// files.
 pub(crate) fn open_terminal(columns: u16, rows: u16) -> io::Result<(File, File)> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let user_end = openpt(flags)?;
@@ -362,7 +373,8 @@ pub(crate) fn open_terminal(columns: u16, rows: u16) -> io::Result<(File, File)>
     Ok((user_end.into(), program_end.into()))
 }
 
-/// Changes the size of a terminal. The kernel signals its foreground processes.
+/// Changes the size of a terminal. The kernel signals its foreground processes. Fails if the file
+/// is no terminal.
 pub(crate) fn resize_terminal(terminal: &File, columns: u16, rows: u16) -> io::Result<()> {
     Ok(tcsetwinsize(terminal, winsize(columns, rows))?)
 }
@@ -392,7 +404,8 @@ fn winsize(columns: u16, rows: u16) -> Winsize {
     }
 }
 
-/// Punches a hole of `length` bytes into a file at offset `at`; the file's size stays.
+/// Punches a hole of `length` bytes into a file at offset `at`; the file's size stays. Fails if the
+/// file system does not support holes, or if the file is sealed against writes.
 pub fn punch_hole(file: &File, at: u64, length: u64) -> io::Result<()> {
     let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     Ok(fallocate(file, how, at, length)?)
@@ -411,7 +424,8 @@ unsafe impl Send for Mapped {}
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Maps the first `length` bytes of a file, shared and writable.
+    /// Maps the first `length` bytes of a file, shared and writable. Fails if the file may not be
+    /// mapped for writing, or if `length` is 0.
     pub(crate) fn map(file: &File, length: usize) -> io::Result<Mapped> {
         let both = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses.

@@ -3,6 +3,11 @@
 //!
 //! The output of the program goes through an emulator of a terminal, so a test reads the characters
 //! at their positions on the screen.
+//!
+//! Starting fails if no terminal can be made, if the size is 0, if the program cannot start, or if
+//! stty(1) fails. Typing fails if the terminal does not take the keys, resizing if the size is 0 or
+//! the kernel refuses it, and waiting after the time that the caller names. Reading the settings
+//! fails if stty(1) fails.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -30,7 +35,7 @@ pub struct Terminal {
 impl Terminal {
     /// Starts a command (made by [`crate::world::Netns::command`] or [`crate::process::own_group`])
     /// in a terminal of this size in characters. Fails if the size is 0, if the terminal cannot be
-    /// made, or if the command or stty(1) cannot start.
+    /// made, if the command cannot start, or if stty(1) fails.
     pub fn start(mut command: Command, columns: u16, rows: u16) -> Result<Terminal> {
         let (user_end, program_end) =
             sys::open_terminal(columns, rows).context("cannot make a terminal")?;
@@ -67,7 +72,8 @@ impl Terminal {
             .with_context(|| format!("cannot type {keys:?}"))
     }
 
-    /// Changes the size of the terminal, in characters. Fails if it is 0.
+    /// Changes the size of the terminal, in characters. Fails if it is 0, or if the kernel refuses
+    /// the change.
     pub fn resize(&mut self, columns: u16, rows: u16) -> Result<()> {
         let (high, wide) = (size(rows)?, size(columns)?);
         self.parser().screen_mut().set_size(high, wide);
@@ -120,7 +126,7 @@ impl Terminal {
     }
 
     /// Whether the line settings are the same as before the program was started. Fails if stty(1)
-    /// cannot start.
+    /// cannot start or fails.
     pub fn settings_are_restored(&self) -> Result<bool> {
         Ok(settings(&self.program_end)? == self.initial)
     }

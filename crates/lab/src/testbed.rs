@@ -53,12 +53,13 @@ pub struct TestBed {
 }
 
 impl TestBed {
-    /// A test bed with one cable and with offloads off.
+    /// A test bed with one cable and with offloads off. Fails as [`TestBed::with`] does.
     pub fn new() -> Result<TestBed> {
         TestBed::with(Pair::default())
     }
 
-    /// A test bed with one cable and with the devices' default offloads.
+    /// A test bed with one cable and with the devices' default offloads. Fails as [`TestBed::with`]
+    /// does.
     pub fn with_offloads() -> Result<TestBed> {
         TestBed::with(Pair {
             offloads: Offloads::On,
@@ -97,7 +98,7 @@ impl TestBed {
     }
 
     /// Starts a TCP and a UDP sink at a port of the server; returns its address. Fails if one of
-    /// the processes does not start.
+    /// the two processes does not start.
     pub fn sink(&self, port: u16) -> Result<SocketAddr> {
         let to = self.server(port);
         let server = self.world.server();
@@ -108,6 +109,7 @@ impl TestBed {
     }
 
     /// Starts a listener at a port of the server that sends to every client; returns its address.
+    /// Fails if the process does not start.
     pub fn source(&self, port: u16) -> Result<SocketAddr> {
         let to = self.server(port);
         let source = traffic::start_now(self.world.server(), &Tcp::listen(to).source())?;
@@ -126,12 +128,14 @@ impl TestBed {
     }
 
     /// Rate in bit/s that arrives at the server from the client, over `span` seconds that begin
-    /// `settle` seconds after packets were seen (or after [`EVENT_TIMEOUT`] without packets).
+    /// `settle` seconds after packets were seen (or after [`EVENT_TIMEOUT`] without packets). Fails
+    /// as [`TestBed::record`] does.
     pub fn sent_rate(&self, settle: f64, span: f64) -> Result<f64> {
         self.sent_rate_of(settle, span, |_| true)
     }
 
-    /// Rate of the flows that `of` accepts, as for [`TestBed::sent_rate`].
+    /// Rate of the flows that `of` accepts, as for [`TestBed::sent_rate`]. Fails as
+    /// [`TestBed::record`] does.
     pub fn sent_rate_of(
         &self,
         settle: f64,
@@ -144,7 +148,8 @@ impl TestBed {
 
     /// Rate in wire bit/s that arrives at the client behind its limits over `span` seconds, after a
     /// pause of `settle` seconds; and the start and the end of the measurement (wall clock, ns).
-    /// (Reads of a TCP program come in bursts: a lost packet delays those after it.)
+    /// (Reads of a TCP program come in bursts: a lost packet delays those after it.) Fails if the
+    /// client's counters cannot be read.
     pub fn received_rate(&self, settle: f64, span: f64) -> Result<(f64, u64, u64)> {
         let client = &self.world.client().ns;
         bench::pause(settle);
@@ -158,13 +163,14 @@ impl TestBed {
 
     /// A record of the server's first device, and the span to evaluate (wall clock, ns): `span`
     /// seconds that begin `settle` seconds after packets were seen (or after [`EVENT_TIMEOUT`]
-    /// without packets). Fails if the tap lost packets.
+    /// without packets). Fails if a tap cannot be started or read, or if it lost packets.
     pub fn record(&self, settle: f64, span: f64) -> Result<(Record, u64, u64)> {
         let (mut records, from, to) = self.records(&["eth0"], settle, span)?;
         Ok((records.remove(0), from, to))
     }
 
-    /// Records of several of the server's devices, as for [`TestBed::record`].
+    /// Records of several of the server's devices, as for [`TestBed::record`]. Fails as
+    /// [`TestBed::record`] does.
     pub fn records(
         &self,
         devices: &[&str],
@@ -238,7 +244,7 @@ impl TestBed {
     }
 
     /// Repeats [`TestBed::record`] until at least `least` bit/s arrived in the window, as
-    /// [`TestBed::record_until`] does.
+    /// [`TestBed::record_until`] does. Fails as [`TestBed::record`] does.
     pub fn record_with_rate(
         &self,
         least: f64,
@@ -252,7 +258,7 @@ impl TestBed {
 
     /// Repeats [`TestBed::record`] until `enough` accepts the record and its window, for at most
     /// [`EVENT_TIMEOUT`]: a busy or emulated machine may starve the senders for a while. Returns
-    /// the last record in any case.
+    /// the last record in any case. Fails as [`TestBed::record`] does.
     pub fn record_until(
         &self,
         settle: f64,

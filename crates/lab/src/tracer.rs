@@ -20,7 +20,9 @@
 //! parent does ([`crate::process::Proc`]). No other thread may wait for the process, or check
 //! whether it runs, while it is traced.
 //!
-//! The tracer supports x86-64 only; elsewhere [`Tracer::seize`] fails.
+//! The tracer supports x86-64 only; elsewhere [`Tracer::seize`] fails. It also fails if there is no
+//! such process, and without the right to trace it. [`Tracer::follow`] fails if ptrace fails, or if
+//! a thread that must stop or end does not within 30 s.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

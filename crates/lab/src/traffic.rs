@@ -6,8 +6,8 @@
 //! sockets and children. The process prints `{"ready": …}` when its sockets are open, waits for the
 //! line `go` if required, and prints one [`Report`] after the line `stop` or when the limit of its
 //! [`RunOptions`] is reached. ([`Unruly`], [`ParentProcess`], and the server and the client of
-//! files have commands of their own, and print no report.) A start fails if the process is not
-//! ready within 60 s.
+//! files have commands of their own, and print no report.) A start fails if the program cannot be
+//! executed or is not ready within 60 s. A command to a process fails if the process has ended.
 //!
 //! **Counts.** A report has payload bytes and *wire* bytes: layer 2 without preamble and gap, which
 //! is 14 + the IP length of each packet on the wire, also if the kernel merged packets or did not
@@ -426,7 +426,7 @@ pub struct Running {
 
 impl Running {
     /// Sends the command `go` to the process, which then starts its traffic. Returns the wall-clock
-    /// time of the command in ns.
+    /// time of the command in ns. Fails if the process has closed its standard input.
     pub fn go(&mut self) -> Result<u64> {
         self.proc.write_line("go")?;
         Ok(crate::sys::now_ns())
@@ -460,7 +460,7 @@ impl Running {
     }
 }
 
-/// Starts a traffic program on `host`, and returns when its sockets are open. Fails after 60 s.
+/// Starts a program on `host`; returns when its sockets are open. Fails as the module says.
 pub fn start(host: &Host, program: &impl Program, options: RunOptions) -> Result<Running> {
     let mut command = host.ns.command(process::binary("netnice-lab")?);
     command
@@ -470,18 +470,18 @@ pub fn start(host: &Host, program: &impl Program, options: RunOptions) -> Result
     start_until_ready(command)
 }
 
-/// Starts a program that waits for `go` and samples every 10 ms.
+/// Starts a program that waits for `go` and samples every 10 ms. Fails as [`start`] does.
 pub fn start_waiting(host: &Host, program: &impl Program) -> Result<Running> {
     start(host, program, RunOptions::default())
 }
 
-/// Starts a program at once.
+/// Starts a program at once. Fails as [`start`] does.
 pub fn start_now(host: &Host, program: &impl Program) -> Result<Running> {
     start(host, program, RunOptions::at_once())
 }
 
 /// Starts a program at once through another command that executes it, such as `setpriv … --`. `lab`
-/// is another copy of `netnice-lab` to run; `None`: that of the binaries under test.
+/// is the copy of `netnice-lab` to run; `None`: that under test. Fails as [`start`] does.
 pub fn start_through(
     host: &Host,
     words: &[&str],
@@ -521,7 +521,7 @@ fn lab_command(host: &Host, cpu: Option<u32>) -> Result<std::process::Command> {
     })
 }
 
-/// Serves files of any size from memory at `at`, for [`FileClient`].
+/// Serves files of any size from memory at `at`, for [`FileClient`]. Fails as [`start`] does.
 pub(crate) fn serve_files(host: &Host, at: SocketAddr, cpu: Option<u32>) -> Result<Proc> {
     let mut command = lab_command(host, cpu)?;
     command.args(["traffic", "serve", "--listen", &at.to_string()]);
@@ -539,7 +539,7 @@ impl FileClient {
         self.proc.pid()
     }
 
-    /// Starts the process on `host`, for files of `bytes` at `from`.
+    /// Starts the process on `host`, for files of `bytes` at `from`. Fails as [`start`] does.
     pub(crate) fn start(
         host: &Host,
         from: SocketAddr,
@@ -553,7 +553,7 @@ impl FileClient {
         Ok(FileClient { proc })
     }
 
-    /// Fetches the file `times` times; returns the durations in seconds. Fails if this takes 120 s.
+    /// Fetches the file `times` times; returns each time in s. Fails if one fails or after 120 s.
     pub(crate) fn fetch(&mut self, times: u32) -> Result<Vec<f64>> {
         self.proc.write_line(&times.to_string())?;
         let value = self.proc.next_json("took_ns", Duration::from_secs(120))?;
@@ -607,7 +607,7 @@ impl ParentProcess {
             .with_context(|| format!("the parent could not start {words:?}: {answer}"))
     }
 
-    /// Makes the parent start a traffic program as its child, and waits until its sockets are open.
+    /// Makes the parent start a traffic program; waits until it is ready. Fails as [`start`] does.
     pub fn traffic(&mut self, program: &impl Program, options: RunOptions) -> Result<u32> {
         let mut words = vec![
             process::binary("netnice-lab")?.display().to_string(),
@@ -620,7 +620,7 @@ impl ParentProcess {
         Ok(pid)
     }
 
-    /// Writes a line to the standard input of the child with the pid `child`.
+    /// Writes a line to the input of the child with this pid. Fails if the parent has ended.
     pub fn write_line(&mut self, child: u32, line: &str) -> Result<()> {
         self.proc.write_line(&format!("tell {child} {line}"))
     }

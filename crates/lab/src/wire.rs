@@ -15,6 +15,10 @@
 //!
 //! [`Tap::start_capturing`] also keeps single packets, those of chosen flows, with the time of
 //! their arrival at the device. It writes their headers to a capture file for `netnice check`.
+//!
+//! A start fails without the device or the right to open a packet socket, or if the capture file
+//! cannot be written. [`Tap::stop`] fails if the device is gone, or if the rest of the capture file
+//! cannot be written.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -47,7 +51,7 @@ struct TapStart {
 
 impl Tap {
     /// Starts a meter on `device` in `ns`. Fails without the device or the right to open a packet
-    /// socket.
+    /// socket, or if its thread cannot start.
     pub fn start(ns: &Netns, device: &str) -> Result<Tap> {
         let ring = ns.enter(|| ring::Ring::open(device))?;
         Tap::read(ns, device, ring, |_, _| Ok(()))
@@ -119,8 +123,8 @@ impl Tap {
     }
 
     /// Ends the meter and returns its record. `ns` must be the namespace that it was started in.
-    /// Fails if the device is gone, or if the capture file could not be written. Lost packets are
-    /// no failure here: see [`Record::validate`].
+    /// Fails if the device is gone, if the capture file could not be written, or if the number of
+    /// lost packets cannot be read. Lost packets are no failure here: see [`Record::validate`].
     pub fn stop(self, ns: &Netns) -> Result<Record> {
         let after = ns.counters(&self.start.device)?;
         let mut record = self.reader.stop()?;

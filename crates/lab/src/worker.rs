@@ -1,6 +1,6 @@
 //! Runs a closure in a thread. The guard of the thread, [`Worker`], sets a flag at which the
 //! closure must return. [`Worker::stop`] returns the closure's result, and fails if the closure
-//! failed or panicked.
+//! failed or panicked. [`Worker::start`] fails if the thread cannot start.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -27,6 +27,9 @@
 //! The hosts' own devices keep their default queue, because netnice may manage them. The default
 //! congestion control is cubic, duplicate address detection is off, and TCP keeps no metrics of
 //! earlier connections, so that runs do not influence each other.
+//!
+//! Making a world fails without root or one of these programs, or if the kernel refuses a step.
+//! What cannot be removed stays, without an error.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};

@@ -7,9 +7,9 @@
 //!  connection         at a time           cells for each connection
 //! ```
 //! The input is an [`Adapter`] with its connections; the result is an [`AdapterReport`].
-//! [`Adapter::run`] fails if a transfer would carry no cell, or if the scheduler refuses the link
-//! or a connection. A *cell* is a packet of the link's greatest length. A *PDU* (protocol data
-//! unit) is a message of several cells.
+//! [`Adapter::run`] fails if a transfer would carry no cell, or if the scheduler refuses the link,
+//! a connection or a cell. A *cell* is a packet of the link's greatest length. A *PDU* (protocol
+//! data unit) is a message of several cells.
 //!
 //! Shaping determines when a connection's next cell may leave. So the earliest time at which a
 //! connection's buffer runs empty is known: the time at which its last cell left, plus the peak

@@ -33,6 +33,7 @@ pub(crate) enum Admission {
 }
 
 impl AdmissionQueue {
+    /// A queue without messages, for a channel whose overload policy is `policy`.
     pub(crate) fn new(channel: &Channel, policy: Overload) -> AdmissionQueue {
         AdmissionQueue {
             gate: MessageGate::new(channel, policy),

@@ -1,7 +1,8 @@
 //! A scheduler with the queues of its flows, for the link and for the processor.
 //! [`SchedulerQueues::push`] queues an item (a packet for the link, or a block of packets for the
-//! processor) and fails if the scheduler refuses the item. [`SchedulerQueues::next`] returns an
-//! item that leaves now, or when to call again.
+//! processor) and fails if the scheduler refuses the item. The other calls fail if the scheduler
+//! refuses a link, a slice or a flow. [`SchedulerQueues::next`] returns an item that leaves now, or
+//! when to call again.
 
 use std::collections::VecDeque;
 
@@ -77,6 +78,8 @@ pub(crate) struct SchedulerQueues {
 }
 
 impl SchedulerQueues {
+    /// Queues over a scheduler for this link, without flows. Fails if the scheduler refuses the
+    /// link.
     pub(crate) fn new(wire: Wire) -> Result<SchedulerQueues, SchedulerError> {
         Ok(SchedulerQueues {
             scheduler: Scheduler::new(wire)?,
@@ -86,7 +89,8 @@ impl SchedulerQueues {
         })
     }
 
-    /// Adds the overbooked slice. The caller does this before it adds a flow.
+    /// Adds the overbooked slice. The caller does this before it adds a flow. Fails if the
+    /// scheduler refuses the slice.
     pub(crate) fn overbook(&mut self, overbooked: &OverbookedSlice) -> Result<(), SchedulerError> {
         let (slice, classes) = (overbooked.slice, &overbooked.classes);
         let server = self.scheduler.insert_server(slice, classes, Instant(0))?;
@@ -95,6 +99,7 @@ impl SchedulerQueues {
     }
 
     /// Adds a flow as a member of the server. `None` if there is no server; then no flow is added.
+    /// Fails if the scheduler refuses the flow.
     pub(crate) fn add_member(
         &mut self,
         class: usize,
@@ -114,17 +119,21 @@ impl SchedulerQueues {
         self.queues.push(VecDeque::new());
     }
 
-    /// Adds a flow; flows are numbered in the order of addition.
+    /// Adds a flow; flows are numbered in the order of addition. Fails if the scheduler refuses the
+    /// flow.
     pub(crate) fn add(&mut self, service: Service) -> Result<(), SchedulerError> {
         let id = self.scheduler.insert(service, Instant(0))?;
         self.register(id);
         Ok(())
     }
 
+    /// Number of items in the queue of a flow, by the flow's index.
     pub(crate) fn waiting(&self, flow: usize) -> usize {
         self.queues[flow].len()
     }
 
+    /// Queues an item at the time `now`, in ns. Fails if the item is the first of its queue and the
+    /// scheduler refuses it.
     pub(crate) fn push(&mut self, flow: usize, item: Item, now: u64) -> Result<(), SchedulerError> {
         let is_head = self.queues[flow].is_empty();
         if is_head {
@@ -136,7 +145,8 @@ impl SchedulerQueues {
         Ok(())
     }
 
-    /// Drops the queued items of a flow and returns their number.
+    /// Drops the queued items of a flow and returns their number. Fails if the scheduler refuses to
+    /// remove them.
     pub(crate) fn flush(&mut self, flow: usize, now: u64) -> Result<usize, SchedulerError> {
         self.scheduler.withdraw(self.ids[flow], Instant(now))?;
         let gone = self.queues[flow].len();

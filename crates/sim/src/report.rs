@@ -50,6 +50,7 @@ impl FlowReport {
         (self.messages > 0).then(|| self.laxities as f64 / self.messages as f64)
     }
 
+    /// Counts a message of a channel that left at `at`. Both times are in ns.
     pub(crate) fn left(&mut self, at: u64, deadline: u64) {
         let laxity = i64::try_from(i128::from(deadline) - i128::from(at)).unwrap_or(i64::MAX);
         self.messages += 1;

@@ -1,6 +1,7 @@
 //! The simulation and its event loop: flows, a link and optionally a processor go in, and a
 //! [`Report`] comes out. [`Simulation::run`] fails with [`SimulationError`] if the simulation is
-//! invalid.
+//! invalid. [`SimFlow::new`] fails with [`ScenarioError`] if a contract is invalid or cannot be
+//! simulated.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

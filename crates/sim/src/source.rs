@@ -85,6 +85,7 @@ pub(crate) struct SourceState {
 }
 
 impl SourceState {
+    /// The state before the first message. `start` is the time at which the traffic begins.
     pub(crate) fn new(source: Source, start: Nanos, random: Random) -> SourceState {
         let mut source = SourceState {
             source,

@@ -1,6 +1,7 @@
 //! Reads the documents that the package `netnice` installs: the manual and the reference. They keep
 //! their folders of `docs`, so links between them stay valid. A link to a document that is not
-//! installed is replaced by its text.
+//! installed is replaced by its text. Reading fails if a folder or file cannot be read, or if a
+//! page is not UTF-8.
 
 use std::collections::BTreeSet;
 use std::path::Path;

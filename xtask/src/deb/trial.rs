@@ -1,6 +1,7 @@
 //! Tries the packages in a fresh chroot of Debian 12: installs them, uses the service, upgrades
 //! them while a limit is in force, removes and purges them. `trial.sh` checks each step and fails
-//! at the first error; the chroot is then kept.
+//! at the first error; the chroot is then kept. The trial also fails without root, or if the chroot
+//! cannot be made.
 
 use std::path::PathBuf;
 

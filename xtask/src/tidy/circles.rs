@@ -1,4 +1,4 @@
-//! Finds circles between the modules of one crate.
+//! Finds circles between the modules of one crate. No call fails.
 //!
 //! If modules use each other, none of them can be understood, tested or replaced without the
 //! others. The check covers the modules directly in `src/`, each with all files below it. A module

@@ -1,6 +1,6 @@
 //! Checks the layers of the crates: which crates each crate may use, and which foreign crates are
 //! reserved for some crates. It also lists the files that may contain `unsafe`, and the folders
-//! that may use `anyhow`.
+//! that may use `anyhow`. No call fails; a violation is a complaint.
 //!
 //! [`RULES`] is the table of crates in `docs/internals/architecture.md`; both must change together.
 

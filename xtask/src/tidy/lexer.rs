@@ -2,7 +2,7 @@
 //!
 //! Both parts keep every line break, so line numbers stay valid. The lexer only recognizes comments
 //! (also nested), strings (also raw, byte and C strings) and the difference between a character and
-//! a lifetime. It accepts any text.
+//! a lifetime. It accepts any text, so no call fails.
 
 /// The two parts of a source text.
 pub struct Parts {

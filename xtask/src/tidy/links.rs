@@ -1,5 +1,5 @@
 //! Checks links in Markdown files: each must lead to a file or folder of the tree, and its
-//! `#anchor` to a heading in that file.
+//! `#anchor` to a heading in that file. No call fails; a dead link is a complaint.
 //!
 //! Two kinds of links are checked. The first are relative links and images. The second are words of
 //! text or inline code that are paths: they begin with a top folder of the tree

@@ -1,5 +1,5 @@
 //! Checks the names of Rust modules: each must be a term of the glossary, or a plain word or term
-//! of the field that `module_names.txt` lists.
+//! of the field that `module_names.txt` lists. No call fails; a refused name is a complaint.
 //!
 //! A name is that of a `.rs` file or of a folder with such files, below the folder of its crate. A
 //! term of the glossary also counts in the plural, with `_` for a blank or a hyphen, and without

@@ -1,7 +1,8 @@
 //! Fetches the parts of the guest once, and keeps them: the kernel package (by apt, or the file in
 //! the variable `NETNICE_VM_KERNEL`), virtme-ng, which boots the kernel, in a Python environment of
 //! its own, and virtiofsd, which serves this machine's folders to the guest (the cloud kernel does
-//! not support 9p). Fails if one of them cannot be fetched.
+//! not support 9p). Fails if one of them cannot be fetched or unpacked; [`Assets::path`] fails if
+//! the name of a folder contains a colon.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

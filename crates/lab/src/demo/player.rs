@@ -1,5 +1,5 @@
 //! A model of a video player. The received bytes over time come in, and the seconds in which the
-//! video stood still go out ([`stall_time`]).
+//! video stood still go out ([`stall_time`]). No call fails.
 //!
 //! The player starts when its buffer has one second of video, stops when the buffer is empty, and
 //! starts again at one second. The buffer may hold any amount more. The demo reports this time

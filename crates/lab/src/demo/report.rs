@@ -1,6 +1,6 @@
 //! Makes the text of the demo's report: one self-contained HTML page about both runs ([`page`]),
 //! and an SVG picture with one chart for each run ([`picture`]). The charts of the picture have the
-//! rates of the video, the download and the backup over time.
+//! rates of the video, the download and the backup over time. No call fails.
 
 use std::fmt::Write as _;
 

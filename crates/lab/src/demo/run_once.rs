@@ -1,6 +1,7 @@
 //! Runs the demo once ([`run`]): makes the world, starts the programs, executes the `netnice`
 //! commands if the run is the one with netnice, and returns a [`RunRecord`]. Fails if the world
-//! cannot be made, if a program cannot start or ends early, or if a command fails.
+//! cannot be made, if a program cannot start, ends early or prints no report, or if a command
+//! fails.
 
 use std::time::Duration;
 

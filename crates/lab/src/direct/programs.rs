@@ -32,6 +32,7 @@ pub struct SenderProgram {
 pub struct RunningSender(Worker<SenderProgram>);
 
 impl SenderProgram {
+    /// A sender that has sent nothing yet. `frame` is the whole frame, with its headers.
     pub(super) fn new(attachment: Attachment, flow: ProgramRings, frame: Vec<u8>) -> SenderProgram {
         SenderProgram {
             attachment,
@@ -111,11 +112,14 @@ pub struct RunningReceiver {
 }
 
 impl ReceiverProgram {
+    /// A receiver without primed buffers.
     pub(super) fn new(attachment: Attachment, flow: ProgramRings) -> ReceiverProgram {
         ReceiverProgram { attachment, flow }
     }
 
-    /// Primes the receive ring with all free buffers, or with as many as fit into it.
+    /// Primes the receive ring with all free buffers, or with as many as fit into it. Fails if the
+    /// ring library refuses to free a chunk that the ring had no room for, which is a fault of this
+    /// program.
     pub fn prime(&mut self) -> Result<()> {
         self.attachment.take_notices(|_| ());
         while let Some(chunk) = self.flow.chunk() {

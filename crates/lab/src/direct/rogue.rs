@@ -6,6 +6,11 @@
 //! control thread: it attaches a rogue to the driver when the rogue's [`RogueHandle`] requests
 //! this. If the driver disconnects the rogue, the supervisor passes the number of the violated rule
 //! to the handle.
+//!
+//! A violation fails if the driver does not return the valid records before it, or does not
+//! disconnect the rogue for the right rule. Accesses fail if they are outside the memory file. An
+//! attachment fails if the memory cannot be made or the driver refuses it. All requests fail if the
+//! driver or the supervisor has ended.
 
 use std::fs::File;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -339,7 +344,8 @@ impl Rogue {
     }
 
     /// Writes a valid record of the chunk with this number, without publishing the record. The
-    /// program must have the chunk. The record holds the rogue's frame.
+    /// program must have the chunk. The record holds the rogue's frame. Fails if the chunk or the
+    /// ring is not inside the memory file.
     pub fn write_valid_record(&mut self, chunk: u64) -> Result<()> {
         let base = chunk * u64::from(self.place.shape.chunk_bytes);
         self.write(self.place.shape.plan()?.area() + base, &self.frame.clone())?;
@@ -369,7 +375,8 @@ impl Rogue {
     }
 
     /// Publishes the submit ring's producer index and the reclaim ring's consumer index, sets the
-    /// notice of the flow, and writes the driver's doorbell.
+    /// notice of the flow, and writes the driver's doorbell. Fails if the indices are not inside
+    /// the memory file, or if the doorbell cannot be written.
     pub fn publish(&mut self) -> Result<()> {
         self.write(SUBMIT_PRODUCER, &self.indices.0.to_ne_bytes())?;
         self.write(RECLAIM_CONSUMER, &self.indices.1.to_ne_bytes())?;
@@ -380,7 +387,8 @@ impl Rogue {
         self.write_doorbell()
     }
 
-    /// Writes the driver's doorbell even if the driver does not sleep.
+    /// Writes the driver's doorbell even if the driver does not sleep. Fails if the write fails for
+    /// another reason than a full counter.
     pub fn write_doorbell(&self) -> Result<()> {
         match std::io::Write::write(&mut &self.doorbell, &1_u64.to_ne_bytes()) {
             Ok(_) => Ok(()),
@@ -392,7 +400,8 @@ impl Rogue {
     }
 
     /// Notifies the driver as the rules require, without new records: clears the driver's sleeping
-    /// flag first. Returns `false`, without a notification, if the driver does not sleep.
+    /// flag first. Returns `false`, without a notification, if the driver does not sleep. Fails as
+    /// [`Rogue::publish`] does.
     pub fn wake_driver(&self) -> Result<bool> {
         let flag: [u8; 4] = self.memory.read(DRIVER_SLEEPS)?;
         let sleeps = flag != [0; 4];
@@ -403,13 +412,15 @@ impl Rogue {
         Ok(sleeps)
     }
 
-    /// Sets the notices of the first 64 flow slots, although no flow has new records.
+    /// Sets the notices of the first 64 flow slots, although no flow has new records. Fails if the
+    /// notices are not inside the memory file.
     pub fn set_false_notices(&self) -> Result<()> {
         self.memory.write(TO_DRIVER, &[0xff; 8])
     }
 
     /// Reclaims all returned records, so that the program has their chunks again; the next
-    /// [`Rogue::publish`] publishes this. Returns whether there were any.
+    /// [`Rogue::publish`] publishes this. Returns whether there were any. Fails if the index is not
+    /// inside the memory file.
     pub fn reclaim(&mut self) -> Result<bool> {
         let there = self.read(RECLAIM_PRODUCER)?;
         let moved = there != self.indices.1;
@@ -418,7 +429,7 @@ impl Rogue {
     }
 
     /// Waits until the driver has returned all published records, and reclaims them. Fails after
-    /// [`EVENT_TIMEOUT`].
+    /// [`EVENT_TIMEOUT`], and as [`Rogue::publish`] does.
     pub fn await_sent(&mut self) -> Result<()> {
         let until = Instant::now() + EVENT_TIMEOUT;
         while self.read(RECLAIM_PRODUCER)? != self.indices.0 {
@@ -438,7 +449,8 @@ impl Rogue {
         self.write(self.place.shape.plan()?.area() + base + at, bytes)
     }
 
-    /// Fills all chunks with a fixed byte, except the first `used` bytes of each.
+    /// Fills all chunks with a fixed byte, except the first `used` bytes of each. `used` is in
+    /// bytes, at most the size of a chunk. Fails if the chunks are not inside the memory file.
     pub fn fill_canary(&self, used: u64) -> Result<()> {
         let (at, shape) = (self.place.shape.plan()?.area(), self.place.shape);
         for chunk in 0..u64::from(shape.chunks) {
@@ -449,8 +461,9 @@ impl Rogue {
         Ok(())
     }
 
-    /// Fails if a byte that [`Rogue::fill_canary`] wrote has changed. `used` must be a multiple of
-    /// 64.
+    /// Fails if a byte that [`Rogue::fill_canary`] wrote has changed, or if the chunks are not
+    /// inside the memory file. `used` is the number of bytes at the start of each chunk that are
+    /// not checked, the same as for `fill_canary`; it must be a multiple of 64.
     pub fn check_canary(&self, used: u64) -> Result<()> {
         let (at, shape) = (self.place.shape.plan()?.area(), self.place.shape);
         for chunk in 0..u64::from(shape.chunks) {
@@ -466,8 +479,9 @@ impl Rogue {
         Ok(())
     }
 
-    /// Overwrites memory of the flow's region that only the driver may write with the word `with`:
-    /// the description of the flow (the first 64 bytes), and the driver's own indices.
+    /// Writes the 32-bit word `with` repeatedly over those parts of the flow's region that only the
+    /// driver may write: the description of the flow (the first 64 bytes), and the first word of
+    /// each of the driver's own indices. Fails if the region is not inside the memory file.
     pub fn overwrite_driver_memory(&self, with: u32) -> Result<()> {
         for at in (0..0x40).step_by(4).chain((0x180..0x280).step_by(0x40)) {
             self.write(at, &with.to_ne_bytes())?;

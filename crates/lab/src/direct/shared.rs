@@ -1,6 +1,7 @@
 //! Access to the whole memory file of a program as bytes, without the ring library and its checks.
 //! Test programs that violate the rules of `docs/reference/ring.md` on purpose use it. A read or
-//! write fails if its range is not inside the file.
+//! write fails if its range is not inside the file. Mapping the file fails if the kernel refuses
+//! it, as it does for a sealed file.
 
 use std::fs::File;
 

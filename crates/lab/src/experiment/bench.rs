@@ -1,5 +1,7 @@
 //! Definitions that experiments share: the limiter under test (netnice, or HTB set up by hand), its
-//! directions, common rates, addresses, and waits until a time.
+//! directions, common rates, addresses, and waits until a time. A limiter fails to start if its
+//! daemon does, and a limit fails to be set if a command fails or HTB cannot limit the direction.
+//! [`netnice_only`] fails for another subject, and [`run_logged`] if the command fails.
 
 use std::net::SocketAddr;
 use std::time::Duration;

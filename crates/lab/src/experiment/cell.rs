@@ -1,9 +1,10 @@
 //! Experiments of the paper CELL (Schiller, Gunningberg: Feasibility of a software-based ATM
 //! cell-level scheduler with advanced shaping) in the simulator, in virtual time: figures 3 and 4,
 //! and section 4.4. Each adds its checks to an [`Outcome`], and fails with another subject than
-//! netnice. A cell is a packet of 53 bytes, and a slot is its time on the link: 2.8 us. A
-//! connection (the paper's VC) is a flow with a cell contract: a peak rate, a tolerance (CDVT), and
-//! perhaps a sustained rate with a burst, which [`netnice_core::contract::Bucket`] describes.
+//! netnice, if a simulation fails, or if a plot cannot be written. A cell is a packet of 53 bytes,
+//! and a slot is its time on the link: 2.8 us. A connection (the paper's VC) is a flow with a cell
+//! contract: a peak rate, a tolerance (CDVT), and perhaps a sustained rate with a burst, which
+//! [`netnice_core::contract::Bucket`] describes.
 //!
 //! [`cycles`] has figures 5 and 6, [`real`] has figures 3 and 4 on real packets.
 

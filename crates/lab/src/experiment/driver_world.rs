@@ -4,6 +4,11 @@
 //! Packets have 1500 bytes with all headers, which take 120 us on a link of 100 Mbit/s. The senders
 //! are threads of this process, with memory and doorbells of their own. The driver is the library
 //! `netnice-driver` in another thread (see [`crate::direct`]).
+//!
+//! Making a world or a tap fails if the kernel refuses a step, or if the link's rate is 0.
+//! [`validate`] fails if the tap lost a packet, or if the driver counted another number of sent
+//! packets than arrived. [`check_conformance`] fails if `netnice check` cannot run or prints no
+//! verdict.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -4,6 +4,9 @@
 //! should make the flood's sends wait, as a queue on the device does, and not drop packets after
 //! they were made. With netnice the flood may use at most 10 % of a processor and make at most 1.5
 //! sends for each packet.
+//!
+//! [`run`] adds its checks and the measured values to an [`Outcome`](super::Outcome). It fails if
+//! the subject is not netnice or if a step of the measurement fails.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -24,8 +27,8 @@ struct Cost {
     rate: f64,
 }
 
-/// Runs the experiment with both limiters and adds its checks and results to `outcome`. Fails as
-/// [`Experiment::run`](super::Experiment::run) does.
+/// Runs the experiment with both limiters and adds its checks and results to `outcome`. Fails if
+/// the subject is not netnice, and as [`Experiment::run`](super::Experiment::run) does.
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     outcome.paper = json!({

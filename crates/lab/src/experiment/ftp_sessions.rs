@@ -6,8 +6,11 @@
 //! Both ends are real programs: the super-server `netnice inetd` starts a vsftpd for each curl. The
 //! configuration is C of the paper's figure 2. Its services login and telnet have no session here,
 //! so FTP has the whole total. A session is identified by the range of its client's ports, so its
-//! control connection and its data connection count together, as in netnice. Fails if vsftpd or
-//! curl is not installed.
+//! control connection and its data connection count together, as in netnice.
+//!
+//! [`run`] adds its checks and the measured values to an [`Outcome`](super::Outcome). It fails if
+//! vsftpd or curl is not installed, if the subject is not netnice, if a step of the measurement
+//! fails, or if a plot cannot be written.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -2,6 +2,9 @@
 //! over two cables at the same time, or receive over both, with IPv4 and IPv6. The sum of both
 //! rates must be the limit within 1 % (3 % in the quick form), because a limit belongs to a target
 //! and not to an interface; each rate must be at least 1 Mbit/s.
+//!
+//! [`run`] adds its checks and the measured values to an [`Outcome`](super::Outcome). It fails if
+//! the subject is not netnice or if a step of the measurement fails.
 
 use anyhow::Result;
 use serde_json::json;

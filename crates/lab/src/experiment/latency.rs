@@ -2,6 +2,9 @@
 //! Mbit/s with 8 or 32 TCP flows, which fill the limit. The flows and the ping are children of one
 //! program, the target. In every run the mean must be at most 5 ms, the 99th percentile at most 20
 //! ms, and at most 2 % of the replies may be missing.
+//!
+//! [`run`] adds its checks and the measured values to an [`Outcome`](super::Outcome). It fails if a
+//! step of the measurement fails.
 
 use std::time::Duration;
 

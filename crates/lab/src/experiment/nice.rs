@@ -5,6 +5,10 @@
 //! both. 512 Kbyte/s is 524,288 bytes/s. For the figures the cable of the program's host has the
 //! paper's 10 Mbit/s, and a tap counts what the paper's tcpdump counted: the packets of the
 //! transfer between the two hosts.
+//!
+//! Each function adds its checks and the measured values to an [`Outcome`]. It fails if a step of
+//! the measurement fails, or if a plot cannot be written; [`table1`] and [`figure4`] also if the
+//! subject is not netnice.
 
 use anyhow::Result;
 use serde_json::json;

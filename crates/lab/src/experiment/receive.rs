@@ -7,6 +7,9 @@
 //! the sum must be 97 % of the wire within 3 %, and nothing may be shown as degraded. UDP above the
 //! wire's rate fills the cable itself: packets are lost before the host receives them, and netnice
 //! can only report that. `netnice show` must call a target or the link degraded within 10 s.
+//!
+//! [`run`] adds its checks and the measured values to an [`Outcome`](super::Outcome). It fails if
+//! the subject is not netnice or if a step of the measurement fails.
 
 use std::time::{Duration, Instant};
 

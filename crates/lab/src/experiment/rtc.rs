@@ -10,6 +10,9 @@
 //! in the paper: a packet after the first of its message costs 330 us. An experiment fails if
 //! admission refuses the channels, and figure 5 also if best effort never saturates or saturates at
 //! the first two loads. The laxity of a message is the time from its departure to its deadline.
+//!
+//! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
+//! is not netnice, if a step of the simulation fails, or if a plot cannot be written.
 
 use std::num::NonZeroU32;
 

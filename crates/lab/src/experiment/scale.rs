@@ -1,6 +1,9 @@
 //! The experiment `scale` sets a limit on each of 1,000 processes, one after the other with the
 //! command line, as a script does. A command must take at most 50 ms (99th percentile), `netnice
 //! show` must list all targets, and the daemon's resident memory must be at most 64 MiB.
+//!
+//! [`run`] adds its checks and the measured values to an [`Outcome`](super::Outcome). It fails if
+//! the subject is not netnice or if a step of the measurement fails.
 
 use std::time::Instant;
 
@@ -17,7 +20,8 @@ use crate::world::{Host, Pair, World};
 pub(crate) const THOUSAND: usize = 1000;
 
 /// Starts `count` processes that sleep for an hour, each of which can be a target; returns their
-/// parent and their ids. Dropping the parent ends them. Fails if no process starts for 30 s.
+/// parent and their ids. Dropping the parent ends them. Fails if the parent cannot start or prints
+/// no number, or if no process starts for 30 s.
 pub fn sleepers(host: &Host, count: usize) -> Result<(Proc, Vec<u32>)> {
     let mut command = host.ns.command("sh");
     command.arg("-c").arg(format!(

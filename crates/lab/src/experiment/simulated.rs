@@ -1,6 +1,7 @@
 //! Functions that the experiments in virtual time share: they run the real scheduler on a simulated
 //! link, and count the packets that were sent. Other load of the machine has no influence, so every
-//! simulation gives the same result.
+//! simulation gives the same result. A function fails if the subject is not netnice, if a text is
+//! not a rate or a contract, or if the simulation is invalid.
 
 use anyhow::{Result, bail};
 use netnice_core::sched::Wire;

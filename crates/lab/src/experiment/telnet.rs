@@ -31,6 +31,10 @@
 //! The paper does not give all parameters. Those chosen here: the interface of a host on the
 //! segment holds 50 full packets (FreeBSD's interface queue), the switch's port 128 KiB, TCP is
 //! cubic, and a busy host keeps the segment for 8 packets (see [`crate::world::hub`]).
+//!
+//! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
+//! is not netnice, if a step of the measurement fails, if a kept run cannot be read or written, or
+//! if a plot cannot be written.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -4,6 +4,9 @@
 //!
 //! VERT is: Black, Barham, Donnelly, Stratford, Protocol implementation in a vertically structured
 //! operating system.
+//!
+//! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
+//! is not netnice, if a step of the simulation fails, or if a plot cannot be written.
 
 pub mod real;
 pub mod receive;

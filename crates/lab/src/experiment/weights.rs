@@ -2,6 +2,9 @@
 //! Mbit/s, with different numbers of TCP flows. Each target's share of the link must be its weight
 //! divided by the sum of both weights, within 5 %: a weight belongs to a target and not to a flow,
 //! so more connections must not give a larger share.
+//!
+//! [`run`] adds its checks and the measured values to an [`Outcome`](super::Outcome). It fails if
+//! the subject is not netnice or if a step of the measurement fails.
 
 use anyhow::Result;
 use serde_json::json;

@@ -7,7 +7,9 @@
 //! have ended, each further line is a command (`TARGET up 4mbit` or `TARGET clear`); the program
 //! sends it to a second daemon (`--second`) and prints its outcome. With these commands a test
 //! repeats the changes of all clients one after the other, in the order of the first daemon's log,
-//! and compares the outcomes. The program fails if a daemon does not respond to a change.
+//! and compares the outcomes. The program fails if it cannot start the targets' processes, if the
+//! number of targets is not that of the clients, if standard input ends before the first line or
+//! has an invalid command, or if a daemon does not respond to a change.
 
 use std::io::BufRead;
 use std::os::fd::{AsFd, OwnedFd};
@@ -87,7 +89,8 @@ struct ClientTarget {
     handle: Option<OwnedFd>,
 }
 
-/// Runs the program.
+/// Runs the program: its arguments come in, and JSON lines go out on standard output. Fails for the
+/// reasons that the module names.
 pub(crate) fn main(args: &ClientArgs) -> Result<()> {
     let mut children: Vec<Child> = Vec::new();
     let mut targets = args.targets.clone();

@@ -2,7 +2,8 @@
 //! set a limit, show it, clear it. The program connects anew for each request, checks the response,
 //! and measures the time from the start of the connection to the response. After `--for-ms` it
 //! prints the number of requests, the median, the 99th percentile and the maximum of these times in
-//! microseconds, and up to five wrong responses.
+//! microseconds, and up to five wrong responses. The program fails if it cannot start the process
+//! that it limits. A wrong or missing response of the daemon is no failure of the program.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ pub struct GoodArgs {
     common: Common,
 }
 
-/// Runs the program.
+/// Runs the program. Fails if the process to limit cannot be started or ended.
 pub(crate) fn main(args: &GoodArgs) -> Result<()> {
     let dir = args.common.dir();
     let mut random = Random::new(args.common.seed);

@@ -6,7 +6,8 @@
 //! finding (`HostileUser::report_finding`). At its end the program prints, for each attack, how
 //! often it was tried, the longest duration in ms and the last error, and then all findings. The
 //! storm test fails if there is a finding. The program fails if it knows no attack of the name that
-//! `--only` gives.
+//! `--only` gives, if it cannot raise its limit of open files, or if it cannot start the process
+//! that it limits.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read, Write};
@@ -67,7 +68,7 @@ pub struct HostileUser {
     findings: Vec<String>,
 }
 
-/// Runs the program.
+/// Runs the program until its time is over. Fails for the reasons that the module names.
 pub(crate) fn main(args: &HostileArgs) -> Result<()> {
     let named = |(name, _): &&(&str, Attack)| args.only.as_deref().is_none_or(|only| only == *name);
     let attacks: Vec<_> = ATTACKS.iter().filter(named).collect();
@@ -116,7 +117,8 @@ impl HostileUser {
         self.findings.push(what.into());
     }
 
-    /// Connects to the daemon. Fails instead of waiting if the daemon's backlog is full.
+    /// Connects to the daemon. Fails if the daemon does not listen, and, instead of waiting, if its
+    /// backlog is full.
     pub(crate) fn connect(&self) -> Result<UnixStream> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket =
@@ -130,8 +132,9 @@ impl HostileUser {
         Ok(stream)
     }
 
-    /// Sends a valid request over a new connection; returns any response. Fails if none comes
-    /// within [`IO_TIMEOUT`].
+    /// Sends a valid request over a new connection; returns any response. Fails if the daemon
+    /// cannot be connected to ([`HostileUser::connect`]), if it closes the connection, or if no
+    /// response comes within [`IO_TIMEOUT`].
     pub(crate) fn ask(
         &self,
         request: &Request,
@@ -149,7 +152,7 @@ impl HostileUser {
     }
 }
 
-/// Starts a process that sleeps for 600 s.
+/// Starts a process that sleeps for 600 s. Fails if sleep(1) cannot start.
 pub(crate) fn sleeper() -> Result<Child> {
     let mut sleep = Command::new("sleep");
     sleep.arg("600").stdin(Stdio::null()).stdout(Stdio::null());
@@ -163,7 +166,8 @@ pub(crate) fn frame(body: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Sends all bytes. Fails if the daemon does not take them within the write timeout.
+/// Sends all bytes. Fails if the daemon does not take them within the write timeout, or has closed
+/// the connection.
 pub(crate) fn send(stream: &mut UnixStream, bytes: &[u8]) -> Result<()> {
     Ok(stream.write_all(bytes)?)
 }
@@ -182,7 +186,7 @@ pub(crate) fn read_response(stream: &mut UnixStream) -> Vec<u8> {
 }
 
 /// Sends bytes with up to [`MAX_DESCRIPTORS`] descriptors in one message; returns the number of
-/// bytes sent.
+/// bytes sent. Fails for more descriptors, and with the error of sendmsg(2).
 pub(crate) fn send_with_descriptors(
     stream: &UnixStream,
     bytes: &[u8],

@@ -2,7 +2,8 @@
 //! connection blocks until the peer has read the sent data, for at most 600 s. The peer, which is
 //! in the same process, never reads. The end of a process closes its connections without blocking.
 //! But a daemon that then holds the last descriptor of such a connection would block when it closes
-//! that descriptor.
+//! that descriptor. The number of connections comes in as an argument. The program fails if it
+//! cannot raise its limit of open files or make a connection.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -18,7 +19,8 @@ pub struct LingeringArgs {
     count: usize,
 }
 
-/// Makes the connections, prints `here`, and keeps the connections until the process is killed.
+/// Makes the connections, prints `here`, and keeps the connections for 600 s, or until the process
+/// is killed. Fails if the limit of open files cannot be raised, or if a connection cannot be made.
 pub(super) fn main(args: &LingeringArgs) -> Result<()> {
     crate::sys::raise_file_limit()?;
     let listener = Socket::new(Domain::IPV4, Type::STREAM, None)?;

@@ -1,6 +1,7 @@
 //! Describes one system call at its entry: its name, whether it changes anything outside of its
 //! process, and whether a test may make it fail. A table classifies the system calls that the
-//! daemon makes; all others count as internal to the process.
+//! daemon makes; all others count as internal to the process. Reading or changing a thread's
+//! registers fails if ptrace fails, and on other processors than x86-64.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -124,14 +125,15 @@ impl fmt::Display for Call {
     }
 }
 
-/// Whether a thread that is stopped at a system call is at its entry, not at its exit.
+/// Whether a thread that is stopped at a system call is at its entry, not at its exit. Fails if
+/// ptrace fails.
 pub(super) fn is_entry(thread: Pid) -> Result<bool> {
     let info = ptrace::syscall_info(thread)
         .context("cannot read whether a thread is at the entry of a call")?;
     Ok(info.op == libc::PTRACE_SYSCALL_INFO_ENTRY)
 }
 
-/// The call at whose entry a thread is stopped.
+/// The call at whose entry a thread is stopped. Fails if ptrace fails.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn at_entry(process: Pid, thread: Pid) -> Result<Call> {
     let registers = ptrace::getregs(thread).context("cannot read the registers of a thread")?;
@@ -143,7 +145,8 @@ pub(super) fn at_entry(process: Pid, thread: Pid) -> Result<Call> {
     })
 }
 
-/// Makes a thread that is stopped at the entry of a system call skip the call.
+/// Makes a thread that is stopped at the entry of a system call skip the call. Fails if ptrace
+/// fails.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn skip(thread: Pid) -> Result<()> {
     let mut registers = ptrace::getregs(thread).context("cannot read the registers of a thread")?;
@@ -151,7 +154,7 @@ pub(super) fn skip(thread: Pid) -> Result<()> {
     ptrace::setregs(thread, registers).context("cannot write the registers of a thread")
 }
 
-/// Makes a system call whose exit a thread is stopped at return an error.
+/// Makes a system call whose exit a thread is stopped at return an error. Fails if ptrace fails.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn set_error(thread: Pid, errno: Errno) -> Result<()> {
     let mut registers = ptrace::getregs(thread).context("cannot read the registers of a thread")?;

@@ -4,7 +4,8 @@
 //! A datagram counts as sent when the driver has returned its record as sent. Records that the
 //! driver returned unsent are counted as refused, by status. If a call for the flow fails, for
 //! example because the daemon or the driver has closed the flow, the program prints `{"closed":
-//! reason}` and stops using the flow. At its end it prints a [`super::Report`].
+//! reason}` and stops using the flow. At its end it prints a [`super::Report`]. The program fails
+//! if it cannot attach to a driver, or if its flow cannot be opened.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -66,7 +67,8 @@ pub struct DirectArgs {
     run: RunArgs,
 }
 
-/// Runs the program, and ends the process. Returns only if it fails: if no flow can be opened.
+/// Runs the program, and ends the process. Returns only if it fails: if its options are invalid, if
+/// it cannot attach to a driver, or if its flow cannot be opened.
 pub fn main(args: &DirectArgs) -> Result<()> {
     let dir = RuntimeDir::choose(
         args.runtime_dir.clone(),

@@ -1,6 +1,7 @@
 //! Two traffic programs: an echo server for TCP and UDP ([`echo`]), and a probe that sends small
 //! messages to an echo server at fixed intervals and measures the round trips ([`probe`]). At its
 //! end each prints a [`super::Report`]; the probe's has the round trips, the server's no counts.
+//! The server fails if it cannot listen, the probe if it cannot open or connect its socket.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -49,7 +50,8 @@ enum Protocol {
 /// Time of a request: by the monotonic clock, and by the wall clock.
 type RequestTime = (Instant, u64);
 
-/// Runs the echo server until `stop`, and ends the process. Returns only if it cannot listen.
+/// Runs the echo server until `stop`, and ends the process. Returns only if it cannot listen at the
+/// address, over TCP and UDP.
 pub fn echo(args: &EchoArgs) -> Result<()> {
     let at = args.listen;
     let listener = TcpListener::bind(at).with_context(|| format!("cannot listen at {at}"))?;
@@ -81,7 +83,7 @@ fn echo_stream(mut connection: TcpStream) {
 }
 
 /// Runs the probe until `stop`, and ends the process; a request does not wait for the reply to the
-/// one before. Returns only if it cannot connect.
+/// one before. Returns only if it cannot open or connect its socket.
 pub fn probe(args: &ProbeArgs) -> Result<()> {
     let tally = Arc::new(Tally::default());
     let every = Duration::from_micros(args.every_us);

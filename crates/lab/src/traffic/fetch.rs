@@ -1,5 +1,10 @@
 //! Two traffic programs: a server of files ([`serve`]), and a client that fetches a file
 //! repeatedly, each time over a new connection, and prints the durations in ns ([`fetch`]).
+//!
+//! Arguments come in, and from standard input the number of fetches, one number a line; JSON lines
+//! go out on standard output. [`serve`] fails if it cannot listen. [`fetch`] fails if it cannot
+//! read standard input, if a line is no number, or if a fetch fails: the connection cannot be made,
+//! or it ends or breaks before all bytes have come.
 
 use std::io::{BufRead, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -63,7 +68,8 @@ fn send_file(mut connection: TcpStream) -> std::io::Result<()> {
 
 /// Reads numbers from standard input; for each, fetches the file that many times and prints
 /// `{"took_ns": […]}`. The time of a fetch begins when the connection is open. Returns at the end
-/// of standard input. Fails if a line is no number or a fetch fails.
+/// of standard input. Fails if standard input cannot be read, if a line is no number, or if a fetch
+/// fails.
 pub fn fetch(args: &FetchArgs) -> Result<()> {
     println!("{}", serde_json::json!({"ready": true}));
     for line in std::io::stdin().lock().lines() {

@@ -1,5 +1,6 @@
 //! Prepares FTP sessions of real programs: vsftpd at one end, curl at the other. The ranges of the
-//! clients' ports identify the sessions in a record of the wire.
+//! clients' ports identify the sessions in a record of the wire. [`needed`] fails if vsftpd or curl
+//! is not installed, and [`Server::configure`] if a file or folder cannot be written.
 
 use std::fmt::Write as _;
 use std::fs;

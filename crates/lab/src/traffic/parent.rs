@@ -20,7 +20,8 @@ use serde_json::{Value, json};
 #[derive(Debug, Clone, clap::Args)]
 pub struct ParentArgs {}
 
-/// Executes commands from standard input until end of input. Fails for an unknown command.
+/// Executes commands from standard input until end of input. Fails for an unknown command. Fails
+/// also if standard input cannot be read, or if `tell` has no process id or no text.
 pub fn main() -> Result<()> {
     println!("{}", json!({"ready": true, "pid": std::process::id()}));
     let mut inputs: HashMap<u32, ChildStdin> = HashMap::new();

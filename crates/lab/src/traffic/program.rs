@@ -1,4 +1,6 @@
-//! Defines the hidden subcommands `netnice-lab traffic …`, and runs the chosen one ([`main`]).
+//! Defines the hidden subcommands `netnice-lab traffic …`, and runs the chosen one ([`main`]). Its
+//! arguments come in, and JSON lines go out on standard output. A program fails for invalid
+//! arguments, and as its module says.
 
 use anyhow::Result;
 

@@ -1,6 +1,8 @@
 //! Starts real programs in a world (ping, iperf3, nginx, curl) and parses the output of ping and
 //! iperf3, for tests and experiments that do not rely on the lab's own generator. A start fails if
-//! the program is not installed; without nginx [`nginx()`] returns `None`.
+//! the program is not installed, and that of a server also if it does not listen within 5 s;
+//! without nginx [`nginx()`] returns `None`. [`IperfReport::of`] fails if iperf3 fails or does not
+//! end in time. Lines of ping that cannot be parsed are skipped.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -98,7 +100,7 @@ impl Pings {
     }
 }
 
-/// Starts a ping on `host`, see [`ping_words`]. `finish_ping` ends it.
+/// Starts a ping on `host`, see [`ping_words`]. `finish_ping` ends it. Fails if ping cannot start.
 pub fn ping(host: &Host, to: IpAddr, every: Duration, count: u32) -> Result<Proc> {
     let words = ping_words(to, every, count);
     let mut command = host.ns.command(&words[0]);
@@ -113,7 +115,8 @@ pub(crate) fn finish_ping(mut ping: Proc) -> Pings {
     Pings::parse(lines.iter().map(String::as_str))
 }
 
-/// Starts an iperf3 server for one test on `host`. Fails if it does not listen within 5 s.
+/// Starts an iperf3 server for one test on `host`. Fails if it cannot start or does not listen
+/// within 5 s.
 pub fn iperf_server(host: &Host, port: u16) -> Result<Proc> {
     let mut command = host.ns.command("iperf3");
     command.args(["-s", "-1", "--forceflush", "-p", &port.to_string()]);
@@ -170,7 +173,8 @@ impl Iperf {
         line.split(' ').map(str::to_owned).collect()
     }
 
-    /// Starts the client on `host`. [`IperfReport::of`] reads the result.
+    /// Starts the client on `host`. [`IperfReport::of`] reads the result. Fails if iperf3 cannot
+    /// start.
     pub fn start(&self, host: &Host) -> Result<Proc> {
         let words = self.words();
         let mut command = host.ns.command(&words[0]);
@@ -219,7 +223,8 @@ impl IperfReport {
 }
 
 /// Starts an nginx with one file of `bytes`, which listens at `at`; `folder` is for its files.
-/// `None` if nginx is not installed. Fails if nginx does not listen within 5 s.
+/// `None` if nginx is not installed. Fails if its files cannot be written, or if it does not listen
+/// within 5 s.
 pub fn nginx(host: &Host, at: SocketAddr, folder: &Path, bytes: u64) -> Result<Option<Proc>> {
     if !process::installed("nginx") {
         return Ok(None);
@@ -266,7 +271,7 @@ pub fn nginx(host: &Host, at: SocketAddr, folder: &Path, bytes: u64) -> Result<O
 }
 
 /// Starts a curl that fetches `http://at/file`, discards it, and prints its bytes and the seconds
-/// that the fetch took.
+/// that the fetch took. Fails if curl cannot start.
 pub fn curl(host: &Host, at: SocketAddr) -> Result<Proc> {
     Proc::start(curl_command(host, at))
 }

@@ -1,6 +1,7 @@
 //! The common parts of those traffic programs that print a [`Report`]: start and end (`go`, `stop`,
 //! an end by itself), the counters of their threads, and the sampler that records the counts over
-//! time. [`run_until_end`] prints the report and ends the process.
+//! time. [`run_until_end`] prints the report and ends the process. No call fails; a failed send is
+//! counted by the name of its error.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;

@@ -1,6 +1,7 @@
 //! The TCP program of the traffic generator. It connects a number of times or listens, and on every
 //! connection it writes, reads, or both: as fast as possible or at a given rate. At its end it
-//! prints a [`super::Report`].
+//! prints a [`super::Report`]. It fails for invalid arguments, if the limit of open files cannot be
+//! raised, or if a socket cannot be opened, bound or connected.
 
 use std::io::Write;
 use std::mem::MaybeUninit;
@@ -46,8 +47,8 @@ pub struct TcpArgs {
     run: RunArgs,
 }
 
-/// Runs the program, and ends the process. Returns only on bad arguments, or if a socket cannot be
-/// opened or connected.
+/// Runs the program, and ends the process. Returns only for invalid arguments, if the limit of open
+/// files cannot be raised, or if a socket cannot be opened, bound or connected.
 pub fn main(args: &TcpArgs) -> Result<()> {
     if !args.source && !args.sink {
         bail!("a tcp program needs --source, --sink or both");

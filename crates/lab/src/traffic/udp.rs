@@ -1,5 +1,7 @@
 //! The UDP program of the traffic generator. It sends at a given rate or as fast as possible,
-//! receives and counts, or both on one socket. At its end it prints a [`super::Report`].
+//! receives and counts, or both on one socket. At its end it prints a [`super::Report`]. It fails
+//! for invalid arguments, or if a socket cannot be opened, bound, set up or connected. A send that
+//! fails is counted by its error.
 
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
@@ -44,8 +46,8 @@ pub struct UdpArgs {
     run: RunArgs,
 }
 
-/// Runs the program, and ends the process. Returns only on bad arguments, or if a socket cannot be
-/// opened, bound or connected.
+/// Runs the program, and ends the process. Returns only for invalid arguments, or if a socket
+/// cannot be opened, bound, set up or connected.
 pub fn main(args: &UdpArgs) -> Result<()> {
     if !args.source && !args.sink {
         bail!("a udp program needs --source, --sink or both");

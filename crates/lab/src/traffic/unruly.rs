@@ -12,6 +12,9 @@
 //! - `orphan`: a child holds all descriptors of the parent. When the parent is dead, the child
 //!   writes into the memory that it shares with the driver.
 //! - `exec`: the program executes another program, which inherits all descriptors.
+//!
+//! The program fails if the flow cannot be opened, is closed by the daemon or the driver, or
+//! breaks; for an unknown command; and if it cannot fork or execute another program.
 
 use std::fs::{self, File};
 use std::io::BufRead;

@@ -1,6 +1,6 @@
 //! Writes the packets that a tap kept to a pcap file, with nanosecond timestamps. Of each packet
 //! only the first bytes, which the tap has, are written (at most 128, see `wire::ring`), with the
-//! packet's length on the wire. Fails if the file cannot be written.
+//! packet's length on the wire. Every call fails if the file cannot be written.
 //!
 //! pcap-file 2 does not replace this module: it saves ten lines and needs seven more crates, with
 //! older versions of syn and thiserror. The serializer of pcap-parser needs the futures crates.
@@ -33,7 +33,7 @@ impl Capture {
         Ok(capture)
     }
 
-    /// Appends a packet; `head` are its first bytes.
+    /// Appends a packet; `head` are its first bytes. Fails if the file cannot be written.
     pub fn packet(&mut self, packet: &Packet, head: &[u8]) -> Result<()> {
         let (seconds, nanos) = (packet.at_ns / SECOND, packet.at_ns % SECOND);
         let (kept, length) = (head.len() as u32, packet.wire as u32);
@@ -42,7 +42,7 @@ impl Capture {
         Ok(self.file.write_all(&head[..kept])?)
     }
 
-    /// Writes everything that is buffered.
+    /// Writes everything that is buffered. Fails if the file cannot be written.
     pub fn end(&mut self) -> Result<()> {
         self.file.flush().context("cannot write the capture")
     }

@@ -1,6 +1,6 @@
 //! Parses the first bytes of a frame into its flow and its length on the wire, without input or
 //! output. A truncated frame gives [`Transport::NotIp`] or ports of 0. IPv6 extension headers are
-//! not followed: a packet with one is [`Transport::Other`].
+//! not followed: a packet with one is [`Transport::Other`]. No call fails.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

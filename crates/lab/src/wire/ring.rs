@@ -1,7 +1,9 @@
 //! Reads the packets that a device receives and sends, from a packet socket with a memory-mapped
 //! receive ring (TPACKET_V2, packet(7)). The ring has [`FRAMES`] slots with the first [`HEAD`]
 //! bytes of a packet each. If the ring is full, the kernel drops packets and counts them
-//! ([`Ring::lost`]).
+//! ([`Ring::lost`]). [`Ring::open`] fails without the device or CAP_NET_RAW, or if the kernel
+//! refuses a setting of the socket or the ring. [`Ring::stamp_at_arrival`] and [`Ring::lost`] fail
+//! if the kernel refuses the call.
 //!
 //! Safety rules: [`Ring`] owns the socket and the mapping, and the mapping lives as long as the
 //! socket. User space owns a frame from the moment when its status has TP_STATUS_USER (read with
@@ -32,7 +34,7 @@ unsafe impl Send for Ring {}
 
 impl Ring {
     /// Opens a ring on `device` of the calling thread's namespace. Fails without the device or
-    /// CAP_NET_RAW.
+    /// CAP_NET_RAW, or if the kernel refuses a setting of the socket or the ring.
     pub fn open(device: &str) -> Result<Ring> {
         // The socket receives nothing before the ring exists and the socket is bound.
         let socket = sys::packet_socket().context("a packet socket needs CAP_NET_RAW")?;
@@ -66,7 +68,8 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Stamps packets when the device receives them, not when they reach this socket.
+    /// Stamps packets when the device receives them, not when they reach this socket. Fails if the
+    /// kernel refuses the option.
     pub fn stamp_at_arrival(&self) -> Result<()> {
         sys::set_option(&self.socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1_i32)
             .context("cannot ask for time stamps")
@@ -95,7 +98,8 @@ impl Ring {
         unreachable!("the count of packets is unbounded")
     }
 
-    /// Number of packets dropped because the ring was full, since the last call.
+    /// Number of packets dropped because the ring was full, since the last call; the first call
+    /// counts from the opening. Fails if the kernel does not return the socket's statistics.
     pub fn lost(&self) -> Result<u64> {
         let mut stats = libc::tpacket_stats {
             tp_packets: 0,

@@ -1,4 +1,7 @@
 //! Samples the bytes that a host's IP layer receives behind its limits, every 10 ms.
+//! [`Arrivals::stop`] returns these bytes, as on the wire, over wall-clock time. A start fails if
+//! the thread cannot start. The thread may fail to enter the namespace, or to read its counters;
+//! `stop` returns this failure.
 //!
 //! The bytes that a program reads are a poor measure of a receive limit: after a lost packet the
 //! program gets nothing for one round trip and then everything at once, while its host receives at
@@ -37,7 +40,7 @@ impl Arrivals {
     }
 
     /// Ends the meter and returns wire bytes over wall-clock time. Fails if the thread could not
-    /// enter the namespace or read its counters.
+    /// enter the namespace or read its counters, or if it panicked.
     pub(crate) fn stop(self) -> Result<Cumulative> {
         self.0.stop()
     }

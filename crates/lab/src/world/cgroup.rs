@@ -1,5 +1,7 @@
 //! Makes cgroups in the cgroup v2 tree, as a service manager makes them for slices and units, and
-//! removes them. Fails without that tree or without root.
+//! removes them. Making one fails without that tree, without root, or if there is one of that name.
+//! Moving a process fails if there is no such process or if the kernel refuses the move. What
+//! cannot be removed stays, without an error.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +19,8 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes `nn-<pid>-<number>-<name>` at the top of the cgroup v2 tree.
+    /// Makes `nn-<pid>-<number>-<name>` at the top of the cgroup v2 tree. Fails without that tree
+    /// or without root.
     pub fn create(name: &str) -> Result<Cgroup> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -26,7 +29,7 @@ impl Cgroup {
         Cgroup::make(&root, &format!("/{name}"))
     }
 
-    /// Makes a cgroup of this name below this one. Fails if there is one.
+    /// Makes a cgroup of this name below this one. Fails if there is one, or without root.
     pub fn below(&self, name: &str) -> Result<Cgroup> {
         let root = self.root();
         Cgroup::make(&root, &format!("{}/{name}", self.path))
@@ -60,7 +63,7 @@ impl Cgroup {
     }
 
     /// Moves a process into the cgroup. The process's open sockets stay in the cgroup in which they
-    /// were made. Fails if there is no such process.
+    /// were made. Fails if there is no such process, or if the kernel refuses the move.
     pub fn add_process(&self, pid: u32) -> Result<()> {
         fs::write(self.procs(), pid.to_string())
             .with_context(|| format!("cannot move process {pid} into {}", self.path))

@@ -8,6 +8,9 @@
 //! processes are killed and the namespace is removed (with its links, queues and filters). Then the
 //! folders are removed, after everything mounted below them is unmounted: a bpffs in a runtime
 //! folder has the last references to pinned programs. Cgroups come last.
+//!
+//! [`begin`] fails if its thread cannot start, and the lock of the machine's settings if the folder
+//! of namespaces cannot be opened or locked. What cannot be removed stays, without an error.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -67,7 +70,8 @@ fn begin_once() -> Result<()> {
 }
 
 /// Waits until no thread and no process of the lab is changing a setting of the whole machine. None
-/// can begin to while the returned file is open.
+/// can begin to while the returned file is open. Fails if the folder of namespaces cannot be opened
+/// or locked.
 pub(super) fn lock_machine_settings() -> Result<File> {
     let lock = File::open(NETNS)?;
     rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;

@@ -1,5 +1,8 @@
 //! Runs the netnice of one world: starts, stops and kills its daemon, and runs the `netnice`
-//! command line in the daemon's namespace. The commands' results are [`CommandOutput`]s.
+//! command line in the daemon's namespace. The commands' results are [`CommandOutput`]s. A start
+//! fails if a binary is missing, if the daemon ends, or if it does not answer within
+//! [`EVENT_TIMEOUT`]. [`Netnice::run`] fails only if the command cannot start;
+//! [`Netnice::run_line`] and [`Netnice::show`] also if its exit status is not 0.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -64,7 +67,8 @@ impl CommandOutput {
 
 impl Netnice {
     /// Starts the daemon in `ns` with the runtime folder `runtime`, and waits until it answers.
-    /// Fails if it ends, or after [`EVENT_TIMEOUT`].
+    /// Fails if a binary is missing, if the folder cannot be made, if the daemon ends, or after
+    /// [`EVENT_TIMEOUT`].
     pub fn start(ns: &Netns, runtime: &Path) -> Result<Netnice> {
         std::fs::create_dir_all(runtime)
             .with_context(|| format!("cannot make {}", runtime.display()))?;
@@ -100,8 +104,8 @@ impl Netnice {
     }
 
     /// Starts a shell that stops itself, so that a tracer can attach. After SIGCONT the shell
-    /// executes the daemon. Returns the process id, which the daemon keeps. Fails if the shell has
-    /// not stopped within [`EVENT_TIMEOUT`].
+    /// executes the daemon. Returns the process id, which the daemon keeps. Fails if the shell
+    /// cannot start, or has not stopped within [`EVENT_TIMEOUT`].
     pub fn start_daemon_stopped(&mut self) -> Result<u32> {
         let mut shell = self.handle.command("sh");
         shell.args(["-c", "kill -STOP $$; exec \"$@\"", "sh"]);
@@ -248,14 +252,15 @@ impl Netnice {
         })
     }
 
-    /// Runs `netnice` with the blank-separated arguments in `line`. Fails unless the exit status is
-    /// 0.
+    /// Runs `netnice` with the blank-separated arguments in `line`. Fails if the command cannot
+    /// start, and with both outputs if the exit status is not 0.
     pub fn run_line(&self, line: &str) -> Result<CommandOutput> {
         let words: Vec<&str> = line.split_whitespace().collect();
         self.run(&words)?.ok()
     }
 
-    /// The JSON that `netnice show --json` prints. Fails unless the exit status is 0.
+    /// The JSON that `netnice show --json` prints. Fails if the command cannot start, if its exit
+    /// status is not 0, or if it prints no JSON.
     pub fn show(&self) -> Result<Value> {
         let answer = self.run(&["show", "--json"])?.ok()?;
         serde_json::from_str(&answer.stdout)

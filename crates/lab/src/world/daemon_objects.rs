@@ -1,5 +1,6 @@
 //! Lists all objects of the kinds that a daemon makes in its network namespace and runtime folder,
-//! as lines of text ([`list`]), and the entries of the daemon's eBPF maps ([`map_entries`]).
+//! as lines of text ([`list`]), and the entries of the daemon's eBPF maps ([`map_entries`], which
+//! never fails). [`list`] fails if `ip` or `tc` fails, or if a setting cannot be read.
 //!
 //! Unlike a [`super::Snapshot`], the list has no objects of the whole machine, and no numbers that
 //! the kernel assigns (handles of queues, indexes of interfaces). The objects of two daemons can

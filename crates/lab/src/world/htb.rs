@@ -1,8 +1,8 @@
 //! Sets up HTB by hand on a device: the baseline without netnice.
 //!
 //! The lab measures HTB beside netnice and calibrates its experiments by HTB: HTB's rate is known
-//! to be correct, so an experiment that measures another rate is wrong. A change of HTB fails if
-//! tc(8) fails.
+//! to be correct, so an experiment that measures another rate is wrong. A limit or a change of one
+//! fails if tc(8) fails; a removal never fails.
 
 use anyhow::Result;
 
@@ -20,7 +20,7 @@ pub enum Leaf {
 }
 
 /// Limits all packets that leave `device` to `bits` bit/s by one HTB class with a burst of 1.2 ms
-/// (at least 3028 bytes); replaces an earlier root qdisc.
+/// (at least 3028 bytes); replaces an earlier root qdisc. Fails if tc(8) fails.
 pub fn limit(ns: &Netns, device: &str, bits: u64, leaf: Leaf) -> Result<()> {
     clear(ns, device);
     let burst = (bits * 12 / 80_000).max(3028);
@@ -42,6 +42,7 @@ pub fn limit(ns: &Netns, device: &str, bits: u64, leaf: Leaf) -> Result<()> {
 }
 
 /// Limits all packets that leave `device` to `bits` bit/s by CAKE; replaces an earlier root qdisc.
+/// Fails if tc(8) fails, as it does if the kernel has no CAKE.
 pub(crate) fn limit_by_cake(ns: &Netns, device: &str, bits: u64) -> Result<()> {
     clear(ns, device);
     ns.tc(&format!(

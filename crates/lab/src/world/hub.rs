@@ -1,5 +1,6 @@
 //! Makes a world with a hub ([`World::lan`]): one segment of 10 Mbit/s that all stations share, in
-//! both directions. A station is a host on the segment, or the uplink of a switch.
+//! both directions. A station is a host on the segment, or the uplink of a switch. Making the world
+//! fails without root, iproute2 or ethtool, or if the kernel refuses a step.
 //!
 //! ```text
 //!   S1 ── p0 ─┐ what a station sends                        ┌─▶ p0 ── S1
@@ -37,7 +38,8 @@ pub(crate) struct Lan {
 
 impl World {
     /// Makes hosts on a segment, and on a switch behind it. Their addresses are 10.77.0.1, .2, … in
-    /// the order given, those of the hub first.
+    /// the order given, those of the hub first. Fails without root, iproute2 or ethtool, or if the
+    /// kernel refuses a step.
     pub(crate) fn lan(lan: Lan) -> Result<World> {
         let number = next_number();
         let folder = Folder::create(number)?;

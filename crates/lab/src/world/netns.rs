@@ -1,5 +1,6 @@
-//! Makes network namespaces, runs commands and threads in them, and reads their counters. This
-//! needs root and iproute2.
+//! Makes network namespaces, runs commands and threads in them, and reads their counters. A call
+//! fails without root or iproute2, if the command or the work fails, or if a setting or counter
+//! does not exist.
 //!
 //! Each namespace has a name under /run/netns while an experiment runs, so that a person can look
 //! inside: `nsenter --net=/run/netns/nn-1234-client0 tc -s qdisc`.
@@ -41,7 +42,7 @@ impl NetnsHandle {
 }
 
 impl Netns {
-    /// Makes the namespace `nn-<pid>-<role>` with lo up. Needs root and iproute2.
+    /// Makes the namespace `nn-<pid>-<role>` with lo up. Fails without root or iproute2.
     pub fn create(role: &str) -> Result<Netns> {
         let name = format!("nn-{}-{role}", std::process::id());
         process::run(Command::new("ip").args(["netns", "add", &name]))
@@ -81,17 +82,17 @@ impl Netns {
     }
 
     /// Runs `program` with blank-separated arguments inside, to its end, and returns its standard
-    /// output. Fails unless the exit status is 0.
+    /// output. Fails if the program cannot start, or if its exit status is not 0.
     pub fn run(&self, program: &str, args: &str) -> Result<String> {
         process::run(self.command(program).args(args.split_whitespace()))
     }
 
-    /// Runs `ip ARGS` inside, as [`Netns::run`] does.
+    /// Runs `ip ARGS` inside, and fails as [`Netns::run`] does.
     pub fn ip(&self, args: &str) -> Result<String> {
         self.run("ip", args)
     }
 
-    /// Runs `tc ARGS` inside, as [`Netns::run`] does.
+    /// Runs `tc ARGS` inside, and fails as [`Netns::run`] does.
     pub fn tc(&self, args: &str) -> Result<String> {
         self.run("tc", args)
     }
@@ -146,7 +147,7 @@ impl Netns {
     }
 
     /// Received and sent bytes and packets of a device, by the device's own counters. Fails if
-    /// there is no such device.
+    /// there is no such device, or if the namespace cannot be entered.
     pub fn counters(&self, device: &str) -> Result<DeviceCounters> {
         let text = self.enter(|| Ok(std::fs::read_to_string("/proc/thread-self/net/dev")?))?;
         parse_device_counters(&text, device)
@@ -154,13 +155,14 @@ impl Netns {
     }
 
     /// The data that IP has received so far from all devices, behind any receive limit. Fails if
-    /// the kernel does not have the counters.
+    /// the namespace cannot be entered, or if the kernel does not have the counters.
     pub fn delivered(&self) -> Result<Delivered> {
         self.enter(delivered_here)
     }
 
-    /// The TCP segments that arrived so far although an earlier one of their connection was
-    /// missing: it was lost, or they overtook it.
+    /// The number of TCP segments that arrived so far although an earlier one of their connection
+    /// was missing: the earlier one was lost, or they overtook it. Fails if the namespace cannot be
+    /// entered, or if the kernel does not have the counter.
     pub fn out_of_order(&self) -> Result<u64> {
         self.enter(out_of_order_here)
     }
@@ -190,7 +192,8 @@ pub struct DeviceCounters {
     pub tx_packets: u64,
 }
 
-/// Total that IP has received in the calling thread's namespace.
+/// Total that IP has received in the calling thread's namespace. Fails if the kernel does not have
+/// the counters.
 pub(super) fn delivered_here() -> Result<Delivered> {
     let read = |name: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{name}"));
     let (snmp, netstat, snmp6) = (read("snmp")?, read("netstat")?, read("snmp6")?);

@@ -1,4 +1,5 @@
 //! Takes a snapshot of the kernel state that netnice could change, to compare before with after.
+//! [`Snapshot::take`] fails if a command that lists objects fails.
 //!
 //! Every object is one line of text under a heading. Of each namespace the interfaces, filters,
 //! classes, queueing disciplines, routes, rules and sysctls are recorded. Counters and times are

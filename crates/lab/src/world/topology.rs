@@ -1,5 +1,6 @@
 //! Makes two shapes of a [`World`]: direct cables between a client and a server ([`World::pair`]),
-//! and a switch whose ports may have rates ([`World::switched`]).
+//! and a switch whose ports may have rates ([`World::switched`]). Both fail without root, iproute2
+//! or ethtool, if the kernel refuses a step, or if a cable has no carrier in time.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -170,11 +171,12 @@ impl World {
     }
 }
 
+/// The address `fd77:NET::LAST`.
 pub(super) fn v6(net: u8, last: u8) -> Ipv6Addr {
     Ipv6Addr::new(0xfd77, net.into(), 0, 0, 0, 0, 0, last.into())
 }
 
-/// Makes a veth pair between two namespaces.
+/// Makes a veth pair between two namespaces. Fails if `ip` fails.
 pub(super) fn add_veth(a: &Netns, a_name: &str, b: &Netns, b_name: &str) -> Result<()> {
     process::run(Command::new("ip").args([
         "link",
@@ -194,7 +196,7 @@ pub(super) fn add_veth(a: &Netns, a_name: &str, b: &Netns, b_name: &str) -> Resu
     Ok(())
 }
 
-/// Sets a device's MTU, offloads and addresses and brings it up.
+/// Sets a device's MTU, offloads and addresses and brings it up. Fails if `ip` or ethtool fails.
 pub(super) fn configure(ns: &Netns, port: &Port, mtu: u32, offloads: Offloads) -> Result<()> {
     let (device, v4, v6) = (&port.device, port.v4, port.v6);
     if offloads == Offloads::Off {
@@ -226,6 +228,7 @@ fn await_carrier(ends: &[&Netns]) -> Result<()> {
     Ok(())
 }
 
+/// Makes a bridge of this name and brings it up. Fails if `ip` fails.
 pub(super) fn add_bridge(ns: &Netns, name: &str) -> Result<()> {
     ns.ip(&format!(
         "link add name {name} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"
@@ -236,7 +239,8 @@ pub(super) fn add_bridge(ns: &Netns, name: &str) -> Result<()> {
 
 /// Connects port `p<i>` to the bridge. Towards the host, the port's own queue limits the rate. From
 /// the host, packets cross a small bridge and a veth pair, because a rate is limited where packets
-/// leave a device, and the host's device is reserved for netnice.
+/// leave a device, and the host's device is reserved for netnice. Fails if `ip`, `tc` or ethtool
+/// fails.
 pub(super) fn connect_port(switch: &Netns, i: usize, cable: &Cable) -> Result<()> {
     let port = format!("p{i}");
     if cable.offloads == Offloads::Off {

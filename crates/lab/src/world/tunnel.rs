@@ -1,5 +1,6 @@
 //! Makes a cable without layer 2 between two hosts: two tun devices, and two threads that carry
-//! packets between them.
+//! packets between them. [`Tunnel::between`] returns `None` without `/dev/net/tun`, and fails if a
+//! device or a thread cannot be made.
 //!
 //! A tun device passes bare IP packets, as WireGuard and PPP do: no Ethernet header, no neighbours.
 //! Each thread carries one direction and counts the IP bytes.
@@ -31,8 +32,8 @@ impl Tunnel {
     /// The address of the second end.
     pub const SECOND: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
 
-    /// Makes a tunnel between two hosts; `None` if there is no `/dev/net/tun`. Fails if a device or
-    /// a thread cannot be made.
+    /// Makes a tunnel between two hosts; `None` if there is no `/dev/net/tun`. Fails if a device
+    /// cannot be made or set up, or if a thread cannot start.
     pub fn between(first: &Host, second: &Host) -> Result<Option<Tunnel>> {
         if !std::path::Path::new(DEVICE).exists() {
             return Ok(None);

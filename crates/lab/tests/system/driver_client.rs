@@ -1,6 +1,7 @@
 //! Helps tests of `netnice-driver`: starts a driver process, sends it requests with the daemon's
-//! protocol, and has programs that use the ring. The functions fail if the driver does not answer
-//! within [`EVENT_TIMEOUT`], or answers anything but what they need.
+//! protocol, and has programs that use the ring. The functions fail if a process cannot be started,
+//! if the memory of a program cannot be made, if a frame does not fit, or if the driver does not
+//! answer within [`EVENT_TIMEOUT`], or answers anything but what they need.
 
 use std::collections::VecDeque;
 use std::fs::File;

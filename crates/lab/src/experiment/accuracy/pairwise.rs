@@ -1,4 +1,5 @@
-//! Chooses a small subset of a matrix that contains every pair of choices ([`cover`]).
+//! Chooses a small subset of a matrix that contains every pair of choices ([`cover`]). No call
+//! fails.
 //!
 //! The matrix is a list of cells, each with one choice for every factor (such as the address
 //! family). Most faults depend on one or two particular choices (IPv6 with UDP, for example), so a

@@ -3,6 +3,9 @@
 //! policer of figure 3 is `netnice check`, which reads a capture of the packets that arrived. An
 //! experiment fails if the tap at the receiver lost a packet, if the driver counted another number
 //! of sent packets than arrived, or if a connection of figure 3 sent nothing.
+//!
+//! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
+//! is not netnice, if a step of the measurement fails, or if a plot cannot be written.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -4,6 +4,9 @@
 //! threads of this process; with HTB, the senders are processes. A tap at the receiver measures. An
 //! experiment fails if the tap lost a packet, or if the driver counted another number of sent
 //! packets than arrived.
+//!
+//! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
+//! is not netnice, if a step of the measurement fails, or if a plot cannot be written.
 
 use std::time::Duration;
 

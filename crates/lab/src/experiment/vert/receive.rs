@@ -3,6 +3,9 @@
 //! in the first. The first must not lose a packet. Every sent packet must have been received or be
 //! counted as lost, and the kernel must lose none before the driver. Fails if the senders' kernel
 //! refused to send a packet.
+//!
+//! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
+//! is not netnice, if a step of the measurement fails, or if a plot cannot be written.
 
 use std::time::{Duration, Instant};
 
