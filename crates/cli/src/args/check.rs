@@ -1,6 +1,6 @@
 //! The command line of `netnice check FILE`. Output is a [`Check`]. Fails if an option does not
-//! parse, if the contract has no clause that a capture can violate, or if `--gap` is given without
-//! `--channel`.
+//! parse, if the contract's clauses contradict each other, if the contract has none or several of
+//! the clauses that a capture can violate, or if `--gap` is given without `--channel`.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,6 @@
-//! The command line of `netnice share RATE TARGET…`. Output is a [`Share`]. Fails if an option does
-//! not parse, or has no meaning with this verb.
+//! The command line of `netnice share RATE TARGET…`. Output is a [`Share`]. Fails if an argument is
+//! invalid, if `--weight` names a user that does not exist, or if an option has no meaning with
+//! this verb.
 
 use clap::Args;
 use netnice_core::target::Target;
