@@ -3,7 +3,8 @@
 //! A bucket is a circular list of nodes. Its last node (the *tail*) identifies the bucket: the link
 //! of the tail leads to the first node. Entries are appended at the tail and taken from the first
 //! node. Nodes are also moved from bucket to bucket as a whole, so a node at any position may be
-//! partly filled. Node 0 means "none": it is marked as full, so that nothing is appended to it.
+//! partly filled. Node 0 means "none": it is marked as full, so that nothing is appended to it. No
+//! function fails.
 
 use alloc::vec::Vec;
 
@@ -290,7 +291,7 @@ impl Pool {
         (node.end() - node.start()) as u32
     }
 
-    /// The entry at `position`, if the position is in use.
+    /// The entry at `position`; `None` if the position is not in use.
     pub(super) fn get(&self, position: EntryPosition) -> Option<u32> {
         let node = self.nodes.get(position.node())?;
         let inside = (node.start()..node.end()).contains(&position.index());
