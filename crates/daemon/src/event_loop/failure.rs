@@ -1,4 +1,5 @@
 //! The error with which the daemon ends ([`RunError`]): the action that failed, and the cause.
+//! [`During::during`] adds the action to an error, and cannot fail itself.
 
 /// The failed action and its cause.
 #[derive(Debug, thiserror::Error)]

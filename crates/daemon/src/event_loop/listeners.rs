@@ -35,7 +35,8 @@ pub(super) struct LinkEvents {
 }
 
 impl LinkEvents {
-    /// Subscribes. Changes that the sockets of these port ids request are skipped.
+    /// Subscribes. Changes that the sockets of these port ids request are skipped. Fails if the
+    /// netlink socket cannot be made.
     pub(super) fn open(own_ports: Vec<u32>) -> io::Result<LinkEvents> {
         Ok(LinkEvents {
             listener: async_fd(Listener::open(&[GROUP_LINK, GROUP_TC])?)?,
@@ -82,7 +83,8 @@ fn log_read_error(what: &str, error: &io::Error) -> io::Result<()> {
 pub(super) struct RouteEvents(AsyncFd<routes::RouteListener>);
 
 impl RouteEvents {
-    /// Subscribes to changes of routes, addresses, interfaces and next hops.
+    /// Subscribes to changes of routes, addresses, interfaces and next hops. Fails if the netlink
+    /// socket cannot be made.
     pub(super) fn open() -> io::Result<RouteEvents> {
         async_fd(routes::RouteListener::open()?).map(RouteEvents)
     }
@@ -107,7 +109,7 @@ impl RouteEvents {
 pub(super) struct ExitEvents(AsyncFd<Exits>);
 
 impl ExitEvents {
-    /// Watches the exit ring.
+    /// Watches the exit ring. Fails if the executor cannot wait for it.
     pub(super) fn new(exits: Exits) -> io::Result<ExitEvents> {
         async_fd(exits).map(ExitEvents)
     }
@@ -134,12 +136,14 @@ pub(super) struct FolderEvents {
 }
 
 impl FolderEvents {
-    /// Starts with no folder; reports entries that appear or disappear.
+    /// Starts with no folder; reports entries that appear or disappear. Fails if the kernel gives
+    /// no inotify descriptor.
     pub(super) fn open() -> io::Result<FolderEvents> {
         FolderEvents::open_with(WatchFlags::empty())
     }
 
-    /// Starts with no folder; reports entries that appear, disappear or are written.
+    /// Starts with no folder; reports entries that appear, disappear or are written. Fails as
+    /// [`FolderEvents::open`].
     pub(super) fn open_for_files() -> io::Result<FolderEvents> {
         FolderEvents::open_with(WatchFlags::CLOSE_WRITE)
     }

@@ -47,8 +47,9 @@ pub(crate) trait Network {
     fn neighbour(&mut self, index: u32, next_hop: IpAddr) -> Result<Neighbour, RequestError>;
     /// Starts neighbour resolution, or confirms that a known neighbour is in use.
     fn solicit(&mut self, index: u32, next_hop: IpAddr) -> Result<(), RequestError>;
-    /// Holds a UDP port. Returns it with its address. Port 0 in `at` selects a free port, and the
-    /// returned address has the selected one.
+    /// Holds a UDP port. Fails if another socket has it, or the address is not of this host.
+    /// Returns it with its address. Port 0 in `at` selects a free port, and the returned address
+    /// has the selected one.
     fn hold_port(&mut self, at: SocketAddr) -> io::Result<(Self::Port, SocketAddr)>;
     /// Makes the interface with this index receive frames for a multicast group, until it leaves
     /// the group or `port` is dropped. Fails if `port` has joined the group on it.
