@@ -33,6 +33,7 @@ pub(super) struct CheckArgs {
 }
 
 impl CheckArgs {
+    /// Converts the arguments to the verb. Fails for the reasons in the module's documentation.
     pub(super) fn into_verb(self) -> Result<Verb, BadUsage> {
         let change = self.contract.change()?.ok_or(NotCheckable::Nothing)?;
         let contract = Contract::default().apply(&change)?;

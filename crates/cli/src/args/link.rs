@@ -27,6 +27,7 @@ pub(super) struct LinkArgs {
 }
 
 impl LinkArgs {
+    /// Converts the arguments to the verb. Fails for the reasons in the module's documentation.
     pub(super) fn into_verb(self, common: &Common) -> Result<Verb, BadUsage> {
         let Some(iface) = &self.iface else {
             let has_options = self.rate.is_some()

@@ -41,7 +41,7 @@ pub(super) struct ShareArgs {
 }
 
 impl ShareArgs {
-    /// Converts the arguments to the verb.
+    /// Converts the arguments to the verb. Fails for the reasons in the module's documentation.
     pub(super) fn into_verb(self, common: &Common) -> Result<Verb, BadUsage> {
         if common.confirm.is_some() {
             return Err(BadUsage::Invalid(

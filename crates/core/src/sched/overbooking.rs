@@ -77,7 +77,8 @@ impl Scheduler {
         Ok(flow)
     }
 
-    /// Checks that a server's slice gives the `promised` bit/s.
+    /// Checks that a server's slice gives the `promised` bit/s. Fails if it gives less, or if the
+    /// slice has `extra`.
     pub(super) fn check_minimums(
         &self,
         slice: &contract::Slice,

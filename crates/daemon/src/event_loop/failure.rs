@@ -13,7 +13,8 @@ pub struct RunError {
 
 /// Adds the action to an error.
 pub(crate) trait During<T> {
-    /// `what` is the action, as an infinitive: it follows the word `cannot`.
+    /// The result, with an error as a [`RunError`]. `what` is the action, as an infinitive: it
+    /// follows the word `cannot`.
     fn during(self, what: &str) -> Result<T, RunError>;
 }
 

@@ -44,7 +44,8 @@ impl LinkEvents {
         })
     }
 
-    /// Waits for a change that the daemon did not make, or for lost events.
+    /// Waits for a change that the daemon did not make, or for lost events. Fails if the executor
+    /// cannot wait.
     pub(super) async fn changed(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.listener.readable_mut().await?;
@@ -89,7 +90,8 @@ impl RouteEvents {
         async_fd(routes::RouteListener::open()?).map(RouteEvents)
     }
 
-    /// Waits for changes and returns them. Lost events count as a change of all routes.
+    /// Waits for changes and returns them. Lost events count as a change of all routes. Fails if
+    /// the executor cannot wait.
     pub(super) async fn changed(&mut self) -> io::Result<Vec<RouteChange>> {
         loop {
             let mut ready = self.0.readable_mut().await?;
@@ -114,7 +116,8 @@ impl ExitEvents {
         async_fd(exits).map(ExitEvents)
     }
 
-    /// Waits until a process that was a member of a `pid:` or `name:` target has ended.
+    /// Waits until a process that was a member of a `pid:` or `name:` target has ended. Fails if
+    /// the executor cannot wait.
     pub(super) async fn next_exit(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.0.readable_mut().await?;
@@ -182,7 +185,7 @@ impl FolderEvents {
     }
 
     /// Waits until an entry of a watched folder appears or disappears, or until one is written if
-    /// [`FolderEvents::open_for_files`] made this value.
+    /// [`FolderEvents::open_for_files`] made this value. Fails if the executor cannot wait.
     pub(super) async fn changed(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.inotify.readable_mut().await?;

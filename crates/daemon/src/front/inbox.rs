@@ -63,7 +63,7 @@ impl Inbox {
         })
     }
 
-    /// Queues a message; returns it if the thread has ended.
+    /// Queues a message. Fails if the thread has ended, and then returns the message.
     pub(super) fn push(&self, what: InboxMessage) -> Result<(), InboxMessage> {
         let mut queue = self.lock();
         if queue.ended {

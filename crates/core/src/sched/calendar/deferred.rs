@@ -43,7 +43,7 @@ impl Default for DeferredInserts {
 
 impl<const QUANTUM: u32> Calendar<QUANTUM> {
     /// Inserts an entry into a bucket that is not due yet, now or a few entries later. Returns the
-    /// entry that was inserted by this call, if any, with its position.
+    /// entry that was inserted by this call, with its position; `None` if none was.
     #[inline(always)]
     pub(in crate::sched) fn push_deferred(
         &mut self,

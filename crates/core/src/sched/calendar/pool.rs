@@ -215,7 +215,8 @@ impl Pool {
         }
     }
 
-    /// Releases the first node of the bucket with this tail. Returns the node after it, if any.
+    /// Releases the first node of the bucket with this tail. Returns the node after it; `None` if
+    /// it was the only one.
     #[inline(always)]
     pub(super) fn drop_first(&mut self, first: u32, tail: u32) -> Option<u32> {
         let next = self.detach_first(first, tail);
@@ -251,7 +252,8 @@ impl Pool {
         })
     }
 
-    /// Detaches the first node of the bucket with this tail. Returns the node after it, if any.
+    /// Detaches the first node of the bucket with this tail. Returns the node after it; `None` if
+    /// it was the only one.
     #[inline(always)]
     pub(super) fn detach_first(&mut self, first: u32, tail: u32) -> Option<u32> {
         if first == tail {
