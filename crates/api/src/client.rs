@@ -1,5 +1,8 @@
 //! A client of the daemon: [`Client::call`] sends a [`Request`] over the daemon's socket, waits at
-//! most [`Client::TIMEOUT`] (120 s), and returns the [`Response`] or a [`ClientError`].
+//! most [`Client::TIMEOUT`] (120 s), and returns the [`Response`] or a [`ClientError`]. A call
+//! fails if the process that it is about has ended or cannot be read, if no response arrives in
+//! time, if the connection fails or is closed, or if a message is invalid, too long or unexpected.
+//! [`Client::connect`] fails if no daemon listens, or if connecting fails in another way.
 //!
 //! After [`crate::direct::DirectRequest::Attach`] the daemon also sends notifications
 //! ([`FlowNotification`]) between responses. A call stores the notifications that arrive before its
@@ -183,8 +186,8 @@ impl Client {
         }
     }
 
-    /// The response among the messages that were read; `None` if there is none. Stores the
-    /// notifications before it.
+    /// The response among the messages that were read; `None` if there is none. Fails if a message
+    /// is invalid. Stores the notifications before it.
     fn take_response(&mut self) -> Result<Option<Response>, ClientError> {
         while let Some(body) = self.decoder.poll().map_err(WireError::from)? {
             match wire::decode_response(&body)? {

@@ -6,6 +6,9 @@
 //! when the program closes the connection, or when its process ends. If the daemon ends, the flows
 //! continue. The daemon reports changes that no request caused by [`DirectReply::Notification`] on
 //! the same connection, between responses.
+//!
+//! The types are plain data. The daemon answers a request that it does not grant with
+//! [`crate::Response::Refused`] or [`crate::Response::Failed`].
 
 use std::net::{IpAddr, SocketAddr};
 

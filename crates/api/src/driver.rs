@@ -11,6 +11,8 @@
 //! programs and flows, and reuses a number only after many others. So the driver refuses a request
 //! about a program or flow that has ended, also if the daemon sent the request before it received
 //! the event, and does not apply the request to another program or flow.
+//!
+//! The types are plain data, and no function fails.
 
 use serde::{Deserialize, Serialize};
 
@@ -266,7 +268,8 @@ pub struct CensusDoc {
 }
 
 /// The memory files that count against one user's quota: those of attached programs, and those of
-/// ended programs that still exist.
+/// programs that have detached or ended, for as long as the file exists (while a descriptor, a
+/// mapping or an unread message refers to it).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UserMemoryDoc {

@@ -1,5 +1,5 @@
 //! The exit status of `netnice` ([`Exit`]), also as it follows from a response of the daemon
-//! ([`Response`]) or from a failed request ([`ClientError`]).
+//! ([`Response`]) or from a failed request ([`ClientError`]). No function fails.
 
 use crate::{ClientError, Response};
 

@@ -9,6 +9,9 @@
 //! Descriptors arrive with the first byte of the data that they were sent with. Bytes sent earlier
 //! may arrive in the same call. So a caller keeps received descriptors in order, and gives the
 //! first ones to the next message that announces descriptors.
+//!
+//! A call fails with the error of the system call. [`send`] also fails for more than [`MAX_FDS`]
+//! descriptors.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

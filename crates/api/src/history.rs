@@ -1,6 +1,6 @@
 //! The recorded history of targets ([`HistoryDoc`]), as `netnice show --history --json` prints it:
 //! rates, drops and queueing delays in successive intervals (*points*) of about a second or a
-//! minute. Each quantity is a column with one value for each point.
+//! minute. Each quantity is a column with one value for each point. The types are plain data.
 
 use serde::{Deserialize, Serialize};
 

@@ -6,6 +6,9 @@
 //! time, and then checks by the pidfd that the process is alive. The daemon opens a pidfd of the
 //! number, and compares the start time. So the daemon receives no file descriptor of a client;
 //! closing such a descriptor could block the daemon for as long as the client chooses.
+//!
+//! [`Process::of`] and [`Process::namespace`] fail if `/proc` cannot be read; the former also if
+//! the process has ended, or if the descriptor is no pidfd.
 
 use std::fs;
 use std::io;

@@ -1,7 +1,8 @@
 //! The requests that clients send to the daemon ([`Request`]), one type for the parameters of each.
 //!
 //! Targets, changes and rates are texts in the form of `netnice-core`: `pid:1234`, `up 4mbit down
-//! none`, `4mbit`. Durations are in nanoseconds.
+//! none`, `4mbit`. Durations are in nanoseconds. The types are plain data; the daemon parses the
+//! texts, and fails a request with an invalid one.
 
 use serde::{Deserialize, Serialize};
 

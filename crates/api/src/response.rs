@@ -1,5 +1,5 @@
 //! The daemon's responses ([`Response`]) to the requests of clients ([`crate::Request`]): one kind
-//! for each kind of result, one for refusals, and one for failures.
+//! for each kind of result, one for refusals, and one for failures. No function fails.
 
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +43,7 @@ pub enum Response {
     Failed(Failed),
 }
 
-/// The identity of the daemon.
+/// The response to [`crate::Request::Ping`]: the versions of the protocol and of the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pong {
     /// The version of the protocol.

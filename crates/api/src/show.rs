@@ -2,7 +2,8 @@
 //!
 //! Rates are integers in bit/s, times in nanoseconds, sizes in bytes. Counters are under
 //! `counters`, so two documents of the same state differ only there. Absent values are omitted,
-//! except the capacities of a [`LinkDoc`] and [`TargetDoc::installed`], which are null.
+//! except the capacities of a [`LinkDoc`] and [`TargetDoc::installed`], which are null. No function
+//! fails.
 
 use std::collections::BTreeMap;
 

@@ -4,7 +4,7 @@
 //! [`crate::ShowDoc`] contains every value of every target. [`WatchDoc`] contains only the values
 //! of a table that is redrawn each second, so it is much shorter. Rates are in bit/s, times in
 //! nanoseconds. Rates, delays and counts of zero are omitted, and so are absent values and empty
-//! lists of reasons.
+//! lists of reasons. No function fails.
 
 use netnice_core::contract::Direction;
 use serde::{Deserialize, Serialize};

@@ -3,8 +3,10 @@
 //! Programs and flows are numbers ([`crate::handles`]). The structures are those of
 //! `include/netnice.h`; a test compares their layout with the layout here. Each call does what the
 //! corresponding call of [`netnice_stack`] does; `netnice_hear` and `netnice_news` name flows by
-//! these numbers too. On failure each call returns -1 and sets errno ([`CallError`]). A timeout is
-//! a number of milliseconds; -1 is without a limit.
+//! these numbers too. On failure each call returns -1 and sets errno ([`CallError`]). It fails if
+//! the call of [`netnice_stack`] fails, if an argument is invalid, if a handle is not that of an
+//! open program or flow, if another thread is in a call of the same flow, or if no handle is free.
+//! A timeout is a number of milliseconds; -1 is without a limit.
 
 mod buffers;
 mod copying;

@@ -1,5 +1,5 @@
 //! Why a call fails ([`CallError`]), and the errno that C gets. Where setpriority(2) or the socket
-//! calls have an errno for the same reason, the errno here is the same.
+//! calls have an errno for the same reason, the errno here is the same. No function fails.
 
 use netnice_api::{ClientError, Failed, Refused, RefusedBy, Response};
 use netnice_ring::layout::SetupError;

@@ -6,7 +6,8 @@
 //! handles are valid at the same time ([`MAX_HANDLES`]); opening more fails with ENFILE.
 //!
 //! A call locks its flow. If another call holds the lock, the call fails with EBUSY and does not
-//! wait, because the other call may wait for packets for any time.
+//! wait, because the other call may wait for packets for any time. It fails with EIO if an earlier
+//! call of the flow panicked.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
@@ -110,6 +111,8 @@ impl FlowHandle {
         work(self.lock()?.as_mut().ok_or(CallError::BadHandle)?)
     }
 
+    /// Locks the flow; `None` in the lock is a closed flow. Fails if another thread is in a call of
+    /// the flow, or an earlier call of it panicked.
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Option<OpenSocket>>, CallError> {
         match self.open.try_lock() {
             Ok(open) => Ok(open),

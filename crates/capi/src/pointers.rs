@@ -19,7 +19,7 @@ use libc::{
 
 use crate::error::CallError;
 
-/// Reads a structure that C filled. `what` names it in the error.
+/// Reads a structure that C filled. `what` names it in the error. Fails for NULL.
 pub(crate) fn read<T: Copy>(from: *const T, what: &'static str) -> Result<T, CallError> {
     match from.is_null() {
         true => Err(CallError::Null(what)),
@@ -28,7 +28,7 @@ pub(crate) fn read<T: Copy>(from: *const T, what: &'static str) -> Result<T, Cal
     }
 }
 
-/// Writes a structure for C. `what` names it in the error.
+/// Writes a structure for C. `what` names it in the error. Fails for NULL.
 pub(crate) fn write<T: Copy>(to: *mut T, value: T, what: &'static str) -> Result<(), CallError> {
     match to.is_null() {
         true => Err(CallError::Null(what)),

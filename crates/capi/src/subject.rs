@@ -72,7 +72,8 @@ impl Subject {
 }
 
 impl Process {
-    /// Opens a process. The number of a thread means its process, as in setpriority(2).
+    /// Opens a process. The number of a thread means its process, as in setpriority(2). Fails if
+    /// there is none, or if the kernel refuses a pidfd.
     fn open(number: u32) -> Result<Process, CallError> {
         match pidfd(number) {
             // Linux returns these errors for a thread that is not the leader of its process.

@@ -1,6 +1,6 @@
 //! Reads and sets the netnice value of a [`Subject`], in bytes per second, by requests to the
-//! daemon. Fails if the value is out of range, the daemon is not there or refuses, or the process
-//! has ended.
+//! daemon. Fails if the value is out of range, the daemon is not there, refuses, fails or sends no
+//! valid response, or if the process, or every process of a group, has ended.
 //!
 //! | subject | target of the limit |
 //! |---|---|
@@ -76,7 +76,8 @@ pub(crate) fn get(dir: &RuntimeDir, subject: &Subject) -> Result<i64, CallError>
 
 /// Adds every member of a group to one target and limits the target. Members that have ended are
 /// skipped. If members may not be limited, the call limits the others and then fails, as
-/// setpriority(2) does. If `change` removes the limit, it only changes the target.
+/// setpriority(2) does. Also fails if all members have ended, or if the daemon is not there or
+/// refuses the change. If `change` removes the limit, it only changes the target.
 fn set_group(
     dir: &RuntimeDir,
     number: u32,

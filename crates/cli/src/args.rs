@@ -97,8 +97,8 @@ pub(crate) fn wants_json(args: &[OsString]) -> bool {
     own.any(|word| word == "--json")
 }
 
-/// Parses a command line whose first word is the program's name. Fails with [`BadUsage`] also for
-/// `--help` and `--version`.
+/// Parses a command line whose first word is the program's name. Fails with [`BadUsage`] if an
+/// argument is invalid, and for `--help` and `--version`.
 pub(crate) fn parse(args: Vec<OsString>) -> Result<Command, BadUsage> {
     let matches = command().try_get_matches_from(&args);
     let matches = matches.map_err(|error| short::better_error(&args).unwrap_or(error.into()))?;

@@ -3,8 +3,10 @@
 //! Input is a capture file and a contract ([`Check`]). [`capture`] reads the packets, [`flow`]
 //! selects those of the flow, [`messages`] combines packets of a channel into messages, and
 //! [`netnice_core::policer`] checks them. Output is the printed verdict, and the exit status 3 if a
-//! packet or message does not conform. Fails if the file cannot be read, is damaged, has no packet
-//! to check, or, with `--flow`, has a link type that is not supported. The command needs no daemon.
+//! packet or message does not conform. Fails if the file cannot be read, is no capture, is damaged,
+//! has a packet without a time or in an obsolete block, has no packet to check, or, with `--flow`,
+//! has a link type that is not supported. Also fails if standard output cannot be written. The
+//! command needs no daemon.
 
 pub(crate) mod capture;
 pub(crate) mod flow;
@@ -71,7 +73,7 @@ enum CheckFault {
 }
 
 /// Checks the capture and prints the verdict. The exit status is [`Exit::Refused`] if a packet or
-/// message does not conform.
+/// message does not conform. Fails for the reasons in the module's documentation.
 pub(crate) fn execute(check: Check, json: bool) -> Result<Exit, CommandError> {
     let file = check.file.clone();
     let verdict = match file.as_os_str() == "-" {

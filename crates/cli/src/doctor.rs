@@ -3,8 +3,8 @@
 //!
 //! The report comes from the daemon. If no daemon runs, this command runs `netniced --probe` and
 //! prints its report, so that a machine can be examined before a daemon starts. The command fails
-//! if the connection to a running daemon fails, or if there is no daemon, and `netniced` is missing
-//! or prints no report.
+//! if the connection to a running daemon fails, if there is no daemon and `netniced` cannot be
+//! executed or prints no report, or if standard output cannot be written.
 
 use std::io;
 use std::process::{Command, Stdio};
@@ -16,6 +16,7 @@ use crate::render::printable;
 use crate::{output, start};
 
 /// Gets the report from the daemon, or from `netniced --probe` if no daemon runs, and prints it.
+/// Fails for the reasons in the module's documentation.
 pub(crate) fn execute(dir: &RuntimeDir, json: bool) -> Result<Exit, CommandError> {
     let response = match Client::connect(dir) {
         Ok(mut client) => client.call(&Request::Doctor(Doctor {}), None)?,

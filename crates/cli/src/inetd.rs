@@ -3,8 +3,11 @@
 //! Input is a configuration file and optionally the total rate to divide among the sessions. The
 //! super-server starts `netnice inetd-session` for each session. That helper process, the start
 //! gate, waits until the session's limit is in force and then executes the session's program. The
-//! command fails if the configuration is invalid, a port is taken, the user is not root, or no
-//! daemon can be reached. With `--check` it only checks configuration and ports, for any user.
+//! command fails if the configuration cannot be read or is invalid, a port cannot be bound, the
+//! user is not root, no daemon can be reached, or waiting for connections fails. With `--check` it
+//! only checks configuration and ports, for any user, and fails if standard output cannot be
+//! written. The start gate fails if the super-server does not open it, if it cannot take the
+//! session's user and limits, or if the program cannot be executed.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -57,7 +60,8 @@ pub(crate) struct SessionArgs {
     args: Vec<OsString>,
 }
 
-/// Executes the command. The start gate returns only if it fails.
+/// Executes the command. The start gate returns only if it fails. Fails for the reasons in the
+/// module's documentation; most of them are printed here, and only their exit status is returned.
 pub(crate) fn execute(dir: &RuntimeDir, command: InetdCommand) -> Result<Exit, CommandError> {
     match command {
         InetdCommand::Serve {

@@ -1,5 +1,5 @@
 //! Answers: what a person typed and what they should see.
-//! May touch: its arguments, files that they name, the terminal, /proc, the daemon, other programs.
+//! May touch: its arguments, files they name, the terminal, /proc, the daemon's socket, programs.
 //! Must never: change kernel state itself, or decide what is granted.
 //!
 //! # From arguments to exit status
@@ -7,11 +7,14 @@
 //! ```text
 //!  words ─args─▶ Command with a Request ─dispatch─▶ Response ─render─▶ lines, exit status
 //! ```
-//! `args` parses the command line into a request, so bad usage ends here (status 2), without a
-//! request to the daemon. `dispatch` sends the request over a connection of `daemon`, and `output`
-//! prints the response with `render`. Without a running daemon, `daemon` starts one if the user is
-//! root (`start`). A verb that does more than that has a module of its own: `run`, `top`, `share`,
-//! `inetd`, `shell`, `doctor`. `check` needs no daemon.
+//! `args` parses the command line into a request. Bad usage ends there (status 2), without a
+//! request to the daemon; only for `clear` and `confirm` without an argument does `incomplete`
+//! first ask a running daemon what could be named. `dispatch` sends the request over a connection
+//! of `daemon`, and `output` prints the response with `render`. Without a running daemon, `daemon`
+//! starts one if the user is root (`start`). A verb that does more than that has a module of its
+//! own: `run`, `top`, `share`, `inetd`, `shell`, `doctor`. `check` needs no daemon. Programs are
+//! started by `start` (the daemon), `doctor` (`netniced --probe`), `run` and `inetd` (the program
+//! that replaces this process).
 //!
 //! Text for the user goes to standard output. If `run` starts its command, it writes to standard
 //! error, because standard output belongs to the command. Errors go to standard error. `--json`

@@ -1,7 +1,7 @@
 //! Identifies processes by a pidfd ([`open`]) or by pid and start time ([`exit_of`]), and finds the
 //! shell or script that started the `netnice` command ([`invoking_process`]). Opening fails with a
 //! [`CommandError`] if there is no such process, if the number is that of a thread, or if the
-//! kernel refuses.
+//! kernel refuses. The other functions return `None` if /proc does not show the process.
 
 use std::os::fd::OwnedFd;
 
@@ -45,7 +45,7 @@ pub(crate) fn own_exit() -> Option<Until> {
     exit_of(std::process::id())
 }
 
-/// The exit of a process: its pid and start time; `None` if there is no such process.
+/// The exit of a process: its pid and start time; `None` if /proc does not show the process.
 pub(crate) fn exit_of(pid: u32) -> Option<Until> {
     let started = stat(pid)?.starttime;
     Some(Until { pid, started })

@@ -5,6 +5,8 @@
 //! be too wide. So is the measured rate in the plain tables of `top`; any other measured rate is
 //! shown in the first form. Headings are bold, unless the output is no terminal, `TERM` is `dumb`
 //! or not set, or `NO_COLOR` is set ([`Style`]).
+//!
+//! No function fails.
 
 mod contract;
 mod history;

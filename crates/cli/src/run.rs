@@ -5,8 +5,10 @@
 //! start.
 //!
 //! If the daemon does not grant the contract, the command does not start, and the exit status is
-//! that of the daemon's response. If execve(2) fails, it is 127 for a command that was not found,
-//! else 126.
+//! that of the daemon's response. It does not start either if no daemon can be reached, the
+//! connection fails, or the kernel gives no pidfd of this process; then the call fails with a
+//! [`CommandError`], and so does a failed write to standard output. If execve(2) fails, it is 127
+//! for a command that was not found, else 126.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
@@ -34,7 +36,7 @@ pub(crate) struct Run {
 }
 
 /// Registers this process, then becomes the command. Returns only after a dry run, without a grant,
-/// or if execve(2) fails.
+/// if execve(2) fails, or with an error for the reasons in the module's documentation.
 pub(crate) fn execute(dir: &RuntimeDir, json: bool, run: Run) -> Result<Exit, CommandError> {
     let pid = std::process::id();
     let own = process::open(pid)?;

@@ -1,10 +1,11 @@
-//! `netnice share`: divides a total rate among sessions that already run, by the manager of the
-//! crate `netnice-share` ([`manager`]).
+//! `netnice share`: divides a total rate among the sessions of targets that already run, by the
+//! manager of the crate `netnice-share` ([`manager`]). Sessions that start later get a share too.
 //!
 //! The verb runs until a signal, until the time of `--for` is over, or, if all targets are
 //! processes, until all of them have ended. It prints the shares at each change. With `--dry-run`
-//! it only prints the shares that would result. Fails if no daemon can be reached, and if
-//! [`manager::manage`] fails.
+//! it only prints the shares that would result. Fails if no daemon can be reached, if
+//! [`manager::manage`] (with `--dry-run`, [`manager::preview`]) fails, if the signal handlers
+//! cannot be set, if /proc cannot be read, or if standard output cannot be written.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -27,7 +28,9 @@ pub(crate) struct Share {
     pub dry_run: bool,
 }
 
-/// Divides the total until the manager ends, and prints the shares at each change.
+/// Divides the total until the manager ends, and prints the shares at each change. Fails for the
+/// reasons in the module's documentation; an error of the manager is printed, and gives its exit
+/// status.
 pub(crate) fn execute(dir: &RuntimeDir, json: bool, share: Share) -> Result<Exit, CommandError> {
     // Starts the daemon if none runs.
     drop(daemon::connect(dir)?);

@@ -1,5 +1,6 @@
 //! Starts the daemon, and waits until it serves, at most 20 s after its start ([`TIMEOUT`]). Fails
-//! with a [`StartError`].
+//! with a [`StartError`] if the daemon's program is missing, if an operation on a process or file
+//! fails, or if the daemon ends or does not serve in time.
 //!
 //! The daemon must continue after this command and its terminal have ended. It must not be a child
 //! of this process, because `netnice run` turns this process into another program. The caller must
@@ -50,8 +51,8 @@ pub(crate) enum StartError {
     Io(#[from] io::Error),
 }
 
-/// Starts the daemon of a runtime folder and waits until it serves. Fails if the daemon's program
-/// is missing, a process cannot be started, or the daemon ends or does not serve in time.
+/// Starts the daemon of a runtime folder and waits until it serves. Fails for the reasons in the
+/// module's documentation.
 pub(crate) fn start(dir: &RuntimeDir) -> Result<(), StartError> {
     let here = std::env::current_exe()?;
     let program = daemon_beside(&here);

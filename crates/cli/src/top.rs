@@ -9,8 +9,9 @@
 //! | `--json` | anything | the document of `show --json` on one line, repeatedly |
 //!
 //! A table shows the traffic between the latest two readings of the daemon's counters, which are
-//! usually a second apart. Fails if no daemon can be reached, or if the terminal or the output
-//! fails.
+//! usually a second apart. Fails if no daemon can be reached, if the connection to the daemon fails
+//! (the full screen connects again), if a signal handler cannot be set, or if the terminal or the
+//! output fails.
 
 mod connections;
 mod draw;
@@ -33,6 +34,7 @@ use draw::TerminalStyle;
 use screen::Screen;
 
 /// Shows targets until the user or a signal ends the program, or the number of tables is reached.
+/// Fails for the reasons in the module's documentation.
 pub(crate) fn execute(dir: &RuntimeDir, json: bool, options: &Top) -> Result<Exit, CommandError> {
     let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();

@@ -1,5 +1,5 @@
 //! Admission: the one place that grants or refuses a request. A request and the entries in force
-//! come in; a [`Grant`] or a [`Refusal`] goes out.
+//! come in; a [`Grant`] goes out, or a [`Refusal`] with the reason.
 //!
 //! # Terms
 //! Targets form a forest: a [`TargetEntry`] with a parent is contained in the parent (a process in

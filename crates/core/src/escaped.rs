@@ -3,7 +3,7 @@
 //! [`LONGEST`] characters.
 //!
 //! Text from a socket or a command line may be long, and its control characters could move the
-//! cursor of the terminal that shows the message.
+//! cursor of the terminal that shows the message. Printing fails only if the output fails.
 
 use core::fmt;
 

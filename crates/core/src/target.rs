@@ -1,5 +1,6 @@
-//! Targets: the owners of packets that contracts are for. Text comes in, and a [`Target`] or a
-//! [`TargetError`] goes out. `Display` prints the full form, which parses back to the same target.
+//! Targets: the owners of packets that contracts are for. Text comes in, and a [`Target`] goes out,
+//! or a [`TargetError`] if the text has no known form or a part of it is invalid. `Display` prints
+//! the full form, which parses back to the same target.
 //!
 //! # Text
 //! ```text

@@ -1,6 +1,6 @@
 //! [`RequestError`], the reason why a request is not carried out, with a text for the person who
 //! made the request. It converts to the [`Response`] of the same kind. Errors of `netnice-core` and
-//! `netnice-kernel` convert to it.
+//! `netnice-kernel` convert to it. No conversion fails.
 
 use netnice_api::Response;
 use netnice_core::admission::Refusal;

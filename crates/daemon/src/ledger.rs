@@ -1,7 +1,9 @@
 //! The ledger: the record of all links, targets and claims. Only its methods change it.
 //!
-//! The ledger is a value. A request works on a copy of it, in a *draft*. If admission refuses the
-//! draft, or the kernel or the state file fails, the draft is dropped and the ledger is as before.
+//! The ledger is a value. A request works on a copy of it, in a *draft*. Opening a target fails if
+//! no slot is free; changes of claims and links fail if admission refuses them. If admission
+//! refuses the draft, or the kernel or the state file fails, the draft is dropped and the ledger is
+//! as before.
 //!
 //! # Terms
 //! - A *held* target has a **slot**, from which the kernel's class numbers derive, and an **id**,
@@ -85,12 +87,12 @@ impl Ledger {
         self.held.values()
     }
 
-    /// The held target in a slot.
+    /// The held target in a slot; `None` if the slot is free.
     pub(crate) fn get(&self, slot: TargetId) -> Option<&HeldTarget> {
         self.held.get(&slot)
     }
 
-    /// The held target with this id.
+    /// The held target with this id; `None` if there is none.
     pub(crate) fn by_id(&self, id: u32) -> Option<&HeldTarget> {
         self.held.get(self.slots.get(&id)?)
     }
@@ -130,13 +132,13 @@ impl Ledger {
     }
 
     /// The held target of this name. If two have it (their processes had the same pid one after the
-    /// other), the one that was opened later.
+    /// other), the one that was opened later. `None` if no held target has it.
     pub(crate) fn find(&self, target: &Target) -> Option<&HeldTarget> {
         let same = |held: &&HeldTarget| held.entry.target == *target;
         self.held.values().filter(same).max_by_key(|held| held.id)
     }
 
-    /// The held target that names this process by its pid.
+    /// The held target that names this process by its pid; `None` if there is none.
     pub(crate) fn find_process(&self, root: ProcessId) -> Option<&HeldTarget> {
         self.held.values().find(|held| {
             matches!(held.entry.target, Target::Pid(_))

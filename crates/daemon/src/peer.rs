@@ -1,6 +1,6 @@
 //! The peer of a connection ([`Peer`]): its uid, groups and privilege, from the kernel's
 //! credentials. While the group `netnice` is not known ([`privileged_group`]), only root is
-//! privileged.
+//! privileged. No function fails.
 
 use std::time::Duration;
 

@@ -6,10 +6,11 @@
 //! [`Quota::Connections`] applies to all users but root, and the largest limit that the policy file
 //! may set for [`Quota::Programs`], [`Quota::Flows`] and [`Quota::RingBytes`] applies to them too.
 //!
-//! [`Quota::describe`] declares each quota once. A part of the daemon that gives targets,
-//! rollbacks, bytes of state, or memory and flows of the direct path counts what each user has, and
-//! calls [`Quotas::check`] before it gives more. A refusal names the quota, the user's amount, the
-//! limit, and the file and key that change it. Three quotas refuse no request: beyond
+//! [`Quotas::check`] fails if an amount exceeds its quota, and [`Quotas::set`] if a limit is out of
+//! its range. [`Quota::describe`] declares each quota once. A part of the daemon that gives
+//! targets, rollbacks, bytes of state, or memory and flows of the direct path counts what each user
+//! has, and calls [`Quotas::check`] before it gives more. A refusal names the quota, the user's
+//! amount, the limit, and the file and key that change it. Three quotas refuse no request: beyond
 //! [`Quota::Connections`] the front process closes or refuses connections, beyond
 //! [`Quota::LogLines`] the journal only counts events, and beyond [`Quota::ServiceTime`] requests
 //! wait.

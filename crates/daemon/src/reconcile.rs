@@ -17,7 +17,9 @@
 //! - [`repair`] restores what other programs have removed.
 //! - [`start`] takes over from an earlier daemon.
 //!
-//! Time is always an argument.
+//! Time is always an argument. A call fails if an object does not exist or its name is unknown, if
+//! admission refuses, or if the kernel or the state file fails; then the former state stays in
+//! force.
 
 mod ancestry;
 pub(crate) mod desired;

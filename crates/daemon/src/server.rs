@@ -5,7 +5,8 @@
 //! this module starts, and starts again when it ends. The front reports connections by number, with
 //! the uid and groups of the peer, and their requests. Permissions are checked for each request,
 //! for the uid that the kernel reported. The event loop decides the order of the requests. Making
-//! the socket can fail; a front that cannot be started is tried again after a pause.
+//! or taking over the socket fails if a system call does; a front that cannot be started is tried
+//! again after a pause.
 
 mod channel;
 mod process;

@@ -306,7 +306,7 @@ impl<H: Host> Service<H> {
         self.reconciler.expire(now);
     }
 
-    /// The time of the next rollback that has a time, if there is one.
+    /// The time of the next rollback that has a time; `None` if there is none.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.reconciler.next_due()
     }

@@ -5,7 +5,8 @@
 //! in it.) The file names its boot: after a reboot its content is obsolete and counts as missing
 //! (lasting rules are in the policy). It also names its network namespace, because another one has
 //! other interfaces. A checksum (CRC-32) covers the version and every byte of the state. A file
-//! that cannot be used is not used in part: reading it fails with [`StateError`].
+//! that cannot be used is not used in part: reading it fails with [`StateError`]. Writing, renaming
+//! and removing the file fail with the error of the system call.
 //!
 //! ```text
 //!   {"version": 1, "checksum": "9ae0daaf", "state": {…}}

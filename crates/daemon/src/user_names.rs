@@ -1,5 +1,5 @@
 //! Names of users for messages ([`user_name`]), as far as [`name_files`] has them. Other users are
-//! shown by number.
+//! shown by number. No function fails.
 
 use crate::name_files;
 

@@ -1,6 +1,7 @@
 //! Requests to the daemon over one connection ([`Daemon`]), which is opened again if it was closed.
-//! A request that the daemon refuses, or that does not reach the daemon, fails with a
-//! [`RequestError`]. Opening the connection and [`Daemon::show`] fail with a [`ClientError`].
+//! A request fails with a [`RequestError`] if the daemon refuses it, if the daemon is not reached,
+//! or if its response is lost or invalid. Opening the connection and [`Daemon::show`] fail with a
+//! [`ClientError`].
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -45,6 +46,8 @@ pub(crate) struct LimitTarget<'a> {
 }
 
 impl Daemon {
+    /// Opens the connection. The limits that are set over it last until the exit `until`, if there
+    /// is one. Fails if no daemon listens, or if connecting fails in another way.
     pub(crate) fn connect(dir: &RuntimeDir, until: Option<Until>) -> Result<Daemon, ClientError> {
         let client = Some(Client::connect(dir)?);
         let dir = dir.clone();
@@ -119,7 +122,8 @@ impl Daemon {
         }
     }
 
-    /// The composition of a target on this machine. Fails if the target does not exist.
+    /// The composition of a target on this machine. Fails if the target does not exist, or the
+    /// daemon refuses or is not reached.
     pub(crate) fn find(&mut self, target: &str) -> Result<Found, RequestError> {
         let target = target.to_string();
         match self.call(&Request::Find(Find { target }), None) {

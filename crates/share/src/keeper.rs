@@ -1,6 +1,7 @@
 //! Keeps shares in force, for the super-server and for the manager of existing processes. A
 //! *member* is the first process of a session. A share that the daemon does not set is returned
-//! with the reason; the caller decides what follows.
+//! with the reason; the caller decides what follows. Opening a member fails if its process does not
+//! exist or the kernel refuses a pidfd.
 //!
 //! ```text
 //!   members, demands ──divide──▶ shares ──those that shrink first──▶ the daemon: set pid:N both R
@@ -124,6 +125,7 @@ impl Keeper {
         member
     }
 
+    /// The member with this number; `None` if there is none.
     pub(crate) fn get(&self, number: u64) -> Option<&Member> {
         self.members.get(&number)
     }

@@ -1,6 +1,9 @@
 //! The calls that send and receive without a copy: C writes and reads the payload in a buffer of
 //! the ring. C holds a buffer from the call that takes it to the call that queues, discards or
-//! releases it. Each buffer that C holds has an id; a call with another id fails with EINVAL.
+//! releases it. Each buffer that C holds has an id; a call with another id fails with EINVAL. A
+//! call also fails if the call of `netnice_stack` fails (with EAGAIN if no buffer or datagram is
+//! there now), if a pointer is NULL or another argument is invalid, if the flow is not open, or if
+//! another thread is in a call of it.
 
 use std::ffi::c_void;
 
@@ -90,7 +93,8 @@ pub extern "C" fn netnice_flow_queue_to(
     })
 }
 
-/// Queues a buffer. If it fails, C still holds the buffer.
+/// Queues a buffer. Fails if C does not hold it, if the flow is not open, if another thread is in a
+/// call of the flow, or if the stack refuses the packet. A buffer that C held stays held then.
 fn queue_buffer(
     flow: c_int,
     buffer: *const Buffer,

@@ -1,6 +1,8 @@
 //! The calls that send and receive with a copy of the payload, and the call that waits until the
 //! driver has returned all packets (`netnice_flow_drain`). They fail with EAGAIN if their timeout
-//! expires, and the calls without a timeout if nothing can be sent or received now.
+//! expires, and the calls without a timeout if nothing can be sent or received now. They also fail
+//! if the call of `netnice_stack` fails for another reason, if a pointer is NULL or another
+//! argument is invalid, if the flow is not open, or if another thread is in a call of it.
 
 use std::ffi::c_void;
 

@@ -1,6 +1,6 @@
 //! The command line of `netnice check FILE`. Output is a [`Check`]. Fails if an option does not
-//! parse, if the contract has no clause that a capture can violate, or if `--gap` is given without
-//! `--channel`.
+//! parse, if the contract's clauses contradict each other, if the contract has none or several of
+//! the clauses that a capture can violate, or if `--gap` is given without `--channel`.
 
 use std::path::PathBuf;
 
@@ -33,6 +33,7 @@ pub(super) struct CheckArgs {
 }
 
 impl CheckArgs {
+    /// Converts the arguments to the verb. Fails for the reasons in the module's documentation.
     pub(super) fn into_verb(self) -> Result<Verb, BadUsage> {
         let change = self.contract.change()?.ok_or(NotCheckable::Nothing)?;
         let contract = Contract::default().apply(&change)?;

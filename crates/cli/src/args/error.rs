@@ -1,4 +1,5 @@
-//! [`BadUsage`], the reason why a command line gives no command, and its output.
+//! [`BadUsage`], the reason why a command line gives no command, and its output. Printing it
+//! returns an exit status and no error.
 
 use netnice_api::{Exit, Response};
 use netnice_core::contract::ContractError;

@@ -1,5 +1,6 @@
 //! The command line of `netnice link [IFACE]`. Output is a [`LinkChange`], or [`Verb::Links`]
-//! without an interface. Fails if an option does not parse, or is given without an interface.
+//! without an interface. Fails if the name of the interface or an option is invalid, or if an
+//! option of this verb is given without an interface.
 
 use clap::Args;
 use netnice_api::{LinkChange, Request};
@@ -26,6 +27,7 @@ pub(super) struct LinkArgs {
 }
 
 impl LinkArgs {
+    /// Converts the arguments to the verb. Fails for the reasons in the module's documentation.
     pub(super) fn into_verb(self, common: &Common) -> Result<Verb, BadUsage> {
         let Some(iface) = &self.iface else {
             let has_options = self.rate.is_some()

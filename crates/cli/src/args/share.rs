@@ -1,5 +1,6 @@
-//! The command line of `netnice share RATE TARGET…`. Output is a [`Share`]. Fails if an option does
-//! not parse, or has no meaning with this verb.
+//! The command line of `netnice share RATE TARGET…`. Output is a [`Share`]. Fails if an argument is
+//! invalid, if `--weight` names a user that does not exist, or if an option has no meaning with
+//! this verb.
 
 use clap::Args;
 use netnice_core::target::Target;
@@ -40,7 +41,7 @@ pub(super) struct ShareArgs {
 }
 
 impl ShareArgs {
-    /// Converts the arguments to the verb.
+    /// Converts the arguments to the verb. Fails for the reasons in the module's documentation.
     pub(super) fn into_verb(self, common: &Common) -> Result<Verb, BadUsage> {
         if common.confirm.is_some() {
             return Err(BadUsage::Invalid(

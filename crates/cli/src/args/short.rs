@@ -12,7 +12,7 @@ use netnice_core::target::{Target, TargetError};
 
 use super::{BadUsage, Common, Verb, command, set_options, set_verb};
 
-/// Converts a short form to its verb.
+/// Converts a short form to its verb. Fails for the reasons in the module's documentation.
 pub(super) fn verb(
     target: Option<String>,
     rate: Option<String>,

@@ -36,7 +36,7 @@ pub(super) struct TopArgs {
 }
 
 impl TopArgs {
-    /// Converts the arguments to the verb.
+    /// Converts the arguments to the verb. Fails for the reasons in the module's documentation.
     pub(super) fn into_verb(self) -> Result<Verb, BadUsage> {
         let interval = quantity("--interval", &self.interval)?;
         if !(MIN_INTERVAL..=MAX_INTERVAL).contains(&interval) {

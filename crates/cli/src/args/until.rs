@@ -13,7 +13,7 @@ use crate::process;
 /// The value that the parser puts in if the user writes `--until-exit` without a value.
 pub(super) const PARENT: &str = "parent";
 
-/// Parses the option's value.
+/// Parses the option's value. Fails as the module's documentation states.
 pub(super) fn parse(text: &str) -> Result<Until, BadUsage> {
     let refused = || BadUsage::Until(text.to_owned());
     let pid = match text {

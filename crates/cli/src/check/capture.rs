@@ -5,8 +5,9 @@
 //! the file into blocks. This module computes the times itself, because `pcap-parser` 0.17 supports
 //! no resolution that is a power of two, and reads the time offset of a big-endian section in the
 //! wrong byte order. The module does not trust the file. It refuses a block of more than 16 MiB
-//! ([`LONGEST_BLOCK`]), which bounds the memory. For invalid content, and for a packet without a
-//! time, it fails with a [`CaptureError`], with the number of the packet if the fault is in one.
+//! ([`LONGEST_BLOCK`]), which bounds the memory. It fails with a [`CaptureError`] if the stream
+//! cannot be read, if the content is invalid, or if a packet has no time or is in an obsolete
+//! block. The error has the number of the packet if the fault is in one.
 
 use std::io::{self, Read};
 use std::ops::ControlFlow;
@@ -82,7 +83,7 @@ pub(crate) enum CaptureError {
 }
 
 /// Reads the packets of a capture in file order, and passes each to `each`, until `each` breaks.
-/// Fails with the first fault in the file.
+/// Fails if the stream cannot be read, and with the first fault in the file.
 pub(super) fn read<R: Read + Send>(
     source: R,
     each: impl FnMut(Packet<'_>) -> ControlFlow<()>,

@@ -11,7 +11,7 @@
 //! its datagrams are complete and, with a gap, when no further packet can belong to it. A datagram
 //! with a missing fragment counts as complete 30 s after the latest packet of its message
 //! ([`REASSEMBLY`]). A message can come out incomplete if more than 4096 are open ([`MAX_OPEN`]),
-//! or at the end of the capture.
+//! or at the end of the capture. No function fails.
 
 use std::collections::VecDeque;
 
@@ -102,7 +102,7 @@ impl Messages {
     }
 
     /// Removes and returns the first message if it is complete at time `now`, or if more than
-    /// [`MAX_OPEN`] are open.
+    /// [`MAX_OPEN`] are open; else `None`.
     pub(super) fn poll(&mut self, now: u64) -> Option<Message> {
         let gap = self.gap.unwrap_or_default().0;
         let first = self.open.front()?;
@@ -115,7 +115,8 @@ impl Messages {
         None
     }
 
-    /// Removes and returns the first message, complete or not. For the end of the capture.
+    /// Removes and returns the first message, complete or not; `None` if there is none. For the end
+    /// of the capture.
     pub(super) fn take_first(&mut self) -> Option<Message> {
         self.open.pop_front().map(|open| open.message)
     }

@@ -1,5 +1,5 @@
 //! Formats contracts of responses as text: limits and minimums in both forms (`up 4 Mbit/s (500
-//! kB/s)`), other clauses as the user types them or in words.
+//! kB/s)`), other clauses as the user types them or in words. No function fails.
 
 use netnice_api::ContractDoc;
 use netnice_core::contract::{Change, Contract, Direction};
@@ -8,7 +8,8 @@ use netnice_core::units::{Amount, Nanos};
 use crate::render::printable;
 
 /// Formats the user's own claim, and the contract in force if it differs. A link that the daemon
-/// chose for a guarantee is no difference; the claim is then shown with its link.
+/// chose for a guarantee is no difference; the claim is then shown with its link. The second text
+/// is `None` if there is no contract in force, or if it does not differ.
 pub(super) fn claim_and_effective(
     claim: Option<&str>,
     effective: Option<&str>,

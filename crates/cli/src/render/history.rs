@@ -4,7 +4,7 @@
 //! most 60 characters, one for each point or for the mean of several points. Below a sparkline are
 //! the mean rate, the highest rate in the row, and the limit if there is one. A single target also
 //! has a table of its latest 20 points. If there are no targets or no points yet, the text reports
-//! that.
+//! that. No function fails.
 
 use netnice_api::{HistoryDoc, TargetHistory};
 use netnice_core::units::{Amount, Nanos};

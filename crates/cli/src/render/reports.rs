@@ -1,5 +1,5 @@
 //! Formats the reports of `netnice doctor` and `netnice log` as text, one item or event after
-//! another.
+//! another. No function fails.
 
 use netnice_api::{DoctorReport, LogLines, Status};
 

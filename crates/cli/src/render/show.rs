@@ -1,4 +1,5 @@
 //! Formats links, targets and direct flows as tables, for `show` and for the plain tables of `top`.
+//! Documents of the daemon come in, text goes out. No function fails.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -30,7 +31,8 @@ pub(super) fn state(doc: &ShowDoc, style: &Style) -> String {
     parts.join("\n\n")
 }
 
-/// A remark if the shown state is that of another network namespace than this process's.
+/// A remark if the shown state is that of another network namespace than this process's; `None` if
+/// it is that of the same one, or if either namespace is unknown.
 pub(super) fn other_network(doc: &ShowDoc) -> Option<String> {
     let its = doc.network_namespace?;
     let own = std::fs::metadata("/proc/thread-self/ns/net").ok()?.ino();

@@ -1,5 +1,5 @@
 //! Formats a series of numbers as a sparkline: a row of characters, one for each number, whose
-//! heights stand for the values.
+//! heights stand for the values. No function fails.
 
 /// The nine characters of a sparkline: for zero and for eight heights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

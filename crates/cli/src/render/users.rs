@@ -1,4 +1,5 @@
-//! Formats quotas and usage per user: first the quotas, then each user's amounts.
+//! Formats quotas and usage per user: first the quotas, then each user's amounts. No function
+//! fails.
 
 use netnice_api::{QuotaDoc, UsersDoc};
 use netnice_core::units::{Bytes, Nanos};

@@ -1,5 +1,6 @@
 //! The connections of one target, with their rates between two responses of the daemon. The daemon
-//! gives byte counts; this module computes the rates.
+//! gives byte counts; this module computes the rates. No function fails; a rate is `None` if one of
+//! the two byte counts is missing.
 
 use std::collections::BTreeMap;
 

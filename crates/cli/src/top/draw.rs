@@ -18,6 +18,8 @@
 //! most 48), and the rest to the two histories. Each history gets at least four characters, if that
 //! leaves nine for the names, and at most 60. No information is in colour alone: the selected row
 //! begins with `>`, a degraded one has `!`.
+//!
+//! No function fails.
 
 mod format;
 
@@ -70,7 +72,8 @@ pub(super) fn draw(screen: &mut Screen, terminal: TerminalStyle, frame: &mut Fra
     }
 }
 
-/// Paints the whole screen. Returns the position of the input cursor, if there is one.
+/// Paints the whole screen. Returns the position of the input cursor; `None` if no input line is
+/// shown.
 pub(super) fn paint(
     screen: &mut Screen,
     terminal: TerminalStyle,

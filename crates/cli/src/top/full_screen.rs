@@ -12,7 +12,7 @@
 //!
 //! Requests run in a thread of their own, so a busy or missing daemon never delays a key. Each exit
 //! restores the terminal: `q`, an error, a panic, SIGTERM, SIGINT, SIGHUP and SIGQUIT. Fails if no
-//! daemon can be reached at the start, or if the terminal fails.
+//! daemon can be reached at the start, if a signal handler cannot be set, or if the terminal fails.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -44,7 +44,8 @@ enum Input {
     Answer(Box<(Request, Answer)>),
 }
 
-/// Shows the screen until the user or a signal ends it.
+/// Shows the screen until the user or a signal ends it. Fails for the reasons in the module's
+/// documentation.
 pub(super) fn run(dir: &RuntimeDir, interval: Nanos) -> Result<Exit, CommandError> {
     // Connects before the terminal changes, so that an error prints as usual.
     let client = daemon::connect(dir)?;

@@ -1,6 +1,6 @@
 //! Prints plain tables of the current rates one after the other, for pipes and simple terminals;
 //! with `--json` the document of `show --json`, one line each. Fails if the daemon cannot be
-//! reached, or standard output fails.
+//! reached, the connection to it fails, or standard output cannot be written.
 
 use std::thread;
 use std::time::{Duration, Instant};

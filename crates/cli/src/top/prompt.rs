@@ -1,4 +1,5 @@
 //! The input line at the bottom of the screen ([`Prompt`]): its text, its cursor, and what keys do.
+//! No function fails.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 

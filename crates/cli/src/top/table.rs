@@ -5,7 +5,7 @@
 //! come in, rows go out ([`Row`]). The module does no input or output. Unless the view is flat, a
 //! target's traffic includes that of the targets inside it, because their packets pass its limit
 //! too; the daemon counts each packet once. In an inconsistent response, an index out of range
-//! counts as none, and a cycle of targets is followed for at most 16 steps.
+//! counts as none, and a cycle of targets is followed for at most 16 steps. No function fails.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -79,7 +79,7 @@ impl<'a> Forest<'a> {
     }
 
     /// Checks the target's position in the forest: a known parent, no cycle, not too deep, no mixed
-    /// limits (condition 4).
+    /// limits (condition 4). Fails with the first of these that does not hold.
     pub(super) fn check_position(&self, id: TargetId) -> Result<(), Reason> {
         let unknown = |parent: &TargetId| !self.entries.contains_key(parent);
         if let Some(parent) = self.entries[&id].parent.filter(unknown) {
@@ -114,8 +114,8 @@ impl<'a> Forest<'a> {
     }
 
     /// Checks that the target's demands are valid rates, and conditions 1 to 3 where a demand of
-    /// the target is part of a sum. `before` is the forest before the request. If several sums are
-    /// too large, the reason names one of them.
+    /// the target is part of a sum. `before` is the forest before the request. Fails if one of
+    /// these does not hold; if several sums are too large, the reason names one of them.
     pub(super) fn check_demands(&self, before: &Forest<'_>, id: TargetId) -> Result<(), Reason> {
         let mut worst: Option<Shortfall> = None;
         for on in link_directions(self.links, &Direction::ALL) {
@@ -150,7 +150,7 @@ impl<'a> Forest<'a> {
     }
 
     /// Checks whether one link carries all promises on it, and whether every target on it is
-    /// served.
+    /// served. Fails if not.
     pub(super) fn check_link(&self, link: &Link) -> Result<(), Reason> {
         for direction in Direction::ALL {
             let on = LinkDirection { link, direction };

@@ -258,7 +258,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         position
     }
 
-    /// The first bucket, without the deferred entries.
+    /// The first bucket, without the deferred entries; `None` if no bucket has an entry.
     #[inline(always)]
     pub(super) fn peek(&self) -> Option<BucketRef> {
         (!self.is_empty()).then_some(self.next)
@@ -289,7 +289,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
     }
 
     /// Removes the entry at `position`. Returns the other entry that is at `position` afterwards,
-    /// if any.
+    /// `None` if there is none.
     pub(super) fn remove(
         &mut self,
         pool: &mut Pool,

@@ -1,6 +1,7 @@
 //! Shaping to a cell contract (paper CELL, section 4.3): the inverse of the Generic Cell Rate
 //! Algorithm (GCRA). The GCRA decides whether a packet may go at a time; this module computes the
-//! time from which a packet may go.
+//! time from which a packet may go. Arrivals, lengths and departure times of packets come in; the
+//! eligible time and the deadline of the head go out. No function fails.
 //!
 //! ```text
 //! peak rate only    eligible = TAT

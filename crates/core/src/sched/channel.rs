@@ -1,7 +1,8 @@
 //! Shaping to a real-time channel (paper RTC, section 2.2). The contract has Mmax (bytes of the
 //! longest message), Rmax (messages per second in the long run), Bmax (messages at once) and a
-//! delay bound. Beginnings and lengths of packets come in, and the logical arrival and the deadline
-//! of the head's message go out. No function of this module fails.
+//! delay bound. The length of the packet at the head of the queue comes in and, if that packet
+//! begins a message, the message's arrival time. The logical arrival and the deadline of the head's
+//! message go out. No function of this module fails.
 //!
 //! A message's *logical arrival* is its arrival, or 1/Rmax after the logical arrival of the message
 //! before it, whichever is later. Its deadline is its logical arrival plus the delay bound. So a

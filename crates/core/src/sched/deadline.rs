@@ -1,5 +1,5 @@
 //! Encoding of a relative deadline, the time between eligible time and deadline, in the 12 bits
-//! that an entry of a calendar has for it.
+//! that an entry of a calendar has for it. No function fails.
 //!
 //! The encoding is a floating-point number, rounded down: steps of 64 ns below 8,192 ns, eight
 //! binary digits above. So the coded deadline is at most 1/128 shorter than the exact one, or 63 ns

@@ -8,7 +8,8 @@
 //! `sched::fair` with the contracted rate as weight, orders the members of a class: equal members
 //! get equal service, and unequal ones keep their ratio. Credit does not build up beyond CDVT.
 //!
-//! Times in this module are whole nanoseconds. The duration of a packet is rounded up.
+//! No function fails. Times in this module are whole nanoseconds. The duration of a packet is
+//! rounded up.
 
 use super::deadline;
 use super::pace::Pace;

@@ -13,6 +13,10 @@
 //! among the scheduler's sleepers. A ready member has an entry in the queue of its class, and none
 //! among the sleepers. The flow of the server has a head exactly while a member is ready. The entry
 //! of a member that is not ready is dropped when it comes first in its class.
+//!
+//! A call fails with [`SchedulerError`] if a limit on the number of servers, classes or flows is
+//! reached, if the server or the class does not exist, or if the slice has `extra` or is too small
+//! for the minimums of the classes.
 
 use super::flow::{Flag, FlowState, ServiceState};
 use super::server::{Class, MAX_CLASSES, OverbookedServer};
@@ -73,7 +77,8 @@ impl Scheduler {
         Ok(flow)
     }
 
-    /// Checks that a server's slice gives the `promised` bit/s.
+    /// Checks that a server's slice gives the `promised` bit/s. Fails if it gives less, or if the
+    /// slice has `extra`.
     pub(super) fn check_minimums(
         &self,
         slice: &contract::Slice,

@@ -189,7 +189,7 @@ impl OverbookedServer {
         }
     }
 
-    /// Takes any entry of any class.
+    /// Takes any entry of any class; `None` if there are none.
     pub(super) fn drain(&mut self, pool: &mut Pool) -> Option<u32> {
         let mut classes = self.classes.iter_mut();
         classes.find_map(|class| class.fair.take(pool, |_| ()))
@@ -202,7 +202,8 @@ impl OverbookedServer {
         }
     }
 
-    /// Takes the next entry, from the class that is served next. The entry may be stale.
+    /// Takes the next entry, from the class that is served next; `None` if there are no entries.
+    /// The entry may be stale.
     #[inline(always)]
     pub(super) fn take(
         &mut self,

@@ -6,7 +6,7 @@
 //! ```
 //! *Last deadline* is the deadline of the packet that was last sent within the minimum. Packets
 //! from the left-over come in addition and do not change it. TATm is the theoretical arrival time
-//! of the limit, as in the GCRA. All packets count against the limit.
+//! of the limit, as in the GCRA. All packets count against the limit. No function fails.
 
 use super::pace::{Moment, Pace, WHOLE};
 use super::{deadline, limit};

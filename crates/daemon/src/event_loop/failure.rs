@@ -1,4 +1,5 @@
 //! The error with which the daemon ends ([`RunError`]): the action that failed, and the cause.
+//! [`During::during`] adds the action to an error, and cannot fail itself.
 
 /// The failed action and its cause.
 #[derive(Debug, thiserror::Error)]
@@ -12,7 +13,8 @@ pub struct RunError {
 
 /// Adds the action to an error.
 pub(crate) trait During<T> {
-    /// `what` is the action, as an infinitive: it follows the word `cannot`.
+    /// The result, with an error as a [`RunError`]. `what` is the action, as an infinitive: it
+    /// follows the word `cannot`.
     fn during(self, what: &str) -> Result<T, RunError>;
 }
 

@@ -35,7 +35,8 @@ pub(super) struct LinkEvents {
 }
 
 impl LinkEvents {
-    /// Subscribes. Changes that the sockets of these port ids request are skipped.
+    /// Subscribes. Changes that the sockets of these port ids request are skipped. Fails if the
+    /// netlink socket cannot be made.
     pub(super) fn open(own_ports: Vec<u32>) -> io::Result<LinkEvents> {
         Ok(LinkEvents {
             listener: async_fd(Listener::open(&[GROUP_LINK, GROUP_TC])?)?,
@@ -43,7 +44,8 @@ impl LinkEvents {
         })
     }
 
-    /// Waits for a change that the daemon did not make, or for lost events.
+    /// Waits for a change that the daemon did not make, or for lost events. Fails if the executor
+    /// cannot wait.
     pub(super) async fn changed(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.listener.readable_mut().await?;
@@ -82,12 +84,14 @@ fn log_read_error(what: &str, error: &io::Error) -> io::Result<()> {
 pub(super) struct RouteEvents(AsyncFd<routes::RouteListener>);
 
 impl RouteEvents {
-    /// Subscribes to changes of routes, addresses, interfaces and next hops.
+    /// Subscribes to changes of routes, addresses, interfaces and next hops. Fails if the netlink
+    /// socket cannot be made.
     pub(super) fn open() -> io::Result<RouteEvents> {
         async_fd(routes::RouteListener::open()?).map(RouteEvents)
     }
 
-    /// Waits for changes and returns them. Lost events count as a change of all routes.
+    /// Waits for changes and returns them. Lost events count as a change of all routes. Fails if
+    /// the executor cannot wait.
     pub(super) async fn changed(&mut self) -> io::Result<Vec<RouteChange>> {
         loop {
             let mut ready = self.0.readable_mut().await?;
@@ -107,12 +111,13 @@ impl RouteEvents {
 pub(super) struct ExitEvents(AsyncFd<Exits>);
 
 impl ExitEvents {
-    /// Watches the exit ring.
+    /// Watches the exit ring. Fails if the executor cannot wait for it.
     pub(super) fn new(exits: Exits) -> io::Result<ExitEvents> {
         async_fd(exits).map(ExitEvents)
     }
 
-    /// Waits until a process that was a member of a `pid:` or `name:` target has ended.
+    /// Waits until a process that was a member of a `pid:` or `name:` target has ended. Fails if
+    /// the executor cannot wait.
     pub(super) async fn next_exit(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.0.readable_mut().await?;
@@ -134,12 +139,14 @@ pub(super) struct FolderEvents {
 }
 
 impl FolderEvents {
-    /// Starts with no folder; reports entries that appear or disappear.
+    /// Starts with no folder; reports entries that appear or disappear. Fails if the kernel gives
+    /// no inotify descriptor.
     pub(super) fn open() -> io::Result<FolderEvents> {
         FolderEvents::open_with(WatchFlags::empty())
     }
 
-    /// Starts with no folder; reports entries that appear, disappear or are written.
+    /// Starts with no folder; reports entries that appear, disappear or are written. Fails as
+    /// [`FolderEvents::open`].
     pub(super) fn open_for_files() -> io::Result<FolderEvents> {
         FolderEvents::open_with(WatchFlags::CLOSE_WRITE)
     }
@@ -178,7 +185,7 @@ impl FolderEvents {
     }
 
     /// Waits until an entry of a watched folder appears or disappears, or until one is written if
-    /// [`FolderEvents::open_for_files`] made this value.
+    /// [`FolderEvents::open_for_files`] made this value. Fails if the executor cannot wait.
     pub(super) async fn changed(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.inotify.readable_mut().await?;

@@ -13,7 +13,8 @@
 //! wait for at most one request of the others, and the others get half of the turns however many
 //! requests root sends.
 //!
-//! A connection has at most one request here, so the number of connections bounds the queues.
+//! A connection has at most one request here, so the number of connections bounds the queues. No
+//! function fails.
 
 use std::collections::{BTreeMap, VecDeque};
 

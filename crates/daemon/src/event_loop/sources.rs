@@ -2,7 +2,8 @@
 //! the kernel, scrapes of the metrics page, drivers, ends of programs' connections, netlink,
 //! inotify, and the ring buffer in which eBPF programs report ended processes (the exit ring). The
 //! event loop waits only here. [`Sources::next`] waits for one [`Event`] and returns it. It fails
-//! if a source cannot be waited for any more.
+//! if a source cannot be waited for any more. Opening the sources fails if a descriptor or a socket
+//! cannot be made.
 
 use std::future::Future;
 use std::io;

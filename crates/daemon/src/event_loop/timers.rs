@@ -4,7 +4,7 @@
 //! Each timer has at most one deadline. The first change of a burst sets its timer, and later
 //! changes do not move it ([`Timers::set_unless_set`]), so an endless burst cannot delay the timer.
 //! [`Timer::Tick`] is set again each second, and [`Timer::Balance`] each 200 ms while there are
-//! managed links.
+//! managed links. No function fails.
 
 use std::collections::BTreeMap;
 

@@ -280,8 +280,8 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// The unprivileged user of a program; for a program that an earlier daemon attached, its uid
-    /// if it is not root.
+    /// The unprivileged user of a program, `None` for a privileged one; for a program that an
+    /// earlier daemon attached, its uid if it is not root.
     pub(super) fn user_of(&self, program: &Program) -> Option<u32> {
         let session = program.session.and_then(|at| self.sessions.get(&at));
         match session {

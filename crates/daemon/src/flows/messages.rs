@@ -1,7 +1,7 @@
 //! Formats what is shown about flows and drivers, in `netnice show`, `netnice explain` and `netnice
 //! doctor`: endpoints, counts, how a driver reaches its interface (the *mode*), and the features of
 //! NICs. Nothing here reads or sends anything, except that [`program_item`] looks for the driver's
-//! executable.
+//! executable. No function fails.
 
 use std::path::Path;
 

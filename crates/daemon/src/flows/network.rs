@@ -31,33 +31,36 @@ pub(crate) trait Network {
     /// A port, held until this is dropped.
     type Port;
 
-    /// The interface of this name; `None` if there is none.
+    /// The interface of this name; `None` if there is none. Fails with the kernel's error.
     fn interface(&mut self, name: &str) -> Result<Option<Nic>, RequestError>;
-    /// The name of the interface with this index; `None` if there is none.
+    /// The name of the interface with this index; `None` if there is none. Fails with the kernel's
+    /// error.
     fn name(&mut self, index: u32) -> Result<Option<String>, RequestError>;
     /// The route to a host; with `from`, from this local address, and with `over`, over the
-    /// interface with this index. `None` if there is none.
+    /// interface with this index. `None` if there is none. Fails with the kernel's error.
     fn route(
         &mut self,
         to: IpAddr,
         from: Option<IpAddr>,
         over: Option<u32>,
     ) -> Result<Option<RouteEntry>, RequestError>;
-    /// The state of a next hop on the interface with this index.
+    /// The state of a next hop on the interface with this index. Fails with the kernel's error.
     fn neighbour(&mut self, index: u32, next_hop: IpAddr) -> Result<Neighbour, RequestError>;
-    /// Starts neighbour resolution, or confirms that a known neighbour is in use.
+    /// Starts neighbour resolution, or confirms that a known neighbour is in use. Fails with the
+    /// kernel's error.
     fn solicit(&mut self, index: u32, next_hop: IpAddr) -> Result<(), RequestError>;
-    /// Holds a UDP port. Returns it with its address. Port 0 in `at` selects a free port, and the
-    /// returned address has the selected one.
+    /// Holds a UDP port. Fails if another socket has it, or the address is not of this host.
+    /// Returns it with its address. Port 0 in `at` selects a free port, and the returned address
+    /// has the selected one.
     fn hold_port(&mut self, at: SocketAddr) -> io::Result<(Self::Port, SocketAddr)>;
     /// Makes the interface with this index receive frames for a multicast group, until it leaves
     /// the group or `port` is dropped. Fails if `port` has joined the group on it.
     fn join_group(&mut self, port: &Self::Port, group: IpAddr, index: u32) -> io::Result<()>;
-    /// Undoes [`Network::join_group`].
+    /// Undoes [`Network::join_group`]. Fails if `port` has not joined the group.
     fn leave_group(&mut self, port: &Self::Port, group: IpAddr, index: u32) -> io::Result<()>;
     /// The lowest port that unprivileged users may have; 1024 if it cannot be read.
     fn first_unprivileged_port(&mut self) -> u16;
-    /// Checks that AF_XDP sockets can be created; the error is the reason.
+    /// Checks that AF_XDP sockets can be created. Fails with the reason if they cannot.
     fn af_xdp(&mut self) -> Result<(), String>;
     /// The capabilities of an interface's NIC and driver; `None` if they cannot be read.
     fn nic_features(&mut self, name: &str) -> Option<NicFeatures>;

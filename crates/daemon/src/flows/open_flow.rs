@@ -1,7 +1,11 @@
 //! Opens, changes and closes flows, and replies with the next hop to a host. To open a flow, the
 //! manager checks the request, holds the ports, resolves the next hop, admits the contract, and
-//! calls the driver. An opening that is refused or fails releases what it holds, and a change that
-//! is refused or fails restores the former contract.
+//! calls the driver. An opening is refused if the session is not attached, the policy or the peer's
+//! rights do not permit it, the program has as many flows as it attached for, the contract is
+//! invalid or names another link, the endpoint or the link cannot be used, the next hop stays
+//! unknown, or the contract does not fit; it fails if the driver fails. An opening that is refused
+//! or fails releases what it holds, and a change that is refused or fails restores the former
+//! contract.
 
 use std::net::IpAddr;
 
@@ -322,7 +326,7 @@ impl<N: Network> Flows<N> {
         self.update_promise(number);
     }
 
-    /// Removes a flow from the records and releases its ports.
+    /// Removes a flow from the records and releases its ports; `None` if there is no such flow.
     pub(super) fn remove_flow(&mut self, number: u32) -> Option<FlowRecord> {
         let flow = self.flows.remove(&number)?;
         if let Some(state) = self.link_states.get_mut(&flow.link) {
@@ -364,7 +368,7 @@ impl<N: Network> Flows<N> {
     }
 }
 
-/// The remote end, which distinguishes flows of one port.
+/// The remote end, which distinguishes flows of one port; `None` for an endpoint without one.
 pub(super) fn remote_end(endpoint: &Endpoint) -> Option<std::net::SocketAddr> {
     match endpoint {
         Endpoint::Udp { remote, .. } => *remote,

@@ -13,6 +13,9 @@
 //!   the limit every new one is refused. Root is not counted, so other users cannot lock root out.
 //! - If a user's thread is stuck, connections of that user beyond twice the user's limit are
 //!   refused.
+//!
+//! A connection whose credentials cannot be read, or whose user's thread cannot be started, is
+//! closed without a reason. No function returns an error to its caller outside this module.
 
 use std::collections::HashMap;
 use std::io;
@@ -166,7 +169,8 @@ impl Users {
         }
     }
 
-    /// The inbox of a user's thread; starts the thread if there is none.
+    /// The inbox of a user's thread; starts the thread if there is none. Fails if the kernel gives
+    /// no thread, eventfd or epoll descriptor.
     fn inbox(&mut self, uid: u32) -> io::Result<Arc<Inbox>> {
         if let Some(inbox) = self.users.get(&uid).filter(|inbox| !inbox.has_ended()) {
             return Ok(inbox.clone());

@@ -129,7 +129,7 @@ impl Connection {
         !self.queued.is_empty()
     }
 
-    /// The time of the next [`Connection::expire`].
+    /// The time of the next [`Connection::expire`]; `None` if no deadline is set.
     pub(super) fn due(&self) -> Option<Instant> {
         self.read_by.into_iter().chain(self.write_by).min()
     }
@@ -197,7 +197,7 @@ impl Connection {
         }
     }
 
-    /// Takes its request for the daemon, if one waits.
+    /// Takes its request for the daemon; `None` if none waits.
     pub(super) fn take_request(&mut self) -> Option<ClientCall> {
         match std::mem::replace(&mut self.state, State::AtDaemon) {
             State::Waiting(call) => Some(*call),

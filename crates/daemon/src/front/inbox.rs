@@ -1,6 +1,7 @@
 //! The queue of messages from the front's first thread to a user's thread ([`Inbox`]), with the
 //! number of the user's connections that count against the limit, which both threads change. A
-//! message is returned to the sender if the user's thread has ended.
+//! message is returned to the sender if the user's thread has ended. Making an inbox fails if the
+//! kernel gives no eventfd.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -53,6 +54,7 @@ struct Queue {
 }
 
 impl Inbox {
+    /// An empty inbox. Fails if the kernel gives no eventfd.
     pub(super) fn new() -> rustix::io::Result<Inbox> {
         Ok(Inbox {
             queue: Mutex::default(),
@@ -61,7 +63,7 @@ impl Inbox {
         })
     }
 
-    /// Queues a message; returns it if the thread has ended.
+    /// Queues a message. Fails if the thread has ended, and then returns the message.
     pub(super) fn push(&self, what: InboxMessage) -> Result<(), InboxMessage> {
         let mut queue = self.lock();
         if queue.ended {

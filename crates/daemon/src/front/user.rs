@@ -50,6 +50,7 @@ pub(super) struct User {
 }
 
 impl User {
+    /// The state of a thread without connections. Fails if epoll does.
     pub(super) fn new(
         uid: u32,
         inbox: Arc<Inbox>,

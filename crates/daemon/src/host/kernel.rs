@@ -1,5 +1,6 @@
 //! The Linux kernel as a [`super::Host`]: implements [`Inventory`], [`Enforcer`] and [`Meter`] with
-//! the crate `netnice_kernel`, and converts that crate's errors to [`RequestError`].
+//! the crate `netnice_kernel`, and converts that crate's errors to [`RequestError`]. A method fails
+//! if the named object does not exist, or if the kernel refuses.
 
 use std::collections::{BTreeMap, BTreeSet};
 

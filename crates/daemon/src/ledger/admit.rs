@@ -1,4 +1,6 @@
-//! Admission of claims, and precedence between them.
+//! Admission of claims, and precedence between them. A claim is refused if its contract does not
+//! fit, is not supported by the kernel path or contradicts other claims, or if the user may not
+//! make it.
 //!
 //! Claims of root and of members of the group `netnice` (privileged claims) come before claims of
 //! other users. The *chain* of a target is the target with those around and inside it; each target

@@ -2,9 +2,10 @@
 //! can fail.
 //!
 //! The driver process sends at one part of a link's rate, the kernel's classes at the rest.
-//! [`crate::flows`] stores the promise to each flow. The ledger stores only the rate that the
-//! driver needs to keep all of these promises ([`DirectPart::need`]). For admission this rate is
-//! one more promise, to the target `direct:LINK`.
+//! [`crate::flows`] stores the promise to each flow. The ledger stores for each link the rate that
+//! the driver needs to keep all of these promises ([`DirectPart::need`]), the number of flows, and
+//! the present rate of the kernel's classes. For admission the needed rate is one more promise, to
+//! the target `direct:LINK`.
 
 use netnice_core::admission::{TargetEntry, TargetId};
 use netnice_core::contract::{Change, Contract, IfName};

@@ -6,7 +6,7 @@
 //! Two other kinds of targets become draining targets too. A limited target that an unprivileged
 //! user clears becomes one if nothing else is in force ([`Ledger::stay_loaded`]). After the loss of
 //! the state file, limits found in the kernel do, because their claims and members are unknown;
-//! they stay in force until root clears everything.
+//! they stay in force until root clears everything. No function fails.
 
 use netnice_core::admission::TargetId;
 use netnice_core::contract::Contract;

@@ -1,7 +1,7 @@
 //! [`HeldTarget`], a target in the ledger: its slot, name and contract in force ([`TargetEntry`]),
 //! what it consists of ([`Body`]: processes, an executable, a control group or a user), what
 //! contains it ([`TargetPlace`]), and its claims; and the types of these parts. All are plain data,
-//! and no method here changes them.
+//! and no method here changes them or fails.
 
 use std::collections::BTreeSet;
 
@@ -150,7 +150,7 @@ impl HeldTarget {
             .unwrap_or_else(|_| self.entry.contract.clone())
     }
 
-    /// The uid of the unprivileged user with a claim on it, if there is one.
+    /// The uid of the unprivileged user with a claim on it; `None` if no unprivileged user has one.
     pub(crate) fn user(&self) -> Option<u32> {
         let mut claims = self.claims.iter();
         let claim = claims.find(|claim| !claim.by.privileged)?;

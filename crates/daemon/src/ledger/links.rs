@@ -1,5 +1,6 @@
 //! The managed links of the ledger ([`ManagedLink`]): their capacity, and the rates that are
-//! promised on them. A change of a link fails if the promises on it do not fit.
+//! promised on them. Managing a link fails if the promises on it do not fit. No longer managing it
+//! fails if it is not managed, or if something is promised on it.
 
 use netnice_core::admission;
 use netnice_core::contract::{Direction, IfName};

@@ -1,4 +1,5 @@
-//! Determines what contains a target: the held target directly around it, if there is one.
+//! Determines what contains a target: the held target directly around it, if there is one. No
+//! function fails.
 //!
 //! A [`TargetPlace`] has the facts on which this depends. For a process they are the targets that
 //! the kernel records it as a member of, by descent ([`TargetPlace::own`]) and by its executable

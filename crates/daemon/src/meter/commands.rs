@@ -1,6 +1,7 @@
 //! The commands and users of targets that consist of processes ([`Commands`]), for people who read
 //! `show` and `top`. A command changes when a process executes another program, so each is read
-//! again after some seconds; each call reads only some of them.
+//! again after some seconds; each call reads only some of them. No function fails; a target whose
+//! processes cannot be read has no command.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +43,8 @@ impl Commands {
         }
     }
 
-    /// The command of a target's first process that lives, as it was read last.
+    /// The command of a target's first process that lives, as it was read last; `None` if none was
+    /// read.
     pub(crate) fn of(&self, id: u32) -> Option<&Command> {
         self.by_target.get(&id)?.1.as_ref()
     }

@@ -13,7 +13,7 @@
 //!
 //! **Memory.** A point takes 40 bytes, and all rows together have at most [`MAX_POINTS`] (500,000
 //! points, 20 MB). If the complete history of all targets does not fit, each target keeps a shorter
-//! one.
+//! one. No function fails.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

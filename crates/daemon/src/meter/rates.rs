@@ -80,7 +80,7 @@ impl Rates {
         self.read_at = Some(now);
     }
 
-    /// The time of the last reading, if it is at most `most` ago.
+    /// The time of the last reading; `None` if there is none, or if it is more than `most` ago.
     pub(crate) fn read_within(&self, most: Nanos, now: Instant) -> Option<Instant> {
         self.read_at.filter(|at| now.since(*at) <= most)
     }

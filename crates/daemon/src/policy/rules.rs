@@ -41,7 +41,7 @@ impl Rules {
         self.fault.is_some() && !self.loaded
     }
 
-    /// The rule of the policy for a link, if there is one.
+    /// The rule of the policy for a link; `None` if there is none.
     pub(crate) fn of_link(&self, link: &IfName) -> Option<&LinkRule> {
         self.policy.links.iter().find(|rule| rule.name == *link)
     }

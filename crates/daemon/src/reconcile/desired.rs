@@ -1,6 +1,6 @@
 //! Computes from a ledger what shall be in force in the kernel: the limits of targets, their shares
 //! of links and the rates of links ([`desired`]), and the control groups that the kernel binds at
-//! their creation ([`expected_groups`]). Pure.
+//! their creation ([`expected_groups`]). Pure; no function fails.
 
 use std::collections::BTreeMap;
 

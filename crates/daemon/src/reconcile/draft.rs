@@ -1,5 +1,5 @@
 //! [`Draft`], a change that is computed and not yet installed. [`super::Reconciler::install`]
-//! installs it. A draft that is dropped has no effect.
+//! installs it. A draft that is dropped has no effect. No function fails.
 
 use netnice_core::admission::TargetId;
 use netnice_core::target::Target;
@@ -34,7 +34,8 @@ impl Draft {
         }
     }
 
-    /// As [`Draft::close`], for a target without claims: its pending rollbacks restore it.
+    /// As [`Draft::close`], for a target without claims: its pending rollbacks restore it. `None`
+    /// if the slot is free.
     pub(crate) fn close_unclaimed(&mut self, slot: TargetId) -> Option<ClosedTarget> {
         let held = self.ledger.get(slot)?;
         let closed = Cleared {

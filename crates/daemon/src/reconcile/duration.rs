@@ -1,6 +1,6 @@
 //! [`ChangeDuration`]: how long a change holds. It is permanent, or it is rolled back after a time,
 //! when a process ends, or if it is not confirmed in time. A change that is not permanent adds
-//! pending rollbacks to its draft.
+//! pending rollbacks to its draft. Only the check of the times can fail.
 
 use netnice_api::Until;
 use netnice_core::contract::{Change, Contract};

@@ -1,6 +1,7 @@
 //! Installs a change in the kernel in three steps: releases ([`Act::Release`] and the unbinding
 //! acts), then classes and limits ([`Enforcer::apply`]), then new bindings. If a step fails, the
-//! completed ones are undone. A failure to undo a step is only logged.
+//! completed ones are undone. A failure to undo a step is only logged. The call fails if a step
+//! failed.
 
 use netnice_kernel::enforce::Adoption;
 use netnice_kernel::plan::Desired;

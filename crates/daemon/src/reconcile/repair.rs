@@ -10,7 +10,7 @@
 //! of the three repairs is 60 s ago, or when a request changes something.
 //!
 //! If the kernel refuses the classes of a link, the link is left out and recorded as broken
-//! ([`super::Deviations::broken`]).
+//! ([`super::Deviations::broken`]). No function returns an error: errors go to the journal.
 
 use netnice_core::units::{Instant, Nanos};
 

@@ -1,7 +1,8 @@
 //! Rolls back changes when their time is over (`--for`, or `--confirm` without a confirmation), or
 //! when the process that the request named with `--until-exit` has ended. If the former value of a
 //! clause no longer fits, the clauses that the change added are still removed. The result of each
-//! rollback goes to the journal. A rollback that fails is not tried again.
+//! rollback goes to the journal. A rollback that fails is not tried again. The check of a duration
+//! fails if a time is invalid or the process does not run.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +56,7 @@ impl<H: Host> Reconciler<H> {
         self.host.process(root.pid).is_some_and(|p| p.root == root)
     }
 
-    /// The time of the next rollback that has a time, if there is one.
+    /// The time of the next rollback that has a time; `None` if there is none.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.books.rollbacks.earliest()
     }

@@ -44,7 +44,7 @@ pub(crate) enum SavedState {
 
 impl<H: Host> Reconciler<H> {
     /// Takes over from an earlier daemon. The caller calls it once, before any request. Returns a
-    /// notice for `netnice doctor` if the state of the earlier daemon is lost.
+    /// notice for `netnice doctor` if the state of the earlier daemon is lost, else `None`.
     pub(crate) fn start(&mut self, saved: SavedState, now: Now) -> Option<String> {
         let enforcing = self.host.is_enforcing();
         let notice = match saved {

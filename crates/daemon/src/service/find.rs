@@ -1,6 +1,6 @@
 //! The response to [`netnice_api::Request::Find`], which `netnice share` sends: what a target
-//! consists of on this machine, whether the target is held or not. Fails if the target does not
-//! exist; a name exists only if it is held.
+//! consists of on this machine, whether the target is held or not. Fails if the text is not a
+//! target, or if the target does not exist; a name exists only if it is held.
 
 use netnice_api::Found;
 

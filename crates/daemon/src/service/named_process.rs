@@ -1,6 +1,7 @@
 //! Looks up the process that a request names by a pidfd, and checks that the peer may limit it
-//! ([`named_process`]). Fails if there is no pidfd, the process has ended, or the peer may not
-//! limit it.
+//! ([`named_process`]). Fails if there is no pidfd, the request names another pid, the process has
+//! ended, the peer may not limit it, or the process is in another network namespace (without
+//! `only`: with all its living descendants).
 
 use crate::authority;
 use crate::error::RequestError;

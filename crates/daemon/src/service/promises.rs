@@ -1,5 +1,6 @@
 //! Implements [`Promises`] for [`Service`]: the flow manager reaches the policy, the ledger, the
-//! kernel's classes, the processes of the machine and the journal through it.
+//! kernel's classes, the processes of the machine and the journal through it. The methods fail as
+//! the trait states.
 
 use netnice_api::direct::Term;
 use netnice_core::contract::IfName;

@@ -39,7 +39,7 @@ pub(super) fn watch<H: Host>(
     Ok(doc)
 }
 
-/// The last metrics page, if it is younger than [`FRESH`].
+/// The last metrics page; `None` if there is none that is younger than [`FRESH`].
 pub(super) fn fresh_page(measurements: &Measurements, now: Now) -> Option<Page> {
     let (at, page) = measurements.page.as_ref()?;
     (now.monotonic.since(*at) < FRESH).then(|| page.clone())

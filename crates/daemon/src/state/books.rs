@@ -1,5 +1,6 @@
 //! [`Books`]: the ledger and the pending rollbacks, and the state file that stores both. The file
-//! is removed when the books are empty and nothing is in force in the kernel.
+//! is removed when the books are empty and nothing is in force in the kernel. Saving fails if the
+//! file cannot be written and a request caused the change.
 
 use super::Store;
 use crate::clock::Now;

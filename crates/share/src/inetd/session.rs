@@ -1,6 +1,7 @@
 //! One session of the super-server: its process, and its gate (see [`super`]). A service and a
 //! connected socket come in; the process and a [`Member`] go out, with which the keeper sets the
-//! session's share. Starting fails if the helper process cannot be started.
+//! session's share. Starting fails if the gate, the helper process or its pidfd cannot be made.
+//! Opening the gate fails if the helper has ended.
 
 use std::io;
 use std::net::IpAddr;
@@ -93,7 +94,7 @@ impl Session {
 
     /// Reaps the process, which has ended. Returns a message for the operator if the helper could
     /// not take the rights and limits of the program (exit status 126) or not execute the program
-    /// (127), or if the exit status cannot be read.
+    /// (127), or if the exit status cannot be read; else `None`.
     pub(super) fn ended(&mut self) -> Option<String> {
         self.gate = None;
         let failed = match self.child.wait().map(|status| status.code()) {

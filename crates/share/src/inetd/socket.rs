@@ -27,7 +27,8 @@ enum Socket {
 }
 
 impl Listener {
-    /// Binds the port of a service, whose index in the configuration is `service`.
+    /// Binds the port of a service, whose index in the configuration is `service`. Fails with the
+    /// error of the system call, for example if the port is in use.
     pub(super) fn open(service: usize, what: &Service) -> io::Result<Listener> {
         let Protocol { datagram, family } = what.protocol;
         let any4 = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -68,7 +69,7 @@ impl Listener {
 
     /// Accepts the next connection. Returns the connection and the client's address, or `None` if
     /// no connection waits or the socket is for datagrams. Does not block unless the service is
-    /// `wait`.
+    /// `wait`. Fails with the error of accept(2).
     pub(super) fn accept(&self) -> io::Result<Option<(OwnedFd, IpAddr)>> {
         let Socket::Stream(listener) = &self.socket else {
             return Ok(None);
@@ -85,7 +86,8 @@ impl Listener {
         }
     }
 
-    /// A duplicate of the socket, for a program that serves it.
+    /// A duplicate of the socket, for a program that serves it. Fails with the error of the system
+    /// call.
     pub(super) fn duplicate(&self) -> io::Result<OwnedFd> {
         self.as_fd().try_clone_to_owned()
     }

@@ -1,4 +1,5 @@
-//! Formats rates, counts and times in few characters, and cuts or wraps texts to a width.
+//! Formats rates, counts and times in few characters, and cuts or wraps texts to a width. No
+//! function fails.
 
 use netnice_core::units::Nanos;
 

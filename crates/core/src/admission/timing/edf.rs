@@ -1,5 +1,6 @@
 //! The schedulability test for non-preemptive earliest deadline first. The demands of all promises
-//! and the blocking come in, and an [`Answer`] goes out.
+//! and the blocking come in, and an [`Answer`] goes out. No function fails; a set that is not
+//! decided within the budget has an answer of its own.
 //!
 //! # The test
 //! Let h(t) be the sum of the demand bound functions (dbf, see `demand`). Let b(t) be the blocking:

@@ -462,13 +462,14 @@ fn burst_bytes(mbs: u64, largest: u64, scr: Rate, pcr: Rate) -> u128 {
     part(mbs, pcr - scr) + part(largest, scr)
 }
 
-/// The channel with another deadline, in nanoseconds.
+/// The channel with another deadline, in nanoseconds; `None` for a deadline of zero.
 pub(super) fn at_deadline(channel: &Channel, deadline: u64) -> Option<Channel> {
     let (mmax, rmax, bmax) = (channel.mmax(), channel.rmax(), channel.bmax());
     Channel::new(mmax, rmax, bmax, Nanos(deadline)).ok()
 }
 
-/// The channel with another rate, in messages per second.
+/// The channel with another rate, in messages per second; `None` outside the range of
+/// [`MessageRate`].
 pub(super) fn at_rate(channel: &Channel, rate: u64) -> Option<Channel> {
     let rmax = MessageRate::new(u32::try_from(rate).ok()?)?;
     Channel::new(channel.mmax(), rmax, channel.bmax(), channel.deadline()).ok()

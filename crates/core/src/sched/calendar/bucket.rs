@@ -3,7 +3,7 @@
 //!
 //! The distance of the key from now gives a [`Shape`]: the level, the width of its buckets, and the
 //! unit to which the key is rounded. The caller rounds the key; [`Shape::bucket`] takes the rounded
-//! key and returns its [`BucketRef`].
+//! key and returns its [`BucketRef`]. No function fails.
 
 /// A bucket, and the rounded key of the entries in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,6 +12,7 @@
 //!
 //! The delay does not change which entries are taken: a deferred entry is inserted before its time
 //! comes ([`Calendar::is_flush_due`]), and [`Calendar::first_key`] includes the deferred entries.
+//! No function fails.
 
 use super::{BucketRef, Calendar, EntryPosition, Pool, QueueEntry};
 use crate::prefetch;
@@ -42,7 +43,7 @@ impl Default for DeferredInserts {
 
 impl<const QUANTUM: u32> Calendar<QUANTUM> {
     /// Inserts an entry into a bucket that is not due yet, now or a few entries later. Returns the
-    /// entry that was inserted by this call, if any, with its position.
+    /// entry that was inserted by this call, with its position; `None` if none was.
     #[inline(always)]
     pub(in crate::sched) fn push_deferred(
         &mut self,
@@ -125,7 +126,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         }
     }
 
-    /// The first key of all, deferred or not.
+    /// The first key of all, deferred or not; `None` if there are no entries.
     #[inline(always)]
     pub(in crate::sched) fn first_key(&self) -> Option<u64> {
         match self.peek() {

@@ -2,7 +2,7 @@
 //!
 //! If thousands of flows of one contract fall due at the same instant, their entries fill nodes,
 //! with the same code in each entry (the encoded deadline, `sched::deadline`). Such a node moves to
-//! its new bucket as a whole, and its entries are not written.
+//! its new bucket as a whole, and its entries are not written. No function fails.
 
 use super::{BucketId, BucketRef, Calendar, NONE, Pool, QueueEntry};
 

@@ -12,7 +12,7 @@
 //! because it is before the lookahead's position. Then the caller must prefetch the flow. Removals
 //! of entries do not change the lookahead's state. So the lookahead starts again at the calendar's
 //! first bucket after [`BUCKETS_PER_RESTART`] buckets, and when its lead is too long
-//! ([`MAX_LEAD`]).
+//! ([`MAX_LEAD`]). No function fails.
 
 use super::bucket::{BUCKETS, LEVELS};
 use super::{
@@ -42,9 +42,9 @@ pub(super) struct Lookahead {
 }
 
 impl<const QUANTUM: u32> Calendar<QUANTUM> {
-    /// Takes the next entry. If the calendar has many entries, `prefetch_entry` is called with each
-    /// entry and its key some time before it is taken, except entries that
-    /// [`Calendar::push_with_lookahead`] reported.
+    /// Takes the next entry; `None` if there are no entries, except deferred ones. If the calendar
+    /// has many entries, `prefetch_entry` is called with each entry and its key some time before it
+    /// is taken, except entries that [`Calendar::push_with_lookahead`] reported.
     #[inline(always)]
     pub(in crate::sched) fn take_with_lookahead(
         &mut self,

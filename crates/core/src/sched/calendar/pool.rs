@@ -3,7 +3,8 @@
 //! A bucket is a circular list of nodes. Its last node (the *tail*) identifies the bucket: the link
 //! of the tail leads to the first node. Entries are appended at the tail and taken from the first
 //! node. Nodes are also moved from bucket to bucket as a whole, so a node at any position may be
-//! partly filled. Node 0 means "none": it is marked as full, so that nothing is appended to it.
+//! partly filled. Node 0 means "none": it is marked as full, so that nothing is appended to it. No
+//! function fails.
 
 use alloc::vec::Vec;
 
@@ -214,7 +215,8 @@ impl Pool {
         }
     }
 
-    /// Releases the first node of the bucket with this tail. Returns the node after it, if any.
+    /// Releases the first node of the bucket with this tail. Returns the node after it; `None` if
+    /// it was the only one.
     #[inline(always)]
     pub(super) fn drop_first(&mut self, first: u32, tail: u32) -> Option<u32> {
         let next = self.detach_first(first, tail);
@@ -250,7 +252,8 @@ impl Pool {
         })
     }
 
-    /// Detaches the first node of the bucket with this tail. Returns the node after it, if any.
+    /// Detaches the first node of the bucket with this tail. Returns the node after it; `None` if
+    /// it was the only one.
     #[inline(always)]
     pub(super) fn detach_first(&mut self, first: u32, tail: u32) -> Option<u32> {
         if first == tail {
@@ -290,7 +293,7 @@ impl Pool {
         (node.end() - node.start()) as u32
     }
 
-    /// The entry at `position`, if the position is in use.
+    /// The entry at `position`; `None` if the position is not in use.
     pub(super) fn get(&self, position: EntryPosition) -> Option<u32> {
         let node = self.nodes.get(position.node())?;
         let inside = (node.start()..node.end()).contains(&position.index());

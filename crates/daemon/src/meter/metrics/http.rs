@@ -6,7 +6,9 @@
 //! Beyond [`MAX_CONNECTIONS`] (64) connections the oldest is closed. So a thousand silent
 //! connections lock no reader out: a new connection that sends its request at once is answered
 //! before it is the oldest. The event loop makes a page at most twice a second, however often it is
-//! requested, and all readers share it.
+//! requested, and all readers share it. [`listen`] fails if the address cannot be bound, and
+//! [`Address::check`] if other machines can reach it. A failure of one connection ends only that
+//! connection.
 
 use std::collections::VecDeque;
 use std::io;

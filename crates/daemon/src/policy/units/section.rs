@@ -1,6 +1,6 @@
 //! Reads the assignments in the `[X-Netnice]` sections of one unit file ([`read`]). Other sections
-//! and comments are skipped. A line of an `[X-Netnice]` section without `=` is an error with file
-//! and line.
+//! and comments are skipped. A line of an `[X-Netnice]` section without `=`, and a boolean value
+//! that is neither true nor false ([`flag`]), are errors with file and line.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};

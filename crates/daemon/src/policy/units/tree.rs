@@ -1,7 +1,7 @@
 //! An index of the unit files in the folders of systemd's search path. [`Tree::read`] makes it.
 //! [`Tree::files_of`] returns those files of a unit that may have a section `[X-Netnice]`, in the
 //! order in which they are merged, and none if the unit is masked. Folders and files that cannot be
-//! read are left out.
+//! read are left out, so no function fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
