@@ -1,6 +1,5 @@
 //! Answers: how packets pass between a program and the driver process through shared memory.
-//! May touch: memfd, mmap, eventfd, epoll, pipes (vmsplice pins pages of the memory file), mapped
-//! memory; the only cross-process unsafe code.
+//! May touch: memfd, mmap, eventfd, epoll, pipes, mapped memory; the only shared unsafe code.
 //! Must never: interpret a contract or header, or use a peer's index or entry before validating it.
 //!
 //! # Layout
