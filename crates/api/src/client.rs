@@ -71,9 +71,10 @@ impl Client {
     /// ([`Process`]). After an error the connection must not be used again.
     ///
     /// # Errors
-    /// [`ClientError::ProcessEnded`] if the process has ended; nothing was sent then.
-    /// [`ClientError::Timeout`] if no response arrives in time. Other errors if the connection
-    /// fails or a message is invalid.
+    /// [`ClientError::ProcessEnded`] if the process has ended, and
+    /// [`ClientError::ProcessUnreadable`] if its number or start time cannot be read; nothing was
+    /// sent then. [`ClientError::Timeout`] if no response arrives in time. Other errors if the
+    /// connection fails or a message is invalid.
     pub fn call(
         &mut self,
         request: &Request,

@@ -1,6 +1,6 @@
 //! [`RuntimeDir`], the folder of a daemon's socket, state and pinned eBPF maps: how it is chosen,
 //! and the paths of the sockets in it. Several daemons can run on one machine, each with its own
-//! folder. No function fails; sockets of drivers that cannot be listed are left out.
+//! folder. No function fails; a list of drivers' sockets that cannot be read is empty.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

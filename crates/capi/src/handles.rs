@@ -20,6 +20,7 @@ use crate::error::CallError;
 
 /// The program of a handle.
 pub(crate) struct ProgramHandle {
+    /// The attached program.
     pub(crate) program: Program,
     flows: Mutex<ProgramFlows>,
 }
@@ -35,7 +36,9 @@ pub(crate) struct ProgramFlows {
 
 /// The flow of a handle, with its program.
 pub(crate) struct FlowHandle {
+    /// The program that opened the flow.
     pub(crate) owner: Arc<ProgramHandle>,
+    /// The slot of the flow among the flows of its program.
     pub(crate) slot: u32,
     /// `None` after C has closed the flow.
     open: Mutex<Option<OpenSocket>>,
@@ -43,6 +46,7 @@ pub(crate) struct FlowHandle {
 
 /// The socket of an open flow, and the buffers of it that C holds.
 pub(crate) struct OpenSocket {
+    /// The stack's socket.
     pub(crate) socket: Socket,
     /// The buffers that C holds, by id.
     lent: HashMap<u64, LentBuffer>,
@@ -58,6 +62,7 @@ pub(crate) enum LentBuffer {
 }
 
 impl ProgramHandle {
+    /// A program without flows.
     pub(crate) fn new(program: Program) -> ProgramHandle {
         ProgramHandle {
             program,
@@ -65,6 +70,7 @@ impl ProgramHandle {
         }
     }
 
+    /// Locks the list of the program's flows. Waits while another thread has the lock.
     pub(crate) fn flows(&self) -> MutexGuard<'_, ProgramFlows> {
         self.flows.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -90,6 +96,7 @@ impl ProgramFlows {
 }
 
 impl FlowHandle {
+    /// An open flow of `owner`.
     pub(crate) fn new(owner: Arc<ProgramHandle>, socket: Socket) -> FlowHandle {
         FlowHandle {
             owner,

@@ -19,10 +19,10 @@
 //! holds again, each one that contradicts an older privileged claim is set aside too. Only root can
 //! clear the claims of other users, by clause or all at once.
 //!
-//! `Claims` is a value. A change returns new claims, and the old claims stay as they were. It fails
-//! with a [`ClaimError`] if the user may not make it, if the user has nothing to clear, if it
-//! contradicts claims that must stay in force, or if two claims have one user id. The clauses of
-//! the [`Claims::effective`] contract never contradict each other.
+//! `Claims` is a value. A change returns new claims, and the old claims stay as they were. A change
+//! fails with a [`ClaimError`] if it names no clause, if the user may not make it, if the user has
+//! nothing to clear, if it contradicts claims that must stay in force, or if two claims have one
+//! user id. The clauses of the [`Claims::effective`] contract never contradict each other.
 
 use alloc::vec::Vec;
 

@@ -97,6 +97,7 @@ pub(crate) struct Keeper {
 pub(crate) type FailedShare = (u64, RequestError);
 
 impl Keeper {
+    /// A keeper without members.
     pub(crate) fn new(daemon: Daemon) -> Keeper {
         Keeper {
             daemon,
@@ -130,6 +131,7 @@ impl Keeper {
         self.members.get(&number)
     }
 
+    /// The members with their numbers, in the order of the numbers.
     pub(crate) fn members(&self) -> impl Iterator<Item = (u64, &Member)> {
         self.members
             .iter()

@@ -164,8 +164,8 @@ pub enum Report<'a> {
 /// Computes the shares that [`manage`] would set now. Changes nothing.
 ///
 /// # Errors
-/// If a target does not exist or may not be limited, the weights or the floor are invalid, or there
-/// is no daemon.
+/// If a target does not exist, is named twice or may not be limited, if the weights or the floor
+/// are invalid, or if there is no daemon.
 pub fn preview(request: &ShareRequest, dir: &RuntimeDir) -> Result<Shares, ManagerError> {
     let mut daemon = Daemon::connect(dir, None)?;
     let mut sets = find_targets(request, &mut daemon)?;

@@ -16,7 +16,7 @@ use crate::error::CallError;
 use crate::handles::{self, LentBuffer, OpenSocket};
 use crate::{guarded, pointers};
 
-/// `struct netnice_buffer`: the memory for a payload, and the id of the buffer.
+/// `struct netnice_buffer`: the memory for a payload (`length` in bytes), and the id of the buffer.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Buffer {

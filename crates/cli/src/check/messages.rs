@@ -64,6 +64,8 @@ struct Datagram {
 }
 
 impl Messages {
+    /// No messages yet. `gap`: packets less than this time apart belong to one message; `None`:
+    /// only fragments of one datagram do.
     pub(super) fn new(gap: Option<Nanos>) -> Messages {
         Messages {
             gap,

@@ -46,6 +46,7 @@ enum Line {
 }
 
 impl Table {
+    /// A table without rows. `heading` has a text for each column.
     pub(super) fn new(heading: &[&'static str]) -> Table {
         Table {
             heading: heading.to_vec(),

@@ -675,12 +675,19 @@ HELD       the directions that the limit delays now
 /// Smallest width and height in which the screen is drawn, in characters.
 const MIN_WIDTH: u16 = 60;
 const MIN_HEIGHT: u16 = 6;
+/// Smallest width of the names, in characters.
 const MIN_NAME: usize = 9;
+/// Smallest width of the screen that shows minimums, in characters.
 const WIDTH_FOR_MINIMUMS: usize = 76;
+/// Largest width of the names, in characters.
 const MAX_NAME: usize = 48;
+/// Smallest width of a history, in characters.
 const MIN_HISTORY: usize = 4;
+/// Largest number of lines for links.
 const MAX_LINKS: usize = 3;
+/// Largest number of lines for the latest event.
 const MAX_STATUS_LINES: usize = 4;
+/// Largest number of connections below a row.
 const MAX_CONNECTIONS: usize = 40;
 
 #[cfg(test)]

@@ -19,10 +19,12 @@ use crate::units::{Amount, Nanos, Rate};
 pub struct Refusal(Box<(Subject, Reason)>);
 
 impl Refusal {
+    /// The refusal of a request about a target.
     pub(super) fn of_target(target: &Target, reason: Reason) -> Refusal {
         Refusal(Box::new((Subject::Target(target.clone()), reason)))
     }
 
+    /// The refusal of a request about a link.
     pub(super) fn of_link(link: &IfName, reason: Reason) -> Refusal {
         Refusal(Box::new((Subject::Link(link.clone()), reason)))
     }

@@ -2,13 +2,13 @@
 //! in. Out goes whether an arrival conforms, or else by how much it is too early. No function
 //! fails.
 //!
-//! ITU-T I.371 (annex A) and the ATM Forum's TM 4.0 (section 4.4.2) define GCRA(T, τ), where T is
-//! the time between two cells at the contracted rate and τ is the time by which a cell may be too
-//! early, twice: as *virtual scheduling*, which stores the theoretical arrival time of the next
-//! cell, and as a *continuous-state leaky bucket*, which stores the bucket's content and the time
-//! of its last update. This module contains both, written from the two flow charts. They share no
-//! code with the shapers, and little with each other. Tests show that both accept the same
-//! arrivals.
+//! ITU-T I.371 (annex A) and the ATM Forum's TM 4.0 (section 4.4.2) define GCRA(T, τ) twice. T is
+//! the time between two cells at the contracted rate, and τ is the longest time by which a cell may
+//! be too early. The definitions are *virtual scheduling*, which stores the theoretical arrival
+//! time of the next cell, and a *continuous-state leaky bucket*, which stores the bucket's content
+//! and the time of its last update. This module contains both, written from the two flow charts.
+//! They share no code with the shapers, and little with each other. Tests show that both accept the
+//! same arrivals.
 //!
 //! A cell or a message is one unit. A packet is as many units as it has bits, so its T is its
 //! length over the rate. The arithmetic is exact: a time in ns is stored times the rate R in units

@@ -6,7 +6,7 @@
 //! event loop. A thread that waits cannot be ended, so the number of threads is limited:
 //! [`MAX_OF_USER`] (4) for a user, and [`MAX_THREADS`] (64) for all users together. A request that
 //! would need one more is refused. A request without a result fails after [`LOOKUP_TIMEOUT`] (one
-//! second).
+//! second), and one for which the name service reports an error fails at once.
 
 use std::collections::BTreeMap;
 use std::fmt;

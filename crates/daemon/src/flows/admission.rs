@@ -1,6 +1,7 @@
 //! Decides whether the promises to the direct flows of a link fit, and which rate the driver needs
-//! for them ([`LinkCapacity`]). The functions are pure. A refusal ([`TimingRefusal`]) has the
-//! fault, and what would fit if that is known.
+//! for them ([`LinkCapacity`]). The functions are pure. [`LinkCapacity::admit`] fails if the
+//! promises are not kept together; the refusal ([`TimingRefusal`]) has the fault, and what would
+//! fit if that is known.
 //!
 //! # The split
 //! Of a link's rate C, the kernel's classes keep K: what is promised to targets, or 1/50 of C

@@ -331,6 +331,7 @@ fn same_family(one: IpAddr, other: IpAddr) -> Result<(), RequestError> {
     }
 }
 
+/// True for an IPv6 link-local unicast address.
 pub(super) fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(_) => false,

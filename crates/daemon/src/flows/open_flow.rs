@@ -31,6 +31,8 @@ use crate::peer::Peer;
 use crate::server::Reply;
 
 impl<N: Network> Flows<N> {
+    /// Opens a flow, or refuses it for the reasons in the module's documentation. The reply comes
+    /// when the driver has answered.
     pub(super) fn open(
         &mut self,
         promises: &mut impl Promises,
@@ -160,6 +162,8 @@ impl<N: Network> Flows<N> {
         }
     }
 
+    /// The response for an open flow. `slot` and `offset` (in bytes) are those of its memory in the
+    /// program's memory file.
     pub(super) fn opened_response(&self, flow: &FlowRecord, slot: u32, offset: u64) -> Response {
         let mac = self
             .link_states
@@ -177,6 +181,8 @@ impl<N: Network> Flows<N> {
         }))
     }
 
+    /// Changes the contract of an open flow. Refused if the flow is not one of the session, or if
+    /// the new contract is invalid, not permitted or does not fit.
     pub(super) fn change(
         &mut self,
         promises: &mut impl Promises,
@@ -220,6 +226,7 @@ impl<N: Network> Flows<N> {
         self.send_contract(&flow, purpose, now);
     }
 
+    /// Closes a flow of a session. Refused if the session has no such flow.
     pub(super) fn close(&mut self, session: u64, number: u32, reply: ReplySender, now: Now) {
         match self.own_flow(session, number).cloned() {
             Ok(flow) => self.close_flow(&flow, "closed by its program", Some(reply), now),

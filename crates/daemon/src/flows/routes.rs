@@ -203,6 +203,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
+    /// Sends the driver the next hop and the MTU of a flow.
     pub(super) fn readdress(&mut self, flow: &FlowRecord, now: Now) {
         // A flow that is being opened gets them once it is open.
         let Some(at_driver) = flow.at_driver else {

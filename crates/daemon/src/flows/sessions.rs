@@ -79,6 +79,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
+    /// Asks a driver to detach a program, which closes the program's flows.
     pub(super) fn detach(&mut self, link: &IfName, program: u32, now: Now) {
         for flow in self.flows.values_mut() {
             if flow.link == *link && flow.program == program {

@@ -14,8 +14,9 @@
 //! - If a user's thread is stuck, connections of that user beyond twice the user's limit are
 //!   refused.
 //!
-//! A connection whose credentials cannot be read, or whose user's thread cannot be started, is
-//! closed without a reason. No function returns an error to its caller outside this module.
+//! A client whose credentials cannot be read, or whose user's thread cannot be started, gets no
+//! reason: its connection is closed at once, or, if a descriptor may be queued in it, by the next
+//! thread of its user. No function returns an error to its caller outside this module.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,6 +1,7 @@
 //! The Linux kernel as a [`super::Host`]: implements [`Inventory`], [`Enforcer`] and [`Meter`] with
 //! the crate `netnice_kernel`, and converts that crate's errors to [`RequestError`]. A method fails
-//! if the named object does not exist, or if the kernel refuses.
+//! if the named object does not exist, or if the kernel refuses; taking the exit ring also fails if
+//! nothing is in force or the ring was taken before.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -352,6 +352,7 @@ impl HeldTarget {
         }
     }
 
+    /// Makes a granted contract the one in force; the target is then not degraded.
     pub(super) fn granted(&mut self, grant: Grant) {
         self.entry = grant.into_entry();
         self.refused = None;

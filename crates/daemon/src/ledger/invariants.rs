@@ -1,8 +1,8 @@
 //! Checks that a ledger does not contradict itself. Each held target has a slot from 1 to
 //! [`MAX_SLOT`] and an assigned id, both of its own. No target contains itself or is inside an
 //! empty slot. No draining target shares its slot or id with another target. The result is a text
-//! about the first violation. Debug builds check each draft before it is installed, and panic. All
-//! builds check a state file that they read.
+//! about the first violation, or `None`. Debug builds check each draft before it is installed, and
+//! panic. All builds check a state file that they read.
 
 use std::collections::BTreeSet;
 

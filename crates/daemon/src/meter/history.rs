@@ -167,11 +167,15 @@ fn keep(row: &mut VecDeque<Point>, point: Point, most: usize) {
 
 /// A reading that comes sooner after the last one is skipped.
 const MIN_INTERVAL: Nanos = Nanos::from_millis(500);
+/// Largest number of points of a second, for each target.
 const MAX_SECONDS: usize = 120;
+/// Largest number of points of a minute, for each target.
 const MAX_MINUTES: usize = 360;
+/// Length of a minute in ms.
 const MINUTE_MS: u32 = 60_000;
 /// 480 points for each of 1,000 targets, and a reserve.
 const MAX_POINTS: usize = 500_000;
+/// Number of points for which a full row gets more memory at a time.
 const GROWTH: usize = 40;
 
 #[cfg(test)]

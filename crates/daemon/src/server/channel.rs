@@ -4,7 +4,8 @@
 //! The daemon relies on the front for the identity of a peer (uid and groups) and for nothing else:
 //! its messages are parsed again and bounded, and a front that violates the protocol is ended, with
 //! all its connections. Nothing here waits for a client: answers go to the front, which always
-//! reads. A front that takes no answer for [`SEND_TIMEOUT`] (10 s) is ended too.
+//! reads. A front that takes no answer for [`SEND_TIMEOUT`] (10 s) is ended too. [`serve_front`]
+//! returns no error, but the reason why the front ended.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -54,6 +54,8 @@ pub(super) enum FrontStart {
 }
 
 impl FrontStart {
+    /// A front in a process of its own, for the daemon of this runtime folder, that refuses
+    /// descriptors of clients.
     pub(super) fn process(folder: &Path) -> FrontStart {
         FrontStart::Process {
             folder: folder.to_owned(),
@@ -61,6 +63,7 @@ impl FrontStart {
         }
     }
 
+    /// Makes later fronts accept descriptors of clients and close them.
     pub(super) fn take_descriptors(&mut self) {
         match self {
             FrontStart::Process {

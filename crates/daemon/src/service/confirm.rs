@@ -1,6 +1,6 @@
 //! `netnice confirm`: keeps a change that would be rolled back, by dropping its pending rollback.
-//! Fails if there is no such rollback, the peer may not confirm it, or the state file cannot be
-//! written.
+//! Fails if there is no such rollback, the peer may not confirm it, or the kernel or the state file
+//! fails.
 
 use netnice_api::{Confirm, Done};
 
@@ -21,8 +21,8 @@ pub(super) fn may_confirm(peer: &Peer, waiting: &PendingRollback) -> bool {
 /// Keeps the change with the number in the request. Root may confirm changes of all users.
 ///
 /// # Errors
-/// If no change with this number that the peer may confirm waits to be confirmed, or if the books
-/// cannot be written.
+/// If no change with this number that the peer may confirm waits to be confirmed, or if the kernel
+/// or the state file fails.
 pub(super) fn confirm<H: Host>(
     reconciler: &mut Reconciler<H>,
     peer: &Peer,

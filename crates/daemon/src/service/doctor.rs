@@ -31,6 +31,7 @@ impl DoctorState {
         !self.at.is_some_and(is_fresh)
     }
 
+    /// Stores the result of a probe that ended at `now`.
     pub(super) fn set_findings(&mut self, findings: &[Finding], now: Now) {
         self.at = Some(now.monotonic);
         self.offers = findings.iter().map(item).collect();

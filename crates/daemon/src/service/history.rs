@@ -1,7 +1,8 @@
 //! The response to `netnice show --history`: rates, drops and queueing delays of targets, as
 //! columns of points. A point covers a second if the request asks for at most 120 s, else a minute.
 //! The response has at most [`MAX_POINTS`] (100,000) points: of n targets, each has at most its
-//! latest 100,000 / n. Fails if the named target is not held, or the named process does not exist.
+//! latest 100,000 / n. Fails if the named text is no target, the named target is not held, or the
+//! named process does not exist.
 
 use netnice_api::{HistoryDoc, TargetHistory};
 use netnice_core::target::Target;
@@ -19,7 +20,8 @@ impl<H: Inventory> View<'_, H> {
     /// process, that of the target that contains it, if one does.
     ///
     /// # Errors
-    /// If the named target is not held, or the named process does not exist.
+    /// If the named text is no target, the named target is not held, or the named process does not
+    /// exist.
     pub(super) fn history(
         &mut self,
         request: &netnice_api::History,

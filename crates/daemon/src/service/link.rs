@@ -1,7 +1,8 @@
 //! `netnice link`: manages a link, changes its capacity, or stops managing it. Fails if the request
 //! is invalid, the peer is not privileged, there is no such interface, no rate is named and the
-//! interface's driver reports none, the promises on the link do not fit, the kernel refuses the
-//! classes, or the state file cannot be written. If it fails, nothing has changed.
+//! interface's driver reports none, the promises on the link do not fit, a link that shall no
+//! longer be managed is not managed or has promises, the kernel refuses the classes, or the state
+//! file cannot be written. If it fails, nothing has changed.
 
 use netnice_api::{Done, LinkChange};
 use netnice_core::contract::{Direction, IfName};

@@ -1,6 +1,6 @@
 //! `netnice show`: the present state of links and targets, with contracts and counters, as a
-//! [`ShowDoc`]. Fails if a named target is not held, a named process does not exist, or the machine
-//! cannot be read.
+//! [`ShowDoc`]. Fails if the named text is no target, a named target is not held, a named process
+//! does not exist, or the machine cannot be read.
 
 use netnice_api::{
     ContractDoc, CountersDoc, InstalledDoc, LinkDoc, ShowDoc, TargetDoc, UnconfirmedDoc,
@@ -27,8 +27,8 @@ impl<H: Host> View<'_, H> {
     /// the peer may confirm.
     ///
     /// # Errors
-    /// If a named target is not held, a named process does not exist, or the machine cannot be
-    /// read.
+    /// If `target` is not the text of a target, a named target is not held, a named process does
+    /// not exist, or the machine cannot be read.
     pub(super) fn show(
         &mut self,
         peer: &Peer,

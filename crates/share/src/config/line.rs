@@ -185,6 +185,7 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
+/// The error for a text that is no protocol.
 pub(super) fn unknown_protocol(text: &str) -> ConfigErrorKind {
     ConfigErrorKind::UnknownWord {
         what: "protocol",

@@ -56,6 +56,8 @@ enum ProcessKind {
 }
 
 impl SessionSet {
+    /// The sessions of `target`, which consists of `found`. `is_server`: the process of the target
+    /// is a server whether it listens or not.
     pub(super) fn new(target: String, found: Found, is_server: bool) -> SessionSet {
         SessionSet {
             target,

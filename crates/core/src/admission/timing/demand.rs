@@ -31,10 +31,12 @@ impl Scale {
     /// A resource with costs in nanoseconds.
     pub(super) const NANOS: Scale = Scale(1);
 
+    /// The scale of a link with this rate.
     pub(super) fn of(rate: Rate) -> Scale {
         Scale(rate.bits_per_second())
     }
 
+    /// A time in ticks.
     pub(super) fn ticks(self, time: Nanos) -> u128 {
         u128::from(time.0) * u128::from(self.0)
     }
@@ -65,12 +67,12 @@ pub(super) struct Demand {
     pub growth: Growth,
     /// A second bound; the smaller one counts.
     pub cap: Option<Fluid>,
-    /// The longest piece that is not interrupted once it has begun.
+    /// The longest piece that is not interrupted once it has begun, in ticks.
     pub piece: u128,
     /// Whether pieces of it can also be sent from the left-over, behind all work with a deadline.
     pub in_leftover: bool,
-    /// The shortest interval in which the promise's deadlines must be kept; `None` for a promise of
-    /// a rate.
+    /// The shortest interval, in ticks, in which the promise's deadlines must be kept; `None` for a
+    /// promise of a rate.
     pub tested_from: Option<u128>,
 }
 
@@ -81,7 +83,7 @@ pub(super) enum Growth {
     Fluid(Fluid),
 }
 
-/// Jobs of `cost`, at least `denominator / numerator` ticks apart.
+/// Jobs of `cost` ticks each, at least `denominator / numerator` ticks apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Steps {
     pub cost: u128,
@@ -89,7 +91,7 @@ pub(super) struct Steps {
     pub denominator: u128,
 }
 
-/// `burst` at once, then `slope` / 2^40 of the resource.
+/// `burst` ticks at once, then `slope` / 2^40 of the resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fluid {
     pub burst: u128,
@@ -205,6 +207,7 @@ impl Steps {
 }
 
 impl Fluid {
+    /// `burst` plus `slope` times `x` ticks, in ticks; rounded up, and saturating.
     pub(super) fn at(&self, x: u128) -> u128 {
         let grown = x.saturating_mul(self.slope);
         self.burst.saturating_add(grown.div_ceil(WHOLE))
