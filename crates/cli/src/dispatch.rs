@@ -3,8 +3,9 @@
 //!
 //! Input is a parsed [`Command`]. Verbs that are no plain request go to their own modules. If a
 //! change must be confirmed, standard input is a terminal and `--json` is not given, the user is
-//! asked here. A command fails with [`CommandError`] if no daemon answers, a process does not
-//! exist, or input or output fails.
+//! asked here. A command fails with [`CommandError`] if no daemon answers or can be started, the
+//! folder of `--runtime-dir` does not exist, the connection fails, a process does not exist or
+//! cannot be opened, or input or output fails.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};

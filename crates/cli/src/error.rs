@@ -1,4 +1,4 @@
-//! The error of a command, and the exit status that it gives.
+//! The error of a command, and the exit status that it gives. No function fails.
 
 use std::io;
 

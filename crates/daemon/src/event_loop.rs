@@ -17,7 +17,8 @@
 //! requests and passes on the replies; the tasks change no state of the service or the flows. The
 //! handler of an event gets the time as the argument `now`. The loop logs an event that takes
 //! longer than [`SLOW_EVENT`] (100 ms), because it delayed all others. [`run`] ends at SIGTERM or
-//! SIGINT, and fails if a source of events cannot be opened or waited for.
+//! SIGINT, and fails if a source of events cannot be opened or waited for, or if the port ids
+//! of the netlink sockets cannot be read.
 
 mod failure;
 mod listeners;

@@ -1,6 +1,7 @@
 //! Names and numbers of users and groups, from `/etc/passwd` and `/etc/group`. They do not come
 //! from the name service (nsswitch.conf(5)), whose answer may take minutes; see
-//! [`crate::name_service`]. Only names of letters, digits, `.`, `_` and `-` are found.
+//! [`crate::name_service`]. Only names of letters, digits, `.`, `_` and `-` are found. A function
+//! returns `None` if its file has no such entry or cannot be read.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};

@@ -3,7 +3,8 @@
 //!
 //! An answer may take minutes, for example while a directory server cannot be reached. So threads
 //! ask for it: the event loop waits for at most [`TIMEOUT`] (one second), or uses the last answer.
-//! The start of the daemon waits for at most 15 s.
+//! The start of the daemon waits for at most 15 s. A call fails if the name service reports an
+//! error or does not answer in time, if an earlier call has no answer yet, or if no thread starts.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,6 +1,7 @@
 //! Takes the runtime folder for one daemon: creates it if it does not exist, checks that only root
-//! and the user of this process can change it, and locks it. The result is a [`LockedFolder`] or a
-//! [`RuntimeError`].
+//! and the user of this process can change it, and locks it. The result is a [`LockedFolder`], or a
+//! [`RuntimeError`] if another daemon has locked the folder, others can change it, or a system call
+//! fails. The folder also keeps the options of a daemon that is killed.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};

@@ -1,6 +1,6 @@
 //! The list of pending rollbacks ([`Rollbacks`]): of changes that wait for `netnice confirm`, and
 //! of changes made for a limited time or until a process ends. This module only changes the list;
-//! the reconciler carries the rollbacks out.
+//! the reconciler carries the rollbacks out. No function fails.
 //!
 //! A change of a target is rolled back clause by clause: each clause that it named gets the value
 //! that the same user's claim had before. If the same user changes a clause again before that, the

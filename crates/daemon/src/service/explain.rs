@@ -1,8 +1,8 @@
 //! `netnice explain`: describes a target for a person. The rows name its claims, the contract in
 //! force, the targets around and inside it, the classes that its packets pass, and the traffic that
 //! its contract does not cover. For a process that no held target contains, the page has one row
-//! that says so. Fails if a process does not exist, another target is not held, or the machine
-//! cannot be read.
+//! that says so. Fails if the text is no target, a process does not exist, another target is not
+//! held, or the machine cannot be read.
 
 use netnice_api::{Explained, Found};
 use netnice_core::contract::{Clause, Contract, Direction};
