@@ -21,7 +21,7 @@
 //! without a limit too. If the flood is then less than 1.2 times as fast as the limit, its lower
 //! rate under the limit does not count as an error.
 //!
-//! [`run`] adds its checks and the measured values to an [`Outcome`](super::Outcome). It fails if a
+//! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if a
 //! step of the measurement fails.
 
 use std::sync::Mutex;

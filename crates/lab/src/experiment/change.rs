@@ -4,7 +4,7 @@
 //! (other directions) after the end of the command. Of a raised limit at least 90 % must be used,
 //! in the three seconds that begin 1.5 s after the command.
 //!
-//! [`run`] adds its checks and the measured values to an [`Outcome`](super::Outcome). It fails if a
+//! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if a
 //! step of the measurement fails or if a plot cannot be written.
 
 use anyhow::Result;

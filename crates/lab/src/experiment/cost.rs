@@ -10,7 +10,7 @@
 //! Their time is divided by the number of packets that arrive at the server. The kernel's
 //! measurement adds about 20 ns to each run of an eBPF program, the same in all three results.
 //!
-//! [`run`] adds its checks and the measured values to an [`Outcome`](super::Outcome). It fails if
+//! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if
 //! the subject is not netnice or if a step of the measurement fails.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -6,7 +6,7 @@
 //! again, and `netnice show` must print the same state as before (apart from counters). On the wire
 //! the rate in every bin of 100 ms must be at most 110 % of the limit, and the mean at least 97 %.
 //!
-//! [`run`] adds its checks and the measured values to an [`Outcome`](super::Outcome). It fails if
+//! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if
 //! the subject is not netnice, if a step of the measurement fails, or if a plot cannot be written.
 
 use std::net::SocketAddr;

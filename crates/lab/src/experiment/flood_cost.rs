@@ -5,7 +5,7 @@
 //! they were made. With netnice the flood may use at most 10 % of a processor and make at most 1.5
 //! sends for each packet.
 //!
-//! [`run`] adds its checks and the measured values to an [`Outcome`](super::Outcome). It fails if
+//! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if
 //! the subject is not netnice or if a step of the measurement fails.
 
 use anyhow::Result;

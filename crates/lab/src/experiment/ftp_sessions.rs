@@ -8,7 +8,7 @@
 //! so FTP has the whole total. A session is identified by the range of its client's ports, so its
 //! control connection and its data connection count together, as in netnice.
 //!
-//! [`run`] adds its checks and the measured values to an [`Outcome`](super::Outcome). It fails if
+//! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if
 //! vsftpd or curl is not installed, if the subject is not netnice, if a step of the measurement
 //! fails, or if a plot cannot be written.
 

@@ -13,7 +13,7 @@
 //! used. In the quick form a minimum and the use of the link may be 3 % too low. A tap at the far
 //! end of the cable measures the rates, by port.
 //!
-//! [`run`] adds its checks and the measured values to an [`Outcome`](super::Outcome). It fails if
+//! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if
 //! the subject is not netnice, if a step of the measurement fails, or if a plot cannot be written.
 
 use anyhow::{Context as _, Result};

@@ -3,7 +3,7 @@
 //! rates must be the limit within 1 % (3 % in the quick form), because a limit belongs to a target
 //! and not to an interface; each rate must be at least 1 Mbit/s.
 //!
-//! [`run`] adds its checks and the measured values to an [`Outcome`](super::Outcome). It fails if
+//! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if
 //! the subject is not netnice or if a step of the measurement fails.
 
 use anyhow::Result;

@@ -3,7 +3,7 @@
 //! program, the target. In every run the mean must be at most 5 ms, the 99th percentile at most 20
 //! ms, and at most 2 % of the replies may be missing.
 //!
-//! [`run`] adds its checks and the measured values to an [`Outcome`](super::Outcome). It fails if a
+//! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if a
 //! step of the measurement fails.
 
 use std::time::Duration;

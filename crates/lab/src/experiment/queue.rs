@@ -15,7 +15,7 @@
 //! and none may arrive out of order. In the full form fairness must be at least 0.98, and for
 //! sending from 4 Mbit/s on the 95th percentile of the delay at most 50 ms.
 //!
-//! [`run`] adds its checks and the measured values to an [`Outcome`](super::Outcome). It fails if
+//! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if
 //! the subject is not netnice, if a step of the measurement fails, or if a plot cannot be written.
 
 use std::fmt;

@@ -8,7 +8,7 @@
 //! wire's rate fills the cable itself: packets are lost before the host receives them, and netnice
 //! can only report that. `netnice show` must call a target or the link degraded within 10 s.
 //!
-//! [`run`] adds its checks and the measured values to an [`Outcome`](super::Outcome). It fails if
+//! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if
 //! the subject is not netnice or if a step of the measurement fails.
 
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 //! command line, as a script does. A command must take at most 50 ms (99th percentile), `netnice
 //! show` must list all targets, and the daemon's resident memory must be at most 64 MiB.
 //!
-//! [`run`] adds its checks and the measured values to an [`Outcome`](super::Outcome). It fails if
+//! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if
 //! the subject is not netnice or if a step of the measurement fails.
 
 use std::time::Instant;

@@ -15,7 +15,7 @@
 //! quick form). On the busy machine the 99th percentile of the lateness must be at most 100 us (20
 //! ms in the quick form). `netnice check` must find no packet early.
 //!
-//! [`run`] adds its checks and the measured values to an [`Outcome`](super::Outcome). It fails if
+//! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if
 //! the subject is not netnice, if a step of the measurement fails, or if a plot cannot be written.
 
 use std::path::Path;

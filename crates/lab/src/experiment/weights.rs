@@ -3,7 +3,7 @@
 //! divided by the sum of both weights, within 5 %: a weight belongs to a target and not to a flow,
 //! so more connections must not give a larger share.
 //!
-//! [`run`] adds its checks and the measured values to an [`Outcome`](super::Outcome). It fails if
+//! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if
 //! the subject is not netnice or if a step of the measurement fails.
 
 use anyhow::Result;
