@@ -13,8 +13,8 @@
 //!                            ├──────near───▶ one input, altered
 //!                            └──────some───▶ several inputs, unaltered, to be combined
 //! ```
-//! [`Corpus::of`] panics if the folder or a file cannot be read, or if a file's name is not an
-//! outcome and a number.
+//! [`Corpus::of`] panics if the folder or a file cannot be read, or if a file's name has no `-`
+//! between an outcome and a number.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -47,8 +47,8 @@ impl Corpus {
     /// Reads all files of a folder.
     ///
     /// # Panics
-    /// If the folder or a file cannot be read, or if a file's name is not an outcome and a number
-    /// (`checksum-2.bin`).
+    /// If the folder or a file cannot be read, or if a file's name has no `-` between an outcome
+    /// and a number (`checksum-2.bin`).
     pub fn of(folder: impl AsRef<Path>) -> Corpus {
         let folder = folder.as_ref();
         let files = folder.read_dir().unwrap_or_else(|error| {

@@ -1,4 +1,5 @@
-//! Parses the command lines in the documents with the parser of the command.
+//! Tests that the parser of `netnice` accepts each of its command lines in README.md, docs/ and
+//! packaging/. The test fails if a line is refused, or if a document has fewer lines than expected.
 
 use std::ffi::OsString;
 

@@ -1,7 +1,6 @@
 //! Formats tables with aligned columns ([`Table`]). If a table is wider than 80 columns
 //! ([`WIDTH`]), columns take a shorter form of their texts, from the right, until the table fits.
-//! Rows of cells come in, text goes out. No function fails. Rows of cells come in, text goes out.
-//! No function fails.
+//! Rows of cells come in, text goes out. No function fails; a table may still be too wide.
 
 use super::{Style, WIDTH};
 

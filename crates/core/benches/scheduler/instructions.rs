@@ -3,7 +3,8 @@
 //! worse than that of processors.) Without valgrind nothing is counted.
 //!
 //! The benchmark runs itself under valgrind with `--count KIND FLOWS PARAMETERS`. That run serves
-//! the packets in one function, and callgrind counts inside that function.
+//! the packets in one function, and callgrind counts inside that function. For the table of worst
+//! calls it runs itself with `--count-calls ROW CALLS`, and the instructions of each call count.
 
 use std::path::Path;
 use std::process::Command;

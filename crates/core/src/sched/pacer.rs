@@ -256,7 +256,7 @@ impl Pacer {
     }
 
     /// The next time at which [`Pacer::poll`] may have a departure. `None` if a packet has to
-    /// arrive first, or if time ends before.
+    /// arrive first, or if that time is after [`END_OF_TIME`](super::END_OF_TIME).
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let at = (self.sleepers.first_key()? * TICK).max(self.now);

@@ -10,7 +10,8 @@
 //! of the three repairs is 60 s ago, or when a request changes something.
 //!
 //! If the kernel refuses the classes of a link, the link is left out and recorded as broken
-//! ([`super::Deviations::broken`]). No function returns an error: errors go to the journal.
+//! ([`super::Deviations::broken`]). No function returns an error: errors go to the journal,
+//! except an error of reading the kernel's state again, which is logged at debug level.
 
 use netnice_core::units::{Instant, Nanos};
 

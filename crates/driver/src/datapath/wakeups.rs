@@ -8,16 +8,16 @@
 //!
 //! A program that keeps the rules causes a spurious wake-up sometimes: it stores an index, the
 //! driver sees the index in an iteration that runs for another reason, and the notice arrives
-//! later. A program can also take the flag and write the doorbell, or set notices, without moving
-//! an index; it breaks no rule that the driver can check. So each program has an allowance of
-//! spurious wake-ups ([`WakeupCredit`]): [`SPARE_WAKEUPS`] (16) at once and one more each [`PAUSE`]
-//! (10 ms), and each flow that gets a new head in an iteration gives one back. A program that has
-//! used up its allowance is throttled for a [`PAUSE`]: its doorbell is not polled, its notices are
-//! not read, and its file does not show that the driver sleeps. Records that were taken before
-//! leave as usual.
+//! later. A program can also take the driver's sleeping flag (set it to 0) and write the doorbell,
+//! or set notices, without moving an index; it breaks no rule that the driver can check. So each
+//! program has an allowance of spurious wake-ups ([`WakeupCredit`]): [`SPARE_WAKEUPS`] (16) at once
+//! and one more each [`PAUSE`] (10 ms), and each flow that gets a new head in an iteration gives
+//! one back. A program that has used up its allowance is throttled for a [`PAUSE`]: its doorbell is
+//! not polled, its notices are not read, and its file does not show that the driver sleeps. Records
+//! that were taken before leave as usual.
 //!
-//! If a program writes its doorbell without having taken the flag (rule R52), the doorbell alone is
-//! not polled for a [`PAUSE`]. No function fails.
+//! If a program writes its doorbell without having taken the sleeping flag (rule R52), the doorbell
+//! alone is not polled for a [`PAUSE`]. No function fails.
 
 use std::os::fd::BorrowedFd;
 

@@ -1,6 +1,6 @@
 //! Lists the classes that queue the packets of a target, with their interfaces and highest rates
-//! ([`Kernel::target_classes`]), for `netnice explain`. Reads the installed plan only, so it never
-//! fails.
+//! ([`Kernel::target_classes`]), for `netnice explain`. Reads the desired targets and the
+//! installed plan, which are in memory, so it never fails. A target that is not desired has none.
 
 use netnice_core::contract::Direction;
 use netnice_core::units::Rate;

@@ -42,8 +42,9 @@ impl Shared {
         Ok(bytes)
     }
 
-    /// Removes the pages of a range from the file through the mapping (`MADV_REMOVE`). `at` must be
-    /// a multiple of the page size. Fails with EPERM once the driver has sealed the file.
+    /// Removes the pages of the `length` bytes at offset `at` (in bytes, a multiple of the page
+    /// size) from the file through the mapping (`MADV_REMOVE`). Fails with EPERM once the driver
+    /// has sealed the file.
     ///
     /// # Panics
     /// If the range is not inside the file.
