@@ -34,6 +34,12 @@ impl RuntimeDir {
         self.0.join("netnice.sock")
     }
 
+    /// The path of the daemon's state file. Without the file, no daemon has set anything since the
+    /// boot.
+    pub fn state(&self) -> PathBuf {
+        self.0.join("state.json")
+    }
+
     /// The path of the drivers' own folder, with the locks and sockets of all interfaces.
     pub fn drivers(&self) -> PathBuf {
         self.0.join("drivers")

@@ -41,7 +41,7 @@ pub struct QuotaDoc {
 pub struct UserDoc {
     /// User id.
     pub uid: u32,
-    /// The user as a text: `user` and the name in `/etc/passwd`, or the id if it has none there.
+    /// The name in `/etc/passwd`, or the id as text if it has none there.
     #[serde(default)]
     pub name: String,
     /// Usage by the key of the quota, in the quota's unit. A key is absent if the user uses nothing

@@ -46,7 +46,7 @@ pub(crate) fn execute(
 
 /// True if a daemon that does not run any more has left its state, or that cannot be read.
 fn has_state(dir: &RuntimeDir) -> bool {
-    !matches!(dir.path().join("state.json").try_exists(), Ok(false))
+    !matches!(dir.state().try_exists(), Ok(false))
 }
 
 fn text(incomplete: Incomplete, doc: &ShowDoc) -> String {

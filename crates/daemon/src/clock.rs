@@ -4,7 +4,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use netnice_core::units::Instant;
-use rustix::time::{ClockId, clock_gettime};
+use netnice_kernel::process;
 
 /// One moment, on both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,11 +19,9 @@ pub(crate) struct Now {
 impl Now {
     /// Reads both clocks. A wall clock before 1970 gives 0.
     pub(crate) fn read() -> Now {
-        let time = clock_gettime(ClockId::Monotonic);
-        let monotonic = time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH);
         Now {
-            monotonic: Instant(monotonic),
+            monotonic: process::monotonic(),
             wall_ns: wall.map_or(0, |since| {
                 u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
             }),

@@ -19,6 +19,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use netnice_api::RuntimeDir;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -98,7 +99,7 @@ impl Store {
     /// cookie).
     pub(crate) fn new(folder: &Path, boot: &str, namespace: u64) -> Store {
         Store {
-            path: folder.join(FILE),
+            path: RuntimeDir::choose(Some(folder.to_owned()), None).state(),
             boot: boot.to_owned(),
             namespace,
         }
@@ -250,7 +251,6 @@ fn checksum(version: u32, state: &str) -> String {
 
 /// The version of the file format.
 const VERSION: u32 = 1;
-const FILE: &str = "state.json";
 /// Largest number of damaged files that are kept.
 const MAX_DAMAGED: u32 = 100;
 

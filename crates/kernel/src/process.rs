@@ -22,11 +22,13 @@ use std::{
     path::Path,
 };
 
+use netnice_core::units::Instant;
 use procfs_core::FromRead;
 use procfs_core::process::{Stat, StatFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::retry::with_retries;
 
@@ -225,6 +227,12 @@ pub fn all() -> Vec<u32> {
         .iter()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect()
+}
+
+/// The present time of CLOCK_MONOTONIC: time since boot without time in suspend.
+pub fn monotonic() -> Instant {
+    let time = clock_gettime(ClockId::Monotonic);
+    Instant(time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
 }
 
 /// True if a process has this command name, without the facts of [`facts`]. False if it has ended.

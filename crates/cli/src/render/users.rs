@@ -16,11 +16,7 @@ pub(super) fn users(doc: &UsersDoc, style: &Style) -> String {
         table.row(row(&mut name, quota, None));
     }
     for user in &doc.users {
-        let title = match user.name.is_empty() {
-            true => format!("user {}", user.uid),
-            false => printable(&user.name),
-        };
-        let mut name = title.trim_start_matches("user ").to_string();
+        let mut name = printable(&user.name);
         for quota in &doc.quotas {
             let used = user.used.get(&quota.quota).copied().unwrap_or(0);
             if used > 0 {
@@ -29,8 +25,9 @@ pub(super) fn users(doc: &UsersDoc, style: &Style) -> String {
         }
         if user.waiting > 0 {
             table.note(&format!(
-                "{} requests of {title} wait: the user has exceeded service-time",
-                user.waiting
+                "{} requests of {} wait: the user has exceeded service-time",
+                user.waiting,
+                printable(&user.name)
             ));
         }
     }

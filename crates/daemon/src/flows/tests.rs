@@ -173,6 +173,16 @@ impl Fixture {
         answer.try_recv().ok().map(|text| text.response)
     }
 
+    /// Begins to attach a program, which waits for the driver.
+    fn begin_attach(&mut self, client: &TestClient) -> oneshot::Receiver<Reply> {
+        let attach = DirectRequest::Attach(Attach {
+            iface: None,
+            flows: 1,
+            bytes: 4096,
+        });
+        self.begin(client, attach)
+    }
+
     fn begin(&mut self, client: &TestClient, request: DirectRequest) -> oneshot::Receiver<Reply> {
         let (reply, answer) = oneshot::channel();
         let pid = client.pid;

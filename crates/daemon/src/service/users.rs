@@ -8,10 +8,10 @@ use netnice_api::{QuotaDoc, UserDoc, UsersDoc};
 
 use super::Service;
 use crate::host::Host;
+use crate::name_files;
 use crate::peer::Peer;
 use crate::quotas::{Quota, Quotas, Unit};
 use crate::reconcile::UserAmounts;
-use crate::user_names::user_name;
 
 /// The amounts of users, by uid and quota, in the quota's unit.
 pub(crate) type Used = BTreeMap<u32, BTreeMap<Quota, u64>>;
@@ -55,7 +55,7 @@ pub(crate) fn users_doc(
         users: users
             .map(|(uid, used)| UserDoc {
                 uid: *uid,
-                name: user_name(*uid),
+                name: name_files::name_of_user(*uid).unwrap_or_else(|| uid.to_string()),
                 used: used
                     .iter()
                     .map(|(quota, amount)| (quota.describe().key.to_owned(), *amount))

@@ -272,7 +272,7 @@ fn an_error_names_what_failed() {
     let folder = std::env::temp_dir().join(format!("netnice-state-io-{}", std::process::id()));
     let store = Store::new(&folder, "this boot", 7);
     // A folder at the path of the file can be neither read, replaced nor removed as a file.
-    fs::create_dir_all(folder.join(FILE)).expect("a folder");
+    fs::create_dir_all(folder.join("state.json")).expect("a folder");
     let saved = store.save(&Ledger::default(), &Rollbacks::default());
     for (error, what) in [
         (store.load().expect_err("a folder"), "read"),

@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 
 use netnice_core::units::{Instant, Nanos};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::{Kernel, stages};
 use crate::{
     abi,
     error::KernelError,
     plan::{NodeLeaves, TargetLeaves},
+    process::monotonic,
     tc::{self, Counts, FoundClass, Handle},
 };
 
@@ -221,12 +221,6 @@ impl DirectionCounts {
             self.overlimits += counts.overlimits;
         }
     }
-}
-
-/// The present time of CLOCK_MONOTONIC.
-fn monotonic() -> Instant {
-    let time = clock_gettime(ClockId::Monotonic);
-    Instant(time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
 }
 
 #[cfg(test)]

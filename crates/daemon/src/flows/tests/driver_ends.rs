@@ -42,12 +42,7 @@ fn an_attachment_during_the_end_of_an_idle_driver_starts_another_driver() {
     fixture.exchange();
     fixture.driver_answers = false;
     let client = fixture.client(&ANN, 8);
-    let attach = DirectRequest::Attach(Attach {
-        iface: None,
-        flows: 1,
-        bytes: 4096,
-    });
-    let mut answer = fixture.begin(&client, attach);
+    let mut answer = fixture.begin_attach(&client);
     fixture.driver_answers = true;
     end_driver(&mut fixture);
     fixture.exchange();

@@ -397,12 +397,7 @@ fn a_program_that_ends_during_its_attachment_is_detached() {
     let first = fixture.attached_client(&ANN, 8);
     fixture.driver_answers = false;
     let client = fixture.client(&ANN, 8);
-    let attach = DirectRequest::Attach(Attach {
-        iface: None,
-        flows: 1,
-        bytes: 4096,
-    });
-    let _answer = fixture.begin(&client, attach);
+    let _answer = fixture.begin_attach(&client);
     fixture
         .flows
         .connection_ended(client.connection.number, fixture.now);

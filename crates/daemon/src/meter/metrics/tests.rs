@@ -54,7 +54,7 @@ fn example() -> String {
         }],
         users: vec![UserDoc {
             uid: 1000,
-            name: "user ann".into(),
+            name: "ann".into(),
             used: [("targets".to_owned(), 3)].into(),
             waiting: 2,
         }],
