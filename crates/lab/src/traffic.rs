@@ -37,6 +37,7 @@ mod fetch;
 pub mod ftp;
 mod parent;
 pub mod program;
+mod quic;
 pub mod real_programs;
 mod run;
 mod tcp;

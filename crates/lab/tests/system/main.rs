@@ -41,6 +41,7 @@ mod policy;
 mod precedence;
 mod programs;
 mod quotas;
+mod real_clients;
 mod refusals;
 mod repairs;
 mod service;
