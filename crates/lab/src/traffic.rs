@@ -65,8 +65,9 @@ pub struct Report {
     pub user_ns: u64,
     /// Processor time in the kernel in ns.
     pub system_ns: u64,
-    /// Samples over time: wall clock in ns, payload bytes sent so far, wire bytes received so far.
-    pub series: Vec<(u64, u64, u64)>,
+    /// Samples over time: wall clock in ns, then the bytes so far: payload sent, wire bytes
+    /// received, payload received.
+    pub series: Vec<(u64, u64, u64, u64)>,
     /// Round trips of a probe: time of sending (wall clock, ns), and duration in ns.
     pub round_trips: Vec<(u64, u64)>,
     /// UDP probes without a reply; at a direct sink, packets that the driver counted as lost.
@@ -83,6 +84,11 @@ impl Report {
     /// Received wire bytes over time.
     pub(crate) fn received(&self) -> Cumulative {
         self.series.iter().map(|s| (s.0, s.2)).collect()
+    }
+
+    /// Received payload bytes over time.
+    pub(crate) fn received_payload(&self) -> Cumulative {
+        self.series.iter().map(|s| (s.0, s.3)).collect()
     }
 
     /// Processor time as a share of one processor: 1 means all of it.
