@@ -16,8 +16,10 @@
 //! addition. A cell above 1 Mbit/s that misses its bound is measured once more (up to twice in the
 //! quick form), and the last result counts.
 //!
-//! In the cells of TCP with the direction `up` or `down`, what TCP gets of netnice's limit is judged
-//! too ([`TcpService::check`]): goodput, retransmissions and order.
+//! In the cells of TCP with the direction `up` or `down`, what TCP gets of netnice's limit is
+//! measured too: goodput, retransmissions and order. From 1 Mbit/s on it is judged
+//! ([`TcpService::check`]); in less, a few packets of several flows wait for longer than TCP's first
+//! timeout.
 //!
 //! The machine may not be able to send a UDP flood at its full rate. In the quick form, which may
 //! run on a busy machine, a flood that netnice limits and that is slower than allowed is measured
@@ -155,7 +157,8 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let what = r.cell.to_string();
         let bound = Bound::AtMost(r.allowed * 100.0);
         outcome.check(&what, r.error.abs() * 100.0, "%", bound);
-        if let Some(service) = r.service.filter(|_| context.subject == Subject::Netnice) {
+        let judged = context.subject == Subject::Netnice && r.cell.limit.bits >= 1_000_000;
+        if let Some(service) = r.service.filter(|_| judged) {
             let kind = (r.cell.direction, r.cell.load.flows());
             service.check(
                 context,
