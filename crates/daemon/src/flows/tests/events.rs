@@ -1,5 +1,5 @@
-//! Tests of what happens to flows when next hops, routes, links, programs or the daemon change or
-//! end.
+//! Tests of what happens to open flows, and to flows that are being opened, when next hops, routes,
+//! links, programs or the daemon change or end.
 
 use netnice_api::driver::{DriverEvent, DriverMessage};
 use netnice_kernel::routes::Neighbour;
