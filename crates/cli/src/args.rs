@@ -123,7 +123,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Command, BadUsage> {
 
 /// The description of the command line, for the parser, man pages and completions.
 pub fn command() -> clap::Command {
-    CommandLine::command()
+    contract::hide_refused(CommandLine::command())
 }
 
 /// Promise network service to programs, and keep the promise.

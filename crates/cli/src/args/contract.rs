@@ -1,5 +1,9 @@
 //! The contract options (`--up R`, …), one for each clause of the contract grammar.
 //! [`ContractArgs::change`] combines them to a [`Change`]. Fails if `netnice-core` refuses a value.
+//!
+//! Every verb parses all options, so that a refused one is answered with the reason.
+//! [`hide_refused`] removes from the help of each verb the options that the verb refuses; no help
+//! text has `--cpu`.
 
 use clap::Args;
 use netnice_core::contract::{Change, Clause, ContractError};
@@ -41,16 +45,16 @@ pub(crate) struct ContractArgs {
     /// With --slice: a share of the left-over in addition
     #[arg(long)]
     extra: bool,
-    /// A slice of a CPU in every period (not supported yet)
-    #[arg(long, value_name = "B/P", allow_hyphen_values = true)]
+    /// A slice of a CPU in every period
+    #[arg(long, value_name = "B/P", allow_hyphen_values = true, hide = true)]
     cpu: Option<String>,
     /// With --cpu: a share of the left-over in addition
-    #[arg(long)]
+    #[arg(long, hide = true)]
     cpu_extra: bool,
-    /// pcr=R,cdvt=T[,scr=R,mbs=SIZE,bucket=single|dual] (so far only for `netnice check`)
+    /// pcr=R,cdvt=T[,scr=R,mbs=SIZE,bucket=single|dual]
     #[arg(long, value_name = "PARTS")]
     cell: Option<String>,
-    /// mmax=SIZE,rmax=N/s,bmax=N,deadline=T (so far only for `netnice check`)
+    /// mmax=SIZE,rmax=N/s,bmax=N,deadline=T
     #[arg(long, value_name = "PARTS")]
     channel: Option<String>,
 }
@@ -84,3 +88,25 @@ impl ContractArgs {
         Change::from_clauses(named, self.extra, self.cpu_extra).map(Some)
     }
 }
+
+/// Hides the contract options that a verb refuses, in its help, man page and completions.
+pub(super) fn hide_refused(command: clap::Command) -> clap::Command {
+    let hide = |verb: clap::Command, options: &[&'static str]| {
+        let hidden = |verb: clap::Command, option: &&'static str| {
+            verb.mut_arg(*option, |option| option.hide(true))
+        };
+        options.iter().fold(verb, hidden)
+    };
+    command
+        .mut_subcommand("run", |verb| hide(verb, &FOR_FLOWS))
+        .mut_subcommand("set", |verb| hide(verb, &FOR_FLOWS))
+        .mut_subcommand("check", |verb| hide(verb, &NOT_CHECKABLE))
+}
+
+/// The clauses that only flows of the direct path can have.
+const FOR_FLOWS: [&str; 2] = ["cell", "channel"];
+
+/// The clauses that a capture cannot violate.
+const NOT_CHECKABLE: [&str; 7] = [
+    "min", "min_down", "on", "weight", "priority", "slice", "extra",
+];

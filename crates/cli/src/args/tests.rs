@@ -54,6 +54,23 @@ fn the_description_of_the_command_line_is_consistent() {
 }
 
 #[test]
+fn the_help_of_a_verb_names_only_options_that_it_accepts() {
+    let mut command = command();
+    for (verb, named, refused) in [
+        ("run", "--slice", ["--cell", "--channel", "--cpu"]),
+        ("set", "--slice", ["--cell", "--channel", "--cpu"]),
+        ("check", "--cell", ["--min", "--slice", "--cpu"]),
+    ] {
+        let verb = command.find_subcommand_mut(verb).expect(verb);
+        let help = verb.render_help().to_string();
+        assert!(help.contains(named), "{help}");
+        for option in refused {
+            assert!(!help.contains(option), "{option}: {help}");
+        }
+    }
+}
+
+#[test]
 fn set_becomes_a_request() {
     assert_requests([
         (
