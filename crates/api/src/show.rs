@@ -1,9 +1,9 @@
 //! The state of the daemon ([`ShowDoc`]), as `netnice show --json` prints it.
 //!
-//! Rates are integers in bit/s, times in nanoseconds, sizes in bytes. Counters are under
-//! `counters`, so two documents of the same state differ only there. Absent values are omitted,
-//! except the capacities of a [`LinkDoc`] and [`TargetDoc::installed`], which are null. No function
-//! fails.
+//! Rates are integers in bit/s, times in nanoseconds, sizes in bytes. Everything that changes
+//! without a request is under `counters`, except [`TargetDoc::command`], [`TargetDoc::user`] and
+//! [`UnconfirmedDoc::left_ns`]. Absent values are omitted, except the capacities of a [`LinkDoc`]
+//! and [`TargetDoc::installed`], which are null. No function fails.
 
 use std::collections::BTreeMap;
 

@@ -56,6 +56,7 @@
 //! ([`NodeLeaves::bound`]), and refuse the rest before it enters. So a TCP sender of this host
 //! slows down without a loss, each flow has its part of the queue, and the FIFO itself drops
 //! nothing.
+//!
 //! Other senders of this host (UDP) wait for their socket's buffer. Their packets are never
 //! refused, or a flooding sender would use a whole core for attempts; they have a leaf of their
 //! own, the patient one, so that TCP does not wait behind a flood. Received packets are bounded in

@@ -607,7 +607,7 @@ impl ParentProcess {
             .with_context(|| format!("the parent could not start {words:?}: {answer}"))
     }
 
-    /// Starts a traffic child; returns its pid once it is ready. Fails as `run`, and after 60 s.
+    /// Starts a traffic child; returns its pid. Fails as `run` does, or if it is not ready in 60 s.
     pub fn traffic(&mut self, program: &impl Program, options: RunOptions) -> Result<u32> {
         let mut words = vec![
             process::binary("netnice-lab")?.display().to_string(),

@@ -29,9 +29,10 @@
 //! enabled one is) or runs. The section of a prefix or a type applies to those of its units that
 //! are named in a folder or run.
 //!
-//! If a section is invalid, [`Units::faults`] has the error with file and line, and
-//! `service::unit_files` leaves the unit its former contract. The sections of other units are
-//! independent of it, so one bad line in a package does not remove the limits of other units.
+//! If a section is invalid or a file cannot be read, [`Units::faults`] has the error with the file,
+//! and with the line if there is one, and `service::unit_files` leaves the unit its former
+//! contract. The sections of other units are independent of it, so one bad line in a package does
+//! not remove the limits of other units. No function fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
