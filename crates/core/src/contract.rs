@@ -593,8 +593,8 @@ pub enum ContractError {
         max: Rate,
     },
     /// The contract has a limit on the sum and a limit on one direction.
-    #[error("both {both} and {word} {limit} cannot hold together: clear one of them with \
-             `both none` or `{word} none`", word = direction.word())]
+    #[error("both {both} and {word} {limit} cannot hold together: name only one of them, and set \
+             the other to none if it is in force", word = direction.word())]
     BothAndOneWay {
         /// The limit on the sum.
         both: Rate,
@@ -605,8 +605,8 @@ pub enum ContractError {
     },
     /// The contract has a slice and a minimum, both for sending.
     #[error(
-        "slice and min both reserve the sending direction: clear one of them with \
-             `slice none` or `min none`"
+        "slice and min both reserve the sending direction: name only one of them, and set the other \
+             to none if it is in force"
     )]
     SliceAndMin,
     /// The period is zero.

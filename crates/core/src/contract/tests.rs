@@ -150,7 +150,11 @@ fn contradicting_clauses_are_refused_with_both_values() {
             "both 4mbit up 4mbit",
             "both 4 Mbit/s (500 kB/s) and up 4 Mbit/s",
         ),
-        ("both and down", "both 4mbit down 4mbit", "`down none`"),
+        (
+            "both and down",
+            "both 4mbit down 4mbit",
+            "set the other to none",
+        ),
         (
             "slice and min",
             "slice 1ms/2ms min 1mbit",

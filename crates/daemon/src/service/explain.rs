@@ -427,7 +427,7 @@ fn not_covered(held: &HeldTarget) -> Vec<&'static str> {
          such",
         "MPTCP: connections that the kernel adds to a socket, and those open before, unless a \
          cgroup or unit holds them",
-        "packets that a filter of somebody else takes before ours sees them",
+        "packets that a filter of another program takes before netnice examines them",
         "traffic of its processes in another network namespace",
     ];
     if matches!(held.body, Body::App(_)) {
