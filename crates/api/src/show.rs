@@ -36,6 +36,10 @@ pub struct ShowDoc {
     /// `/proc/PID/ns/net` of each process there. Absent if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_namespace: Option<u64>,
+    /// The traffic of every program. `netnice show --all` and `netnice top` add it; the daemon's
+    /// response to [`crate::Request::Show`] has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub programs: Option<Box<crate::ProgramsDoc>>,
 }
 
 impl ShowDoc {

@@ -22,7 +22,7 @@
 //!   flows, and [`routes`] finds their next hops.
 //! - [`device`], [`nic`], [`ethtool`] and [`traffic`] read the state of interfaces; [`process`],
 //!   [`cgroup`], [`executable`], [`connections`], [`peer`] and [`trust`] that of processes, sockets
-//!   and files.
+//!   and files. [`usage`] counts what every socket sends and receives while that is asked for.
 //! - [`confine`] confines a process, and [`probe`] reports what the kernel offers.
 //! - `abi` has the keys and values of the eBPF maps; [`netlink`], `bpf`, `rcu` and `retry` are
 //!   tools for the others. Most calls fail with [`KernelError`].
@@ -52,5 +52,6 @@ pub mod routes;
 mod tc;
 pub mod traffic;
 pub mod trust;
+pub mod usage;
 
 pub use error::KernelError;
