@@ -8,6 +8,7 @@
 //!   event_loop   waits for all events, and handles one at a time
 //!   service      handles a request: checks permission, changes the ledger, reconciles, responds
 //!   flows        flows of the direct path: routes, next hops, ports, admission, drivers
+//!   programs     the traffic of every program, counted while a client asks
 //!   server       starts the front process, and receives the requests of clients from it
 //!   front        the code of that process: connections, frames and descriptors of clients
 //!   reconcile    makes the state of the machine the desired one, and keeps it so
@@ -42,6 +43,7 @@ mod name_service;
 mod page;
 mod peer;
 mod policy;
+mod programs;
 mod quotas;
 mod reconcile;
 mod run;

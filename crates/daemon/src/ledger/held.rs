@@ -60,7 +60,7 @@ pub(crate) enum Body {
 
 /// The identity of a process. The start time distinguishes processes that had the same pid one
 /// after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ProcessId {
     /// The pid.
     pub pid: u32,

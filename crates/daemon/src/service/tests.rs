@@ -4,6 +4,7 @@ mod model;
 mod nesting;
 mod pages;
 mod policy;
+mod programs;
 mod quotas;
 mod restarts;
 mod scenarios;
