@@ -569,3 +569,18 @@ fn share_divides_among_targets_by_weight() {
         assert!(bad.contains(part), "{line}: {bad}");
     }
 }
+
+#[test]
+fn all_programs_are_shown_on_demand() {
+    assert!(matches!(verb("show --all"), Ok(Verb::ShowAll)));
+    assert!(matches!(verb("top --targets"), Ok(Verb::Top(top)) if top.targets));
+    assert!(matches!(verb("top"), Ok(Verb::Top(top)) if !top.targets));
+    for line in [
+        "show --all pid:7",
+        "show --all --users",
+        "show --all --history",
+    ] {
+        let error = verb(line).expect_err(line).to_string();
+        assert!(error.contains("cannot be used with"), "{line}: {error}");
+    }
+}
