@@ -49,6 +49,7 @@ mod shell;
 mod simulated;
 mod storm;
 mod top;
+mod top_programs;
 mod units;
 mod until_exit;
 mod users;
