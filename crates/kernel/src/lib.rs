@@ -20,9 +20,9 @@
 //!   equal to the desired state, with `programs` (the eBPF programs) and `tc`, and reads counts.
 //! - [`direct`] loads the XDP program of the direct path, [`port`] reserves UDP ports for direct
 //!   flows, and [`routes`] finds their next hops.
-//! - [`device`], [`nic`], [`ethtool`] and [`traffic`] read the state of interfaces; [`process`],
-//!   [`cgroup`], [`executable`], [`connections`], [`peer`] and [`trust`] that of processes, sockets
-//!   and files.
+//! - [`device`], [`nic`], [`ethtool`], [`wireless`] and [`traffic`] read the state of interfaces;
+//!   [`process`], [`cgroup`], [`executable`], [`connections`], [`peer`] and [`trust`] that of
+//!   processes, sockets and files.
 //! - [`confine`] confines a process, and [`probe`] reports what the kernel offers.
 //! - `abi` has the keys and values of the eBPF maps; [`netlink`], `bpf`, `rcu` and `retry` are
 //!   tools for the others. Most calls fail with [`KernelError`].
@@ -52,5 +52,6 @@ pub mod routes;
 mod tc;
 pub mod traffic;
 pub mod trust;
+pub mod wireless;
 
 pub use error::KernelError;
