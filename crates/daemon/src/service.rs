@@ -311,14 +311,17 @@ impl<H: Host> Service<H> {
         self.reconciler.next_due()
     }
 
-    /// Checks interfaces and the daemon's kernel objects, and restores missing ones.
+    /// Checks interfaces and the daemon's kernel objects, and restores missing ones. Follows the
+    /// speeds of links.
     pub(crate) fn repair(&mut self, now: Now) {
+        self.reconciler.follow_speeds(now);
         self.reconciler.repair(true, now);
     }
 
-    /// Divides the left-over of managed links again. The caller calls it every 200 ms while there
-    /// are managed links.
+    /// Divides the left-over of managed links again, and follows their speeds. The caller calls it
+    /// every 200 ms while there are managed links.
     pub(crate) fn balance(&mut self, now: Now) {
+        self.reconciler.follow_speeds_when_due(now);
         self.reconciler.balance(now);
     }
 

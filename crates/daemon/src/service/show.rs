@@ -131,9 +131,11 @@ impl<H: Host> View<'_, H> {
             Some([up, down]) => counters.with_rates(up, down),
             None => counters,
         };
+        let mut degraded = self.link_faults(managed, interfaces);
+        degraded.extend(self.missing_guarantees(managed));
         LinkDoc {
             installed: there && !self.deviations.broken.contains_key(&link.name),
-            degraded: self.link_faults(managed, interfaces),
+            degraded,
             counters,
             ..LinkDoc::new(link, self.ledger().promised(link))
         }

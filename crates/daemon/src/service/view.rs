@@ -132,6 +132,26 @@ impl<H: Enforcer> View<'_, H> {
         faults
     }
 
+    /// Names the targets whose guarantees on a link are not in force, because they do not fit;
+    /// `None` if there are none.
+    pub(super) fn missing_guarantees(&self, managed: &ManagedLink) -> Option<String> {
+        let name = &managed.link.name;
+        let degraded = self.ledger().degraded_on(name);
+        let mut names: Vec<String> = degraded
+            .iter()
+            .take(MAX_NAMED)
+            .map(|held| held.entry.target.to_string())
+            .collect();
+        let more = degraded.len() - names.len();
+        if more > 0 {
+            names.push(format!("{more} more"));
+        }
+        (!names.is_empty()).then(|| {
+            let names = names.join(", ");
+            format!("guarantees that do not fit on {name} now and are not in force: {names}")
+        })
+    }
+
     /// The reasons why a link is not served, as messages; none if it is served.
     pub(super) fn link_faults(
         &self,
@@ -180,3 +200,6 @@ fn missing_link(ledger: &Ledger, contract: &Contract) -> Option<String> {
         )
     })
 }
+
+/// Largest number of degraded targets that a message about a link names.
+const MAX_NAMED: usize = 10;

@@ -33,6 +33,7 @@ mod input;
 mod interfaces;
 mod leftovers;
 mod limits;
+mod link_speeds;
 mod load;
 mod metrics;
 mod output;
