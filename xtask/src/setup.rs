@@ -364,6 +364,8 @@ const NEEDS: &[Need] = &[
     need(Program("ethtool"), "ethtool", &[Run, Vm]),
     need(Program("sysctl"), "procps", &[Run, Vm]),
     optional(Program("bpftool"), "bpftool", &[Run, Vm]),
+    // Address translation for a container.
+    optional(Program("nft"), "nftables", &[Run, Vm]),
     // Traffic of real programs.
     need(Program("ping"), "iputils-ping", &[Run, Vm]),
     need(Program("iperf3"), "iperf3", &[Run, Vm]),

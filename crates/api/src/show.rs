@@ -150,7 +150,8 @@ pub struct TargetDoc {
     /// the enclosing targets where these are lower. Guarantees and users' claims that do not fit at
     /// present are not in force, so `contract` can have more than `effective`.
     pub effective: ContractDoc,
-    /// The values in the kernel. `None`: the target has neither a limit nor a class on a link.
+    /// The values in the kernel. `None`: the target has neither a limit, a class on a link nor a
+    /// code point.
     pub installed: Option<InstalledDoc>,
     /// Reasons why the target is degraded; empty if it is not.
     pub degraded: Vec<String>,
@@ -189,6 +190,12 @@ pub struct ContractDoc {
     /// Burst of the limits: the time at the limit's rate, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst_ns: Option<u64>,
+    /// Code point (DSCP) of the packets that it sends, 0 to 63.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dscp: Option<u8>,
+    /// True if it takes of links only what no other traffic wants.
+    #[serde(rename = "yield", skip_serializing_if = "std::ops::Not::not")]
+    pub yields: bool,
     /// A slice of a link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slice: Option<SliceDoc>,
@@ -273,6 +280,10 @@ pub struct InstalledDoc {
     /// link only, if the kernel has fq_codel; else `sparse+bulk`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaf: Option<String>,
+    /// The code point that packets get when they are sent, 0 to 63: that of this target, or of one
+    /// around it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dscp: Option<u8>,
 }
 
 /// Counters of a target or a link, by the names of [`netnice_core::meter::COUNTERS`].
@@ -352,6 +363,8 @@ impl From<&Contract> for ContractDoc {
             weight: contract.weight().map(|weight| weight.get()),
             priority: contract.priority().map(|priority| priority.get()),
             burst_ns: contract.burst().map(|burst| burst.0),
+            dscp: contract.dscp().map(|dscp| dscp.get()),
+            yields: contract.yields(),
             slice: contract.slice().map(SliceDoc::from),
             cpu: contract.cpu().map(SliceDoc::from),
             cell: contract.cell().map(|cell| CellDoc {

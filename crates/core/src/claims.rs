@@ -6,6 +6,9 @@
 //! - **limits** (`up`, `down`, `both`, `burst`): the smallest of all claims that count holds. As
 //!   with nice(1), a user can tighten a limit of another user but not loosen it. A limit without a
 //!   burst of its own counts with the default burst.
+//! - **the code point** (`dscp`): the privileged claim that names one and was changed latest
+//!   decides; if there is none, the other claim that names one and was changed latest.
+//! - **`yield`**: one claim that counts and names it is enough.
 //! - **all other clauses** come from *privileged* claims only (root and the group `netnice`). If
 //!   two of them name the same clause, the claim that was changed latest decides.
 //! - **privileged before unprivileged**: an unprivileged claim that contradicts the privileged
@@ -26,7 +29,7 @@
 
 use alloc::vec::Vec;
 
-use crate::contract::{Change, Clause, Contract, ContractError, Direction, Setting};
+use crate::contract::{Change, Clause, Contract, ContractError, Direction, Dscp, Setting, Yield};
 use crate::units::Nanos;
 
 /// A user who makes a claim.
@@ -117,8 +120,8 @@ impl Claims {
             aside: self.aside.clone(),
             ..Claims::default()
         };
-        // This does not fail: unprivileged claims add limits only, and claims that agree with more
-        // limits also agree without them.
+        // This does not fail: unprivileged claims add limits, a code point and `yield` only, and
+        // claims that agree with more of these also agree without them.
         all.combined_contract().unwrap_or_default()
     }
 
@@ -135,6 +138,8 @@ impl Claims {
                 self.effective.burst()?;
                 uid_of(self.smallest(burst_of))
             }
+            Clause::Dscp => uid_of(self.marking()),
+            Clause::Yield => uid_of(self.yielding()),
             _ => uid_of(self.latest(|contract| names_clause(contract, clause).then_some(()))),
         }
     }
@@ -279,6 +284,8 @@ impl Claims {
             on: set(self.latest(|c| c.on().cloned())),
             weight: set(self.latest(Contract::weight)),
             priority: set(self.latest(Contract::priority)),
+            dscp: set(self.marking()),
+            yields: set(self.yielding()),
             slice: set(self.latest(Contract::slice)),
             cpu: set(self.latest(Contract::cpu)),
             cell: set(self.latest(Contract::cell)),
@@ -292,6 +299,22 @@ impl Claims {
         self.counting()
             .filter_map(|claim| Some((claim, read(&claim.contract)?)))
             .min_by(|(_, a), (_, b)| a.cmp(b))
+    }
+
+    /// The claim that decides the code point, with the code point.
+    fn marking(&self) -> Option<(&Claim, Dscp)> {
+        let of_users = || {
+            let mut latest_first = self.counting().rev();
+            latest_first.find_map(|claim| Some((claim, claim.contract.dscp()?)))
+        };
+        self.latest(Contract::dscp).or_else(of_users)
+    }
+
+    /// The first claim that yields.
+    fn yielding(&self) -> Option<(&Claim, Yield)> {
+        let mut claims = self.counting();
+        let found = claims.find(|claim| claim.contract.yields());
+        found.map(|claim| (claim, Yield))
     }
 
     /// The privileged claim that names a clause and was changed latest.
@@ -321,7 +344,10 @@ pub enum ClaimError {
         others: Vec<u32>,
     },
     /// Only root and the group `netnice` may use the clause, and the user is neither.
-    #[error("{0} is for root and the group netnice; up, down, both and burst are for all")]
+    #[error(
+        "{0} is for root and the group netnice; up, down, both, burst, dscp and yield are for \
+             all"
+    )]
     NeedsPrivilege(Clause),
     /// The change clears a clause that another user has set, and this user has not.
     #[error("{clause} was set by {user}: only {user} or root can clear it; you can set a smaller \

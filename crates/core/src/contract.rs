@@ -12,7 +12,8 @@
 //! min R        guarantee, sending              channel mmax=SIZE,rmax=N/s,bmax=N,deadline=T
 //! min-down R   guarantee, receiving            weight 1..1000 (100)
 //! on IFACE     the link of the guarantees      priority 0..7 (4), 0 is first
-//! burst T      burst of the limits (5ms)       none clears a clause; 0 also clears a rate
+//! burst T      burst of the limits (5ms)       dscp D   code point of what it sends (RFC 2474)
+//! yield on     take what others leave           none clears a clause; 0 also clears a rate
 //! ```
 //!
 //! The burst is what may pass at once after a silence, as time at the limit's rate. KIND is
@@ -28,12 +29,16 @@
 //! links and other targets, and [`crate::claims`] what depends on the user.
 
 mod clauses;
+mod dscp;
 mod grammar;
+mod yielding;
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
 pub use clauses::{Bucket, Cell, Channel, IfName, MessageRate, Priority, Slice, Sustained, Weight};
+pub use dscp::{Dscp, NotADscp};
+pub use yielding::Yield;
 
 use crate::Escaped;
 use crate::units::{Amount, Nanos, Rate, UnitError};
@@ -73,6 +78,8 @@ pub struct Contract {
     weight: Option<Weight>,
     priority: Option<Priority>,
     burst: Option<Nanos>,
+    dscp: Option<Dscp>,
+    yields: Option<Yield>,
     slice: Option<Slice>,
     cpu: Option<Slice>,
     cell: Option<Cell>,
@@ -134,6 +141,11 @@ impl Contract {
     /// The burst of the limits; `None` if the contract names none.
     pub fn burst(&self) -> Option<Nanos> {
         self.burst
+    }
+
+    /// The code point of the packets that the target sends; `None` if they keep theirs.
+    pub fn dscp(&self) -> Option<Dscp> {
+        self.dscp
     }
 
     /// The slice of a link's transmit time; `None` if the contract has none.
@@ -219,6 +231,8 @@ impl Contract {
             weight: after(&self.weight, &change.weight),
             priority: after(&self.priority, &change.priority),
             burst: after(&self.burst, &change.burst),
+            dscp: after(&self.dscp, &change.dscp),
+            yields: after(&self.yields, &change.yields),
             slice: after(&self.slice, &change.slice),
             cpu: after(&self.cpu, &change.cpu),
             cell: after(&self.cell, &change.cell),
@@ -243,6 +257,8 @@ impl Contract {
             weight: set(&self.weight),
             priority: set(&self.priority),
             burst: set(&self.burst),
+            dscp: set(&self.dscp),
+            yields: set(&self.yields),
             slice: set(&self.slice),
             cpu: set(&self.cpu),
             cell: set(&self.cell),
@@ -250,13 +266,14 @@ impl Contract {
         }
     }
 
-    /// The same contract without its minimums and its slice. This is the part of a degraded
-    /// contract that stays in force.
+    /// The same contract without what needs a link: its minimums, its slice and `yield`. This is
+    /// the part of a degraded contract that stays in force.
     pub fn without_guarantees(&self) -> Contract {
         Contract {
             min: None,
             min_down: None,
             slice: None,
+            yields: None,
             ..self.clone()
         }
     }
@@ -271,6 +288,7 @@ impl Contract {
 
     /// Checks the clauses against each other.
     fn consistent(&self) -> Result<(), ContractError> {
+        self.check_yield()?;
         if let Some(both) = self.both {
             for direction in Direction::ALL {
                 if let Some(limit) = self.limit(direction) {
@@ -362,6 +380,10 @@ pub struct Change {
     pub priority: Option<Setting<Priority>>,
     /// The amount that may pass at once after a silence, as time at the limit's rate.
     pub burst: Option<Setting<Nanos>>,
+    /// The code point of the packets that the target sends.
+    pub dscp: Option<Setting<Dscp>>,
+    /// Take of links only what no other traffic wants.
+    pub yields: Option<Setting<Yield>>,
     /// A slice of a link's transmit time.
     pub slice: Option<Setting<Slice>>,
     /// A slice of a CPU.
@@ -406,6 +428,8 @@ impl Change {
             weight: keep(&self.weight),
             priority: keep(&self.priority),
             burst: keep(&self.burst),
+            dscp: keep(&self.dscp),
+            yields: keep(&self.yields),
             slice: keep(&self.slice),
             cpu: keep(&self.cpu),
             cell: keep(&self.cell),
@@ -415,13 +439,12 @@ impl Change {
 
     /// The first named clause, in the order of [`Clause`], that only root and the group `netnice`
     /// may use; `None` if there is none. A user without privilege may set and clear limits (`up`,
-    /// `down`, `both`, `burst`) and may reserve nothing.
+    /// `down`, `both`, `burst`) and a code point (which ones, the policy says), may yield, and
+    /// may reserve nothing.
     pub fn needs_privilege(&self) -> Option<Clause> {
         self.clauses().into_iter().find(|clause| {
-            !matches!(
-                clause,
-                Clause::Up | Clause::Down | Clause::Both | Clause::Burst
-            )
+            use Clause::{Both, Burst, Down, Dscp, Up, Yield};
+            !matches!(clause, Up | Down | Both | Burst | Dscp | Yield)
         })
     }
 
@@ -440,6 +463,8 @@ impl Change {
             (Clause::Weight, state(&self.weight)),
             (Clause::Priority, state(&self.priority)),
             (Clause::Burst, state(&self.burst)),
+            (Clause::Dscp, state(&self.dscp)),
+            (Clause::Yield, state(&self.yields)),
             (Clause::Slice, state(&self.slice)),
             (Clause::Cpu, state(&self.cpu)),
             (Clause::Cell, state(&self.cell)),
@@ -471,6 +496,10 @@ pub enum Clause {
     Priority,
     /// `burst`
     Burst,
+    /// `dscp`
+    Dscp,
+    /// `yield`
+    Yield,
     /// `slice`, with `extra`
     Slice,
     /// `cpu`, with `cpu-extra`
@@ -517,7 +546,7 @@ pub enum ContractError {
     TooLong(usize),
     /// The word begins no clause.
     #[error("{} is not a clause: write up, down, both, min, min-down, on, weight, priority, burst, \
-             slice, cpu, cell or channel", Escaped(.0))]
+             dscp, yield, slice, cpu, cell or channel", Escaped(.0))]
     UnknownWord(String),
     /// The clause is named twice.
     #[error("{0} is named twice")]
@@ -609,6 +638,12 @@ pub enum ContractError {
              `slice none` or `min none`"
     )]
     SliceAndMin,
+    /// The contract has `yield` and this clause, which asks for a part of a link.
+    #[error(
+        "yield and {0} cannot hold together: what yields has no part of a link of its own; clear \
+             one of them with `yield none` or `{0} none`"
+    )]
+    YieldAndShare(Clause),
     /// The period is zero.
     #[error("the period is zero: write time/period, for example 2.4ms/50ms")]
     ZeroPeriod,

@@ -2,7 +2,7 @@
 //! [`ContractArgs::change`] combines them to a [`Change`]. Fails if `netnice-core` refuses a value.
 
 use clap::Args;
-use netnice_core::contract::{Change, Clause, ContractError};
+use netnice_core::contract::{Change, Clause, ContractError, Yield};
 
 /// One option for each clause. Core parses the values, under the names of their clauses.
 #[derive(Debug, Default, Args)]
@@ -35,6 +35,18 @@ pub(crate) struct ContractArgs {
     /// How much may pass at once after a silence, as time at the limit's rate [default: 5ms]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     burst: Option<String>,
+    /// Code point of the packets that it sends: EF, AF21, CS1, LE, …, or a number
+    #[arg(long, value_name = "DSCP", allow_hyphen_values = true)]
+    dscp: Option<String>,
+    /// Take of managed links only what no other traffic wants (--yield=none: no more)
+    #[arg(
+        long = "yield",
+        value_name = "none",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = Yield::TEXT
+    )]
+    yields: Option<String>,
     /// Guarantee a slice of the link's time in every period, for example 2.4ms/50ms
     #[arg(long, value_name = "S/P", allow_hyphen_values = true)]
     slice: Option<String>,
@@ -69,6 +81,8 @@ impl ContractArgs {
             (Clause::Weight, &self.weight),
             (Clause::Priority, &self.priority),
             (Clause::Burst, &self.burst),
+            (Clause::Dscp, &self.dscp),
+            (Clause::Yield, &self.yields),
             (Clause::Slice, &self.slice),
             (Clause::Cpu, &self.cpu),
             (Clause::Cell, &self.cell),

@@ -90,6 +90,18 @@ fn set_becomes_a_request() {
             )),
         ),
         (
+            "a code point, and to yield",
+            "set 7 --dscp af21 --yield",
+            Some(7),
+            Request::Set(set("pid:7", "dscp AF21 yield on")),
+        ),
+        (
+            "to yield no more",
+            "set 7 --yield=none --up 9mbit",
+            Some(7),
+            Request::Set(set("pid:7", "up 9mbit yield none")),
+        ),
+        (
             "a slice",
             "set 7 --slice 2.4ms/50ms --extra",
             Some(7),

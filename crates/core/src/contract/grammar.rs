@@ -10,8 +10,8 @@ use core::fmt;
 use core::str::FromStr;
 
 use super::{
-    Bucket, Cell, Change, Channel, Clause, Contract, ContractError, IfName, MessageRate, Priority,
-    Setting, Slice, Sustained, Weight,
+    Bucket, Cell, Change, Channel, Clause, Contract, ContractError, Dscp, IfName, MessageRate,
+    Priority, Setting, Slice, Sustained, Weight, Yield,
 };
 use crate::units::{Bytes, Nanos, Rate, UnitError};
 
@@ -120,6 +120,18 @@ impl Change {
                 })?);
             }
             Clause::Burst => self.burst = Some(setting(value, burst)?),
+            Clause::Dscp => {
+                let range = "a name such as EF, AF21, CS1 or LE, a number from 0 to 63, or none";
+                self.dscp = Some(setting(value, |v| {
+                    v.parse().map_err(|_| number(clause, v, range))
+                })?);
+            }
+            Clause::Yield => {
+                self.yields = Some(setting(value, |v| match v {
+                    Yield::TEXT => Ok(Yield),
+                    _ => Err(number(clause, v, "on or none")),
+                })?);
+            }
             Clause::Slice => self.slice = Some(setting(value, |v| slice(clause, v))?),
             Clause::Cpu => self.cpu = Some(setting(value, |v| slice(clause, v))?),
             Clause::Cell => self.cell = Some(setting(value, cell)?),
@@ -176,6 +188,11 @@ impl fmt::Display for Change {
             text(&self.priority, |p| p.get().to_string()),
         );
         push(Clause::Burst, text(&self.burst, Nanos::to_string));
+        push(Clause::Dscp, text(&self.dscp, Dscp::to_string));
+        push(
+            Clause::Yield,
+            text(&self.yields, |_| Yield::TEXT.to_string()),
+        );
         push(Clause::Slice, text(&self.slice, |s| slice_text(s, "extra")));
         push(Clause::Cpu, text(&self.cpu, |s| slice_text(s, "cpu-extra")));
         push(Clause::Cell, text(&self.cell, Cell::to_string));
@@ -409,7 +426,7 @@ const LONGEST_BURST: Nanos = Nanos::from_secs(10);
 const CELL_FORM: &str = "pcr=10mbit,cdvt=100us[,scr=2mbit,mbs=64KiB,bucket=single|dual]";
 const CHANNEL_FORM: &str = "mmax=60KiB,rmax=30/s,bmax=4,deadline=20ms";
 
-const WORDS: [(Clause, &str); 13] = [
+const WORDS: [(Clause, &str); 15] = [
     (Clause::Up, "up"),
     (Clause::Down, "down"),
     (Clause::Both, "both"),
@@ -419,6 +436,8 @@ const WORDS: [(Clause, &str); 13] = [
     (Clause::Weight, "weight"),
     (Clause::Priority, "priority"),
     (Clause::Burst, "burst"),
+    (Clause::Dscp, "dscp"),
+    (Clause::Yield, "yield"),
     (Clause::Slice, "slice"),
     (Clause::Cpu, "cpu"),
     (Clause::Cell, "cell"),

@@ -6,8 +6,8 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::{
-    Bucket, Cell, Change, Channel, Clause, Contract, Direction, IfName, MessageRate, Priority,
-    Setting, Slice, Sustained, Weight, kernel_path_support,
+    Bucket, Cell, Change, Channel, Clause, Contract, Direction, Dscp, IfName, MessageRate,
+    Priority, Setting, Slice, Sustained, Weight, Yield, kernel_path_support,
 };
 use crate::units::{Bytes, Nanos, Rate};
 
@@ -31,6 +31,12 @@ fn every_clause_parses_and_prints() {
         ),
         ("sharing", "weight 200 priority 1", ""),
         ("burst", "up 4mbit burst 5ms", ""),
+        ("a code point", "up 4mbit dscp AF21", ""),
+        ("a code point by number", "dscp 46", "dscp EF"),
+        ("a code point without a name", "dscp 63", ""),
+        ("best effort", "dscp 0", "dscp CS0"),
+        ("yield", "up 4mbit dscp CS1 yield on", ""),
+        ("yield cleared", "yield none", ""),
         ("a slice", "slice 2.4ms/50ms extra", ""),
         ("a slice alone", "slice 2.4ms/50ms", ""),
         ("cpu", "cpu 2ms/10ms cpu-extra", ""),
@@ -152,6 +158,17 @@ fn contradicting_clauses_are_refused_with_both_values() {
         ),
         ("both and down", "both 4mbit down 4mbit", "`down none`"),
         (
+            "yield and weight",
+            "yield on weight 7",
+            "yield and weight cannot hold together",
+        ),
+        ("yield and min", "up 4mbit yield on min 1mbit", "`min none`"),
+        (
+            "yield and a link",
+            "yield on on eth0",
+            "yield and on cannot",
+        ),
+        (
             "slice and min",
             "slice 1ms/2ms min 1mbit",
             "slice and min both reserve",
@@ -190,6 +207,18 @@ fn invalid_values_are_refused_with_the_allowed_ones() {
             "weight: `0` is not allowed: write a whole number from 1 to 1000",
         ),
         ("weight 1001", "weight 1001", "from 1 to 1000"),
+        (
+            "dscp 64",
+            "dscp 64",
+            "dscp: `64` is not allowed: write a name",
+        ),
+        ("dscp a word", "dscp gold", "a number from 0 to 63, or none"),
+        (
+            "yield yes",
+            "yield yes",
+            "yield: `yes` is not allowed: write on or none",
+        ),
+        ("no dscp", "dscp", "dscp needs a value"),
         ("weight a word", "weight heavy", "from 1 to 1000"),
         ("priority 8", "priority 8", "from 0 (first) to 7"),
         ("priority -1", "priority -1", "from 0 (first) to 7"),
@@ -351,7 +380,13 @@ fn a_whole_contract_clears_nothing() {
 
 #[test]
 fn an_unprivileged_user_may_set_limits_only() {
-    for text in ["up 4mbit", "down none", "both 2mbit burst 1ms"] {
+    for text in [
+        "up 4mbit",
+        "down none",
+        "both 2mbit burst 1ms",
+        "dscp CS1",
+        "yield on",
+    ] {
         assert_eq!(change(text).needs_privilege(), None, "{text}");
     }
     for (text, clause) in [
@@ -487,6 +522,8 @@ fn changes() -> impl Strategy<Value = Change> {
         settings((1..=1000_u16).prop_map(|w| Weight::new(w).unwrap())),
         settings((0..=7_u8).prop_map(|p| Priority::new(p).unwrap())),
         settings((1_000..=10_000_000_000_u64).prop_map(Nanos)),
+        settings((0..64_u8).prop_map(|number| Dscp::new(number).unwrap())),
+        settings(Just(Yield)),
     );
     let others = (
         settings(slices()),
@@ -504,6 +541,8 @@ fn changes() -> impl Strategy<Value = Change> {
         weight: sharing.0,
         priority: sharing.1,
         burst: sharing.2,
+        dscp: sharing.3,
+        yields: sharing.4,
         slice: others.0,
         cpu: others.1,
         cell: others.2,
@@ -538,6 +577,7 @@ proptest! {
             }
         }
         prop_assert!(contract.slice().is_none() || contract.min(Direction::Up).is_none());
+        prop_assert!(!contract.yields() || !contract.is_guaranteed());
     }
 
     #[test]
@@ -547,7 +587,7 @@ proptest! {
 
     #[test]
     fn no_sequence_of_words_makes_the_parser_panic(words in proptest::collection::vec(
-        "(up|down|both|min|min-down|on|weight|priority|burst|slice|extra|cpu|cpu-extra|cell|channel\
+        "(up|down|both|min|min-down|on|weight|priority|burst|dscp|yield|slice|extra|cpu|cpu-extra|cell|channel\
           |none|0|4mbit|9mbit|5ms|1ms/2ms|eth0|7|pcr=4mbit,cdvt=1ms|mmax=1,rmax=1/s)", 0..12)
     ) {
         let text = words.join(" ");
@@ -561,10 +601,10 @@ proptest! {
 fn each_clause_maps_to_its_word_and_back() {
     let all: Vec<Clause> = change(
         "up none down none both none min none min-down none on none weight none priority none \
-         burst none slice none cpu none cell none channel none",
+         burst none dscp none yield none slice none cpu none cell none channel none",
     )
     .clauses();
-    assert_eq!(all.len(), 13);
+    assert_eq!(all.len(), 15);
     for clause in all {
         assert_eq!(Clause::from_word(clause.word()), Some(clause));
         assert_eq!(format!("{clause}"), clause.word());

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use netnice_core::admission::TargetEntry;
 use netnice_core::claims::Claims;
-use netnice_core::contract::Contract;
+use netnice_core::contract::{Contract, Dscp, Setting};
 use netnice_core::target::Target;
 use netnice_core::units::Rate;
 
@@ -125,8 +125,23 @@ impl Body {
 }
 
 impl HeldTarget {
+    /// The code point that its packets get. Of this target and those around it, from the inside
+    /// outwards, the first one decides to which root, the group `netnice` or the policy gave a code
+    /// point; without one, the first one that has any. So a user does not override the code point
+    /// that root gave a unit or the user. `None`: the packets keep theirs.
+    pub(crate) fn dscp(&self, ledger: &Ledger) -> Option<Dscp> {
+        let chain = || std::iter::once(self).chain(ledger.around(self.entry.id));
+        let marked = |held: &&HeldTarget| held.entry.contract.dscp().is_some();
+        let nearest = chain().find(marked)?;
+        let of_root = chain().filter(marked).find_map(|held| {
+            let has_one = held.claims.of_privileged().dscp().is_some();
+            has_one.then(|| held.entry.contract.dscp()).flatten()
+        });
+        of_root.or(nearest.entry.contract.dscp())
+    }
+
     /// The effective contract: the admitted one, with the smallest of its own limits and those of
-    /// the targets around it.
+    /// the targets around it, and with the code point in force.
     pub(crate) fn effective(&self, ledger: &Ledger) -> Contract {
         let mut change = self.entry.contract.as_change();
         let smaller = |own: Option<Rate>, outer: Option<Rate>| match (own, outer) {
@@ -143,7 +158,8 @@ impl HeldTarget {
             down = smaller(down, outer.entry.contract.down());
             both = smaller(both, outer.entry.contract.both());
         }
-        let set = |rate: Option<Rate>| rate.map(netnice_core::contract::Setting::Set);
+        let set = |rate: Option<Rate>| rate.map(Setting::Set);
+        change.dscp = self.dscp(ledger).map(Setting::Set);
         (change.up, change.down, change.both) = (set(up), set(down), set(both));
         Contract::default()
             .apply(&change)

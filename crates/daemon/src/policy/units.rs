@@ -136,13 +136,17 @@ fn rule(tree: &Tree, name: &str) -> Result<Option<Rule>, String> {
         None => false,
         Some(given) => section::flag(given)?,
     };
-    let clauses: Vec<(Clause, String, &Assignment)> = settings
-        .iter()
-        .filter_map(|(key, given)| match key {
-            Key::Clause(clause) => Some((*clause, given.value.clone(), given)),
-            Key::Extra => None,
-        })
-        .collect();
+    let mut clauses: Vec<(Clause, String, &Assignment)> = Vec::new();
+    for (key, given) in &settings {
+        match key {
+            Key::Clause(Clause::Yield) if !section::flag(given)? => {}
+            Key::Clause(Clause::Yield) => {
+                clauses.push((Clause::Yield, policy::yield_text(true), given));
+            }
+            Key::Clause(clause) => clauses.push((*clause, given.value.clone(), given)),
+            Key::Extra => {}
+        }
+    }
     let contract = policy::contract_of(&clauses, last, extra, false)
         .map_err(|(given, reason)| given.fault(reason))?;
     Ok(Some(Rule {
@@ -162,7 +166,7 @@ enum Key {
 }
 
 /// The keys, named like the service manager's own (`CPUWeight=`, `IOReadBandwidthMax=`).
-const KEYS: [(&str, Key); 11] = [
+const KEYS: [(&str, Key); 13] = [
     ("NetworkUpMax", Key::Clause(Clause::Up)),
     ("NetworkDownMax", Key::Clause(Clause::Down)),
     ("NetworkMax", Key::Clause(Clause::Both)),
@@ -172,6 +176,8 @@ const KEYS: [(&str, Key); 11] = [
     ("NetworkWeight", Key::Clause(Clause::Weight)),
     ("NetworkPriority", Key::Clause(Clause::Priority)),
     ("NetworkBurst", Key::Clause(Clause::Burst)),
+    ("NetworkDSCP", Key::Clause(Clause::Dscp)),
+    ("NetworkYield", Key::Clause(Clause::Yield)),
     ("NetworkSlice", Key::Clause(Clause::Slice)),
     ("NetworkSliceExtra", Key::Extra),
 ];

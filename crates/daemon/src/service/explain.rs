@@ -215,6 +215,7 @@ impl<H: Host> View<'_, H> {
                 &format!("{burst} at full speed, one packet at least"),
             );
         }
+        self.marking_rows(held, page);
         let Some(managed) = desired::link_of(self.ledger(), contract) else {
             return;
         };
@@ -246,6 +247,37 @@ impl<H: Host> View<'_, H> {
                 link.name
             );
             page.row("receiving", &text);
+        }
+    }
+
+    /// Adds the rows about the code point, about yielding, and about what a container receives.
+    fn marking_rows(&self, held: &HeldTarget, page: &mut Page) {
+        let contract = &held.entry.contract;
+        if let Some(dscp) = held.dscp(self.ledger()) {
+            let number = dscp.get();
+            page.row(
+                "marked",
+                &format!(
+                    "what it sends by a cable has the code point {dscp} ({number}); ECN stays"
+                ),
+            );
+        }
+        let links: Vec<&str> = self
+            .ledger()
+            .links()
+            .map(|one| one.link.name.as_str())
+            .collect();
+        if contract.yields() && !links.is_empty() {
+            let text = format!("takes of {} what no other traffic wants", links.join(", "));
+            page.row("yields", &text);
+        }
+        let has_part = contract.yields() || desired::link_of(self.ledger(), contract).is_some();
+        if has_part && matches!(held.entry.target, Target::Container(_)) {
+            page.row(
+                "receiving",
+                "on a link, TCP and UDP count to it from its own first packet of a flow on; what \
+                 comes before, other protocols and fragments count to the rest",
+            );
         }
     }
 

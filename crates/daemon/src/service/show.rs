@@ -177,12 +177,15 @@ impl<H: Host> View<'_, H> {
 }
 
 /// The limits and guarantees that are installed in the kernel for a target, in bit/s, and its burst
-/// in bytes; `None` if the target has neither a limit nor a class on a link.
+/// in bytes, and its code point; `None` if the target has neither a limit, a class on a link nor a
+/// code point.
 fn installed(ledger: &Ledger, held: &HeldTarget, link_leaf: &str) -> Option<InstalledDoc> {
     let contract = &held.entry.contract;
     let bits = |rate: netnice_core::units::Rate| rate.bits_per_second();
     let share = desired::link_of(ledger, contract);
-    if !contract.is_limited() && share.is_none() {
+    let yields = contract.yields() && ledger.links().count() > 0;
+    let dscp = held.dscp(ledger);
+    if !contract.is_limited() && share.is_none() && !yields && dscp.is_none() {
         return None;
     }
     let min = |direction| {
@@ -190,8 +193,8 @@ fn installed(ledger: &Ledger, held: &HeldTarget, link_leaf: &str) -> Option<Inst
         contract.link_min(direction, usable).flatten().map(bits)
     };
     let leaf = match contract.is_limited() {
-        true => "sparse+bulk",
-        false => link_leaf,
+        true => Some("sparse+bulk"),
+        false => (share.is_some() || yields).then_some(link_leaf),
     };
     let fastest = contract.both().or(contract.up()).or(contract.down());
     Some(InstalledDoc {
@@ -201,6 +204,7 @@ fn installed(ledger: &Ledger, held: &HeldTarget, link_leaf: &str) -> Option<Inst
         min: min(Direction::Up),
         min_down: min(Direction::Down),
         burst_bytes: fastest.map(|rate| rate.bytes_in(desired::burst(contract)).0),
-        leaf: Some(leaf.to_owned()),
+        leaf: leaf.map(str::to_owned),
+        dscp: dscp.map(|dscp| dscp.get()),
     })
 }

@@ -1,5 +1,6 @@
 //! Tests of the service on a fake machine.
 
+mod clauses;
 mod model;
 mod nesting;
 mod pages;

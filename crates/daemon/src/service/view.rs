@@ -164,12 +164,18 @@ impl<H: Enforcer> View<'_, H> {
     }
 }
 
-/// The reason why the link, weight or priority of a contract has no effect, for a contract that has
-/// no class on a link. `None` if the contract names none of them, or if it names no link and no
-/// link is managed.
+/// The reason why the link, weight, priority or `yield` of a contract has no effect, for a contract
+/// that has no class on a link. `None` if the contract names none of them, or if it has a weight or
+/// priority only and no link is managed.
 fn missing_link(ledger: &Ledger, contract: &Contract) -> Option<String> {
     if let Some(link) = contract.on() {
         return Some(format!("{link} is not managed"));
+    }
+    if contract.yields() && ledger.links().count() == 0 {
+        return Some(format!(
+            "no link is managed, so {} has no effect",
+            Clause::Yield
+        ));
     }
     let weighs = contract.weight().is_some() || contract.priority().is_some();
     (weighs && ledger.links().count() > 1).then(|| {

@@ -77,6 +77,30 @@ const BAD_USAGE: &[Case] = &[
         &["both", "up 50 Mbit/s"],
     ),
     (
+        "a code point that is none",
+        "set P --dscp gold",
+        2,
+        &["`gold`", "AF21", "0 to 63"],
+    ),
+    (
+        "a code point above 63",
+        "set P --dscp 64",
+        2,
+        &["`64`", "0 to 63"],
+    ),
+    (
+        "yielding in part",
+        "set P --yield=maybe",
+        2,
+        &["`maybe`", "on or none"],
+    ),
+    (
+        "yielding and a weight",
+        "set P --yield --weight 7",
+        2,
+        &["yield and weight", "`weight none`"],
+    ),
+    (
         "a weight of nothing",
         "set P --weight 0",
         2,

@@ -258,3 +258,26 @@ fn the_short_form_follows_the_policy() {
     assert_eq!(short(&mut fixture, "both 4mbit"), "up 4mbit");
     assert_eq!(short(&mut fixture, "both none"), "none");
 }
+
+#[test]
+fn a_user_does_not_run_as_a_name_that_the_policy_promised_a_code_point() {
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 1000);
+    let rule = |dscp: &str| {
+        format!("[[rule]]\nname = \"voice\"\nmatch = \"name:voice\"\ndscp = \"{dscp}\"\n")
+    };
+    let file = File::new("voice", &rule("EF"));
+    fixture.service.load_policy(&file.0, fixture.now);
+    let text = refused(fixture.run_named(&ANN, "voice", 10, ""));
+    assert!(text.contains("name:voice is promised dscp"), "{text}");
+    // A code point that every user may set is no promise, and the policy says which those are.
+    file.write(&rule("CS1"));
+    ok(reload(&mut fixture));
+    ok(fixture.run_named(&ANN, "voice", 10, ""));
+    fixture.check();
+    file.write("dscp_users = [\"AF21\"]");
+    ok(reload(&mut fixture));
+    ok(fixture.set_as(&ANN, "pid:10", "dscp AF21"));
+    assert!(refused(fixture.set_as(&ANN, "pid:10", "dscp CS1")).contains("may set AF21"));
+    fixture.check();
+}
