@@ -52,7 +52,7 @@ pub use response::{
 pub use runtime_dir::RuntimeDir;
 pub use show::{
     CapacityDoc, CellDoc, ChannelDoc, ContractDoc, CountersDoc, FlowCountersDoc, FlowDoc,
-    InstalledDoc, LinkDoc, ShowDoc, SliceDoc, TargetDoc, UnconfirmedDoc,
+    InstalledDoc, LinkDoc, ScheduleDoc, ShowDoc, SliceDoc, TargetDoc, UnconfirmedDoc,
 };
 pub use users::{QuotaDoc, UserDoc, UsersDoc};
 pub use watch::{Connection, ConnectionsDoc, Traffic, WatchDoc, Watched, WatchedLink};

@@ -146,6 +146,9 @@ pub struct TargetDoc {
     pub user: Option<String>,
     /// The requested contract, merged from all claims.
     pub contract: ContractDoc,
+    /// The claims with a schedule, in the order of their latest change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub schedules: Vec<ScheduleDoc>,
     /// The effective contract: the contract in force, with its link named, and with the limits of
     /// the enclosing targets where these are lower. Guarantees and users' claims that do not fit at
     /// present are not in force, so `contract` can have more than `effective`.
@@ -156,6 +159,26 @@ pub struct TargetDoc {
     pub degraded: Vec<String>,
     /// The counters.
     pub counters: CountersDoc,
+}
+
+/// A claim that counts in some hours of the week only.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScheduleDoc {
+    /// The user who made the claim; 0 for rules of the policy.
+    pub uid: u32,
+    /// The claim's other clauses, as contract text.
+    pub contract: String,
+    /// The schedule, as contract text.
+    pub when: String,
+    /// True if the claim counts now.
+    pub active: bool,
+    /// The time of the next change, in nanoseconds since 1970. Absent if there is none within two
+    /// weeks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_ns: Option<u64>,
+    /// That time in the zone of the schedule, as text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }
 
 /// A contract, clause by clause; absent clauses are `None`.

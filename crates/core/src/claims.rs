@@ -8,6 +8,11 @@
 //!   burst of its own counts with the default burst.
 //! - **all other clauses** come from *privileged* claims only (root and the group `netnice`). If
 //!   two of them name the same clause, the claim that was changed latest decides.
+//! - **schedules** (`when`): each claim has its own, which is not part of the effective contract.
+//!   The effective contract has the clauses of all claims, whatever the time, and is what admission
+//!   checks: so nothing that a schedule brings into force later can fail to fit. A schedule brings
+//!   only limits, weights and priorities, and fewer limits always fit. [`Claims::in_force`] leaves
+//!   out claims whose hours it is not.
 //! - **privileged before unprivileged**: an unprivileged claim that contradicts the privileged
 //!   claims, or an older unprivileged claim that counts, is *set aside*: it stays stored and does
 //!   not count. It counts again when no claim that counts contradicts it. So an unprivileged claim
@@ -111,14 +116,27 @@ impl Claims {
 
     /// The contract that would result from the privileged claims that count, without the others.
     pub fn of_privileged(&self) -> Contract {
-        let privileged = self.claims.iter().filter(|claim| claim.by.privileged);
+        self.of(|claim| claim.by.privileged)
+    }
+
+    /// The contract that results from the claims that count, without those of the users in
+    /// `dormant`, whose schedules are not active, and if `privileged` without the unprivileged
+    /// ones.
+    pub fn in_force(&self, dormant: &[u32], privileged: bool) -> Contract {
+        self.of(|claim| (claim.by.privileged || !privileged) && !dormant.contains(&claim.by.uid))
+    }
+
+    /// The contract that results from those claims that count for which `keep` is true. All
+    /// guarantees must be among them.
+    fn of(&self, keep: impl Fn(&Claim) -> bool) -> Contract {
+        let kept = self.claims.iter().filter(|claim| keep(claim));
         let all = Claims {
-            claims: privileged.cloned().collect(),
+            claims: kept.cloned().collect(),
             aside: self.aside.clone(),
             ..Claims::default()
         };
-        // This does not fail: unprivileged claims add limits only, and claims that agree with more
-        // limits also agree without them.
+        // This does not fail: unprivileged claims and claims with a schedule add no guarantees, and
+        // claims that agree with more limits also agree without them.
         all.combined_contract().unwrap_or_default()
     }
 
@@ -131,6 +149,7 @@ impl Claims {
             Clause::Up => uid_of(self.smallest(Contract::up)),
             Clause::Down => uid_of(self.smallest(Contract::down)),
             Clause::Both => uid_of(self.smallest(Contract::both)),
+            Clause::When => None,
             Clause::Burst => {
                 self.effective.burst()?;
                 uid_of(self.smallest(burst_of))
@@ -162,6 +181,7 @@ impl Claims {
             clear_everywhere(&mut claims, change)?;
         }
         let contract = old.cloned().unwrap_or_default().apply(change)?;
+        let contract = contract.with_useful_schedule(change)?;
         let was_privileged = own.as_ref().is_some_and(|claim| claim.by.privileged);
         claims.push(Claim {
             by: Claimant {
@@ -283,6 +303,7 @@ impl Claims {
             cpu: set(self.latest(Contract::cpu)),
             cell: set(self.latest(Contract::cell)),
             channel: set(self.latest(Contract::channel)),
+            when: None,
         }
     }
 
@@ -321,7 +342,7 @@ pub enum ClaimError {
         others: Vec<u32>,
     },
     /// Only root and the group `netnice` may use the clause, and the user is neither.
-    #[error("{0} is for root and the group netnice; up, down, both and burst are for all")]
+    #[error("{0} is for root and the group netnice; up, down, both, burst and when are for all")]
     NeedsPrivilege(Clause),
     /// The change clears a clause that another user has set, and this user has not.
     #[error("{clause} was set by {user}: only {user} or root can clear it; you can set a smaller \
@@ -435,7 +456,8 @@ fn clear_everywhere(claims: &mut [Claim], change: &Change) -> Result<(), ClaimEr
         return Ok(());
     }
     for claim in claims {
-        claim.contract = claim.contract.apply(&clearing)?;
+        let left = claim.contract.apply(&clearing)?;
+        claim.contract = left.with_useful_schedule(&clearing)?;
     }
     Ok(())
 }

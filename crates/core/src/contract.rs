@@ -12,7 +12,8 @@
 //! min R        guarantee, sending              channel mmax=SIZE,rmax=N/s,bmax=N,deadline=T
 //! min-down R   guarantee, receiving            weight 1..1000 (100)
 //! on IFACE     the link of the guarantees      priority 0..7 (4), 0 is first
-//! burst T      burst of the limits (5ms)       none clears a clause; 0 also clears a rate
+//! burst T      burst of the limits (5ms)       when HOURS         the hours of the claim (all)
+//! none         clears a clause; 0 also clears a rate
 //! ```
 //!
 //! The burst is what may pass at once after a silence, as time at the limit's rate. KIND is
@@ -29,11 +30,13 @@
 
 mod clauses;
 mod grammar;
+mod schedule;
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
 pub use clauses::{Bucket, Cell, Channel, IfName, MessageRate, Priority, Slice, Sustained, Weight};
+pub use schedule::Schedule;
 
 use crate::Escaped;
 use crate::units::{Amount, Nanos, Rate, UnitError};
@@ -77,6 +80,7 @@ pub struct Contract {
     cpu: Option<Slice>,
     cell: Option<Cell>,
     channel: Option<Channel>,
+    when: Option<Schedule>,
 }
 
 impl Contract {
@@ -223,6 +227,7 @@ impl Contract {
             cpu: after(&self.cpu, &change.cpu),
             cell: after(&self.cell, &change.cell),
             channel: after(&self.channel, &change.channel),
+            when: after(&self.when, &change.when),
         };
         changed.consistent()?;
         Ok(changed)
@@ -247,6 +252,7 @@ impl Contract {
             cpu: set(&self.cpu),
             cell: set(&self.cell),
             channel: set(&self.channel),
+            when: set(&self.when),
         }
     }
 
@@ -271,6 +277,7 @@ impl Contract {
 
     /// Checks the clauses against each other.
     fn consistent(&self) -> Result<(), ContractError> {
+        self.check_scheduled()?;
         if let Some(both) = self.both {
             for direction in Direction::ALL {
                 if let Some(limit) = self.limit(direction) {
@@ -370,6 +377,8 @@ pub struct Change {
     pub cell: Option<Setting<Cell>>,
     /// A real-time channel.
     pub channel: Option<Setting<Channel>>,
+    /// The hours in which the claim counts.
+    pub when: Option<Setting<Schedule>>,
 }
 
 impl Change {
@@ -410,17 +419,18 @@ impl Change {
             cpu: keep(&self.cpu),
             cell: keep(&self.cell),
             channel: keep(&self.channel),
+            when: keep(&self.when),
         }
     }
 
     /// The first named clause, in the order of [`Clause`], that only root and the group `netnice`
     /// may use; `None` if there is none. A user without privilege may set and clear limits (`up`,
-    /// `down`, `both`, `burst`) and may reserve nothing.
+    /// `down`, `both`, `burst`) and their hours (`when`), and may reserve nothing.
     pub fn needs_privilege(&self) -> Option<Clause> {
         self.clauses().into_iter().find(|clause| {
             !matches!(
                 clause,
-                Clause::Up | Clause::Down | Clause::Both | Clause::Burst
+                Clause::Up | Clause::Down | Clause::Both | Clause::Burst | Clause::When
             )
         })
     }
@@ -444,6 +454,7 @@ impl Change {
             (Clause::Cpu, state(&self.cpu)),
             (Clause::Cell, state(&self.cell)),
             (Clause::Channel, state(&self.channel)),
+            (Clause::When, state(&self.when)),
         ]
         .into_iter()
         .filter_map(|(clause, state)| Some((clause, state?)))
@@ -479,6 +490,8 @@ pub enum Clause {
     Cell,
     /// `channel`
     Channel,
+    /// `when`
+    When,
 }
 
 /// Checks that the kernel path can serve a contract. It serves everything but `cpu`, `cell` and
@@ -517,7 +530,7 @@ pub enum ContractError {
     TooLong(usize),
     /// The word begins no clause.
     #[error("{} is not a clause: write up, down, both, min, min-down, on, weight, priority, burst, \
-             slice, cpu, cell or channel", Escaped(.0))]
+             slice, cpu, cell, channel or when", Escaped(.0))]
     UnknownWord(String),
     /// The clause is named twice.
     #[error("{0} is named twice")]
@@ -565,6 +578,21 @@ pub enum ContractError {
         /// The correct form of the clause.
         form: &'static str,
     },
+    /// The text is not a schedule: the faulty part of it, and the fault.
+    #[error("when: {} {fault}: write days, times and a time zone as far as needed, for example \
+             mon-fri 08:00-18:00 Europe/Berlin", Escaped(.input))]
+    Schedule {
+        /// The faulty part.
+        input: String,
+        /// The fault in it.
+        fault: &'static str,
+    },
+    /// The contract has a schedule and a clause that cannot have one.
+    #[error("{0} cannot have a schedule: when is for up, down, both, burst, weight and priority")]
+    Unschedulable(Clause),
+    /// The schedule is all that is asked. Holds the schedule.
+    #[error("when {0}: there is nothing to schedule; name a limit, a weight or a priority too")]
+    NothingScheduled(String),
     /// The text has `extra` without `slice`, or `cpu-extra` without `cpu`.
     #[error("{word} belongs to {clause}, which is not named: write {clause} 2ms/10ms {word}")]
     Extra {

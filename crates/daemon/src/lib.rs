@@ -20,8 +20,8 @@
 //! A part uses only parts below it in this list. `flows` reaches the ledger and the policy only
 //! through the trait `flows::promises::Promises`, which `service` implements. The other modules
 //! (`authority`, `clock`, `error`, `journal`, `name_files`, `name_service`, `page`, `peer`,
-//! `quotas`, `runtime` and `user_names`) are for all parts. `cargo xtask tidy` refuses modules that
-//! use each other in a circle.
+//! `quotas`, `runtime`, `schedule` and `user_names`) are for all parts. `cargo xtask tidy` refuses
+//! modules that use each other in a circle.
 //!
 //! [`run()`] ends at SIGTERM or SIGINT, or with a [`RunError`] if a part cannot be started or a
 //! source of events fails.
@@ -46,6 +46,7 @@ mod quotas;
 mod reconcile;
 mod run;
 mod runtime;
+mod schedule;
 mod server;
 mod service;
 mod state;

@@ -52,6 +52,7 @@ use toml::Spanned;
 use crate::host::containers::unsupported_clause;
 use crate::policy::units::SECTION;
 use crate::quotas::Quotas;
+use crate::schedule;
 use quotas::QuotasDoc;
 
 /// The content of a policy file.
@@ -241,6 +242,7 @@ struct RuleDoc {
     cpu_extra: Option<Spanned<bool>>,
     cell: Option<Spanned<String>>,
     channel: Option<Spanned<String>>,
+    when: Option<Spanned<String>>,
 }
 
 impl RuleDoc {
@@ -268,6 +270,7 @@ impl RuleDoc {
             (Clause::Cpu, text(&self.cpu)),
             (Clause::Cell, text(&self.cell)),
             (Clause::Channel, text(&self.channel)),
+            (Clause::When, text(&self.when)),
         ]
         .into_iter()
         .filter_map(|(clause, value)| value.map(|(text, at)| (clause, text, at)))
@@ -422,8 +425,16 @@ pub(crate) fn contract_of<At: Copy>(
         .iter()
         .map(|(clause, text, _)| (*clause, text.as_str()));
     let contract = Change::from_clauses(texts, extra, cpu_extra)
-        .and_then(|change| Contract::default().apply(&change))
+        .and_then(|change| {
+            let contract = Contract::default().apply(&change)?;
+            contract.with_useful_schedule(&change)
+        })
         .map_err(|error| (whole, error.to_string()))?;
+    if let Some(when) = contract.when() {
+        let named = clauses.iter().find(|(clause, ..)| *clause == Clause::When);
+        let at = named.map_or(whole, |(_, _, at)| *at);
+        schedule::check_zone(when).map_err(|error| (at, error))?;
+    }
     netnice_core::contract::kernel_path_support(&contract)
         .map_err(|error| (whole, error.to_string()))?;
     Ok(contract)

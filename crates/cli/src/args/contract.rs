@@ -53,6 +53,9 @@ pub(crate) struct ContractArgs {
     /// mmax=SIZE,rmax=N/s,bmax=N,deadline=T (so far only for `netnice check`)
     #[arg(long, value_name = "PARTS")]
     channel: Option<String>,
+    /// The hours in which this holds, for example "mon-fri 08:00-18:00 Europe/Berlin"
+    #[arg(long, value_name = "HOURS")]
+    when: Option<String>,
 }
 
 impl ContractArgs {
@@ -73,6 +76,7 @@ impl ContractArgs {
             (Clause::Cpu, &self.cpu),
             (Clause::Cell, &self.cell),
             (Clause::Channel, &self.channel),
+            (Clause::When, &self.when),
         ];
         let named: Vec<(Clause, &str)> = options
             .into_iter()

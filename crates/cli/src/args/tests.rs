@@ -90,6 +90,15 @@ fn set_becomes_a_request() {
             )),
         ),
         (
+            "hours",
+            "set 7 --up 4mbit --when mon-fri@08:00-18:00@Europe/Berlin",
+            Some(7),
+            Request::Set(set(
+                "pid:7",
+                "up 4mbit when mon-fri@08:00-18:00@Europe/Berlin",
+            )),
+        ),
+        (
             "a slice",
             "set 7 --slice 2.4ms/50ms --extra",
             Some(7),

@@ -11,7 +11,7 @@ use core::str::FromStr;
 
 use super::{
     Bucket, Cell, Change, Channel, Clause, Contract, ContractError, IfName, MessageRate, Priority,
-    Setting, Slice, Sustained, Weight,
+    Schedule, Setting, Slice, Sustained, Weight,
 };
 use crate::units::{Bytes, Nanos, Rate, UnitError};
 
@@ -124,6 +124,7 @@ impl Change {
             Clause::Cpu => self.cpu = Some(setting(value, |v| slice(clause, v))?),
             Clause::Cell => self.cell = Some(setting(value, cell)?),
             Clause::Channel => self.channel = Some(setting(value, channel)?),
+            Clause::When => self.when = Some(setting(value, Schedule::from_str)?),
         }
         Ok(())
     }
@@ -180,6 +181,7 @@ impl fmt::Display for Change {
         push(Clause::Cpu, text(&self.cpu, |s| slice_text(s, "cpu-extra")));
         push(Clause::Cell, text(&self.cell, Cell::to_string));
         push(Clause::Channel, text(&self.channel, Channel::to_string));
+        push(Clause::When, text(&self.when, Schedule::to_string));
         f.write_str(&clauses.join(" "))
     }
 }
@@ -409,7 +411,7 @@ const LONGEST_BURST: Nanos = Nanos::from_secs(10);
 const CELL_FORM: &str = "pcr=10mbit,cdvt=100us[,scr=2mbit,mbs=64KiB,bucket=single|dual]";
 const CHANNEL_FORM: &str = "mmax=60KiB,rmax=30/s,bmax=4,deadline=20ms";
 
-const WORDS: [(Clause, &str); 13] = [
+const WORDS: [(Clause, &str); 14] = [
     (Clause::Up, "up"),
     (Clause::Down, "down"),
     (Clause::Both, "both"),
@@ -423,4 +425,5 @@ const WORDS: [(Clause, &str); 13] = [
     (Clause::Cpu, "cpu"),
     (Clause::Cell, "cell"),
     (Clause::Channel, "channel"),
+    (Clause::When, "when"),
 ];

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::{
     Bucket, Cell, Change, Channel, Clause, Contract, Direction, IfName, MessageRate, Priority,
-    Setting, Slice, Sustained, Weight, kernel_path_support,
+    Schedule, Setting, Slice, Sustained, Weight, kernel_path_support,
 };
 use crate::units::{Bytes, Nanos, Rate};
 
@@ -31,6 +31,7 @@ fn every_clause_parses_and_prints() {
         ),
         ("sharing", "weight 200 priority 1", ""),
         ("burst", "up 4mbit burst 5ms", ""),
+        ("hours", "up 4mbit when mon-fri@08:00-18:00", ""),
         ("a slice", "slice 2.4ms/50ms extra", ""),
         ("a slice alone", "slice 2.4ms/50ms", ""),
         ("cpu", "cpu 2ms/10ms cpu-extra", ""),
@@ -466,6 +467,11 @@ fn channels() -> impl Strategy<Value = Channel> {
     })
 }
 
+fn schedules() -> impl Strategy<Value = Schedule> {
+    let text = "(mon-fri|sat,sun)@08:00-1[0-9]:30(;sun@22:00-06:00)?(@UTC|@Europe/Berlin)?";
+    text.prop_map(|text| text.parse().unwrap())
+}
+
 fn settings<T: Clone + core::fmt::Debug>(
     values: impl Strategy<Value = T>,
 ) -> impl Strategy<Value = Option<Setting<T>>> {
@@ -493,6 +499,7 @@ fn changes() -> impl Strategy<Value = Change> {
         settings(slices()),
         settings(cells()),
         settings(channels()),
+        settings(schedules()),
     );
     (limits, guarantees, sharing, others).prop_map(|(limits, guarantees, sharing, others)| Change {
         up: limits.0,
@@ -508,6 +515,7 @@ fn changes() -> impl Strategy<Value = Change> {
         cpu: others.1,
         cell: others.2,
         channel: others.3,
+        when: others.4,
     })
 }
 
@@ -548,7 +556,7 @@ proptest! {
     #[test]
     fn no_sequence_of_words_makes_the_parser_panic(words in proptest::collection::vec(
         "(up|down|both|min|min-down|on|weight|priority|burst|slice|extra|cpu|cpu-extra|cell|channel\
-          |none|0|4mbit|9mbit|5ms|1ms/2ms|eth0|7|pcr=4mbit,cdvt=1ms|mmax=1,rmax=1/s)", 0..12)
+          |when|mon|08:00-18:00|none|0|4mbit|9mbit|5ms|1ms/2ms|eth0|7|pcr=4mbit,cdvt=1ms|mmax=1,rmax=1/s)", 0..12)
     ) {
         let text = words.join(" ");
         if let Ok(change) = text.parse::<Change>() {
@@ -561,10 +569,10 @@ proptest! {
 fn each_clause_maps_to_its_word_and_back() {
     let all: Vec<Clause> = change(
         "up none down none both none min none min-down none on none weight none priority none \
-         burst none slice none cpu none cell none channel none",
+         burst none slice none cpu none cell none channel none when none",
     )
     .clauses();
-    assert_eq!(all.len(), 13);
+    assert_eq!(all.len(), 14);
     for clause in all {
         assert_eq!(Clause::from_word(clause.word()), Some(clause));
         assert_eq!(format!("{clause}"), clause.word());

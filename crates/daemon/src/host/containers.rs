@@ -126,7 +126,13 @@ struct StorageRecord {
 }
 
 /// The clauses that are supported for a container.
-const SUPPORTED: [Clause; 4] = [Clause::Up, Clause::Down, Clause::Both, Clause::Burst];
+const SUPPORTED: [Clause; 5] = [
+    Clause::Up,
+    Clause::Down,
+    Clause::Both,
+    Clause::Burst,
+    Clause::When,
+];
 /// Length of an id as engines print it.
 const SHORT_ID: usize = 12;
 

@@ -99,6 +99,7 @@ impl Ledger {
         self.update(slot, |held| {
             held.claims = left;
             held.changed_ns = now_ns;
+            held.restart_schedules(now_ns);
         });
         self.readmit_one(slot);
     }
@@ -114,6 +115,7 @@ impl Ledger {
         if let Some(held) = self.held.get_mut(&slot) {
             held.claims = claims;
             held.changed_ns = now_ns;
+            held.restart_schedules(now_ns);
             held.granted(grant);
         }
     }

@@ -48,14 +48,15 @@ impl Ledger {
     /// Keeps the limit of a closed target as a draining target. No effect if it has no limit.
     pub(crate) fn keep_draining(&mut self, closed: &ClosedTarget, now: Instant) {
         let entry = &closed.held.entry;
-        if !entry.contract.is_limited() {
+        let contract = closed.held.in_force();
+        if !contract.is_limited() {
             return;
         }
         let draining = DrainingTarget {
             slot: entry.id,
             id: closed.held.id,
             parent: entry.parent,
-            contract: entry.contract.without_guarantees(),
+            contract: contract.without_guarantees(),
             since: now,
             moved: now,
             offered: 0,

@@ -162,7 +162,7 @@ enum Key {
 }
 
 /// The keys, named like the service manager's own (`CPUWeight=`, `IOReadBandwidthMax=`).
-const KEYS: [(&str, Key); 11] = [
+const KEYS: [(&str, Key); 12] = [
     ("NetworkUpMax", Key::Clause(Clause::Up)),
     ("NetworkDownMax", Key::Clause(Clause::Down)),
     ("NetworkMax", Key::Clause(Clause::Both)),
@@ -174,6 +174,7 @@ const KEYS: [(&str, Key); 11] = [
     ("NetworkBurst", Key::Clause(Clause::Burst)),
     ("NetworkSlice", Key::Clause(Clause::Slice)),
     ("NetworkSliceExtra", Key::Extra),
+    ("NetworkWhen", Key::Clause(Clause::When)),
 ];
 
 /// The start of the name of a unit file's rule; the file's path follows.

@@ -75,7 +75,7 @@ pub(crate) fn link_of<'l>(ledger: &'l Ledger, contract: &Contract) -> Option<&'l
 }
 
 fn target(ledger: &Ledger, held: &HeldTarget) -> plan::Target {
-    let contract = &held.entry.contract;
+    let contract = &*held.in_force();
     plan::Target {
         id: held.id,
         slot: held.entry.id.get(),

@@ -20,6 +20,7 @@ use crate::page::Page;
 use crate::peer::{POLICY, Peer};
 use crate::policy::rule_title;
 use crate::reconcile::desired;
+use crate::schedule;
 use crate::user_names::user_name;
 
 impl<H: Host> View<'_, H> {
@@ -99,6 +100,7 @@ impl<H: Host> View<'_, H> {
             };
             page.row("asked", &format!("{} by {who}", claim.contract));
         }
+        schedule_rows(held, page);
         for waiting in self.books.rollbacks.iter() {
             if let crate::ledger::rollbacks::Undo::Claim { id, change } = &waiting.undo
                 && *id == held.id
@@ -117,17 +119,14 @@ impl<H: Host> View<'_, H> {
         page.row("holds", &format_contract(&held.effective(self.ledger())));
         let nested = held.entry.parent.is_some();
         for outer in self.ledger().around(held.entry.id) {
-            let text = format!(
-                "{}: {}, holds too",
-                outer.entry.target, outer.entry.contract
-            );
+            let text = format!("{}: {}, holds too", outer.entry.target, outer.in_force());
             page.row("inside", &text);
         }
         for inner in self.ledger().children(held.entry.id) {
-            let text = format!("{}: {}", inner.entry.target, inner.entry.contract);
+            let text = format!("{}: {}", inner.entry.target, inner.in_force());
             page.row("contains", &text);
         }
-        let contract = held.entry.contract.clone();
+        let contract = held.in_force();
         self.serving_rows(held, &contract, page);
         for line in precedence_lines(&held.entry.target, nested) {
             page.row("crossing", &line);
@@ -305,6 +304,20 @@ impl<H: Host> View<'_, H> {
             );
             page.row("crossing", &text);
         }
+    }
+}
+
+/// A row for each claim with a schedule: whether it holds now, and until when.
+fn schedule_rows(held: &HeldTarget, page: &mut Page) {
+    for (claim, when, phase) in held.scheduled() {
+        let holds = match phase.active {
+            true => "holds now",
+            false => "does not hold now",
+        };
+        let next = phase.next_ns.map(|at| schedule::local_text(when, at));
+        let next = next.map_or(String::new(), |next| format!(", until {next}"));
+        let asked = claim.contract.without_schedule();
+        page.row("schedule", &format!("{asked} {holds}{next}"));
     }
 }
 

@@ -26,6 +26,7 @@ use crate::peer::Peer;
 use crate::policy::Rules;
 use crate::quotas::Quotas;
 use crate::reconcile::{ChangeDuration, Draft, Reconciler};
+use crate::schedule;
 use crate::user_names::user_name;
 
 /// A request with its parsed target, change and duration.
@@ -138,6 +139,9 @@ fn prepare<H: Host>(
         });
         let by = request.peer.claimant();
         let asks = before.apply(change)?;
+        if let Some(when) = asks.when() {
+            schedule::check_zone(when).map_err(RequestError::BadUsage)?;
+        }
         if let Some(why) = unsupported_clause(&request.target, &asks) {
             return Err(RequestError::BadUsage(format!("{}: {why}", request.target)));
         }

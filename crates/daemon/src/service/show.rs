@@ -3,7 +3,8 @@
 //! does not exist, or the machine cannot be read.
 
 use netnice_api::{
-    ContractDoc, CountersDoc, InstalledDoc, LinkDoc, ShowDoc, TargetDoc, UnconfirmedDoc,
+    ContractDoc, CountersDoc, InstalledDoc, LinkDoc, ScheduleDoc, ShowDoc, TargetDoc,
+    UnconfirmedDoc,
 };
 use netnice_core::contract::{Contract, Direction};
 use netnice_core::target::Target;
@@ -19,6 +20,7 @@ use crate::ledger::{HeldTarget, Ledger, ManagedLink};
 use crate::meter;
 use crate::peer::{POLICY, Peer};
 use crate::reconcile::desired;
+use crate::schedule;
 use crate::user_names::user_name;
 
 impl<H: Host> View<'_, H> {
@@ -147,7 +149,7 @@ impl<H: Host> View<'_, H> {
         now: Now,
     ) -> TargetDoc {
         let counts = sample.targets.get(&held.id).copied().unwrap_or_default();
-        let meter = meter::meter(&counts, &held.entry.contract);
+        let meter = meter::meter(&counts, &held.in_force());
         let claimed = held.claims.effective();
         let mut contract = ContractDoc::from(claimed);
         for clause in claimed.as_change().clauses() {
@@ -168,6 +170,7 @@ impl<H: Host> View<'_, H> {
             command: command.map(|command| command.name.clone()),
             user: command.map(|command| user_name(command.uid)),
             contract,
+            schedules: schedule_docs(held),
             effective: ContractDoc::from(&held.effective(self.ledger())),
             installed: installed(self.ledger(), held, self.machine.link_leaf()),
             degraded: self.target_faults(held, interfaces),
@@ -176,10 +179,28 @@ impl<H: Host> View<'_, H> {
     }
 }
 
+/// The claims on a target that have a schedule.
+fn schedule_docs(held: &HeldTarget) -> Vec<ScheduleDoc> {
+    held.scheduled()
+        .map(|(claim, when, phase)| ScheduleDoc {
+            uid: if claim.by.uid == POLICY.uid {
+                0
+            } else {
+                claim.by.uid
+            },
+            contract: claim.contract.without_schedule().to_string(),
+            when: when.to_string(),
+            active: phase.active,
+            next_ns: phase.next_ns,
+            next: phase.next_ns.map(|at| schedule::local_text(when, at)),
+        })
+        .collect()
+}
+
 /// The limits and guarantees that are installed in the kernel for a target, in bit/s, and its burst
 /// in bytes; `None` if the target has neither a limit nor a class on a link.
 fn installed(ledger: &Ledger, held: &HeldTarget, link_leaf: &str) -> Option<InstalledDoc> {
-    let contract = &held.entry.contract;
+    let contract = &*held.in_force();
     let bits = |rate: netnice_core::units::Rate| rate.bits_per_second();
     let share = desired::link_of(ledger, contract);
     if !contract.is_limited() && share.is_none() {

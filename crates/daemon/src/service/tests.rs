@@ -7,6 +7,7 @@ mod policy;
 mod quotas;
 mod restarts;
 mod scenarios;
+mod schedules;
 mod timed;
 mod units;
 mod watch;
