@@ -43,6 +43,7 @@ mod programs;
 mod quotas;
 mod refusals;
 mod repairs;
+mod schedules;
 mod service;
 mod share;
 mod shell;
