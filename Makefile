@@ -1,5 +1,5 @@
-# Names for the verbs of `cargo xtask`; what needs thinking is in xtask/.
-# What a verb lacks on this machine, it installs itself (Debian and Ubuntu, as root) or says so.
+# Short names for verbs of `cargo xtask`. The code of the verbs is in xtask/.
+# A verb installs the programs that it needs (Debian and Ubuntu, as root), or prints what is missing.
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test build deb check bench test-long test-vm fuzz
@@ -8,8 +8,8 @@ help:
 	@echo 'make demo        the same mix of traffic without and with netnice; a table and a report (root)'
 	@echo 'make test        every test: unit tests, then system tests in network namespaces (root)'
 	@echo 'make build       release programs netnice, netniced, netnice-driver and netnice-lab in target/release'
-	@echo 'make deb         a Debian package in target/deb'
-	@echo 'make check       formatting, lints, the rules of the house, documentation, dependencies'
+	@echo 'make deb         three Debian packages in target/deb'
+	@echo 'make check       formatting, lints, the rules of the tree, documentation, dependencies'
 	@echo 'make bench       benchmarks, and what enforcement costs (root)'
 	@echo 'make test-long   every test, long ones too, then every experiment (root)'
 	@echo 'make test-vm     the system tests on the stock kernel of Debian 12, in qemu (root)'

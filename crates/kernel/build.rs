@@ -1,5 +1,5 @@
-//! Compiles the eBPF programs with clang, and writes the Rust mirrors of `bpf/abi.h` and
-//! `bpf/direct.h` and the hash `LAYOUT` of the maps; all to `OUT_DIR`.
+//! Compiles the eBPF programs with clang, and writes the Rust mirrors of `bpf/abi.h`,
+//! `bpf/direct.h` and `bpf/usage.h` and the hash `LAYOUT` of the maps; all to `OUT_DIR`.
 //!
 //! The mirrors are generated, so the keys and values of the maps have a single definition. The head
 //! of `abi.h` describes the form that this script reads. No binary is ever committed. The build
@@ -19,9 +19,12 @@ fn main() {
     let (abi, maps) = (header("abi.h"), header("maps.h"));
     let limits = mirror("abi.h", &abi) + &layout(&[&abi, &maps]);
     fs::write(out.join("abi.rs"), limits).expect("OUT_DIR is writable");
-    let direct = mirror("direct.h", &header("direct.h"));
-    fs::write(out.join("direct.rs"), direct).expect("OUT_DIR is writable");
-    for program in ["netnice", "direct"] {
+    for name in ["direct", "usage"] {
+        let file = format!("{name}.h");
+        let mirrored = mirror(&file, &header(&file));
+        fs::write(out.join(format!("{name}.rs")), mirrored).expect("OUT_DIR is writable");
+    }
+    for program in ["netnice", "direct", "usage"] {
         compile(program, out);
     }
 }

@@ -28,8 +28,9 @@ use crate::setup::{self, Use};
 use crate::step::{self, Step};
 use crate::tree::Tree;
 
-/// Runs `bare [--keep] [--suite S] [TARGET…]`; the default suite is Debian's bookworm. Fails
-/// without root, if the chroot cannot be made, or if a target fails or leaves a process running.
+/// Runs `bare [--keep] [--suite S] [TARGET…]`: each target of make in a clone of the tree, in a new
+/// chroot with Debian's minimal system (suite bookworm unless named). Fails without root, if the
+/// chroot cannot be made, or if a target fails or leaves a process running.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     let options = Options::parse(words)?;
     step::require_root("cargo xtask bare", "it makes a chroot and mounts in it")?;

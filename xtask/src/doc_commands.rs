@@ -1,6 +1,7 @@
 //! Tests that command lines in the documents are valid. A line that calls cargo must have an
 //! existing verb, package, target and test name; one that calls `cargo xtask`, a verb with valid
-//! arguments; one that calls make, targets and variables of the Makefile.
+//! arguments; one that calls make, targets and variables of the Makefile. A test fails with the
+//! document, the line and the reason.
 
 use std::path::Path;
 

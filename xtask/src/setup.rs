@@ -364,10 +364,16 @@ const NEEDS: &[Need] = &[
     need(Program("ethtool"), "ethtool", &[Run, Vm]),
     need(Program("sysctl"), "procps", &[Run, Vm]),
     optional(Program("bpftool"), "bpftool", &[Run, Vm]),
+    // Address translation for a container.
+    optional(Program("nft"), "nftables", &[Run, Vm]),
     // Traffic of real programs.
     need(Program("ping"), "iputils-ping", &[Run, Vm]),
     need(Program("iperf3"), "iperf3", &[Run, Vm]),
     need(Program("curl"), "curl", &[Run, Vm]),
+    need(Program("wget"), "wget", &[Run, Vm]),
+    need(Program("rsync"), "rsync", &[Run, Vm]),
+    // An SSH server and client. This package starts no service.
+    need(Program("dbclient"), "dropbear-bin", &[Run, Vm]),
     // Shells with `cmd @rate`, in a terminal.
     need(Program("bash"), "bash", &[Run, Vm]),
     need(Program("zsh"), "zsh", &[Run, Vm]),

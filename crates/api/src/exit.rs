@@ -39,6 +39,7 @@ impl From<&Response> for Exit {
             | Response::Users(_)
             | Response::Watched(_)
             | Response::Connections(_)
+            | Response::Programs(_)
             | Response::History(_)
             | Response::Explained(_)
             | Response::Found(_)

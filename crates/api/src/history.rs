@@ -1,6 +1,7 @@
 //! The recorded history of targets ([`HistoryDoc`]), as `netnice show --history --json` prints it:
 //! rates, drops and queueing delays in successive intervals (*points*) of about a second or a
-//! minute. Each quantity is a column with one value for each point. The types are plain data.
+//! minute. Each quantity is a column with one value for each point. The types are plain data, and
+//! no function fails.
 
 use serde::{Deserialize, Serialize};
 

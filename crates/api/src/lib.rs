@@ -29,6 +29,7 @@ pub mod fds;
 pub mod frame;
 mod history;
 mod process;
+mod programs;
 mod request;
 mod response;
 mod runtime_dir;
@@ -41,9 +42,10 @@ pub use client::{Client, ClientError};
 pub use exit::Exit;
 pub use history::{HistoryDoc, TargetHistory};
 pub use process::Process;
+pub use programs::{ProgramDoc, ProgramsDoc, TrafficSum};
 pub use request::{
     Clear, ClearWhat, Confirm, Connections, Doctor, Explain, Find, History, LinkChange, Log, Own,
-    Ping, Reload, Request, Set, Show, Until, Users, Watch,
+    Ping, Programs, Reload, Request, Set, Show, Until, Users, Watch,
 };
 pub use response::{
     DoctorItem, DoctorReport, Done, Explained, Failed, Found, LogLine, LogLines, Pong, Refused,
@@ -52,7 +54,7 @@ pub use response::{
 pub use runtime_dir::RuntimeDir;
 pub use show::{
     CapacityDoc, CellDoc, ChannelDoc, ContractDoc, CountersDoc, FlowCountersDoc, FlowDoc,
-    InstalledDoc, LinkDoc, ShowDoc, SliceDoc, TargetDoc, UnconfirmedDoc,
+    InstalledDoc, LinkDoc, ScheduleDoc, ShowDoc, SliceDoc, TargetDoc, UnconfirmedDoc,
 };
 pub use users::{QuotaDoc, UserDoc, UsersDoc};
 pub use watch::{Connection, ConnectionsDoc, Traffic, WatchDoc, Watched, WatchedLink};

@@ -24,6 +24,8 @@ pub enum Request {
     Watch(Watch),
     /// Report the connections of a target.
     Connections(Connections),
+    /// Report the traffic of every program, whether or not it belongs to a target.
+    Programs(Programs),
     /// Report the recorded history of targets.
     History(History),
     /// Report the state of the target that the caller belongs to.
@@ -133,6 +135,25 @@ pub struct Watch {
 pub struct Connections {
     /// The target.
     pub target: String,
+    /// The target is a process, and its own connections are meant, not those of the target to
+    /// which it belongs. The process need not belong to a target.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub own: bool,
+}
+
+/// The parameters of [`Request::Programs`]. Root and the group `netnice` get all programs, other
+/// users their own and a sum of the others.
+///
+/// The request begins the counting, if it has not begun: the first response has no traffic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Programs {
+    /// Largest age of the counts, in nanoseconds. The daemon reads them again if they are older,
+    /// but at most twice a second.
+    pub within_ns: u64,
+    /// How long the daemon keeps counting without another request, in nanoseconds. The daemon
+    /// takes less than 2 s for 2 s, and more than 30 s for 30 s.
+    pub keep_ns: u64,
 }
 
 /// The parameters of [`Request::History`].

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::direct::DirectReply;
 use crate::history::HistoryDoc;
+use crate::programs::ProgramsDoc;
 use crate::show::ShowDoc;
 use crate::users::UsersDoc;
 use crate::watch::{ConnectionsDoc, WatchDoc};
@@ -25,6 +26,8 @@ pub enum Response {
     Watched(WatchDoc),
     /// The connections of a target.
     Connections(ConnectionsDoc),
+    /// The traffic of every program.
+    Programs(ProgramsDoc),
     /// The recorded history of targets.
     History(HistoryDoc),
     /// How a target is served.

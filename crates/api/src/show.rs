@@ -1,9 +1,9 @@
 //! The state of the daemon ([`ShowDoc`]), as `netnice show --json` prints it.
 //!
-//! Rates are integers in bit/s, times in nanoseconds, sizes in bytes. Counters are under
-//! `counters`, so two documents of the same state differ only there. Absent values are omitted,
-//! except the capacities of a [`LinkDoc`] and [`TargetDoc::installed`], which are null. No function
-//! fails.
+//! Rates are integers in bit/s, times in nanoseconds, sizes in bytes. Everything that changes
+//! without a request is under `counters`, except [`TargetDoc::command`], [`TargetDoc::user`] and
+//! [`UnconfirmedDoc::left_ns`]. Absent values are omitted, except the capacities of a [`LinkDoc`]
+//! and [`TargetDoc::installed`], which are null. No function fails.
 
 use std::collections::BTreeMap;
 
@@ -36,6 +36,10 @@ pub struct ShowDoc {
     /// `/proc/PID/ns/net` of each process there. Absent if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_namespace: Option<u64>,
+    /// The traffic of every program. `netnice show --all` and `netnice top` add it; the daemon's
+    /// response to [`crate::Request::Show`] has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub programs: Option<Box<crate::ProgramsDoc>>,
 }
 
 impl ShowDoc {
@@ -146,16 +150,40 @@ pub struct TargetDoc {
     pub user: Option<String>,
     /// The requested contract, merged from all claims.
     pub contract: ContractDoc,
+    /// The claims with a schedule, in the order of their latest change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub schedules: Vec<ScheduleDoc>,
     /// The effective contract: the contract in force, with its link named, and with the limits of
     /// the enclosing targets where these are lower. Guarantees and users' claims that do not fit at
     /// present are not in force, so `contract` can have more than `effective`.
     pub effective: ContractDoc,
-    /// The values in the kernel. `None`: the target has neither a limit nor a class on a link.
+    /// The values in the kernel. `None`: the target has neither a limit, a class on a link nor a
+    /// code point.
     pub installed: Option<InstalledDoc>,
     /// Reasons why the target is degraded; empty if it is not.
     pub degraded: Vec<String>,
     /// The counters.
     pub counters: CountersDoc,
+}
+
+/// A claim that counts in some hours of the week only.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScheduleDoc {
+    /// The user who made the claim; 0 for rules of the policy.
+    pub uid: u32,
+    /// The claim's other clauses, as contract text.
+    pub contract: String,
+    /// The schedule, as contract text.
+    pub when: String,
+    /// True if the claim counts now.
+    pub active: bool,
+    /// The time of the next change, in nanoseconds since 1970. Absent if there is none within two
+    /// weeks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_ns: Option<u64>,
+    /// That time in the zone of the schedule, as text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }
 
 /// A contract, clause by clause; absent clauses are `None`.
@@ -189,6 +217,12 @@ pub struct ContractDoc {
     /// Burst of the limits: the time at the limit's rate, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst_ns: Option<u64>,
+    /// Code point (DSCP) of the packets that it sends, 0 to 63.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dscp: Option<u8>,
+    /// True if it takes of links only what no other traffic wants.
+    #[serde(rename = "yield", skip_serializing_if = "std::ops::Not::not")]
+    pub yields: bool,
     /// A slice of a link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slice: Option<SliceDoc>,
@@ -273,6 +307,10 @@ pub struct InstalledDoc {
     /// link only, if the kernel has fq_codel; else `sparse+bulk`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaf: Option<String>,
+    /// The code point that packets get when they are sent, 0 to 63: that of this target, or of one
+    /// around it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dscp: Option<u8>,
 }
 
 /// Counters of a target or a link, by the names of [`netnice_core::meter::COUNTERS`].
@@ -352,6 +390,8 @@ impl From<&Contract> for ContractDoc {
             weight: contract.weight().map(|weight| weight.get()),
             priority: contract.priority().map(|priority| priority.get()),
             burst_ns: contract.burst().map(|burst| burst.0),
+            dscp: contract.dscp().map(|dscp| dscp.get()),
+            yields: contract.yields(),
             slice: contract.slice().map(SliceDoc::from),
             cpu: contract.cpu().map(SliceDoc::from),
             cell: contract.cell().map(|cell| CellDoc {

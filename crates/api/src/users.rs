@@ -1,7 +1,7 @@
 //! The quotas, and how much each user uses of them ([`UsersDoc`]), as `netnice show --users --json`
 //! prints them. A quota limits what the daemon keeps or does for one user. Root has no quotas, and
 //! only the quota of connections applies to members of the group `netnice`. The types are plain
-//! data.
+//! data, and no function fails.
 
 use std::collections::BTreeMap;
 

@@ -66,6 +66,8 @@ pub(crate) enum Verb {
     Own,
     /// Show the managed links without the targets.
     Links,
+    /// Show links, targets and every program that sends or receives.
+    ShowAll,
     /// Refuse an incomplete command, and list what it could be completed with.
     Incomplete(Incomplete),
     /// Register this process, then become a command.
@@ -123,7 +125,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Command, BadUsage> {
 
 /// The description of the command line, for the parser, man pages and completions.
 pub fn command() -> clap::Command {
-    CommandLine::command()
+    contract::hide_refused(CommandLine::command())
 }
 
 /// Promise network service to programs, and keep the promise.
@@ -237,6 +239,10 @@ enum VerbArgs {
         /// Show quotas and usage per user; other users' only as root or group netnice
         #[arg(long, conflicts_with_all = ["target", "history"])]
         users: bool,
+        /// Also list every program that sends or receives; programs of others only as root or
+        /// group netnice
+        #[arg(long, conflicts_with_all = ["target", "history", "users"])]
+        all: bool,
     },
     /// Remove your contract of a target; as root, those of all users
     Clear {
@@ -246,7 +252,7 @@ enum VerbArgs {
         #[arg(long, conflicts_with = "target")]
         all: bool,
     },
-    /// Show current rates per target, and change limits
+    /// Show current rates of targets and of all programs, and change limits
     #[command(after_help = top::HELP)]
     Top(TopArgs),
     /// Show how a target is served, which users asked for it, and what its contract does not cover
@@ -395,6 +401,7 @@ impl VerbArgs {
             VerbArgs::Run(run) => run.into_verb(common),
             VerbArgs::Set(set) => set.into_verb(common),
             VerbArgs::Show { users: true, .. } => Ok(Verb::Request(Request::Users(Users {}))),
+            VerbArgs::Show { all: true, .. } => Ok(Verb::ShowAll),
             VerbArgs::Show {
                 target, history, ..
             } => {

@@ -24,7 +24,8 @@ use crate::error::CommandError;
 use crate::output::{print_response, print_text};
 use crate::render::{self, Style};
 use crate::{
-    check, daemon, doctor, incomplete, inetd, pages, process, run, share, shell, start, top,
+    check, daemon, doctor, incomplete, inetd, pages, process, run, share, shell, show_all, start,
+    top,
 };
 
 /// Executes one command, and prints its error if it fails.
@@ -70,6 +71,7 @@ fn execute_verb(command: Command) -> Result<Exit, CommandError> {
             call(&dir, json, &Request::Own(Own {}), Some(process.as_fd()))
         }
         Verb::Links => links(&dir, json),
+        Verb::ShowAll => show_all::execute(&dir, json),
         Verb::Incomplete(incomplete) => incomplete::execute(&dir, json, incomplete),
         Verb::Run(run) => run::execute(&dir, json, run),
         Verb::Top(top) => top::execute(&dir, json, &top),
@@ -88,7 +90,7 @@ fn execute_verb(command: Command) -> Result<Exit, CommandError> {
 /// nothing, so no daemon is started for it.
 fn needs_folder(verb: &Verb) -> bool {
     match verb {
-        Verb::Own | Verb::Links | Verb::Top(_) => true,
+        Verb::Own | Verb::Links | Verb::ShowAll | Verb::Top(_) => true,
         Verb::Request(request) => matches!(
             request,
             Request::Show(_)

@@ -36,6 +36,7 @@ mod render;
 mod run;
 mod share;
 mod shell;
+mod show_all;
 mod start;
 mod top;
 

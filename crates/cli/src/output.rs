@@ -4,6 +4,7 @@
 use std::io::{self, Write};
 
 use netnice_api::Response;
+use rustix::termios::tcgetwinsize;
 
 use crate::error::CommandError;
 use crate::render::{self, Style, printable};
@@ -37,4 +38,14 @@ pub(crate) fn print_text(text: &str) -> Result<(), CommandError> {
         io::ErrorKind::BrokenPipe => CommandError::OutputClosed,
         _ => CommandError::io("standard output", source),
     })
+}
+
+/// The width of the terminal, else `COLUMNS`, else 80; limited to 80 to 400.
+pub(crate) fn width() -> u16 {
+    let variable = std::env::var("COLUMNS")
+        .ok()
+        .and_then(|columns| columns.parse().ok());
+    let terminal = tcgetwinsize(std::io::stdout()).ok().map(|size| size.ws_col);
+    let width = terminal.filter(|columns| *columns > 0).or(variable);
+    width.unwrap_or(80).clamp(80, 400)
 }

@@ -10,6 +10,7 @@
 
 mod contract;
 mod history;
+mod programs;
 mod reports;
 mod show;
 pub(crate) mod sparkline;
@@ -21,6 +22,7 @@ use std::io::IsTerminal;
 use netnice_api::{Done, Response, ShowDoc};
 use serde::Serialize;
 
+pub(crate) use programs::{group as program_group, programs, sums, user as program_user};
 pub(crate) use show::{clearable, managed_links, rate_table};
 use sparkline::Sparkline;
 
@@ -73,6 +75,7 @@ pub(crate) fn text(response: &Response, style: &Style) -> String {
             let sparkline = Sparkline::new(sparkline::unicode_locale());
             history::history(doc, sparkline, style)
         }
+        Response::Programs(doc) => programs::programs(doc, style, None),
         // Only `top` sends these requests, and `top` draws the responses itself.
         Response::Watched(doc) => json_line(doc),
         Response::Connections(doc) => json_line(doc),
@@ -116,6 +119,7 @@ pub(crate) fn json(response: &Response) -> String {
         Response::History(doc) => pretty(doc),
         Response::Watched(doc) => pretty(doc),
         Response::Connections(doc) => pretty(doc),
+        Response::Programs(doc) => pretty(doc),
         Response::Direct(answer) => pretty(answer),
         Response::Explained(explained) => pretty(explained),
         Response::Found(found) => pretty(found),

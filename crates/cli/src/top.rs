@@ -6,7 +6,9 @@
 //! | no option | no terminal, or `TERM` is `dumb` or not set | plain tables ([`plain_tables`]) |
 //! | `-n N` | anything | N plain tables |
 //! | `--once` | anything | one frame of the full screen as text, with all rows |
-//! | `--json` | anything | the document of `show --json` on one line, repeatedly |
+//! | `--json` | anything | the document of `show --all --json` on one line, repeatedly |
+//!
+//! With `--targets` all of these leave out the programs, and the daemon counts none.
 //!
 //! A table shows the traffic between the latest two readings of the daemon's counters, which are
 //! usually a second apart. Fails if no daemon can be reached, if the connection to the daemon fails
@@ -25,11 +27,10 @@ use std::io::IsTerminal;
 
 use netnice_api::{Exit, Response, RuntimeDir, WatchDoc};
 use netnice_core::units::Nanos;
-use rustix::termios::tcgetwinsize;
 
 use crate::args::Top;
 use crate::error::CommandError;
-use crate::{daemon, output};
+use crate::{daemon, output, show_all};
 use draw::TerminalStyle;
 use screen::Screen;
 
@@ -39,15 +40,19 @@ pub(crate) fn execute(dir: &RuntimeDir, json: bool, options: &Top) -> Result<Exi
     let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     match (json, options.once, options.rounds) {
-        (false, true, _) => print_frame(dir, options.interval),
-        (false, false, None) if terminal && !dumb => full_screen::run(dir, options.interval),
+        (false, true, _) => print_frame(dir, options),
+        (false, false, None) if terminal && !dumb => full_screen::run(dir, options),
         _ => plain_tables::print(dir, json, options),
     }
 }
 
 /// Prints one frame, with the traffic between two requests.
-fn print_frame(dir: &RuntimeDir, interval: Nanos) -> Result<Exit, CommandError> {
+fn print_frame(dir: &RuntimeDir, options: &Top) -> Result<Exit, CommandError> {
     let mut client = daemon::connect(dir)?;
+    let interval = match options.targets {
+        true => options.interval,
+        false => options.interval.max(SHORTEST_COUNT),
+    };
     let mut screen = Screen::new(interval);
     // A rate needs two readings of the counters. The first request makes the daemon read them,
     // unless they were read for another client.
@@ -62,11 +67,25 @@ fn print_frame(dir: &RuntimeDir, interval: Nanos) -> Result<Exit, CommandError> 
                 return Ok(Exit::from(&other));
             }
         }
+        if options.targets {
+            continue;
+        }
+        match client.call(&show_all::programs_request(interval), None)? {
+            Response::Programs(doc) => screen.table.update_programs(doc),
+            other => {
+                output::print_response(&other, false)?;
+                return Ok(Exit::from(&other));
+            }
+        }
     }
     if let Response::History(doc) = client.call(&screen::history_request(), None)? {
         screen.table.prepend_history(&doc);
     }
-    let lines = draw::frame_lines(&mut screen, TerminalStyle::of_environment(), width());
+    let lines = draw::frame_lines(
+        &mut screen,
+        TerminalStyle::of_environment(),
+        output::width(),
+    );
     output::print_text(&lines.join("\n"))?;
     Ok(Exit::Done)
 }
@@ -82,12 +101,5 @@ fn request_table(
     })
 }
 
-/// The width of the terminal, else `COLUMNS`, else 80; limited to 80 to 400.
-fn width() -> u16 {
-    let variable = std::env::var("COLUMNS")
-        .ok()
-        .and_then(|columns| columns.parse().ok());
-    let terminal = tcgetwinsize(std::io::stdout()).ok().map(|size| size.ws_col);
-    let width = terminal.filter(|columns| *columns > 0).or(variable);
-    width.unwrap_or(80).clamp(80, 400)
-}
+/// The daemon reads the counts of programs at most twice a second; a frame needs two readings.
+const SHORTEST_COUNT: Nanos = Nanos::from_millis(1_000);

@@ -372,13 +372,13 @@ fn top_prints_tables_and_ends_when_its_output_is_closed() {
     let answers = std::iter::repeat_n(Response::Watched(WatchDoc::default()), 200).collect();
     let daemon = Daemon::answering("top", answers);
     let output = daemon
-        .netnice(&["top", "-d", "100ms", "-n", "3"])
+        .netnice(&["top", "--targets", "-d", "100ms", "-n", "3"])
         .output()
         .expect("ran");
     assert_eq!(out(&output).matches("no target").count(), 3);
     assert!(!out(&output).contains('\x1b'), "not a terminal");
     let mut child = daemon
-        .netnice(&["top", "-d", "100ms"])
+        .netnice(&["top", "--targets", "-d", "100ms"])
         .stdout(Stdio::piped())
         .spawn()
         .expect("ran");

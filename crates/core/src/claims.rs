@@ -6,8 +6,16 @@
 //! - **limits** (`up`, `down`, `both`, `burst`): the smallest of all claims that count holds. As
 //!   with nice(1), a user can tighten a limit of another user but not loosen it. A limit without a
 //!   burst of its own counts with the default burst.
+//! - **the code point** (`dscp`): the privileged claim that names one and was changed latest
+//!   decides; if there is none, the other claim that names one and was changed latest.
+//! - **`yield`**: one claim that counts and names it is enough.
 //! - **all other clauses** come from *privileged* claims only (root and the group `netnice`). If
 //!   two of them name the same clause, the claim that was changed latest decides.
+//! - **schedules** (`when`): each claim has its own, which is not part of the effective contract.
+//!   The effective contract has the clauses of all claims, whatever the time, and is what admission
+//!   checks: so nothing that a schedule brings into force later can fail to fit. A schedule brings
+//!   only limits, weights and priorities, and fewer limits always fit. [`Claims::in_force`] leaves
+//!   out claims whose hours it is not.
 //! - **privileged before unprivileged**: an unprivileged claim that contradicts the privileged
 //!   claims, or an older unprivileged claim that counts, is *set aside*: it stays stored and does
 //!   not count. It counts again when no claim that counts contradicts it. So an unprivileged claim
@@ -26,7 +34,7 @@
 
 use alloc::vec::Vec;
 
-use crate::contract::{Change, Clause, Contract, ContractError, Direction, Setting};
+use crate::contract::{Change, Clause, Contract, ContractError, Direction, Dscp, Setting, Yield};
 use crate::units::Nanos;
 
 /// A user who makes a claim.
@@ -111,14 +119,27 @@ impl Claims {
 
     /// The contract that would result from the privileged claims that count, without the others.
     pub fn of_privileged(&self) -> Contract {
-        let privileged = self.claims.iter().filter(|claim| claim.by.privileged);
+        self.of(|claim| claim.by.privileged)
+    }
+
+    /// The contract that results from the claims that count, without those of the users in
+    /// `dormant`, whose schedules are not active, and if `privileged` without the unprivileged
+    /// ones.
+    pub fn in_force(&self, dormant: &[u32], privileged: bool) -> Contract {
+        self.of(|claim| (claim.by.privileged || !privileged) && !dormant.contains(&claim.by.uid))
+    }
+
+    /// The contract that results from those claims that count for which `keep` is true. All
+    /// guarantees must be among them.
+    fn of(&self, keep: impl Fn(&Claim) -> bool) -> Contract {
+        let kept = self.claims.iter().filter(|claim| keep(claim));
         let all = Claims {
-            claims: privileged.cloned().collect(),
+            claims: kept.cloned().collect(),
             aside: self.aside.clone(),
             ..Claims::default()
         };
-        // This does not fail: unprivileged claims add limits only, and claims that agree with more
-        // limits also agree without them.
+        // This does not fail: unprivileged claims and claims with a schedule add no guarantees, and
+        // claims that agree with more limits, code points and `yield` also agree without them.
         all.combined_contract().unwrap_or_default()
     }
 
@@ -131,10 +152,13 @@ impl Claims {
             Clause::Up => uid_of(self.smallest(Contract::up)),
             Clause::Down => uid_of(self.smallest(Contract::down)),
             Clause::Both => uid_of(self.smallest(Contract::both)),
+            Clause::When => None,
             Clause::Burst => {
                 self.effective.burst()?;
                 uid_of(self.smallest(burst_of))
             }
+            Clause::Dscp => uid_of(self.marking()),
+            Clause::Yield => uid_of(self.yielding()),
             _ => uid_of(self.latest(|contract| names_clause(contract, clause).then_some(()))),
         }
     }
@@ -162,6 +186,7 @@ impl Claims {
             clear_everywhere(&mut claims, change)?;
         }
         let contract = old.cloned().unwrap_or_default().apply(change)?;
+        let contract = contract.with_useful_schedule(change)?;
         let was_privileged = own.as_ref().is_some_and(|claim| claim.by.privileged);
         claims.push(Claim {
             by: Claimant {
@@ -279,10 +304,13 @@ impl Claims {
             on: set(self.latest(|c| c.on().cloned())),
             weight: set(self.latest(Contract::weight)),
             priority: set(self.latest(Contract::priority)),
+            dscp: set(self.marking()),
+            yields: set(self.yielding()),
             slice: set(self.latest(Contract::slice)),
             cpu: set(self.latest(Contract::cpu)),
             cell: set(self.latest(Contract::cell)),
             channel: set(self.latest(Contract::channel)),
+            when: None,
         }
     }
 
@@ -292,6 +320,22 @@ impl Claims {
         self.counting()
             .filter_map(|claim| Some((claim, read(&claim.contract)?)))
             .min_by(|(_, a), (_, b)| a.cmp(b))
+    }
+
+    /// The claim that decides the code point, with the code point.
+    fn marking(&self) -> Option<(&Claim, Dscp)> {
+        let of_users = || {
+            let mut latest_first = self.counting().rev();
+            latest_first.find_map(|claim| Some((claim, claim.contract.dscp()?)))
+        };
+        self.latest(Contract::dscp).or_else(of_users)
+    }
+
+    /// The first claim that yields.
+    fn yielding(&self) -> Option<(&Claim, Yield)> {
+        let mut claims = self.counting();
+        let found = claims.find(|claim| claim.contract.yields());
+        found.map(|claim| (claim, Yield))
     }
 
     /// The privileged claim that names a clause and was changed latest.
@@ -321,7 +365,10 @@ pub enum ClaimError {
         others: Vec<u32>,
     },
     /// Only root and the group `netnice` may use the clause, and the user is neither.
-    #[error("{0} is for root and the group netnice; up, down, both and burst are for all")]
+    #[error(
+        "{0} is for root and the group netnice; up, down, both, burst, dscp, yield and when are \
+             for all"
+    )]
     NeedsPrivilege(Clause),
     /// The change clears a clause that another user has set, and this user has not.
     #[error("{clause} was set by {user}: only {user} or root can clear it; you can set a smaller \
@@ -435,7 +482,8 @@ fn clear_everywhere(claims: &mut [Claim], change: &Change) -> Result<(), ClaimEr
         return Ok(());
     }
     for claim in claims {
-        claim.contract = claim.contract.apply(&clearing)?;
+        let left = claim.contract.apply(&clearing)?;
+        claim.contract = left.with_useful_schedule(&clearing)?;
     }
     Ok(())
 }

@@ -12,7 +12,9 @@
 //! min R        guarantee, sending              channel mmax=SIZE,rmax=N/s,bmax=N,deadline=T
 //! min-down R   guarantee, receiving            weight 1..1000 (100)
 //! on IFACE     the link of the guarantees      priority 0..7 (4), 0 is first
-//! burst T      burst of the limits (5ms)       none clears a clause; 0 also clears a rate
+//! burst T      burst of the limits (5ms)       dscp D   code point of what it sends (RFC 2474)
+//! yield on     take what others leave          when HOURS         the hours of the claim (all)
+//! none         clears a clause; 0 also clears a rate
 //! ```
 //!
 //! The burst is what may pass at once after a silence, as time at the limit's rate. KIND is
@@ -28,15 +30,21 @@
 //! links and other targets, and [`crate::claims`] what depends on the user.
 
 mod clauses;
+mod dscp;
+mod error;
 mod grammar;
+mod schedule;
+mod yielding;
 
-use alloc::string::String;
 use alloc::vec::Vec;
 
 pub use clauses::{Bucket, Cell, Channel, IfName, MessageRate, Priority, Slice, Sustained, Weight};
+pub use dscp::{Dscp, NotADscp};
+pub use error::{ContractError, Unsupported};
+pub use schedule::Schedule;
+pub use yielding::Yield;
 
-use crate::Escaped;
-use crate::units::{Amount, Nanos, Rate, UnitError};
+use crate::units::{Amount, Nanos, Rate};
 
 /// The direction of packets, seen from the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -73,10 +81,13 @@ pub struct Contract {
     weight: Option<Weight>,
     priority: Option<Priority>,
     burst: Option<Nanos>,
+    dscp: Option<Dscp>,
+    yields: Option<Yield>,
     slice: Option<Slice>,
     cpu: Option<Slice>,
     cell: Option<Cell>,
     channel: Option<Channel>,
+    when: Option<Schedule>,
 }
 
 impl Contract {
@@ -134,6 +145,11 @@ impl Contract {
     /// The burst of the limits; `None` if the contract names none.
     pub fn burst(&self) -> Option<Nanos> {
         self.burst
+    }
+
+    /// The code point of the packets that the target sends; `None` if they keep theirs.
+    pub fn dscp(&self) -> Option<Dscp> {
+        self.dscp
     }
 
     /// The slice of a link's transmit time; `None` if the contract has none.
@@ -219,10 +235,13 @@ impl Contract {
             weight: after(&self.weight, &change.weight),
             priority: after(&self.priority, &change.priority),
             burst: after(&self.burst, &change.burst),
+            dscp: after(&self.dscp, &change.dscp),
+            yields: after(&self.yields, &change.yields),
             slice: after(&self.slice, &change.slice),
             cpu: after(&self.cpu, &change.cpu),
             cell: after(&self.cell, &change.cell),
             channel: after(&self.channel, &change.channel),
+            when: after(&self.when, &change.when),
         };
         changed.consistent()?;
         Ok(changed)
@@ -243,20 +262,24 @@ impl Contract {
             weight: set(&self.weight),
             priority: set(&self.priority),
             burst: set(&self.burst),
+            dscp: set(&self.dscp),
+            yields: set(&self.yields),
             slice: set(&self.slice),
             cpu: set(&self.cpu),
             cell: set(&self.cell),
             channel: set(&self.channel),
+            when: set(&self.when),
         }
     }
 
-    /// The same contract without its minimums and its slice. This is the part of a degraded
-    /// contract that stays in force.
+    /// The same contract without what needs a link: its minimums, its slice and `yield`. This is
+    /// the part of a degraded contract that stays in force.
     pub fn without_guarantees(&self) -> Contract {
         Contract {
             min: None,
             min_down: None,
             slice: None,
+            yields: None,
             ..self.clone()
         }
     }
@@ -271,6 +294,8 @@ impl Contract {
 
     /// Checks the clauses against each other.
     fn consistent(&self) -> Result<(), ContractError> {
+        self.check_yield()?;
+        self.check_scheduled()?;
         if let Some(both) = self.both {
             for direction in Direction::ALL {
                 if let Some(limit) = self.limit(direction) {
@@ -362,6 +387,10 @@ pub struct Change {
     pub priority: Option<Setting<Priority>>,
     /// The amount that may pass at once after a silence, as time at the limit's rate.
     pub burst: Option<Setting<Nanos>>,
+    /// The code point of the packets that the target sends.
+    pub dscp: Option<Setting<Dscp>>,
+    /// Take of links only what no other traffic wants.
+    pub yields: Option<Setting<Yield>>,
     /// A slice of a link's transmit time.
     pub slice: Option<Setting<Slice>>,
     /// A slice of a CPU.
@@ -370,6 +399,8 @@ pub struct Change {
     pub cell: Option<Setting<Cell>>,
     /// A real-time channel.
     pub channel: Option<Setting<Channel>>,
+    /// The hours in which the claim counts.
+    pub when: Option<Setting<Schedule>>,
 }
 
 impl Change {
@@ -406,22 +437,24 @@ impl Change {
             weight: keep(&self.weight),
             priority: keep(&self.priority),
             burst: keep(&self.burst),
+            dscp: keep(&self.dscp),
+            yields: keep(&self.yields),
             slice: keep(&self.slice),
             cpu: keep(&self.cpu),
             cell: keep(&self.cell),
             channel: keep(&self.channel),
+            when: keep(&self.when),
         }
     }
 
     /// The first named clause, in the order of [`Clause`], that only root and the group `netnice`
     /// may use; `None` if there is none. A user without privilege may set and clear limits (`up`,
-    /// `down`, `both`, `burst`) and may reserve nothing.
+    /// `down`, `both`, `burst`) and their hours (`when`), and a code point (which ones, the policy
+    /// says), may yield, and may reserve nothing.
     pub fn needs_privilege(&self) -> Option<Clause> {
         self.clauses().into_iter().find(|clause| {
-            !matches!(
-                clause,
-                Clause::Up | Clause::Down | Clause::Both | Clause::Burst
-            )
+            use Clause::{Both, Burst, Down, Dscp, Up, When, Yield};
+            !matches!(clause, Up | Down | Both | Burst | Dscp | Yield | When)
         })
     }
 
@@ -440,10 +473,13 @@ impl Change {
             (Clause::Weight, state(&self.weight)),
             (Clause::Priority, state(&self.priority)),
             (Clause::Burst, state(&self.burst)),
+            (Clause::Dscp, state(&self.dscp)),
+            (Clause::Yield, state(&self.yields)),
             (Clause::Slice, state(&self.slice)),
             (Clause::Cpu, state(&self.cpu)),
             (Clause::Cell, state(&self.cell)),
             (Clause::Channel, state(&self.channel)),
+            (Clause::When, state(&self.when)),
         ]
         .into_iter()
         .filter_map(|(clause, state)| Some((clause, state?)))
@@ -471,6 +507,10 @@ pub enum Clause {
     Priority,
     /// `burst`
     Burst,
+    /// `dscp`
+    Dscp,
+    /// `yield`
+    Yield,
     /// `slice`, with `extra`
     Slice,
     /// `cpu`, with `cpu-extra`
@@ -479,6 +519,8 @@ pub enum Clause {
     Cell,
     /// `channel`
     Channel,
+    /// `when`
+    When,
 }
 
 /// Checks that the kernel path can serve a contract. It serves everything but `cpu`, `cell` and
@@ -496,150 +538,6 @@ pub fn kernel_path_support(contract: &Contract) -> Result<(), Unsupported> {
         _ => return Ok(()),
     };
     Err(Unsupported { clause })
-}
-
-/// A clause that parses and that the kernel path cannot serve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{clause} is not supported yet: needs the direct path")]
-pub struct Unsupported {
-    /// The clause.
-    pub clause: Clause,
-}
-
-/// The error of a text that is not a contract, or of a change that cannot be applied.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ContractError {
-    /// The text or the change names no clause.
-    #[error("nothing is asked: name at least one of up, down, both, min, min-down, weight, …")]
-    Empty,
-    /// The text is longer than a contract may be. Holds its length in bytes.
-    #[error("the contract is {0} bytes long, more than {most}", most = grammar::MAX_LENGTH)]
-    TooLong(usize),
-    /// The word begins no clause.
-    #[error("{} is not a clause: write up, down, both, min, min-down, on, weight, priority, burst, \
-             slice, cpu, cell or channel", Escaped(.0))]
-    UnknownWord(String),
-    /// The clause is named twice.
-    #[error("{0} is named twice")]
-    Duplicate(Clause),
-    /// The text ends after the clause's word, without a value.
-    #[error("{0} needs a value")]
-    NoValue(Clause),
-    /// The quantity does not parse.
-    #[error("{clause}: {error}")]
-    Unit {
-        /// The clause of the quantity.
-        clause: Clause,
-        /// The fault in the quantity.
-        error: UnitError,
-    },
-    /// The text is not a whole number in the allowed range (for `rmax`: such a number and `/s`).
-    #[error("{clause}: {} is not allowed: write {range}", Escaped(.input))]
-    Number {
-        /// The clause of the number.
-        clause: Clause,
-        /// The text in place of the number.
-        input: String,
-        /// The allowed values.
-        range: &'static str,
-    },
-    /// The text is not of the form `S/P`.
-    #[error("{clause}: {} is not a slice: write time/period, for example 2.4ms/50ms",
-            Escaped(.input))]
-    SliceForm {
-        /// `slice` or `cpu`.
-        clause: Clause,
-        /// The text in place of the slice.
-        input: String,
-    },
-    /// A part of `cell` or `channel` is unknown, missing, named twice or without a value, or its
-    /// value is not one of the allowed words.
-    #[error("{clause}: {fault} {}: write {form}", Escaped(.part))]
-    Part {
-        /// `cell` or `channel`.
-        clause: Clause,
-        /// The name of the part, or the text in place of it.
-        part: String,
-        /// The fault in the part.
-        fault: &'static str,
-        /// The correct form of the clause.
-        form: &'static str,
-    },
-    /// The text has `extra` without `slice`, or `cpu-extra` without `cpu`.
-    #[error("{word} belongs to {clause}, which is not named: write {clause} 2ms/10ms {word}")]
-    Extra {
-        /// `extra` or `cpu-extra`.
-        word: &'static str,
-        /// The clause that the word needs.
-        clause: Clause,
-    },
-    /// The text is not the name of an interface.
-    #[error("{} is not the name of an interface: 1 to 15 bytes without / : or white space",
-            Escaped(.0))]
-    IfName(String),
-    /// The text of a whole contract clears a clause.
-    #[error("{0} none: a whole contract cannot clear a clause")]
-    ClearInContract(Clause),
-    /// A guarantee, or the long-term rate of a cell contract or a channel, is above a limit.
-    #[error("{clause} {min} is above {limit} {max}: a guarantee cannot exceed its limit")]
-    MinAboveMax {
-        /// The clause of the guarantee.
-        clause: &'static str,
-        /// The guarantee.
-        min: Amount,
-        /// The clause of the limit.
-        limit: &'static str,
-        /// The limit.
-        max: Rate,
-    },
-    /// The contract has a limit on the sum and a limit on one direction.
-    #[error("both {both} and {word} {limit} cannot hold together: clear one of them with \
-             `both none` or `{word} none`", word = direction.word())]
-    BothAndOneWay {
-        /// The limit on the sum.
-        both: Rate,
-        /// The direction that has its own limit.
-        direction: Direction,
-        /// The limit of that direction.
-        limit: Rate,
-    },
-    /// The contract has a slice and a minimum, both for sending.
-    #[error(
-        "slice and min both reserve the sending direction: clear one of them with \
-             `slice none` or `min none`"
-    )]
-    SliceAndMin,
-    /// The period is zero.
-    #[error("the period is zero: write time/period, for example 2.4ms/50ms")]
-    ZeroPeriod,
-    /// The period is longer than 10 s.
-    #[error("the period {0} is longer than 10s")]
-    LongPeriod(Nanos),
-    /// The slice is zero.
-    #[error("the slice is zero: write none to clear it")]
-    ZeroSlice,
-    /// The slice is longer than its period.
-    #[error("the slice {slice} is longer than its period {period}")]
-    SliceAbovePeriod {
-        /// The slice.
-        slice: Nanos,
-        /// The period.
-        period: Nanos,
-    },
-    /// The burst is outside 1 µs to 10 s.
-    #[error("the burst {0} is not allowed: write 1us to 10s, or none for the default of 5ms")]
-    Burst(Nanos),
-    /// The sustained rate is above the peak rate.
-    #[error("cell: pcr {pcr} is below scr {scr}: the peak rate is the higher one")]
-    PeakBelowSustained {
-        /// The peak rate.
-        pcr: Rate,
-        /// The sustained rate.
-        scr: Rate,
-    },
-    /// A part that must be above zero is zero. Holds the clause and the part.
-    #[error("{0}: {1} is zero")]
-    ZeroPart(&'static str, &'static str),
 }
 
 /// The value of a clause after a change.

@@ -8,7 +8,8 @@
 //!   limit app, cgroup, unit,   any                      none: they may hold others' processes
 //!     container, user
 //!   clauses but up, down,      all                      none
-//!     both and burst
+//!     both, burst, dscp, yield
+//!   dscp                       any code point           those of the policy's dscp_users
 //!   direct flows               of any process           of own ones; none if the policy forbids it
 //!   links, reload the policy   all                      none
 //!   clear a target             root: all claims on it   own claim
@@ -25,7 +26,9 @@
 //! Every peer may make a request that only reads. The response to an unprivileged peer lists no
 //! connections, direct flows or quota amounts of other users.
 
-use netnice_core::contract::Change;
+use std::collections::BTreeSet;
+
+use netnice_core::contract::{Change, Dscp, Setting};
 use netnice_core::target::Target;
 
 use crate::error::RequestError;
@@ -40,10 +43,37 @@ use crate::user_names::user_name;
 pub(crate) fn may_request(peer: &Peer, change: &Change) -> Result<(), RequestError> {
     match change.needs_privilege() {
         Some(clause) if !peer.privileged => Err(RequestError::NotPermitted(format!(
-            "{clause} is for root and the group netnice; up, down, both and burst are for all"
+            "{clause} is for root and the group netnice; up, down, both, burst, dscp, yield and when \
+             are for all"
         ))),
         _ => Ok(()),
     }
+}
+
+/// Checks that a peer may set the code point of a change, if the change sets one. `allowed` are the
+/// code points that every user may set.
+///
+/// # Errors
+/// [`RequestError::NotPermitted`] with the code point and the allowed ones.
+pub(crate) fn may_mark(
+    peer: &Peer,
+    change: &Change,
+    allowed: &BTreeSet<Dscp>,
+) -> Result<(), RequestError> {
+    let Some(Setting::Set(dscp)) = &change.dscp else {
+        return Ok(());
+    };
+    if peer.privileged || allowed.contains(dscp) {
+        return Ok(());
+    }
+    let names: Vec<String> = allowed.iter().map(ToString::to_string).collect();
+    let others = match names.is_empty() {
+        true => "other users may set none".to_owned(),
+        false => format!("other users may set {}", names.join(", ")),
+    };
+    Err(RequestError::NotPermitted(format!(
+        "dscp {dscp} is for root and the group netnice; {others} (dscp_users in the policy file)"
+    )))
 }
 
 /// Checks that a peer may limit a process, let it join a target, or attach it to the direct path.

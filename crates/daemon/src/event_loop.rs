@@ -32,7 +32,7 @@ mod timers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use netnice_api::{Request, Response, RuntimeDir, UsersDoc};
+use netnice_api::{Programs, Request, Response, RuntimeDir, UsersDoc};
 use netnice_core::units::Nanos;
 use netnice_kernel::cgroup;
 use sd_notify::NotifyState;
@@ -48,6 +48,7 @@ use crate::host::kernel::KernelHost;
 use crate::host::{Enforcer, LookupRights};
 use crate::meter::metrics::http::Address;
 use crate::peer::Peer;
+use crate::programs::{Counted, Submitted};
 use crate::quotas::Quota;
 use crate::server::PendingRequest;
 use crate::service::Service;
@@ -196,6 +197,9 @@ impl Daemon {
             drop(pending.reply.send(Response::Users(doc).into()));
             return;
         }
+        if let Request::Programs(programs) = pending.request {
+            return self.submit_programs(pending, programs, now);
+        }
         let (user, left) = (
             pending.peer.user(),
             self.service.host().unfinished_surveys(),
@@ -211,6 +215,43 @@ impl Daemon {
         );
         if self.service.host().unfinished_surveys() > left {
             self.tagging_user = user;
+        }
+    }
+
+    /// Answers a request for the traffic of programs, or lets it wait for the counts.
+    fn submit_programs(&mut self, pending: PendingRequest, request: Programs, now: Now) {
+        let within = Nanos(request.within_ns);
+        let keep = Nanos(request.keep_ns);
+        let counting = &mut self.sources.programs;
+        match counting.submit(pending, within, keep, now.monotonic) {
+            Submitted::Waits => {}
+            Submitted::Answer(pending, snapshot) => {
+                let response = self.service.programs(&pending.peer, &snapshot);
+                // The send fails if the peer has closed its connection.
+                drop(pending.reply.send(response.into()));
+            }
+            Submitted::Fails(pending, why) => {
+                drop(pending.reply.send(programs_failed(&why).into()))
+            }
+        }
+    }
+
+    /// Answers the requests that waited for a message of the thread that counts programs, and
+    /// charges each user the time of the own answer.
+    fn programs_counted(&mut self, message: Counted, now: Now) {
+        let waited = self.sources.programs.handle(message, now.monotonic);
+        let Some((waiting, result)) = waited else {
+            return;
+        };
+        for pending in waiting {
+            let began = Now::read();
+            let response = match &result {
+                Ok(snapshot) => self.service.programs(&pending.peer, snapshot),
+                Err(why) => programs_failed(why),
+            };
+            let user = pending.peer.user();
+            drop(pending.reply.send(response.into()));
+            self.charge(user, began);
         }
     }
 
@@ -284,6 +325,7 @@ impl Daemon {
                     self.answer(pending, LookupRights::NoLookup, now);
                 }
             }
+            Event::Programs(message) => self.programs_counted(message, now),
             Event::Metrics(scrape) => {
                 // The send fails if the scraper has closed its connection; the page is dropped
                 // then.
@@ -355,6 +397,13 @@ impl Daemon {
         self.timers
             .set_unless_set(timer, now.monotonic.after(settle));
     }
+}
+
+/// The response if programs cannot be counted.
+fn programs_failed(why: &str) -> Response {
+    Response::failed(format!(
+        "cannot count what programs send and receive: {why}"
+    ))
 }
 
 /// The folders in which held control groups appear and disappear.

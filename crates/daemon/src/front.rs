@@ -23,7 +23,7 @@
 //! If the front ends, its connections end, and the daemon starts another one. If the daemon ends,
 //! the front reads the end of its socket, sends what can be sent at once, and ends too. The front
 //! fails if it cannot be confined, if it gets no listening socket, or if the socket, the pipe or
-//! epoll fails.
+//! epoll fails. It ends too if too many connections wait for a close that blocks (see `accept`).
 
 mod accept;
 mod connection;

@@ -11,6 +11,8 @@
 //!   is not, because sockets can carry it long after the target is closed.
 //! - The *claims* of a target are the requests for it, by user. Its *entry* is the admitted part of
 //!   the claims, which is installed.
+//! - A claim with a schedule is *dormant* while the schedule is not active: it is admitted, and not
+//!   in force (module `schedules`).
 //! - The *place* of a target is what contains it, see [`place`]. Its *body* is what it consists of.
 //! - A *draining* target is a limited target whose last process has ended. It keeps its limit,
 //!   because packets of it may still wait. The module `draining` has two rarer cases.
@@ -34,6 +36,7 @@ mod invariants;
 mod links;
 pub(crate) mod place;
 pub(crate) mod rollbacks;
+mod schedules;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -221,6 +224,7 @@ impl Ledger {
             aside: None,
             rule: None,
             changed_ns: 0,
+            phases: BTreeMap::new(),
         };
         self.held.insert(slot, held);
         self.slots.insert(id, slot);

@@ -8,6 +8,7 @@
 //!   event_loop   waits for all events, and handles one at a time
 //!   service      handles a request: checks permission, changes the ledger, reconciles, responds
 //!   flows        flows of the direct path: routes, next hops, ports, admission, drivers
+//!   programs     the traffic of every program, counted while a client asks
 //!   server       starts the front process, and receives the requests of clients from it
 //!   front        the code of that process: connections, frames and descriptors of clients
 //!   reconcile    makes the state of the machine the desired one, and keeps it so
@@ -20,8 +21,8 @@
 //! A part uses only parts below it in this list. `flows` reaches the ledger and the policy only
 //! through the trait `flows::promises::Promises`, which `service` implements. The other modules
 //! (`authority`, `clock`, `error`, `journal`, `name_files`, `name_service`, `page`, `peer`,
-//! `quotas`, `runtime` and `user_names`) are for all parts. `cargo xtask tidy` refuses modules that
-//! use each other in a circle.
+//! `quotas`, `runtime`, `schedule` and `user_names`) are for all parts. `cargo xtask tidy` refuses
+//! modules that use each other in a circle.
 //!
 //! [`run()`] ends at SIGTERM or SIGINT, or with a [`RunError`] if a part cannot be started or a
 //! source of events fails.
@@ -42,10 +43,12 @@ mod name_service;
 mod page;
 mod peer;
 mod policy;
+mod programs;
 mod quotas;
 mod reconcile;
 mod run;
 mod runtime;
+mod schedule;
 mod server;
 mod service;
 mod state;

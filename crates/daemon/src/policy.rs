@@ -4,6 +4,7 @@
 //! ```toml
 //! input_meter = true             # netnice PID RATE limits the sum of up and down; false: up
 //! direct_users = true            # all users may have direct flows; false: root and group netnice
+//! dscp_users = ["CS0", "LE", "CS1"]  # code points that all users may set on their packets
 //! direct_awake = true            # no processor sleeps while a cell contract sends; false: it may
 //!
 //! [[link]]
@@ -42,16 +43,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use netnice_api::direct::Term;
-use netnice_core::contract::{Change, Clause, Contract, ContractError, IfName};
+use netnice_core::contract::{Change, Clause, Contract, ContractError, Dscp, IfName, Yield};
 use netnice_core::link::Link;
 use netnice_core::target::Target;
 use netnice_core::units::Rate;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::host::containers::unsupported_clause;
 use crate::policy::units::SECTION;
 use crate::quotas::Quotas;
+use crate::schedule;
 use quotas::QuotasDoc;
 
 /// The content of a policy file.
@@ -64,6 +65,8 @@ pub(crate) struct Policy {
     pub direct_users: bool,
     /// True if drivers keep processors awake while packets of `cell` contracts are sent.
     pub direct_awake: bool,
+    /// The code points that every user may set on packets.
+    pub dscp_users: BTreeSet<Dscp>,
     /// The links to manage.
     pub links: Vec<LinkRule>,
     /// The contracts, in the order of the file. Of two rules for one target, the first counts.
@@ -78,6 +81,7 @@ impl Default for Policy {
             input_meter: true,
             direct_users: true,
             direct_awake: true,
+            dscp_users: BTreeSet::from(DSCP_USERS),
             links: Vec::new(),
             rules: Vec::new(),
             quotas: Quotas::default(),
@@ -189,6 +193,7 @@ impl Policy {
             input_meter: file.input_meter.unwrap_or(true),
             direct_users: file.direct_users.unwrap_or(true),
             direct_awake: file.direct_awake.unwrap_or(true),
+            dscp_users: reader.dscp_users(file.dscp_users.as_deref())?,
             links,
             rules,
             quotas: reader.quotas(&file.quotas)?,
@@ -202,6 +207,7 @@ struct FileDoc {
     input_meter: Option<bool>,
     direct_users: Option<bool>,
     direct_awake: Option<bool>,
+    dscp_users: Option<Vec<Spanned<String>>>,
     #[serde(default)]
     link: Vec<Spanned<LinkDoc>>,
     #[serde(default)]
@@ -235,12 +241,15 @@ struct RuleDoc {
     weight: Option<Spanned<u64>>,
     priority: Option<Spanned<u64>>,
     burst: Option<Spanned<String>>,
+    dscp: Option<Spanned<String>>,
+    r#yield: Option<Spanned<bool>>,
     slice: Option<Spanned<String>>,
     extra: Option<Spanned<bool>>,
     cpu: Option<Spanned<String>>,
     cpu_extra: Option<Spanned<bool>>,
     cell: Option<Spanned<String>>,
     channel: Option<Spanned<String>>,
+    when: Option<Spanned<String>>,
 }
 
 impl RuleDoc {
@@ -254,6 +263,8 @@ impl RuleDoc {
             let value = value.as_ref()?;
             Some((value.get_ref().to_string(), value.span().start))
         };
+        let yields = self.r#yield.as_ref();
+        let yields = yields.map(|value| (yield_text(*value.get_ref()), value.span().start));
         [
             (Clause::Up, text(&self.up)),
             (Clause::Down, text(&self.down)),
@@ -264,10 +275,13 @@ impl RuleDoc {
             (Clause::Weight, number(&self.weight)),
             (Clause::Priority, number(&self.priority)),
             (Clause::Burst, text(&self.burst)),
+            (Clause::Dscp, text(&self.dscp)),
+            (Clause::Yield, yields),
             (Clause::Slice, text(&self.slice)),
             (Clause::Cpu, text(&self.cpu)),
             (Clause::Cell, text(&self.cell)),
             (Clause::Channel, text(&self.channel)),
+            (Clause::When, text(&self.when)),
         ]
         .into_iter()
         .filter_map(|(clause, value)| value.map(|(text, at)| (clause, text, at)))
@@ -332,6 +346,19 @@ impl Reader<'_> {
         })
     }
 
+    /// The code points that users may set; the default ones if the file names none.
+    fn dscp_users(&self, names: Option<&[Spanned<String>]>) -> Result<BTreeSet<Dscp>, PolicyError> {
+        let Some(names) = names else {
+            return Ok(Policy::default().dscp_users);
+        };
+        let read = |name: &Spanned<String>| {
+            let text = name.get_ref();
+            let fault = |error| self.fault(name.span().start, format!("`{text}` is {error}"));
+            text.parse().map_err(fault)
+        };
+        names.iter().map(read).collect()
+    }
+
     fn discard(&self, texts: &[Spanned<String>]) -> Result<Vec<Vec<Term>>, PolicyError> {
         let at = |text: &Spanned<String>| text.span().start;
         let patterns = texts.iter().map(|text| {
@@ -367,9 +394,6 @@ impl Reader<'_> {
             return Err(self.fault(rule.r#match.span().start, reason));
         }
         let contract = self.contract(rule)?;
-        if let Some(reason) = unsupported_clause(&target, &contract) {
-            return Err(self.fault(at, reason));
-        }
         Ok(Rule {
             name: name.to_owned(),
             target,
@@ -396,6 +420,15 @@ pub(crate) fn rule_title(name: &str) -> String {
     }
 }
 
+/// The value of the clause `yield` for a flag of a rule. A rule does not name what it clears, so
+/// the parser refuses `false`.
+pub(super) fn yield_text(flag: bool) -> String {
+    match flag {
+        true => Yield::TEXT.to_owned(),
+        false => "none".to_owned(),
+    }
+}
+
 /// Makes the contract of a rule from clauses with the texts of their values and their positions.
 /// `extra` and `cpu_extra` are the flags of the clauses `slice` and `cpu`.
 ///
@@ -411,7 +444,8 @@ pub(crate) fn contract_of<At: Copy>(
 ) -> Result<Contract, (At, String)> {
     // One by one first, so that an error has the position of its clause.
     for (clause, text, at) in clauses {
-        if matches!(text.as_str(), "none" | "0") && *clause != Clause::Priority {
+        let is_value = text == "0" && matches!(clause, Clause::Priority | Clause::Dscp);
+        if matches!(text.as_str(), "none" | "0") && !is_value {
             let reason = format!("{clause}: a rule names only what it asks for; leave it out");
             return Err((*at, reason));
         }
@@ -422,12 +456,24 @@ pub(crate) fn contract_of<At: Copy>(
         .iter()
         .map(|(clause, text, _)| (*clause, text.as_str()));
     let contract = Change::from_clauses(texts, extra, cpu_extra)
-        .and_then(|change| Contract::default().apply(&change))
+        .and_then(|change| {
+            let contract = Contract::default().apply(&change)?;
+            contract.with_useful_schedule(&change)
+        })
         .map_err(|error| (whole, error.to_string()))?;
+    if let Some(when) = contract.when() {
+        let named = clauses.iter().find(|(clause, ..)| *clause == Clause::When);
+        let at = named.map_or(whole, |(_, _, at)| *at);
+        schedule::check_zone(when).map_err(|error| (at, error))?;
+    }
     netnice_core::contract::kernel_path_support(&contract)
         .map_err(|error| (whole, error.to_string()))?;
     Ok(contract)
 }
+
+/// The code points that every user may set if the policy does not say which: best effort, and two
+/// that networks treat as less than that.
+const DSCP_USERS: [Dscp; 3] = [Dscp::BEST_EFFORT, Dscp::LOWER_EFFORT, Dscp::CS1];
 
 /// Largest length of a rule's name, in characters. A longer one would not fit in a line of a table.
 const MAX_NAME: usize = 64;

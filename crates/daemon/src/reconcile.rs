@@ -28,6 +28,7 @@ mod draft;
 mod duration;
 mod finder;
 mod install;
+mod link_speeds;
 mod preview;
 pub(crate) mod repair;
 mod rollback;
@@ -39,6 +40,7 @@ use std::collections::BTreeMap;
 
 use netnice_core::contract::IfName;
 use netnice_core::target::Target;
+use netnice_core::units::Instant;
 use netnice_kernel::enforce::{Adoption, ContainerPlacement};
 use netnice_kernel::plan::Desired;
 
@@ -67,6 +69,8 @@ pub(crate) struct Reconciler<H> {
     pub deviations: Deviations,
     /// The journal.
     pub journal: Journal,
+    /// The time from which the speeds of links are read again.
+    speeds_due: Instant,
 }
 
 /// How the state in force differs from the desired one.
@@ -98,6 +102,7 @@ impl<H: Host> Reconciler<H> {
             books: Books::new(store),
             deviations: Deviations::default(),
             journal: Journal::default(),
+            speeds_due: Instant::default(),
         }
     }
 

@@ -26,6 +26,7 @@ mod history;
 mod link;
 mod named_process;
 mod own;
+mod programs;
 mod promises;
 mod reload;
 mod set;
@@ -56,6 +57,7 @@ use crate::meter::Measurements;
 use crate::meter::metrics::http::Page;
 use crate::peer::Peer;
 use crate::policy::Rules;
+use crate::programs::Snapshot;
 use crate::reconcile::{Reconciler, SavedState};
 use crate::state::Store;
 use crate::user_names::user_name;
@@ -214,9 +216,7 @@ impl<H: Host> Service<H> {
             Request::Show(show) => view
                 .show(peer, show.target.as_deref(), now)
                 .map(Response::Shown),
-            Request::Connections(of) => view
-                .connections(peer, &of.target, now)
-                .map(Response::Connections),
+            Request::Connections(of) => view.connections(peer, of, now).map(Response::Connections),
             Request::History(of) => view.history(of, now).map(Response::History),
             Request::Own(_) => view.show_own(named, now).map(Response::Shown),
             Request::Explain(explain) => view
@@ -228,6 +228,12 @@ impl<H: Host> Service<H> {
                 "this request is not for the service".to_owned(),
             )),
         }
+    }
+
+    /// The response to [`Request::Programs`], from counts that were read outside the event loop.
+    pub(crate) fn programs(&mut self, peer: &Peer, snapshot: &Snapshot) -> Response {
+        let mut view = View::of(&mut self.reconciler, &self.measurements);
+        Response::Programs(view.programs(peer, snapshot))
     }
 
     fn log_refusal(&mut self, peer: &Peer, request: &Request, error: &RequestError, now: Now) {
@@ -311,14 +317,17 @@ impl<H: Host> Service<H> {
         self.reconciler.next_due()
     }
 
-    /// Checks interfaces and the daemon's kernel objects, and restores missing ones.
+    /// Checks interfaces and the daemon's kernel objects, and restores missing ones. Follows the
+    /// speeds of links.
     pub(crate) fn repair(&mut self, now: Now) {
+        self.reconciler.follow_speeds(now);
         self.reconciler.repair(true, now);
     }
 
-    /// Divides the left-over of managed links again. The caller calls it every 200 ms while there
-    /// are managed links.
+    /// Divides the left-over of managed links again, and follows their speeds. The caller calls it
+    /// every 200 ms while there are managed links.
     pub(crate) fn balance(&mut self, now: Now) {
+        self.reconciler.follow_speeds_when_due(now);
         self.reconciler.balance(now);
     }
 

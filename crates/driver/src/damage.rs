@@ -1,5 +1,5 @@
 //! Changes to well-formed frames, for property tests: a byte is set, the end is cut off, or bytes
-//! are appended.
+//! are appended. No function fails.
 
 use proptest::prelude::*;
 

@@ -1,8 +1,8 @@
 //! Reads the headers of one received frame, strictly and in one pass.
 //!
 //! The result is a `Frame`: an IP packet whose headers are complete and consistent, or a frame of
-//! another EtherType. A frame with incomplete or inconsistent headers is `Malformed`, with the
-//! reason.
+//! another EtherType. For a frame with incomplete or inconsistent headers, reading fails with
+//! `Malformed`, which has the reason.
 //!
 //! # What is read
 //! - IPv4 with options, which are skipped; the header's checksum must be right.

@@ -1,5 +1,6 @@
 //! Builds well-formed frames for tests, by etherparse, an implementation independent of this crate;
-//! and corrects the lengths and the IPv4 checksum of altered frames.
+//! and corrects the lengths and the IPv4 checksum of altered frames. A call panics if its addresses
+//! or lengths do not describe a packet.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -20,6 +20,7 @@
 #define STAGE_HANDLED 3		/* no stage: the interface over this one handled the packet */
 #define STAGE_CONTAINER_UP 4	/* the cap stage; the packet came from a container */
 #define STAGE_CONTAINER_DOWN 5	/* the cap stage; the packet goes to a container */
+#define STAGE_FROM_CONTAINER 6	/* no stage: the packet came from the container behind the interface */
 
 /* iface.flags */
 #define IFACE_LOOPBACK 1
@@ -30,12 +31,15 @@
 #define IFACE_BELOW 32		/* the interface below handled the packets that arrive here */
 #define IFACE_VETH 64		/* the other end may be in a container */
 
+#define DSCP_SET 64		/* in target.dscp: the lower six bits are a code point */
+
 #define MAX_TARGETS 7280
 #define MAX_PROCESSES 262144	/* the daemon raises this to what the machine can run */
 #define MAX_COOKIES 65536
 #define MAX_IFACES 4096
-#define MAX_SLOTS 24576
+#define MAX_SLOTS 28672
 #define MAX_LINK_CLASSES 65536
+#define MAX_LINK_LEAVES 131072	/* a target that yields has some on every managed link */
 #define MAX_FLOWS 65536
 #define MAX_CGROUP_LEVELS 24
 #define MAX_GROUP_NAME 256	/* including the terminating zero */
@@ -55,10 +59,10 @@ struct leaf {
 	__u32 bound;		/* bytes that may wait in the bulk leaf; 0: not counted, its queue drops */
 };
 
-/* targets: target id -> the queues that hold its packets. */
+/* targets: target id -> the queues that hold its packets, and their code point. */
 struct target {
 	__u32 counters;		/* target id under which packets are counted */
-	__u32 pad;
+	__u32 dscp;		/* DSCP_SET and the code point of what it sends; 0: packets keep theirs */
 	struct leaf cap[2];	/* by direction: leaf of the nearest limit around the target */
 };
 
@@ -80,6 +84,8 @@ struct iface {
 	__u16 slot_below;	/* slot_handled of the interface below this one; 0: none */
 	__u16 slot_container_up;	/* tc_index that returns a container's packet to ingress */
 	__u16 slot_container_down;	/* tc_index that returns a packet for a container to egress */
+	__u16 slot_from_container;	/* tc_index of a packet of the container, on its way to a link */
+	__u16 pad;
 	struct leaf rest[2];	/* by direction: class of traffic without a target, if managed */
 };
 
@@ -122,6 +128,16 @@ struct app_key {
 	__u64 inode;
 	__u32 dev;		/* the kernel's internal form: major << 20 | minor */
 	__u32 pad;
+};
+
+/* container_flows: a flow that a container sent by a managed link -> the container's target. With
+ * the addresses and ports that it has there, behind address translation. */
+struct container_flow {
+	__u32 local[4];		/* address on this side, in network byte order; IPv4: the first word */
+	__u32 remote[4];
+	__u16 local_port;	/* network byte order */
+	__u16 remote_port;
+	__u32 proto;		/* IPPROTO_TCP or IPPROTO_UDP */
 };
 
 /* settings: one entry, read by the programs that handle sockets and packets. */

@@ -20,13 +20,15 @@
 
 #include "abi.h"
 #include "maps.h"
+#include "dscp.h"
 #include "leaf.h"
 #include "owner.h"
+#include "container.h"
 #include "path.h"
 
 _Static_assert(sizeof(struct leaf) == 28, "leaf");
 _Static_assert(sizeof(struct target) == 64, "target");
-_Static_assert(sizeof(struct iface) == 76, "iface");
+_Static_assert(sizeof(struct iface) == 80, "iface");
 _Static_assert(sizeof(struct settings) == 48, "settings");
 _Static_assert(sizeof(struct window) == 72, "window");
 _Static_assert(sizeof(struct group_name) == MAX_GROUP_NAME, "group_name");

@@ -28,7 +28,6 @@
 #define PACKET_OTHERHOST 3
 #define ETH_ALEN 6
 #define VLAN_ID 0x0fff	/* of a tag's control information */
-#define MAX_EXTENSIONS 4
 #define CAP_STAGE 0	/* used in place of a link's index */
 #define LOOPBACK 1	/* interface index of lo in every namespace */
 
@@ -272,10 +271,11 @@ static __noinline bool was_handled(struct __sk_buff *skb, struct settings *now, 
 	return cookie == now->netns_cookie;
 }
 
-/* Lets the packet continue. A packet to an interface below gets the mark that it was handled. */
-static __always_inline int pass_on(struct __sk_buff *skb, struct iface *iface)
+/* Lets the packet continue. A packet to an interface below gets the mark that it was handled. A
+ * container's packet keeps its own mark, for the class on that interface. */
+static __always_inline int pass_on(struct __sk_buff *skb, struct settings *now, struct iface *iface)
 {
-	if (iface->slot_below)
+	if (iface->slot_below && !sending_container(skb, now))
 		skb->tc_index = iface->slot_below;
 	return CONTINUE;
 }
@@ -375,8 +375,11 @@ static __always_inline bool redirect_container_packet(struct __sk_buff *skb, str
 	struct packet p = {};
 	__u32 class;
 
-	if (!find_container(skb, now, iface, from_container, &p) ||
-	    !enter_stage(skb, now, iface, &p, dir, SENDER_REMOTE, &class))
+	if (!find_container(skb, now, iface, from_container, &p))
+		return false;
+	if (from_container && p.state->dscp)
+		set_dscp(skb, iface->flags, p.state->dscp);
+	if (!enter_stage(skb, now, iface, &p, dir, SENDER_REMOTE, &class))
 		return false;
 	if (!class)
 		*verdict = TC_ACT_SHOT;
@@ -416,26 +419,6 @@ static __always_inline bool may_have_receiver(struct __sk_buff *skb, __u32 l3)
 	word = port / 32 % PORT_WORDS;
 	known = bpf_map_lookup_elem(&ports, &word);
 	return known && *known & 1U << port % 32;
-}
-
-/* Skips the extension headers of an IPv6 packet that may precede any upper-layer header (RFC 8200
- * 4.1). Otherwise a sender could hide a packet from its limit with such a header. */
-static __always_inline bool skip_extensions(struct __sk_buff *skb, __u8 *proto, __u32 *l4)
-{
-	struct {
-		__u8 next;
-		__u8 words;	/* units of 8 bytes, beyond the first */
-	} head;
-
-	for (int i = 0; i < MAX_EXTENSIONS; i++) {
-		if (*proto != IPPROTO_HOPOPTS && *proto != IPPROTO_ROUTING && *proto != IPPROTO_DSTOPTS)
-			return true;
-		if (bpf_skb_load_bytes(skb, *l4, &head, sizeof(head)))
-			return false;
-		*proto = head.next;
-		*l4 += (head.words + 1) * 8;
-	}
-	return true;
 }
 
 /* The receiving socket of a packet, as the kernel will find it. The caller releases it. */
@@ -565,7 +548,7 @@ int on_egress(struct __sk_buff *skb)
 	if (handled && !from_container_stage && redirect_container_packet(skb, now, iface, false, &verdict))
 		return verdict;
 	if (handled && !managed && !arrives)
-		return pass_on(skb, iface);
+		return pass_on(skb, now, iface);
 	if (sk && (!handled || managed) && find_owner(skb, sk, now, true, &p) &&
 	    is_encapsulation(skb, sk, !(iface->flags & IFACE_NO_MAC)))
 		p = (struct packet){};
@@ -575,6 +558,8 @@ int on_egress(struct __sk_buff *skb)
 
 		if (sender == SENDER_TOLD)
 			record_port(sk->src_port);
+		if (p.state->dscp)
+			set_dscp(skb, iface->flags, p.state->dscp);
 		if (enter_stage(skb, now, iface, &p, DIR_UP, sender, &class)) {
 			if (!class || (iface->flags & IFACE_NO_MAC && !add_mac_header(skb)))
 				return TC_ACT_SHOT;
@@ -585,9 +570,14 @@ int on_egress(struct __sk_buff *skb)
 		return verdict;
 	if (arrives && redirect_on_arrival(skb, now, iface, &verdict))
 		return verdict;
-	if (managed)
-		skb->priority = link_class(skb, iface, p.target, DIR_UP);
-	return pass_on(skb, iface);
+	if (managed) {
+		__u32 container = sending_container(skb, now);
+
+		if (container && iface->flags & IFACE_MANAGED_DOWN)
+			learn_container_flow(skb, iface->flags, container);
+		skb->priority = link_class(skb, iface, container ? container : p.target, DIR_UP);
+	}
+	return pass_on(skb, now, iface);
 }
 
 SEC("classifier/ingress")
@@ -602,21 +592,30 @@ int on_ingress(struct __sk_buff *skb)
 	if (!now)
 		return CONTINUE;
 	iface = iface_of(skb);
-	if (!iface || is_returning(skb, now, iface->slot_link))
+	if (!iface)
 		return CONTINUE;
+	if (is_returning(skb, now, iface->slot_link)) {
+		mark_container(skb, now, iface);
+		return CONTINUE;
+	}
 	/* The egress program of lo handles its packets. */
 	capped = is_returning(skb, now, iface->slot_down) || iface->flags & IFACE_LOOPBACK;
 	if (!capped && !is_returning(skb, now, iface->slot_container_up) &&
 	    redirect_container_packet(skb, now, iface, true, &verdict))
 		return verdict;
+	if (!capped)
+		mark_container(skb, now, iface);
 	if (capped && !(iface->flags & IFACE_MANAGED_DOWN))
 		return CONTINUE;
 	find_receiver(skb, now, iface, &p);
 	if (p.state && !capped && redirect_to_cap(skb, now, iface, &p, &verdict))
 		return verdict;
 	if (iface->flags & IFACE_MANAGED_DOWN) {
-		__u32 class = link_class(skb, iface, p.target, DIR_DOWN);
+		__u32 target = p.target, class;
 
+		if (!target && now->containers)
+			target = receiving_container(skb, iface->flags);
+		class = link_class(skb, iface, target, DIR_DOWN);
 		if (iface->flags & IFACE_NO_MAC && !add_mac_header(skb))
 			return TC_ACT_SHOT;
 		return redirect_to_stage(skb, iface->link_stage, class, iface->slot_link);
@@ -633,7 +632,7 @@ int on_stage_exit(struct __sk_buff *skb)
 	struct settings *now = current_settings();
 	bool leaves;
 
-	if (!now || !to || to->stage == STAGE_HANDLED)
+	if (!now || !to || to->stage == STAGE_HANDLED || to->stage == STAGE_FROM_CONTAINER)
 		return TC_ACT_SHOT;	/* not from netnice, or the interface is gone */
 	count_exit(skb);
 	skb->cb[0] = now->key[0];

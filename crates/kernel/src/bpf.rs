@@ -1,4 +1,4 @@
-//! Makes two calls of bpf(2) that aya does not offer. Both fail with the error of bpf(2).
+//! Makes three calls of bpf(2) that aya does not offer. All fail with the error of bpf(2).
 //!
 //! - [`detach_pinned`] detaches a pinned link before it returns (`BPF_LINK_DETACH`, Linux 5.9). If
 //!   only the pin of a link is removed, the kernel detaches the link after an RCU grace period,
@@ -6,6 +6,9 @@
 //!   program still runs, and attaching it again fails with EEXIST.
 //! - [`read_all`] reads a whole map in a few calls (`BPF_MAP_LOOKUP_BATCH`, Linux 5.6). Reading
 //!   single entries takes two calls for each entry.
+//! - [`take`] removes an entry of a hash map and returns its last value
+//!   (`BPF_MAP_LOOKUP_AND_DELETE_ELEM`, Linux 5.14). Between a reading and a separate removal the
+//!   programs could add to the value.
 
 use std::ffi::CString;
 use std::io;
@@ -87,6 +90,30 @@ pub(crate) fn read_all<K: aya::Pod + Default, V: aya::Pod + Default>(
     }
 }
 
+/// Removes an entry of a hash map, and returns its value; `None` if there is no such entry.
+///
+/// `K` and `V` are the map's key and value; the caller has checked them.
+///
+/// # Errors
+/// The error of bpf(2).
+pub(crate) fn take<K: aya::Pod, V: aya::Pod + Default>(
+    map: BorrowedFd<'_>,
+    key: &K,
+) -> io::Result<Option<V>> {
+    let mut value = V::default();
+    let mut element = ElementAttributes {
+        map_fd: map.as_raw_fd() as u32,
+        key: std::ptr::from_ref(key) as u64,
+        value: std::ptr::from_mut(&mut value) as u64,
+        ..ElementAttributes::default()
+    };
+    match bpf(BPF_MAP_LOOKUP_AND_DELETE_ELEM, &mut element) {
+        Ok(_) => Ok(Some(value)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 fn bpf<T>(command: libc::c_long, attributes: &mut T) -> io::Result<i32> {
     // SAFETY: the attributes are a live `repr(C)` struct without padding. The kernel reads and
     // writes as many bytes of it as the size argument says. The pointers in it refer to buffers of
@@ -134,10 +161,22 @@ struct BatchAttributes {
     flags: u64,
 }
 
+/// The part of `union bpf_attr` that BPF_MAP_LOOKUP_AND_DELETE_ELEM reads.
+#[repr(C)]
+#[derive(Default)]
+struct ElementAttributes {
+    map_fd: u32,
+    pad: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
 /// Entries per call at first.
 const FIRST_BATCH: usize = 1024;
 /// The most entries per call.
 const MAX_BATCH: usize = 1 << 20;
 const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
 const BPF_OBJ_GET: libc::c_long = 7;
+const BPF_MAP_LOOKUP_AND_DELETE_ELEM: libc::c_long = 21;
 const BPF_LINK_DETACH: libc::c_long = 34;

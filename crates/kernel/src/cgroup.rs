@@ -214,17 +214,43 @@ fn container_id(name: &str) -> Option<&str> {
 /// The path of a process's cgroup, as in [`Cgroup::path`]. `None` if the process has ended or its
 /// cgroup cannot be read. A user may give a cgroup a name that is not valid text. Its bytes are
 /// replaced; the path of the cgroups above it stays correct.
-pub(crate) fn of_process(pid: u32) -> Option<String> {
+pub fn of_process(pid: u32) -> Option<String> {
     let text = read_text(format!("/proc/{pid}/cgroup")).ok()?;
     text.split('\n')
         .find_map(|line| line.strip_prefix("0::"))
         .map(str::to_owned)
 }
 
+/// What root's service manager or container engine made a cgroup for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// A unit of the system manager, by its name.
+    Unit(String),
+    /// A container, by the first 12 digits of its id.
+    Container(String),
+}
+
+/// The unit or the container to which the cgroup at this path belongs: as for [`find_unit`] and
+/// [`find_container`], parts of the hierarchy that users or containers control do not count.
+/// `None` if the path has neither.
+pub fn group_of(path: &str) -> Option<Group> {
+    for name in path.split('/') {
+        if let Some(id) = container_id(name) {
+            return Some(Group::Container(id.chars().take(SHORT_ID).collect()));
+        }
+        if name.contains('.') && !name.ends_with(".slice") {
+            return Some(Group::Unit(name.to_owned()));
+        }
+    }
+    None
+}
+
 /// Prefixes that container engines put before the id in the name of a container's cgroup.
 const ENGINES: [&str; 4] = ["docker-", "libpod-", "cri-containerd-", "crio-"];
 /// Number of digits of a container's id.
 const CONTAINER_ID: usize = 64;
+/// Number of digits of the short form of such an id.
+const SHORT_ID: usize = 12;
 
 /// The magic number of the file system of a path. `None` if statfs(2) fails, for example because
 /// the path does not exist.
@@ -254,6 +280,41 @@ mod tests {
             "docker.service".to_owned(),
         ] {
             assert_eq!(container_id(&name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_path_belongs_to_the_unit_or_container_that_root_made() {
+        let id = "0123456789abcdef".repeat(4);
+        let unit = |name: &str| Some(Group::Unit(name.into()));
+        let container = Some(Group::Container("0123456789ab".into()));
+        for (path, expected) in [
+            ("/".to_owned(), None),
+            ("/backup".to_owned(), None),
+            (
+                "/system.slice/nginx.service".to_owned(),
+                unit("nginx.service"),
+            ),
+            (
+                "/user.slice/user-1000.slice/session-3.scope".to_owned(),
+                unit("session-3.scope"),
+            ),
+            (
+                "/user.slice/user-7.slice/user@7.service/app.slice/x.scope".to_owned(),
+                unit("user@7.service"),
+            ),
+            (
+                format!("/system.slice/docker-{id}.scope/x.service"),
+                container.clone(),
+            ),
+            (format!("/docker/{id}"), container),
+            // A user may give any name to a cgroup below the manager of that user.
+            (
+                format!("/user.slice/user-7.slice/user@7.service/docker-{id}.scope"),
+                unit("user@7.service"),
+            ),
+        ] {
+            assert_eq!(group_of(&path), expected, "{path}");
         }
     }
 }

@@ -272,7 +272,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Writes the targets' map entries: the queues of their packets.
+    /// Writes the targets' map entries: the queues of their packets and their code points.
     fn write_targets(&mut self, plan: &Plan, desired: &Desired) -> Result<(), KernelError> {
         let wanted: BTreeMap<u32, abi::Target> = desired
             .targets
@@ -284,7 +284,9 @@ impl Kernel {
                     t.id,
                     abi::Target {
                         counters: t.id,
-                        pad: 0,
+                        dscp: t
+                            .dscp
+                            .map_or(0, |dscp| abi::DSCP_SET | u32::from(dscp.get())),
                         cap,
                     },
                 )

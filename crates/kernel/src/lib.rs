@@ -20,9 +20,10 @@
 //!   equal to the desired state, with `programs` (the eBPF programs) and `tc`, and reads counts.
 //! - [`direct`] loads the XDP program of the direct path, [`port`] reserves UDP ports for direct
 //!   flows, and [`routes`] finds their next hops.
-//! - [`device`], [`nic`], [`ethtool`] and [`traffic`] read the state of interfaces; [`process`],
-//!   [`cgroup`], [`executable`], [`connections`], [`peer`] and [`trust`] that of processes, sockets
-//!   and files.
+//! - [`device`], [`nic`], [`ethtool`], [`wireless`] and [`traffic`] read the state of interfaces;
+//!   [`process`], [`cgroup`], [`executable`], [`connections`], [`peer`] and [`trust`] that of
+//!   processes, sockets and files. [`usage`] counts what every socket sends and receives while that
+//!   is asked for.
 //! - [`confine`] confines a process, and [`probe`] reports what the kernel offers.
 //! - `abi` has the keys and values of the eBPF maps; [`netlink`], `bpf`, `rcu` and `retry` are
 //!   tools for the others. Most calls fail with [`KernelError`].
@@ -52,5 +53,7 @@ pub mod routes;
 mod tc;
 pub mod traffic;
 pub mod trust;
+pub mod usage;
+pub mod wireless;
 
 pub use error::KernelError;

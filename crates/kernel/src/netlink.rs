@@ -153,6 +153,13 @@ impl Message {
         self.body.first_chunk()
     }
 
+    /// A message with this body, for tests.
+    #[cfg(test)]
+    pub(crate) fn of(body: Vec<u8>) -> Message {
+        let (kind, by) = (0, 0);
+        Message { kind, by, body }
+    }
+
     /// The attributes after a head of this size.
     pub(crate) fn attributes(&self, head: usize) -> AttributeList<'_> {
         attributes(self.body.get(head..).unwrap_or_default())
@@ -223,6 +230,18 @@ impl NetlinkClient {
     /// the socket cannot be opened.
     pub(crate) fn open_generic() -> Result<Self, NetlinkError> {
         Self::open_to(NETLINK_GENERIC, "open a generic netlink socket")
+    }
+
+    /// The message type of a generic netlink family. `None` if the kernel has no family of this
+    /// name, or refuses.
+    pub(crate) fn family(&mut self, name: &str) -> Option<u16> {
+        let head = [CTRL_CMD_GETFAMILY, 1, 0, 0];
+        let criteria = Attributes::new().text(CTRL_ATTR_FAMILY_NAME, name);
+        let request = Request::new(GENL_ID_CTRL, 0, &head).with(&criteria);
+        let replies = self.query("find a netlink family", request).ok()?;
+        let row = replies.first()?.attributes(GENERIC_HEAD);
+        let family = find(&row, CTRL_ATTR_FAMILY_ID)?;
+        Some(u16::from_ne_bytes(*family.first_chunk()?))
     }
 
     fn open_to(protocol: isize, what: &str) -> Result<Self, NetlinkError> {
@@ -516,5 +535,11 @@ const NLMSGERR_ATTR_MSG: u16 = 1;
 const NLM_F_CAPPED: u16 = 0x100;
 const NLM_F_DUMP_INTR: u16 = 0x10;
 const NETLINK_HEADER_LEN: usize = 16;
+/// Size of `struct genlmsghdr` in bytes.
+pub(crate) const GENERIC_HEAD: usize = 4;
+const GENL_ID_CTRL: u16 = 16;
+const CTRL_CMD_GETFAMILY: u8 = 3;
+const CTRL_ATTR_FAMILY_ID: u16 = 1;
+const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;

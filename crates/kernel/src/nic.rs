@@ -13,7 +13,8 @@ use std::io;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::netlink::{
-    Attributes, Message, NetlinkClient, NetlinkError, Request, attributes, find, number,
+    Attributes, GENERIC_HEAD, Message, NetlinkClient, NetlinkError, Request, attributes, find,
+    number,
 };
 use crate::{device, ethtool};
 
@@ -144,15 +145,7 @@ fn link(netlink: &mut NetlinkClient, what: &str, index: u32) -> Result<Vec<Messa
 /// does not report them.
 fn driver_features(index: u32) -> Option<(Option<u64>, Option<u64>)> {
     let mut generic = NetlinkClient::open_generic().ok()?;
-    let head = [CTRL_CMD_GETFAMILY, 1, 0, 0];
-    let criteria = Attributes::new().text(CTRL_ATTR_FAMILY_NAME, "netdev");
-    let request = Request::new(GENL_ID_CTRL, 0, &head).with(&criteria);
-    let replies = generic
-        .query("find the netlink family netdev", request)
-        .ok()?;
-    let row = replies.first()?.attributes(GENERIC_HEAD);
-    let family = find(&row, CTRL_ATTR_FAMILY_ID)?;
-    let family = u16::from_ne_bytes(*family.first_chunk()?);
+    let family = generic.family("netdev")?;
     let head = [NETDEV_CMD_DEV_GET, 1, 0, 0];
     let request =
         Request::new(family, 0, &head).with(&Attributes::new().u32(NETDEV_IFINDEX, index));
@@ -171,15 +164,9 @@ fn driver_features(index: u32) -> Option<(Option<u64>, Option<u64>)> {
 }
 
 const LINK_HEAD: usize = 16;
-/// Size of `struct genlmsghdr` in bytes.
-const GENERIC_HEAD: usize = 4;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_ATTACHED: u16 = 2;
-const GENL_ID_CTRL: u16 = 16;
-const CTRL_CMD_GETFAMILY: u8 = 3;
-const CTRL_ATTR_FAMILY_ID: u16 = 1;
-const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 const NETDEV_CMD_DEV_GET: u8 = 1;
 const NETDEV_IFINDEX: u16 = 1;
 const NETDEV_XDP_FEATURES: u16 = 3;

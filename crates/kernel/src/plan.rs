@@ -18,11 +18,11 @@
 //!      ├─ sparse, bulk, local
 //! ```
 //!
-//! A target has a *node* in a tree where it has a limit of its own (cap stage) or a [`LinkShare`]
-//! (link): a class, and the leaves below it. The parent of its node is the node of the nearest
-//! target around it that has one. Packets of a target without a node use the leaves of the node of
-//! the nearest target around it. Every node keeps leaves of its own, so that nested targets can
-//! come and go.
+//! A target has a *node* in a tree where it has a limit of its own (cap stage), or a [`LinkShare`]
+//! or [`Target::yields`] (link): a class, and the leaves below it. The parent of its node is the
+//! node of the nearest target around it that has one. Packets of a target without a node use the
+//! leaves of the node of the nearest target around it. Every node keeps leaves of its own, so that
+//! nested targets can come and go.
 //!
 //! # Rates
 //! In HTB a class sends at its *assured* rate regardless of its parent's tokens, and borrows up to
@@ -51,11 +51,24 @@
 //! traffic, and of these only those of the first priority, take part, so that HTB does not lend out
 //! the parts of the others unequally. (`IdleNodes` lists the nodes that carry too little.)
 //!
+//! **A target that yields** has a node on every managed link, of a priority behind all others, and
+//! takes no part in this division. So HTB lends to it only what no other class with packets wants,
+//! and the node gives way with the next packet. Its node is below the parent of all nodes, even if
+//! the target is inside another one: below a node with a guarantee it would borrow that guarantee
+//! before others borrow from the link. It stays inside a node whose highest rate is below the
+//! link's, which bounds it. All nodes that yield are assured a hundredth of the link together, and
+//! each at most `MIN_ASSURED`, so that their connections do not time out.
+//!
+//! HTB has eight priorities, as many as contracts. If a link has a target of priority 7 and one
+//! that yields, the priorities behind the last unused one move forward by one; if all are in use, 6
+//! and 7 become one.
+//!
 //! # Queues
 //! The leaves of the cap stage are FIFOs. The eBPF programs bound what waits in the bulk leaf
 //! ([`NodeLeaves::bound`]), and refuse the rest before it enters. So a TCP sender of this host
 //! slows down without a loss, each flow has its part of the queue, and the FIFO itself drops
 //! nothing.
+//!
 //! Other senders of this host (UDP) wait for their socket's buffer. Their packets are never
 //! refused, or a flooding sender would use a whole core for attempts; they have a leaf of their
 //! own, the patient one, so that TCP does not wait behind a flood. Received packets are bounded in
@@ -68,6 +81,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use netnice_core::contract::Dscp;
 use netnice_core::units::{Nanos, Rate};
 
 use crate::tc::{HtbClass, LeafQueue};
@@ -126,6 +140,11 @@ pub struct Target {
     pub weight: u16,
     /// Order of its part in the left-over; 0 is first.
     pub priority: u8,
+    /// The code point of the packets that it sends; `None` if they keep theirs.
+    pub dscp: Option<Dscp>,
+    /// Whether it takes of every managed link only what no other traffic wants. Then it has no
+    /// `share`.
+    pub yields: bool,
 }
 
 /// A limit, by direction.

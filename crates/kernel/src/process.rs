@@ -6,7 +6,7 @@
 //! be read counts as running (`is_running`), and as one without properties, sockets and children.
 //! Most functions return `None` or an empty list for a process that has ended. Opening or
 //! duplicating a pidfd fails with the error of the system call, [`boot_id`] if its file cannot be
-//! read, and [`netns_cookie`] without a UDP socket or before Linux 5.14.
+//! read, and [`netns_cookie`] before Linux 5.14 or if no UDP socket can be made.
 //!
 //! A pidfd identifies a process for ever, while a process id may be reused before it is used. So a
 //! caller opens the pidfd first, reads /proc by the id, and then checks that the process of the

@@ -634,7 +634,7 @@ const PID_MAX_LIMIT: u32 = 1 << 22;
 /// The name of the folder of pins in the runtime folder.
 pub(crate) const FOLDER: &str = "bpf";
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/netnice.bpf.o"));
-const MAPS: [&str; 22] = [
+const MAPS: [&str; 23] = [
     "settings",
     "ports",
     "procs",
@@ -644,6 +644,7 @@ const MAPS: [&str; 22] = [
     "expected_groups",
     "users",
     "containers",
+    "container_flows",
     "container_veths",
     "ifaces",
     "slots",

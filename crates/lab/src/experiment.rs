@@ -29,6 +29,7 @@ mod death;
 mod driver_world;
 mod flood_cost;
 mod ftp_sessions;
+mod goodput;
 mod guarantees;
 mod interfaces;
 mod latency;

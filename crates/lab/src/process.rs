@@ -68,7 +68,8 @@ impl Proc {
         self.child.id()
     }
 
-    /// Writes one line to the child's standard input. Fails if the child has closed it.
+    /// Writes one line to the child's standard input. Fails if that is closed, by the child or by
+    /// this process.
     pub fn write_line(&mut self, line: &str) -> Result<()> {
         let Some(stdin) = self.stdin.as_mut() else {
             bail!("the standard input of `{}` is closed", self.what)

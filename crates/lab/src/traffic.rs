@@ -19,16 +19,13 @@
 //! **Directions.** Either end of TCP flows can send, and either end can connect: a receive limit is
 //! tested by a sink that connects to a source, like a browser.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::process::{self, Proc};
-use crate::stats::Cumulative;
 use crate::world::Host;
 
 mod direct;
@@ -37,59 +34,15 @@ mod fetch;
 pub mod ftp;
 mod parent;
 pub mod program;
+mod quic;
 pub mod real_programs;
+mod report;
 mod run;
 mod tcp;
 mod udp;
 mod unruly;
 
-/// The counts of a traffic process, which it prints at its end.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Report {
-    /// Start of the traffic (wall clock, ns): the time of `go` if the process waited for it.
-    pub started_ns: u64,
-    /// End of the traffic (wall clock, ns).
-    pub ended_ns: u64,
-    /// Payload bytes sent.
-    pub sent: u64,
-    /// Payload bytes received.
-    pub received: u64,
-    /// Wire bytes received, as the module defines them.
-    pub received_wire: u64,
-    /// Send calls: successful writes (TCP), all datagrams (UDP), or probes.
-    pub sends: u64,
-    /// Datagrams that were not sent, by the name of the error or the reason.
-    pub refused: BTreeMap<String, u64>,
-    /// Processor time in user mode in ns.
-    pub user_ns: u64,
-    /// Processor time in the kernel in ns.
-    pub system_ns: u64,
-    /// Samples over time: wall clock in ns, payload bytes sent so far, wire bytes received so far.
-    pub series: Vec<(u64, u64, u64)>,
-    /// Round trips of a probe: time of sending (wall clock, ns), and duration in ns.
-    pub round_trips: Vec<(u64, u64)>,
-    /// UDP probes without a reply; at a direct sink, packets that the driver counted as lost.
-    pub lost: u64,
-}
-
-impl Report {
-    /// Mean rate of received wire bytes between two moments, in bit/s; `None` if the samples do not
-    /// span them.
-    pub fn received_rate(&self, from_ns: u64, to_ns: u64) -> Option<f64> {
-        self.received().rate(from_ns, to_ns)
-    }
-
-    /// Received wire bytes over time.
-    pub(crate) fn received(&self) -> Cumulative {
-        self.series.iter().map(|s| (s.0, s.2)).collect()
-    }
-
-    /// Processor time as a share of one processor: 1 means all of it.
-    pub(crate) fn cpu_share(&self) -> f64 {
-        (self.user_ns + self.system_ns) as f64
-            / self.ended_ns.saturating_sub(self.started_ns).max(1) as f64
-    }
-}
+pub use report::Report;
 
 /// A TCP process. It connects or listens, and writes, reads, or does both on every connection.
 #[derive(Debug, Clone)]
@@ -607,7 +560,7 @@ impl ParentProcess {
             .with_context(|| format!("the parent could not start {words:?}: {answer}"))
     }
 
-    /// Starts a traffic child; returns its pid once it is ready. Fails as `run`, and after 60 s.
+    /// Starts a traffic child; returns its pid. Fails as `run` does, or if it is not ready in 60 s.
     pub fn traffic(&mut self, program: &impl Program, options: RunOptions) -> Result<u32> {
         let mut words = vec![
             process::binary("netnice-lab")?.display().to_string(),

@@ -310,12 +310,12 @@ impl Record {
 /// Width of a bin in ns.
 const BIN_NS: u64 = 1_000_000;
 
-/// Whether the tap's device received the flow, and it is IP.
+/// True for a flow of IP whose packets the tap's device received.
 pub fn inbound(flow: &WireFlow) -> bool {
     flow.inbound && flow.transport != Transport::NotIp
 }
 
-/// Whether the tap's device sent the flow, and it is IP.
+/// True for a flow of IP whose packets the tap's device sent.
 pub fn outbound(flow: &WireFlow) -> bool {
     !flow.inbound && flow.transport != Transport::NotIp
 }

@@ -1,5 +1,6 @@
 //! The fixture of this crate's tests: one flow with both sides over the same private memory
-//! ([`BothSides`]), and functions that write any value to that memory.
+//! ([`BothSides`]), and functions that write any value to that memory. A call panics if a valid
+//! step is refused.
 
 #[cfg(test)]
 mod fuzz;

@@ -683,12 +683,13 @@ fn blocks() -> Wire {
     }
 }
 
-/// Clauses on receiving, another link, the order in the left-over, and processors; these are not
-/// simulated.
-const NO_EFFECT: [Clause; 5] = [
+/// Clauses on receiving, another link, the order in the left-over, processors and hours of the
+/// week; these are not simulated.
+const NO_EFFECT: [Clause; 6] = [
     Clause::Down,
     Clause::MinDown,
     Clause::On,
     Clause::Priority,
     Clause::Cpu,
+    Clause::When,
 ];

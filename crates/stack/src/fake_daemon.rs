@@ -1,6 +1,7 @@
 //! A fake daemon and driver for tests, in one thread. The fake exchanges the messages of
 //! [`netnice_api::direct`] over a socket and uses the driver's side of the ring. It delivers each
-//! sent frame to the flows whose addresses match, and drops a frame that matches none.
+//! sent frame to the flows whose addresses match, and drops a frame that matches none. The fake
+//! panics if a system call fails or a message is not one of the direct path, and the test fails.
 
 use std::collections::HashMap;
 use std::io::Write;

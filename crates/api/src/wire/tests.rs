@@ -250,6 +250,14 @@ fn every_response_survives_encoding_and_has_its_exit_status() {
             Exit::Done,
         ),
         (
+            Response::Programs(crate::ProgramsDoc {
+                list: vec![crate::ProgramDoc::default()],
+                remarks: vec!["full".into()],
+                ..Default::default()
+            }),
+            Exit::Done,
+        ),
+        (
             Response::History(crate::HistoryDoc {
                 targets: vec![crate::TargetHistory::default()],
                 ..Default::default()

@@ -1,6 +1,7 @@
 //! The command line of `netnice check FILE`. Output is a [`Check`]. Fails if an option does not
 //! parse, if the contract's clauses contradict each other, if the contract has none or several of
-//! the clauses that a capture can violate, or if `--gap` is given without `--channel`.
+//! the clauses that a capture can violate, if it has `--when`, or if `--gap` is given without
+//! `--channel`.
 
 use std::path::PathBuf;
 
@@ -37,6 +38,11 @@ impl CheckArgs {
     pub(super) fn into_verb(self) -> Result<Verb, BadUsage> {
         let change = self.contract.change()?.ok_or(NotCheckable::Nothing)?;
         let contract = Contract::default().apply(&change)?;
+        if contract.when().is_some() {
+            return Err(BadUsage::Invalid(
+                "--when is not for check: every packet of the capture is judged",
+            ));
+        }
         let tolerance = self.tolerance.as_deref();
         let tolerance = tolerance.map(|text| quantity("--tolerance", text));
         let gap = self.gap.as_deref().map(|text| quantity("--gap", text));

@@ -1,8 +1,12 @@
 //! The contract options (`--up R`, …), one for each clause of the contract grammar.
 //! [`ContractArgs::change`] combines them to a [`Change`]. Fails if `netnice-core` refuses a value.
+//!
+//! Every verb parses all options, so that a refused one is answered with the reason.
+//! [`hide_refused`] removes from the help of each verb the options that the verb refuses; no help
+//! text has `--cpu`.
 
 use clap::Args;
-use netnice_core::contract::{Change, Clause, ContractError};
+use netnice_core::contract::{Change, Clause, ContractError, Yield};
 
 /// One option for each clause. Core parses the values, under the names of their clauses.
 #[derive(Debug, Default, Args)]
@@ -35,24 +39,39 @@ pub(crate) struct ContractArgs {
     /// How much may pass at once after a silence, as time at the limit's rate [default: 5ms]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     burst: Option<String>,
+    /// Code point of the packets that it sends: EF, AF21, CS1, LE, …, or a number
+    #[arg(long, value_name = "DSCP", allow_hyphen_values = true)]
+    dscp: Option<String>,
+    /// Take of managed links only what no other traffic wants (--yield=none: no more)
+    #[arg(
+        long = "yield",
+        value_name = "none",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = Yield::TEXT
+    )]
+    yields: Option<String>,
     /// Guarantee a slice of the link's time in every period, for example 2.4ms/50ms
     #[arg(long, value_name = "S/P", allow_hyphen_values = true)]
     slice: Option<String>,
     /// With --slice: a share of the left-over in addition
     #[arg(long)]
     extra: bool,
-    /// A slice of a CPU in every period (not supported yet)
-    #[arg(long, value_name = "B/P", allow_hyphen_values = true)]
+    /// A slice of a CPU in every period
+    #[arg(long, value_name = "B/P", allow_hyphen_values = true, hide = true)]
     cpu: Option<String>,
     /// With --cpu: a share of the left-over in addition
-    #[arg(long)]
+    #[arg(long, hide = true)]
     cpu_extra: bool,
-    /// pcr=R,cdvt=T[,scr=R,mbs=SIZE,bucket=single|dual] (so far only for `netnice check`)
+    /// pcr=R,cdvt=T[,scr=R,mbs=SIZE,bucket=single|dual]
     #[arg(long, value_name = "PARTS")]
     cell: Option<String>,
-    /// mmax=SIZE,rmax=N/s,bmax=N,deadline=T (so far only for `netnice check`)
+    /// mmax=SIZE,rmax=N/s,bmax=N,deadline=T
     #[arg(long, value_name = "PARTS")]
     channel: Option<String>,
+    /// The hours in which this holds, for example "mon-fri 08:00-18:00 Europe/Berlin"
+    #[arg(long, value_name = "HOURS")]
+    when: Option<String>,
 }
 
 impl ContractArgs {
@@ -69,10 +88,13 @@ impl ContractArgs {
             (Clause::Weight, &self.weight),
             (Clause::Priority, &self.priority),
             (Clause::Burst, &self.burst),
+            (Clause::Dscp, &self.dscp),
+            (Clause::Yield, &self.yields),
             (Clause::Slice, &self.slice),
             (Clause::Cpu, &self.cpu),
             (Clause::Cell, &self.cell),
             (Clause::Channel, &self.channel),
+            (Clause::When, &self.when),
         ];
         let named: Vec<(Clause, &str)> = options
             .into_iter()
@@ -84,3 +106,25 @@ impl ContractArgs {
         Change::from_clauses(named, self.extra, self.cpu_extra).map(Some)
     }
 }
+
+/// Hides the contract options that a verb refuses, in its help, man page and completions.
+pub(super) fn hide_refused(command: clap::Command) -> clap::Command {
+    let hide = |verb: clap::Command, options: &[&'static str]| {
+        let hidden = |verb: clap::Command, option: &&'static str| {
+            verb.mut_arg(*option, |option| option.hide(true))
+        };
+        options.iter().fold(verb, hidden)
+    };
+    command
+        .mut_subcommand("run", |verb| hide(verb, &FOR_FLOWS))
+        .mut_subcommand("set", |verb| hide(verb, &FOR_FLOWS))
+        .mut_subcommand("check", |verb| hide(verb, &NOT_CHECKABLE))
+}
+
+/// The clauses that only flows of the direct path can have.
+const FOR_FLOWS: [&str; 2] = ["cell", "channel"];
+
+/// The clauses that a capture cannot violate.
+const NOT_CHECKABLE: [&str; 7] = [
+    "min", "min_down", "on", "weight", "priority", "slice", "extra",
+];

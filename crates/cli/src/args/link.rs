@@ -12,7 +12,8 @@ use super::{BadUsage, Common, Verb, overhead, rate};
 pub(super) struct LinkArgs {
     /// The interface
     pub(super) iface: Option<String>,
-    /// Capacity for sending [default: the speed that its driver reports]
+    /// Capacity for sending; guarantees that do not fit it are taken out of force, the youngest
+    /// first (see --dry-run) [default: the speed that its driver reports, followed as it changes]
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     rate: Option<String>,
     /// Capacity for receiving; 97 % of it can be guaranteed

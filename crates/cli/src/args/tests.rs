@@ -54,6 +54,23 @@ fn the_description_of_the_command_line_is_consistent() {
 }
 
 #[test]
+fn the_help_of_a_verb_names_only_options_that_it_accepts() {
+    let mut command = command();
+    for (verb, named, refused) in [
+        ("run", "--slice", ["--cell", "--channel", "--cpu"]),
+        ("set", "--slice", ["--cell", "--channel", "--cpu"]),
+        ("check", "--cell", ["--min", "--slice", "--cpu"]),
+    ] {
+        let verb = command.find_subcommand_mut(verb).expect(verb);
+        let help = verb.render_help().to_string();
+        assert!(help.contains(named), "{help}");
+        for option in refused {
+            assert!(!help.contains(option), "{option}: {help}");
+        }
+    }
+}
+
+#[test]
 fn set_becomes_a_request() {
     assert_requests([
         (
@@ -118,6 +135,33 @@ fn set_becomes_a_request() {
                 confirm_ns: Some(30_000_000_000),
                 ..set("pid:7", "up 4mbit")
             }),
+        ),
+    ]);
+}
+
+#[test]
+fn hours_a_code_point_and_yield_become_requests() {
+    assert_requests([
+        (
+            "a code point, and to yield",
+            "set 7 --dscp af21 --yield",
+            Some(7),
+            Request::Set(set("pid:7", "dscp AF21 yield on")),
+        ),
+        (
+            "to yield no more",
+            "set 7 --yield=none --up 9mbit",
+            Some(7),
+            Request::Set(set("pid:7", "up 9mbit yield none")),
+        ),
+        (
+            "hours",
+            "set 7 --up 4mbit --when mon-fri@08:00-18:00@Europe/Berlin",
+            Some(7),
+            Request::Set(set(
+                "pid:7",
+                "up 4mbit when mon-fri@08:00-18:00@Europe/Berlin",
+            )),
         ),
     ]);
 }
@@ -567,5 +611,20 @@ fn share_divides_among_targets_by_weight() {
     ] {
         let bad = verb(line).expect_err(line).to_string();
         assert!(bad.contains(part), "{line}: {bad}");
+    }
+}
+
+#[test]
+fn all_programs_are_shown_on_demand() {
+    assert!(matches!(verb("show --all"), Ok(Verb::ShowAll)));
+    assert!(matches!(verb("top --targets"), Ok(Verb::Top(top)) if top.targets));
+    assert!(matches!(verb("top"), Ok(Verb::Top(top)) if !top.targets));
+    for line in [
+        "show --all pid:7",
+        "show --all --users",
+        "show --all --history",
+    ] {
+        let error = verb(line).expect_err(line).to_string();
+        assert!(error.contains("cannot be used with"), "{line}: {error}");
     }
 }

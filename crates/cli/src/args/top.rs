@@ -15,6 +15,8 @@ pub(crate) struct Top {
     pub rounds: Option<u32>,
     /// True: print one frame of the full screen as text.
     pub once: bool,
+    /// True: show targets only, so that no program is counted.
+    pub targets: bool,
 }
 
 #[derive(Debug, Args)]
@@ -33,6 +35,9 @@ pub(super) struct TopArgs {
     /// Print one frame with all targets, then end
     #[arg(long, conflicts_with_all = ["rounds", "json"])]
     once: bool,
+    /// Show only targets, and count no other program
+    #[arg(long)]
+    targets: bool,
 }
 
 impl TopArgs {
@@ -50,6 +55,7 @@ impl TopArgs {
             interval,
             rounds: self.rounds,
             once: self.once,
+            targets: self.targets,
         }))
     }
 }
@@ -57,8 +63,9 @@ impl TopArgs {
 /// Text behind the options in `--help`.
 pub(super) const HELP: &str = "\
 On a terminal top fills the screen, and ? shows the keys. Without a terminal, or with TERM=dumb, it
-prints plain tables in sequence. With --json it prints the document of `show --json` on one line
-each time. NO_COLOR turns colours off; without a UTF-8 locale all output is ASCII.";
+prints plain tables in sequence. With --json it prints the document of `show --all --json` on one
+line each time. The daemon counts programs only while top runs. NO_COLOR turns colours off; without
+a UTF-8 locale all output is ASCII.";
 
 /// Bounds of `--interval`: a user cannot read faster tables, and slower ones show no trend.
 const MIN_INTERVAL: Nanos = Nanos::from_millis(100);

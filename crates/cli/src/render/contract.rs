@@ -2,7 +2,7 @@
 //! kB/s)`), other clauses as the user types them or in words. No function fails.
 
 use netnice_api::ContractDoc;
-use netnice_core::contract::{Change, Contract, Direction};
+use netnice_core::contract::{Change, Contract, Direction, Dscp};
 use netnice_core::units::{Amount, Nanos};
 
 use crate::render::printable;
@@ -77,6 +77,9 @@ pub(super) fn sharing(doc: &ContractDoc) -> Vec<String> {
     clauses.extend(doc.weight.map(|weight| format!("weight {weight}")));
     clauses.extend(doc.priority.map(|priority| format!("priority {priority}")));
     clauses.extend(doc.burst_ns.map(|burst| format!("burst {}", Nanos(burst))));
+    let dscp = doc.dscp.and_then(Dscp::new);
+    clauses.extend(dscp.map(|dscp| format!("dscp {dscp}")));
+    clauses.extend(doc.yields.then(|| "yields".to_owned()));
     if let Some(cpu) = &doc.cpu {
         let (slice, period) = (Nanos(cpu.slice_ns), Nanos(cpu.period_ns));
         clauses.push(format!("cpu {slice}/{period}"));

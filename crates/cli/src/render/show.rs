@@ -4,9 +4,10 @@
 use std::os::unix::fs::MetadataExt;
 
 use netnice_api::{
-    CapacityDoc, ContractDoc, CountersDoc, FlowDoc, LinkDoc, ShowDoc, TargetDoc, WatchDoc, Watched,
+    CapacityDoc, ContractDoc, CountersDoc, FlowDoc, LinkDoc, ScheduleDoc, ShowDoc, TargetDoc,
+    WatchDoc, Watched,
 };
-use netnice_core::contract::Direction;
+use netnice_core::contract::{Contract, Direction, Schedule};
 use netnice_core::units::{Amount, Nanos};
 
 use super::Style;
@@ -232,18 +233,40 @@ fn notes(target: &TargetDoc, table: &mut Table) {
         .filter(|(_, claimed, effective)| claimed.is_some() && claimed != effective)
         .filter_map(|(word, claimed, _)| Some(format!("{word} {}", Amount(claimed?))))
         .collect();
-    if !looser.is_empty() {
+    let dormant = target.schedules.iter().any(|schedule| !schedule.active);
+    if !looser.is_empty() && !dormant {
         table.note(&format!("asked: {}", looser.join(", ")));
     }
     if target.effective.burst_ns.is_some() && !is_limited(&target.effective) {
         table.note("a burst has no effect without a limit");
     }
-    if target.installed.is_none() {
+    for schedule in &target.schedules {
+        table.note(&schedule_line(schedule));
+    }
+    if target.installed.is_none() && !dormant {
         table.note("not installed");
     }
     for why in &target.degraded {
         table.note(&format!("degraded: {}", printable(why)));
     }
+}
+
+/// A claim with its schedule, whether it counts now, and when that changes.
+fn schedule_line(schedule: &ScheduleDoc) -> String {
+    let contract: Option<Contract> = schedule.contract.parse().ok();
+    let contract = contract.map_or_else(
+        || printable(&schedule.contract),
+        |contract| contract_line(&ContractDoc::from(&contract)),
+    );
+    let when: Option<Schedule> = schedule.when.parse().ok();
+    let when = when.map_or_else(|| printable(&schedule.when), |when| when.readable());
+    let now = match (schedule.active, &schedule.next) {
+        (true, Some(next)) => format!("in force until {}", printable(next)),
+        (true, None) => "in force".to_string(),
+        (false, Some(next)) => format!("next from {}", printable(next)),
+        (false, None) => "not in force".to_string(),
+    };
+    format!("{contract} in {when}: {now}")
 }
 
 /// One direction of a target, or both together.

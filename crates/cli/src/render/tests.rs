@@ -1,8 +1,8 @@
 use netnice_api::driver::FlowCounts;
 use netnice_api::{
     CapacityDoc, ContractDoc, CountersDoc, DoctorItem, DoctorReport, Done, Explained,
-    FlowCountersDoc, FlowDoc, InstalledDoc, LinkDoc, LogLine, LogLines, Response, ShowDoc, Status,
-    TargetDoc, Traffic, WatchDoc, Watched, WatchedLink,
+    FlowCountersDoc, FlowDoc, InstalledDoc, LinkDoc, LogLine, LogLines, Response, ScheduleDoc,
+    ShowDoc, Status, TargetDoc, Traffic, WatchDoc, Watched, WatchedLink,
 };
 use netnice_core::contract::{Contract, Direction};
 use netnice_core::units::Amount;
@@ -317,6 +317,45 @@ fn a_target_without_a_limit_says_so() {
     let note = "a burst has no effect without a limit";
     assert_eq!(text.matches(note).count(), 1, "{text}");
     assert_fits(&text);
+}
+
+#[test]
+fn a_claim_with_a_schedule_is_shown_with_its_next_change() {
+    let schedule = |active, next: Option<&str>| ScheduleDoc {
+        contract: "up 4mbit".into(),
+        when: "mon-fri@08:00-18:00@Europe/Berlin".into(),
+        active,
+        next: next.map(Into::into),
+        ..ScheduleDoc::default()
+    };
+    let doc = |active, next| ShowDoc {
+        targets: vec![TargetDoc {
+            effective: match active {
+                true => target("pid:7", "up 4mbit").effective,
+                false => ContractDoc::default(),
+            },
+            installed: active.then(InstalledDoc::default),
+            schedules: vec![schedule(active, next)],
+            ..target("pid:7", "up 4mbit")
+        }],
+        ..ShowDoc::default()
+    };
+    for (active, next, expected) in [
+        (true, Some("Tue 18:00 CET"), "in force until Tue 18:00 CET"),
+        (true, None, "in force"),
+        (false, Some("Tue 08:00 CET"), "next from Tue 08:00 CET"),
+        (false, None, "not in force"),
+    ] {
+        let text = text(&Response::Shown(doc(active, next)), &PLAIN);
+        let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let hours = "up 4 Mbit/s (500 kB/s) in mon-fri 08:00-18:00 Europe/Berlin: ";
+        assert!(flat.ends_with(&format!("{hours}{expected}")), "{text}");
+        assert!(
+            !flat.contains("asked:") && !flat.contains("not installed"),
+            "{text}"
+        );
+        assert_fits(&text);
+    }
 }
 
 #[test]

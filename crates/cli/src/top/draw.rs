@@ -13,14 +13,12 @@
 //!   the keys; or the input line, or a question
 //! ```
 //!
-//! The columns of limits have space for minimums if a target has one and the screen is at least 76
-//! characters wide. The width that the numbers leave goes to the names, up to the longest one (at
-//! most 48), and the rest to the two histories. Each history gets at least four characters, if that
-//! leaves nine for the names, and at most 60. No information is in colour alone: the selected row
+//! The module `columns` divides the width. No information is in colour alone: the selected row
 //! begins with `>`, a degraded one has `!`.
 //!
 //! No function fails.
 
+mod columns;
 mod format;
 
 use netnice_api::{Traffic, Watched};
@@ -32,9 +30,10 @@ use ratatui::layout::{Position, Rect};
 use ratatui::style::{Color, Modifier, Style};
 
 use super::screen::{Mode, Screen, Subject};
-use super::table::{HISTORY_POINTS, Row, title};
-use crate::render::printable;
+use super::table::{Row, title};
 use crate::render::sparkline::{Sparkline, unicode_locale};
+use crate::render::{self, printable};
+use columns::{Column, ColumnKind, columns};
 use format::{cut, rate, wait, wrapped};
 
 /// What the terminal can show.
@@ -137,11 +136,15 @@ fn header(screen: &Screen, terminal: TerminalStyle, width: usize) -> Vec<(String
     let [up, down] = Direction::ALL.map(|direction| rate(table.total(direction)));
     let mut parts = vec![
         "netnice top".to_string(),
-        match table.doc().targets.len() {
+        match table.targets() {
             1 => "1 target".to_string(),
             targets => format!("{targets} targets"),
         },
-        format!("{} moving", table.moving_targets()),
+        match table.programs() {
+            None => format!("{} moving", table.moving_targets()),
+            Some(doc) if doc.list.len() == 1 => "1 program".to_string(),
+            Some(doc) => format!("{} programs", doc.list.len() as u64 + doc.more.programs),
+        },
         format!("up {up}bit/s"),
         format!("down {down}bit/s"),
         format!("every {}", screen.interval),
@@ -172,6 +175,26 @@ fn header(screen: &Screen, terminal: TerminalStyle, width: usize) -> Vec<(String
         }
         lines.push((cut(&text, width), style));
     }
+    if let Some(doc) = table.programs() {
+        let sums: Vec<String> = render::sums(doc)
+            .into_iter()
+            .map(|(name, sum)| {
+                format!(
+                    "{name} up {} down {}",
+                    rate(sum.up_rate),
+                    rate(sum.down_rate)
+                )
+            })
+            .collect();
+        if !sums.is_empty() {
+            let text = format!("besides  {}", sums.join("  "));
+            lines.push((cut(&text, width), Style::new()));
+        }
+        for remark in doc.remarks.iter().take(1) {
+            let style = terminal.coloured(Color::Red);
+            lines.push((cut(&printable(remark), width), style));
+        }
+    }
     lines
 }
 
@@ -185,7 +208,7 @@ fn footer(
     let mut lines = Vec::new();
     let selected = screen.at(rows).map(|at| screen.table.target(&rows[at]));
     if let Some(target) = selected {
-        let text = target_details(target);
+        let text = target_details(target) + &program_details(screen, target);
         lines.extend(
             wrapped(&text, width, 1)
                 .into_iter()
@@ -233,6 +256,11 @@ fn prompt_label(screen: &Screen, subject: &Subject, width: usize) -> String {
     let Some(word) = word else {
         return format!("change {name}: ");
     };
+    if word == "min" {
+        let now = screen.table.find(target).and_then(|target| target.min);
+        let now = now.map_or("none".to_string(), |now| Amount(now).bits_text());
+        return format!("reserve for {name} ({now}): ");
+    }
     let now = screen.table.find(target).and_then(|target| match word {
         "up" => target.up,
         "down" => target.down,
@@ -274,106 +302,19 @@ fn target_details(target: &Watched) -> String {
     text
 }
 
-/// A column of the table.
-#[derive(Clone, Copy, Debug)]
-struct Column {
-    kind: ColumnKind,
-    width: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ColumnKind {
-    Name,
-    Rate(Direction),
-    History(Direction),
-    Limit(Direction),
-    Wait,
-    Drops,
-    Held,
-}
-
-impl ColumnKind {
-    fn heading(self, minimums: [bool; 2]) -> &'static str {
-        match self {
-            ColumnKind::Name => "TARGET",
-            ColumnKind::Rate(Direction::Up) => "UP",
-            ColumnKind::Rate(Direction::Down) => "DOWN",
-            ColumnKind::History(_) => "",
-            ColumnKind::Limit(direction) if minimums[direction as usize] => "MIN-LIMIT",
-            ColumnKind::Limit(_) => "LIMIT",
-            ColumnKind::Wait => "WAIT",
-            ColumnKind::Drops => "DROP/s",
-            ColumnKind::Held => "HELD",
-        }
-    }
-
-    fn is_left(self) -> bool {
-        matches!(
-            self,
-            ColumnKind::Name | ColumnKind::History(_) | ColumnKind::Held
-        )
-    }
-}
-
-/// The columns for a width, and for each direction whether its limits are shown with minimums.
-fn columns(screen: &Screen, rows: &[Row], width: usize) -> (Vec<Column>, [bool; 2]) {
-    let targets = &screen.table.doc().targets;
-    let is_given = |of: fn(&Watched) -> Option<u64>| {
-        width >= WIDTH_FOR_MINIMUMS && targets.iter().any(|target| of(target).is_some())
+/// What is known about a row's process besides its name.
+fn program_details(screen: &Screen, target: &Watched) -> String {
+    let Some(program) = screen.table.program(&target.target) else {
+        return String::new();
     };
-    let minimums = [is_given(|t| t.min), is_given(|t| t.min_down)];
-    let limits = minimums.map(|given| if given { 10 } else { 6 });
-    let fixed = 2 * 6 + limits[0] + limits[1] + 6 + 6 + 4;
-    // Spaces between the columns.
-    let gaps = 9;
-    let left = width.saturating_sub(fixed + gaps);
-    let longest = rows
-        .iter()
-        .map(|row| indent(row) + title(screen.table.target(row)).chars().count());
-    let longest = (longest.max().unwrap_or(0) + 2).clamp(MIN_NAME, MAX_NAME);
-    // The histories get what the longest name leaves, but at least their smallest width while the
-    // names keep theirs.
-    let history = left.saturating_sub(longest) / 2;
-    let history = history
-        .max(MIN_HISTORY)
-        .min(left.saturating_sub(MIN_NAME) / 2);
-    let history = history.min(HISTORY_POINTS);
-    let name = left.saturating_sub(2 * history).min(longest);
-    let mut columns = vec![Column {
-        kind: ColumnKind::Name,
-        width: name,
-    }];
-    for direction in Direction::ALL {
-        columns.extend([
-            Column {
-                kind: ColumnKind::Rate(direction),
-                width: 6,
-            },
-            Column {
-                kind: ColumnKind::History(direction),
-                width: history,
-            },
-            Column {
-                kind: ColumnKind::Limit(direction),
-                width: limits[direction as usize],
-            },
-        ]);
-    }
-    columns.extend([
-        Column {
-            kind: ColumnKind::Wait,
-            width: 6,
-        },
-        Column {
-            kind: ColumnKind::Drops,
-            width: 6,
-        },
-        Column {
-            kind: ColumnKind::Held,
-            width: 4,
-        },
-    ]);
-    (columns, minimums)
+    let group = render::program_group(program);
+    let place = match group.is_empty() {
+        true => String::new(),
+        false => format!(" in {group}"),
+    };
+    let ended = if program.ended { "  ended" } else { "" };
+    let [sent, received] = [program.up_bytes, program.down_bytes].map(format::short);
+    format!("{place}  sent {sent}B  received {received}B{ended}")
 }
 
 fn table(
@@ -477,7 +418,20 @@ fn cell(
 ) -> (String, Style) {
     let plain_style = Style::new();
     let [up, down] = row.moving;
+    let program = screen.table.program(&target.target);
     match column.kind {
+        ColumnKind::User => {
+            let user = program.map_or("", render::program_user);
+            (printable(user), plain_style)
+        }
+        ColumnKind::Unit => (
+            program.map_or(String::new(), render::program_group),
+            plain_style,
+        ),
+        ColumnKind::Connections => {
+            let number = program.map_or(String::new(), |it| format::short(it.connections));
+            (number, plain_style)
+        }
         ColumnKind::Name => {
             let mark = match (selected, target.degraded.is_empty()) {
                 (true, true) => "> ",
@@ -628,10 +582,6 @@ fn line(cells: impl Iterator<Item = (Column, String, Style)>, y: u16, buffer: &m
     }
 }
 
-fn indent(row: &Row) -> usize {
-    2 * row.depth
-}
-
 fn help(terminal: TerminalStyle, buffer: &mut Buffer) {
     let width = buffer.area.width.into();
     for (y, text) in (0..buffer.area.height).zip(HELP.lines()) {
@@ -647,7 +597,8 @@ fn help(terminal: TerminalStyle, buffer: &mut Buffer) {
     }
 }
 
-const KEYS: &str = "u d b limit  x remove  Enter peers  s sort  / filter  p pause  ? help  q quit";
+const KEYS: &str =
+    "u d b limit  m reserve  x remove  Enter peers  s sort  / filter  ? help  q quit";
 
 const HELP: &str = "\
 netnice top
@@ -655,10 +606,12 @@ netnice top
 ↑ ↓  PgUp PgDn  Home End    select a target
 Enter      show or hide the connections of the selected target
 u  d  b    limit up, down or their sum: 4mbit, 500kB/s, …; none removes it
+m          reserve a minimum for sending: 1mbit, or 1mbit on eth0; none ends it
 c          change any clause: up 4mbit down 8mbit min 1mbit on eth0
 x          remove your contract of the target
 s  r       sort by the next column; reverse the order
 /          show only names with …; Esc shows all again
+a          list all programs, or only targets
 t          list every target by itself, not below the target that contains it
 p          pause        Ctrl-L  redraw        Ctrl-Z  suspend        q  quit
 
@@ -675,14 +628,6 @@ HELD       the directions that the limit delays now
 /// Smallest width and height in which the screen is drawn, in characters.
 const MIN_WIDTH: u16 = 60;
 const MIN_HEIGHT: u16 = 6;
-/// Smallest width of the names, in characters.
-const MIN_NAME: usize = 9;
-/// Smallest width of the screen that shows minimums, in characters.
-const WIDTH_FOR_MINIMUMS: usize = 76;
-/// Largest width of the names, in characters.
-const MAX_NAME: usize = 48;
-/// Smallest width of a history, in characters.
-const MIN_HISTORY: usize = 4;
 /// Largest number of lines for links.
 const MAX_LINKS: usize = 3;
 /// Largest number of lines for the latest event.

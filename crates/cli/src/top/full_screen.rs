@@ -21,7 +21,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use netnice_api::{Client, ClientError, Exit, Request, RuntimeDir};
-use netnice_core::units::{Instant as Moment, Nanos};
+use netnice_core::units::Instant as Moment;
 use ratatui::crossterm::event::{self, Event, KeyEvent};
 use ratatui::{DefaultTerminal, Frame};
 use rustix::process::{Signal, getpid, kill_process};
@@ -30,8 +30,16 @@ use signal_hook::iterator::Signals;
 
 use super::draw::{TerminalStyle, draw};
 use super::screen::{Action, Answer, NO_RESPONSE, Screen};
+use crate::args::Top;
 use crate::error::CommandError;
 use crate::{daemon, process};
+
+/// The process that a request is about.
+struct Wanted {
+    pid: u32,
+    /// Its start time; `None` if any process with this id is meant.
+    started: Option<u64>,
+}
 
 /// An input of the loop.
 enum Input {
@@ -46,7 +54,7 @@ enum Input {
 
 /// Shows the screen until the user or a signal ends it. Fails for the reasons in the module's
 /// documentation.
-pub(super) fn run(dir: &RuntimeDir, interval: Nanos) -> Result<Exit, CommandError> {
+pub(super) fn run(dir: &RuntimeDir, options: &Top) -> Result<Exit, CommandError> {
     // Connects before the terminal changes, so that an error prints as usual.
     let client = daemon::connect(dir)?;
     let (to_screen, inputs) = channel();
@@ -54,7 +62,7 @@ pub(super) fn run(dir: &RuntimeDir, interval: Nanos) -> Result<Exit, CommandErro
     start_signals(to_screen.clone())?;
     let mut terminal = ratatui::try_init().map_err(terminal_error)?;
     start_keys(to_screen);
-    let ended = process_inputs(&mut terminal, interval, &inputs, &requests);
+    let ended = process_inputs(&mut terminal, options, &inputs, &requests);
     // Dropping shows the cursor again; the signal below would leave no time for it.
     drop(terminal);
     ratatui::restore();
@@ -72,20 +80,31 @@ pub(super) fn run(dir: &RuntimeDir, interval: Nanos) -> Result<Exit, CommandErro
 /// Processes inputs until `q` or a signal. Returns the signal.
 fn process_inputs(
     terminal: &mut DefaultTerminal,
-    interval: Nanos,
+    options: &Top,
     inputs: &Receiver<Input>,
-    requests: &Sender<(Request, Option<u32>)>,
+    requests: &Sender<(Request, Option<Wanted>)>,
 ) -> io::Result<Option<i32>> {
     let started = Instant::now();
     let now = || Moment(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX));
-    let mut screen = Screen::new(interval);
+    let mut screen = Screen::new(options.interval);
+    screen.lists_programs = !options.targets;
     let style = TerminalStyle::of_environment();
     loop {
         screen.handle_time(now());
         while let Some(action) = screen.poll_action() {
             match action {
                 // The receiver lives as long as this process.
-                Action::Send(request, pid) => drop(requests.send((request, pid))),
+                Action::Send(request, pid) => {
+                    let wanted = pid.map(|pid| Wanted { pid, started: None });
+                    drop(requests.send((request, wanted)));
+                }
+                Action::SendTo(request, process) => {
+                    let wanted = Wanted {
+                        pid: process.pid,
+                        started: Some(process.started),
+                    };
+                    drop(requests.send((request, Some(wanted))));
+                }
                 Action::Suspend => suspend(terminal)?,
                 Action::Redraw => terminal.clear()?,
                 Action::Quit => return Ok(None),
@@ -162,12 +181,12 @@ fn start_requests(
     client: Client,
     dir: RuntimeDir,
     to: Sender<Input>,
-) -> Sender<(Request, Option<u32>)> {
-    let (requests, to_send) = channel::<(Request, Option<u32>)>();
+) -> Sender<(Request, Option<Wanted>)> {
+    let (requests, to_send) = channel::<(Request, Option<Wanted>)>();
     thread::spawn(move || {
         let mut client = Some(client);
-        while let Ok((request, pid)) = to_send.recv() {
-            let answer = send(&mut client, &dir, &request, pid);
+        while let Ok((request, wanted)) = to_send.recv() {
+            let answer = send(&mut client, &dir, &request, wanted);
             if to.send(Input::Answer(Box::new((request, answer)))).is_err() {
                 return;
             }
@@ -180,12 +199,25 @@ fn send(
     client: &mut Option<Client>,
     dir: &RuntimeDir,
     request: &Request,
-    pid: Option<u32>,
+    wanted: Option<Wanted>,
 ) -> Answer {
-    let process = match pid.map(process::open).transpose() {
+    let process = match wanted
+        .as_ref()
+        .map(|wanted| process::open(wanted.pid))
+        .transpose()
+    {
         Ok(process) => process,
         Err(error) => return Err(error.to_string()),
     };
+    // The pidfd was opened first, so it is of the process whose start time is read here.
+    if let Some(Wanted {
+        pid,
+        started: Some(started),
+    }) = wanted
+        && process::exit_of(pid).is_none_or(|now| now.started != started)
+    {
+        return Err(format!("process {pid} has ended"));
+    }
     let lost = |error: ClientError| format!("{NO_RESPONSE}{error}; trying again");
     let mut connected = match client.take() {
         Some(client) => client,

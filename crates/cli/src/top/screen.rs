@@ -2,7 +2,7 @@
 //! requests to the daemon and other actions go out ([`Action`]). What keys do ([`Mode`]):
 //!
 //! ```text
-//!              u d b c /              Enter: sent (filter: applied); if invalid, prompt stays
+//!              u d b m c /            Enter: sent (filter: applied); if invalid, prompt stays
 //!   table ───────────────> prompt ───────────────────────────────────────────────┐
 //!     │  ^                    │ Esc                                              │
 //!     │  └────────────────────┴──────────────────────────────────────────────────┘
@@ -20,7 +20,8 @@ use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
 use netnice_api::{
-    Clear, ClearWhat, Connections, ConnectionsDoc, History, Request, Response, Set, Watch, WatchDoc,
+    Clear, ClearWhat, Connections, ConnectionsDoc, History, Request, Response, Set, Until, Watch,
+    WatchDoc,
 };
 use netnice_core::contract::Change;
 use netnice_core::target::Target;
@@ -31,6 +32,7 @@ use super::connections::ConnectionList;
 use super::prompt::{KeyEffect, Prompt};
 use super::table::{HISTORY_POINTS, Row, Table, View};
 use crate::render::{self, printable};
+use crate::show_all;
 
 /// The state of the whole screen.
 #[derive(Debug)]
@@ -55,9 +57,16 @@ pub(super) struct Screen {
     pub page: usize,
     /// Index of the first line on the page.
     pub first: usize,
+    /// True if programs without a contract are listed too.
+    pub lists_programs: bool,
     /// True while a request for the table has no response.
     awaits_table: bool,
     next_request: Instant,
+    /// True while a request for the programs has no response.
+    awaits_programs: bool,
+    next_programs: Instant,
+    /// Start time of the process for which the input line was opened, if its row is of a program.
+    started: Option<u64>,
     actions: VecDeque<Action>,
 }
 
@@ -97,6 +106,9 @@ pub(super) struct StatusLine {
 pub(super) enum Action {
     /// Send a request to the daemon; with the pidfd of this pid if it is about a process.
     Send(Request, Option<u32>),
+    /// Send a request to the daemon that is about this process, with a pidfd of it. Send nothing
+    /// if the process has ended.
+    SendTo(Request, Until),
     /// Restore the terminal and stop the process until SIGCONT.
     Suspend,
     /// Draw everything again.
@@ -122,8 +134,12 @@ impl Screen {
             interval,
             page: 1,
             first: 0,
+            lists_programs: false,
             awaits_table: false,
             next_request: Instant(0),
+            awaits_programs: false,
+            next_programs: Instant(0),
+            started: None,
             actions: VecDeque::new(),
         }
     }
@@ -136,12 +152,32 @@ impl Screen {
     /// The time at which to call [`Screen::handle_time`]; `None` if no request is due before the
     /// next input.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        [self.table_due(), self.programs_due()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn table_due(&self) -> Option<Instant> {
         (!self.awaits_table && !self.paused).then_some(self.next_request)
     }
 
-    /// Requests the table if that is due at `now`.
+    fn programs_due(&self) -> Option<Instant> {
+        let due = self.lists_programs && !self.awaits_programs && !self.paused;
+        due.then_some(self.next_programs)
+    }
+
+    /// Requests the table and the programs as far as they are due at `now`.
     pub(super) fn handle_time(&mut self, now: Instant) {
-        if self.poll_timeout().is_none_or(|due| now < due) {
+        if self.programs_due().is_some_and(|due| now >= due) {
+            // Counting ends some time after a request, so a slow table does not wait so long.
+            let interval = self.interval.min(LONGEST_COUNT);
+            self.next_programs = now.after(interval);
+            self.awaits_programs = true;
+            let request = show_all::programs_request(interval);
+            self.actions.push_back(Action::Send(request, None));
+        }
+        if self.table_due().is_none_or(|due| now < due) {
             return;
         }
         // A late request does not delay all later ones.
@@ -164,7 +200,8 @@ impl Screen {
         }
         if let Some((target, _)) = &self.open {
             let target = target.clone();
-            let request = Request::Connections(Connections { target });
+            let own = self.table.is_program(&target);
+            let request = Request::Connections(Connections { target, own });
             self.actions.push_back(Action::Send(request, None));
         }
     }
@@ -174,8 +211,21 @@ impl Screen {
         if matches!(request, Request::Watch(_)) {
             self.awaits_table = false;
         }
+        if matches!(request, Request::Programs(_)) {
+            self.awaits_programs = false;
+        }
         match answer {
             Ok(Response::Watched(doc)) => self.update_table(doc),
+            Ok(Response::Programs(doc)) if self.lists_programs => {
+                self.table.update_programs(doc);
+                self.select_visible();
+            }
+            Ok(Response::Programs(_)) => {}
+            // For example, this kernel cannot count them: only targets are listed.
+            Ok(Response::Failed(failed)) if matches!(request, Request::Programs(_)) => {
+                self.set_programs(false);
+                self.show_error(&failed.text);
+            }
             Ok(Response::Connections(doc)) => self.update_connections(doc),
             Ok(Response::History(doc)) => self.table.prepend_history(&doc),
             Ok(Response::Refused(refused)) => self.show_error(&refused.text),
@@ -262,12 +312,14 @@ impl Screen {
             KeyCode::Char('s') => self.sort_by_next(),
             KeyCode::Char('r') => self.view.reversed = !self.view.reversed,
             KeyCode::Char('t') => self.view.flat = !self.view.flat,
+            KeyCode::Char('a') => self.set_programs(!self.lists_programs),
             KeyCode::Char('/') => {
                 self.mode = Mode::Prompt(Subject::Filter, Prompt::with_text(&self.view.filter));
             }
             KeyCode::Char('u') => self.open_prompt(Some("up")),
             KeyCode::Char('d') => self.open_prompt(Some("down")),
             KeyCode::Char('b') => self.open_prompt(Some("both")),
+            KeyCode::Char('m') => self.open_prompt(Some("min")),
             KeyCode::Char('c') => self.open_prompt(None),
             KeyCode::Char('x') | KeyCode::Delete => {
                 self.mode = self
@@ -301,7 +353,7 @@ impl Screen {
             (Subject::Clause(..), KeyEffect::Cancelled) => self.show_status("nothing was changed"),
             (Subject::Clause(..), KeyEffect::Editing) => self.mode = Mode::Prompt(subject, prompt),
             (Subject::Clause(word, target), KeyEffect::Submitted) => {
-                match change_action(*word, &prompt.text(), target) {
+                match change_action(*word, &prompt.text(), target, self.started) {
                     Ok(action) => {
                         self.status = StatusLine::default();
                         self.actions.push_back(action);
@@ -320,8 +372,18 @@ impl Screen {
         self.show_status(&format!("sorted by {}", self.view.sort.word()));
     }
 
+    /// Lists programs without a contract, or no longer.
+    fn set_programs(&mut self, listed: bool) {
+        self.lists_programs = listed;
+        self.next_programs = Instant(0);
+        if !listed {
+            self.table.clear_programs();
+        }
+    }
+
     fn open_prompt(&mut self, word: Option<&'static str>) {
         if let Some(target) = self.selected.clone() {
+            self.started = self.table.program(&target).map(|program| program.started);
             self.mode = Mode::Prompt(Subject::Clause(word, target), Prompt::default());
         }
     }
@@ -347,6 +409,7 @@ impl Screen {
         self.open = match (self.is_open(), self.selected.clone()) {
             (false, Some(target)) => {
                 let request = Request::Connections(Connections {
+                    own: self.table.is_program(&target),
                     target: target.clone(),
                 });
                 self.actions.push_back(Action::Send(request, None));
@@ -409,8 +472,14 @@ pub(super) fn history_request() -> Request {
     })
 }
 
-/// The request that an input line means; fails with a message for the user.
-fn change_action(word: Option<&str>, typed: &str, target: &str) -> Result<Action, String> {
+/// The request that an input line means; fails with a message for the user. `started` is the start
+/// time of the process, if the target is a process in the list of programs.
+fn change_action(
+    word: Option<&str>,
+    typed: &str,
+    target: &str,
+    started: Option<u64>,
+) -> Result<Action, String> {
     let typed = typed.trim();
     if typed.is_empty() {
         return Err("write a rate such as 4mbit or 500kB/s, or none; Esc cancels".to_string());
@@ -430,7 +499,10 @@ fn change_action(word: Option<&str>, typed: &str, target: &str) -> Result<Action
         change: Some(change.to_string()),
         ..Set::default()
     };
-    Ok(Action::Send(Request::Set(set), pid))
+    Ok(match pid.zip(started) {
+        Some((pid, started)) => Action::SendTo(Request::Set(set), Until { pid, started }),
+        None => Action::Send(Request::Set(set), pid),
+    })
 }
 
 /// The beginning of the error text if the daemon does not respond.
@@ -440,6 +512,10 @@ pub(super) const NO_RESPONSE: &str = "no answer: ";
 /// to a second, which is the length of the history's points.
 pub(super) const HISTORY_INTERVALS: RangeInclusive<Nanos> =
     Nanos::from_millis(500)..=Nanos::from_secs(2);
+
+/// Longest time between two requests for the programs: the daemon stops counting 30 s after the
+/// last one.
+const LONGEST_COUNT: Nanos = Nanos::from_secs(10);
 
 /// Largest age of a table: two intervals between the daemon's readings.
 const MAX_AGE: Nanos = Nanos::from_millis(2_000);

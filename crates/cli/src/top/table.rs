@@ -10,13 +10,21 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use netnice_api::{HistoryDoc, TargetHistory, Traffic, WatchDoc, Watched};
+use netnice_api::{HistoryDoc, ProgramDoc, ProgramsDoc, TargetHistory, Traffic, WatchDoc, Watched};
 use netnice_core::contract::Direction;
+
+use crate::render::{program_group, program_user};
 
 /// The latest response, and the rates before it.
 #[derive(Debug, Default)]
 pub(super) struct Table {
+    /// The targets, and behind them a row for each program without a contract.
     doc: WatchDoc,
+    /// The number of targets among them.
+    targets: usize,
+    programs: Option<ProgramsDoc>,
+    /// By target text of a process: its place in the list of programs.
+    processes: BTreeMap<String, usize>,
     /// For each index in the document: the target's traffic with that of all targets inside it.
     sums: Vec<[Traffic; 2]>,
     /// For each target the rates of both directions, oldest first.
@@ -32,8 +40,9 @@ pub(super) struct View {
     pub reversed: bool,
     /// True if each target is a top-level row, and not below the target that contains it.
     pub flat: bool,
-    /// Only targets with this text in their name or command are shown, and unless the view is flat
-    /// the targets that contain them. The case of letters does not matter. Empty: all targets.
+    /// Only rows with this text in their name, command, user or unit are shown, and unless the
+    /// view is flat the targets that contain them. The case of letters does not matter. Empty: all
+    /// rows.
     pub filter: String,
 }
 
@@ -69,12 +78,72 @@ pub(super) struct Row {
 impl Table {
     /// Replaces the response, and appends its rates to the history if it is a new reading.
     pub(super) fn update(&mut self, doc: WatchDoc) {
-        self.sums = sums(&doc.targets);
-        let is_new = doc.at_ns != self.doc.at_ns || self.doc.targets.is_empty();
-        let present: BTreeSet<&str> = doc.targets.iter().map(|t| t.target.as_str()).collect();
+        let is_new = doc.at_ns != self.doc.at_ns || self.targets == 0;
+        self.targets = doc.targets.len();
+        self.doc = doc;
+        self.append_programs();
+        self.add_points(0..self.targets, is_new);
+    }
+
+    /// Replaces the list of programs, and appends their rates to the history if it is a new
+    /// reading.
+    pub(super) fn update_programs(&mut self, doc: ProgramsDoc) {
+        let before = self.programs.as_ref().map(|programs| programs.at_ns);
+        let is_new = before != Some(doc.at_ns);
+        self.programs = Some(doc);
+        self.append_programs();
+        self.add_points(self.targets..self.doc.targets.len(), is_new);
+    }
+
+    /// Forgets the programs without a contract.
+    pub(super) fn clear_programs(&mut self) {
+        self.programs = None;
+        self.append_programs();
+    }
+
+    /// Makes the rows behind those of the targets anew.
+    fn append_programs(&mut self) {
+        let targets = &mut self.doc.targets;
+        targets.truncate(self.targets);
+        self.processes.clear();
+        let places: BTreeMap<String, usize> = targets
+            .iter()
+            .enumerate()
+            .map(|(place, target)| (target.target.clone(), place))
+            .collect();
+        let programs = self
+            .programs
+            .iter()
+            .flat_map(|doc| doc.list.iter().enumerate());
+        for (number, program) in programs {
+            let name = format!("pid:{}", program.pid);
+            if self.processes.contains_key(&name) {
+                continue; // an ended program, and a later one with the same id
+            }
+            if !places.contains_key(&name) {
+                let around = program.target.as_ref();
+                targets.push(Watched {
+                    target: name.clone(),
+                    command: Some(program.command.clone()),
+                    user: Some(program.user.clone()),
+                    inside: around.and_then(|target| places.get(target).copied()),
+                    sends: moves(program.up_rate),
+                    receives: moves(program.down_rate),
+                    ..Watched::default()
+                });
+            }
+            self.processes.insert(name, number);
+        }
+        self.sums = sums(targets, self.targets);
+        let present: BTreeSet<&str> = targets.iter().map(|t| t.target.as_str()).collect();
         self.history
             .retain(|name, _| present.contains(name.as_str()));
-        for (target, sum) in doc.targets.iter().zip(&self.sums) {
+    }
+
+    /// Adds the present rates of some rows to the history: those of a new reading, else only of
+    /// rows without a history.
+    fn add_points(&mut self, rows: std::ops::Range<usize>, is_new: bool) {
+        for (target, sum) in self.doc.targets[rows.clone()].iter().zip(&self.sums[rows]) {
             if !is_new && self.history.contains_key(&target.target) {
                 continue;
             }
@@ -86,7 +155,28 @@ impl Table {
                 rates.push_back(moving.rate);
             }
         }
-        self.doc = doc;
+    }
+
+    /// The list of programs; `None` while it is not known or not wanted.
+    pub(super) fn programs(&self) -> Option<&ProgramsDoc> {
+        self.programs.as_ref()
+    }
+
+    /// The program of a row of this name, also if it is a target; `None` for other rows.
+    pub(super) fn program(&self, name: &str) -> Option<&ProgramDoc> {
+        let number = self.processes.get(name)?;
+        self.programs.as_ref()?.list.get(*number)
+    }
+
+    /// True if the row of this name is a program without a contract.
+    pub(super) fn is_program(&self, name: &str) -> bool {
+        let rows = &self.doc.targets[self.targets..];
+        rows.iter().any(|row| row.target == name)
+    }
+
+    /// The number of targets, without programs.
+    pub(super) fn targets(&self) -> usize {
+        self.targets
     }
 
     /// Adds the rates before the first response to the history; called once.
@@ -152,8 +242,14 @@ impl Table {
         rates.into_iter().flatten().copied()
     }
 
-    /// The rate of all targets together in one direction, in bit/s; each packet counts once.
+    /// The rate of all rows together in one direction, in bit/s; each packet counts once.
     pub(super) fn total(&self, direction: Direction) -> u64 {
+        if let Some(programs) = &self.programs {
+            return match direction {
+                Direction::Up => programs.total.up_rate,
+                Direction::Down => programs.total.down_rate,
+            };
+        }
         let rates = self.doc.targets.iter().map(|t| t.traffic(direction).rate);
         rates.fold(0, u64::saturating_add)
     }
@@ -161,7 +257,7 @@ impl Table {
     /// Number of targets with traffic.
     pub(super) fn moving_targets(&self) -> usize {
         let moves = |sum: &&[Traffic; 2]| sum.iter().any(|moving| moving.rate > 0);
-        self.sums.iter().filter(moves).count()
+        self.sums.iter().take(self.targets).filter(moves).count()
     }
 
     /// The rows that `view` shows, in its order.
@@ -199,7 +295,12 @@ impl Table {
     fn shown(&self, view: &View) -> Vec<bool> {
         let wanted = view.filter.to_lowercase();
         let targets = &self.doc.targets;
-        let matches = |t: &Watched| wanted.is_empty() || title(t).to_lowercase().contains(&wanted);
+        let has = |text: &str| text.to_lowercase().contains(&wanted);
+        let details = |t: &Watched| {
+            let program = self.program(&t.target);
+            program.is_some_and(|it| has(program_user(it)) || has(&program_group(it)))
+        };
+        let matches = |t: &Watched| wanted.is_empty() || has(&title(t)) || details(t);
         let mut shown: Vec<bool> = targets.iter().map(matches).collect();
         if view.flat {
             return shown;
@@ -288,10 +389,19 @@ pub(super) fn title(target: &Watched) -> String {
     }
 }
 
-/// The traffic of each target with that of the targets inside it.
-fn sums(targets: &[Watched]) -> Vec<[Traffic; 2]> {
+/// The traffic of a program in one direction: its packets wait in the queues of targets.
+fn moves(rate: u64) -> Traffic {
+    Traffic {
+        rate,
+        ..Traffic::default()
+    }
+}
+
+/// The traffic of each row with that of the targets inside it. The rows from `programs` on are
+/// programs: the targets around them have counted their packets already.
+fn sums(targets: &[Watched], programs: usize) -> Vec<[Traffic; 2]> {
     let mut sums: Vec<[Traffic; 2]> = targets.iter().map(|t| [t.sends, t.receives]).collect();
-    for target in targets {
+    for target in &targets[..programs] {
         let mut outer = target.inside;
         // The daemon nests five deep; a longer chain can only be a cycle.
         for _ in 0..MAX_DEPTH {

@@ -492,6 +492,7 @@ pub(super) fn resolve<'l>(
                 managed: managed(),
             }),
         },
+        (None, []) if contract.yields() => Err(Reason::NoLinkToYieldOn),
         (None, _) if !contract.is_guaranteed() => Ok(None),
         (None, []) => Err(Reason::NoLink),
         (None, [only]) => Ok(Some(only)),

@@ -68,6 +68,8 @@ pub enum Subject {
 pub enum Reason {
     /// The request has a guarantee, and no link is managed.
     NoLink,
+    /// The request yields, and no link is managed.
+    NoLinkToYieldOn,
     /// The request has a guarantee and names no link, and several links are managed. Holds the
     /// managed links.
     WhichLink(Vec<IfName>),
@@ -234,6 +236,7 @@ impl fmt::Display for Refusal {
         };
         match self.reason() {
             Reason::NoLink
+            | Reason::NoLinkToYieldOn
             | Reason::WhichLink(_)
             | Reason::NotManaged { .. }
             | Reason::NoRate { .. } => self.explain_link(f, &subject),
@@ -290,6 +293,11 @@ impl Refusal {
                 f,
                 "refused: {subject}: a guarantee needs a managed link, and no link is \
                  managed: run netnice link IFACE --rate R"
+            ),
+            Reason::NoLinkToYieldOn => write!(
+                f,
+                "refused: {subject}: yield needs a managed link, because what others leave of a \
+                 link is known only by its rate: run netnice link IFACE --rate R"
             ),
             Reason::WhichLink(managed) => write!(
                 f,

@@ -113,6 +113,48 @@ fn the_smallest_limit_and_the_latest_privileged_clause_hold() {
 }
 
 #[test]
+fn code_points_and_yield_of_users_count_unless_root_asks_for_something_else() {
+    let root = Claimant::ROOT;
+    type Case<'a> = (&'a str, &'a [(Claimant, &'a str)], &'a str);
+    let cases: &[Case<'_>] = &[
+        ("a user's code point", &[(ANN, "dscp CS1")], "dscp CS1"),
+        (
+            "root's code point comes first",
+            &[(root, "dscp CS1"), (ANN, "dscp CS0")],
+            "dscp CS1",
+        ),
+        (
+            "root's code point comes first, set later too",
+            &[(ANN, "dscp CS0"), (root, "dscp EF")],
+            "dscp EF",
+        ),
+        (
+            "the latest privileged code point",
+            &[(root, "dscp EF"), (OPS, "dscp AF21"), (ANN, "dscp LE")],
+            "dscp AF21",
+        ),
+        (
+            "a user yields",
+            &[(root, "up 4mbit"), (ANN, "yield on")],
+            "up 4mbit yield on",
+        ),
+        (
+            "root's weight comes before a user's yield",
+            &[(ANN, "yield on"), (root, "weight 7")],
+            "weight 7",
+        ),
+        (
+            "the latest code point of users",
+            &[(ANN, "dscp CS1"), (BOB, "dscp LE")],
+            "dscp LE",
+        ),
+    ];
+    for (why, story, holds) in cases {
+        assert_eq!(after(story).effective().to_string(), *holds, "{why}");
+    }
+}
+
+#[test]
 fn the_deciding_user_of_each_clause_is_reported() {
     let claims = after(&[
         (Claimant::ROOT, "up 4mbit down 4mbit weight 7"),

@@ -10,8 +10,8 @@ use core::fmt;
 use core::str::FromStr;
 
 use super::{
-    Bucket, Cell, Change, Channel, Clause, Contract, ContractError, IfName, MessageRate, Priority,
-    Setting, Slice, Sustained, Weight,
+    Bucket, Cell, Change, Channel, Clause, Contract, ContractError, Dscp, IfName, MessageRate,
+    Priority, Schedule, Setting, Slice, Sustained, Weight, Yield,
 };
 use crate::units::{Bytes, Nanos, Rate, UnitError};
 
@@ -120,10 +120,23 @@ impl Change {
                 })?);
             }
             Clause::Burst => self.burst = Some(setting(value, burst)?),
+            Clause::Dscp => {
+                let range = "a name such as EF, AF21, CS1 or LE, a number from 0 to 63, or none";
+                self.dscp = Some(setting(value, |v| {
+                    v.parse().map_err(|_| number(clause, v, range))
+                })?);
+            }
+            Clause::Yield => {
+                self.yields = Some(setting(value, |v| match v {
+                    Yield::TEXT => Ok(Yield),
+                    _ => Err(number(clause, v, "on or none")),
+                })?);
+            }
             Clause::Slice => self.slice = Some(setting(value, |v| slice(clause, v))?),
             Clause::Cpu => self.cpu = Some(setting(value, |v| slice(clause, v))?),
             Clause::Cell => self.cell = Some(setting(value, cell)?),
             Clause::Channel => self.channel = Some(setting(value, channel)?),
+            Clause::When => self.when = Some(setting(value, Schedule::from_str)?),
         }
         Ok(())
     }
@@ -176,10 +189,16 @@ impl fmt::Display for Change {
             text(&self.priority, |p| p.get().to_string()),
         );
         push(Clause::Burst, text(&self.burst, Nanos::to_string));
+        push(Clause::Dscp, text(&self.dscp, Dscp::to_string));
+        push(
+            Clause::Yield,
+            text(&self.yields, |_| Yield::TEXT.to_string()),
+        );
         push(Clause::Slice, text(&self.slice, |s| slice_text(s, "extra")));
         push(Clause::Cpu, text(&self.cpu, |s| slice_text(s, "cpu-extra")));
         push(Clause::Cell, text(&self.cell, Cell::to_string));
         push(Clause::Channel, text(&self.channel, Channel::to_string));
+        push(Clause::When, text(&self.when, Schedule::to_string));
         f.write_str(&clauses.join(" "))
     }
 }
@@ -409,7 +428,7 @@ const LONGEST_BURST: Nanos = Nanos::from_secs(10);
 const CELL_FORM: &str = "pcr=10mbit,cdvt=100us[,scr=2mbit,mbs=64KiB,bucket=single|dual]";
 const CHANNEL_FORM: &str = "mmax=60KiB,rmax=30/s,bmax=4,deadline=20ms";
 
-const WORDS: [(Clause, &str); 13] = [
+const WORDS: [(Clause, &str); 16] = [
     (Clause::Up, "up"),
     (Clause::Down, "down"),
     (Clause::Both, "both"),
@@ -419,8 +438,11 @@ const WORDS: [(Clause, &str); 13] = [
     (Clause::Weight, "weight"),
     (Clause::Priority, "priority"),
     (Clause::Burst, "burst"),
+    (Clause::Dscp, "dscp"),
+    (Clause::Yield, "yield"),
     (Clause::Slice, "slice"),
     (Clause::Cpu, "cpu"),
     (Clause::Cell, "cell"),
     (Clause::Channel, "channel"),
+    (Clause::When, "when"),
 ];

@@ -6,8 +6,8 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::{
-    Bucket, Cell, Change, Channel, Clause, Contract, Direction, IfName, MessageRate, Priority,
-    Setting, Slice, Sustained, Weight, kernel_path_support,
+    Bucket, Cell, Change, Channel, Clause, Contract, Direction, Dscp, IfName, MessageRate,
+    Priority, Schedule, Setting, Slice, Sustained, Weight, Yield, kernel_path_support,
 };
 use crate::units::{Bytes, Nanos, Rate};
 
@@ -31,6 +31,13 @@ fn every_clause_parses_and_prints() {
         ),
         ("sharing", "weight 200 priority 1", ""),
         ("burst", "up 4mbit burst 5ms", ""),
+        ("a code point", "up 4mbit dscp AF21", ""),
+        ("a code point by number", "dscp 46", "dscp EF"),
+        ("a code point without a name", "dscp 63", ""),
+        ("best effort", "dscp 0", "dscp CS0"),
+        ("yield", "up 4mbit dscp CS1 yield on", ""),
+        ("yield cleared", "yield none", ""),
+        ("hours", "up 4mbit when mon-fri@08:00-18:00", ""),
         ("a slice", "slice 2.4ms/50ms extra", ""),
         ("a slice alone", "slice 2.4ms/50ms", ""),
         ("cpu", "cpu 2ms/10ms cpu-extra", ""),
@@ -150,7 +157,22 @@ fn contradicting_clauses_are_refused_with_both_values() {
             "both 4mbit up 4mbit",
             "both 4 Mbit/s (500 kB/s) and up 4 Mbit/s",
         ),
-        ("both and down", "both 4mbit down 4mbit", "`down none`"),
+        (
+            "both and down",
+            "both 4mbit down 4mbit",
+            "set the other to none",
+        ),
+        (
+            "yield and weight",
+            "yield on weight 7",
+            "yield and weight cannot hold together",
+        ),
+        ("yield and min", "up 4mbit yield on min 1mbit", "`min none`"),
+        (
+            "yield and a link",
+            "yield on on eth0",
+            "yield and on cannot",
+        ),
         (
             "slice and min",
             "slice 1ms/2ms min 1mbit",
@@ -190,6 +212,18 @@ fn invalid_values_are_refused_with_the_allowed_ones() {
             "weight: `0` is not allowed: write a whole number from 1 to 1000",
         ),
         ("weight 1001", "weight 1001", "from 1 to 1000"),
+        (
+            "dscp 64",
+            "dscp 64",
+            "dscp: `64` is not allowed: write a name",
+        ),
+        ("dscp a word", "dscp gold", "a number from 0 to 63, or none"),
+        (
+            "yield yes",
+            "yield yes",
+            "yield: `yes` is not allowed: write on or none",
+        ),
+        ("no dscp", "dscp", "dscp needs a value"),
         ("weight a word", "weight heavy", "from 1 to 1000"),
         ("priority 8", "priority 8", "from 0 (first) to 7"),
         ("priority -1", "priority -1", "from 0 (first) to 7"),
@@ -351,7 +385,13 @@ fn a_whole_contract_clears_nothing() {
 
 #[test]
 fn an_unprivileged_user_may_set_limits_only() {
-    for text in ["up 4mbit", "down none", "both 2mbit burst 1ms"] {
+    for text in [
+        "up 4mbit",
+        "down none",
+        "both 2mbit burst 1ms",
+        "dscp CS1",
+        "yield on",
+    ] {
         assert_eq!(change(text).needs_privilege(), None, "{text}");
     }
     for (text, clause) in [
@@ -466,6 +506,11 @@ fn channels() -> impl Strategy<Value = Channel> {
     })
 }
 
+fn schedules() -> impl Strategy<Value = Schedule> {
+    let text = "(mon-fri|sat,sun)@08:00-1[0-9]:30(;sun@22:00-06:00)?(@UTC|@Europe/Berlin)?";
+    text.prop_map(|text| text.parse().unwrap())
+}
+
 fn settings<T: Clone + core::fmt::Debug>(
     values: impl Strategy<Value = T>,
 ) -> impl Strategy<Value = Option<Setting<T>>> {
@@ -487,12 +532,15 @@ fn changes() -> impl Strategy<Value = Change> {
         settings((1..=1000_u16).prop_map(|w| Weight::new(w).unwrap())),
         settings((0..=7_u8).prop_map(|p| Priority::new(p).unwrap())),
         settings((1_000..=10_000_000_000_u64).prop_map(Nanos)),
+        settings((0..64_u8).prop_map(|number| Dscp::new(number).unwrap())),
+        settings(Just(Yield)),
     );
     let others = (
         settings(slices()),
         settings(slices()),
         settings(cells()),
         settings(channels()),
+        settings(schedules()),
     );
     (limits, guarantees, sharing, others).prop_map(|(limits, guarantees, sharing, others)| Change {
         up: limits.0,
@@ -504,10 +552,13 @@ fn changes() -> impl Strategy<Value = Change> {
         weight: sharing.0,
         priority: sharing.1,
         burst: sharing.2,
+        dscp: sharing.3,
+        yields: sharing.4,
         slice: others.0,
         cpu: others.1,
         cell: others.2,
         channel: others.3,
+        when: others.4,
     })
 }
 
@@ -538,6 +589,7 @@ proptest! {
             }
         }
         prop_assert!(contract.slice().is_none() || contract.min(Direction::Up).is_none());
+        prop_assert!(!contract.yields() || !contract.is_guaranteed());
     }
 
     #[test]
@@ -547,8 +599,8 @@ proptest! {
 
     #[test]
     fn no_sequence_of_words_makes_the_parser_panic(words in proptest::collection::vec(
-        "(up|down|both|min|min-down|on|weight|priority|burst|slice|extra|cpu|cpu-extra|cell|channel\
-          |none|0|4mbit|9mbit|5ms|1ms/2ms|eth0|7|pcr=4mbit,cdvt=1ms|mmax=1,rmax=1/s)", 0..12)
+        "(up|down|both|min|min-down|on|weight|priority|burst|dscp|yield|slice|extra|cpu|cpu-extra|cell|channel\
+          |when|mon|08:00-18:00|none|0|4mbit|9mbit|5ms|1ms/2ms|eth0|7|pcr=4mbit,cdvt=1ms|mmax=1,rmax=1/s)", 0..12)
     ) {
         let text = words.join(" ");
         if let Ok(change) = text.parse::<Change>() {
@@ -561,10 +613,10 @@ proptest! {
 fn each_clause_maps_to_its_word_and_back() {
     let all: Vec<Clause> = change(
         "up none down none both none min none min-down none on none weight none priority none \
-         burst none slice none cpu none cell none channel none",
+         burst none dscp none yield none slice none cpu none cell none channel none when none",
     )
     .clauses();
-    assert_eq!(all.len(), 13);
+    assert_eq!(all.len(), 16);
     for clause in all {
         assert_eq!(Clause::from_word(clause.word()), Some(clause));
         assert_eq!(format!("{clause}"), clause.word());

@@ -30,6 +30,8 @@ fn users_may_name_only_limits() {
         ("both 1mbit", true),
         ("up 1mbit burst 10ms", true),
         ("up none", true),
+        ("dscp CS1", true),
+        ("yield on", true),
         ("min 1mbit", false),
         ("min-down 1mbit", false),
         ("on eth0", false),
@@ -52,6 +54,33 @@ fn users_may_name_only_limits() {
         );
         assert!(may_request(&Peer::ROOT, &change).is_ok(), "{text} by root");
     }
+}
+
+#[test]
+fn users_may_set_the_code_points_of_the_policy() {
+    let policy = crate::policy::Policy::default();
+    let table = [
+        ("dscp CS0", true),
+        ("dscp LE", true),
+        ("up 1mbit dscp CS1", true),
+        ("dscp none", true),
+        ("up 1mbit", true),
+        ("dscp EF", false),
+        ("dscp AF21", false),
+        ("dscp CS7", false),
+        ("dscp 2", false),
+    ];
+    for (text, plain) in table {
+        let change: Change = text.parse().expect(text);
+        let may = |peer: &Peer| may_mark(peer, &change, &policy.dscp_users).is_ok();
+        assert_eq!(may(&ANN), plain, "{text} by a user");
+        assert!(may(&OPERATOR) && may(&Peer::ROOT), "{text}");
+    }
+    let change: Change = "dscp EF".parse().expect("a change");
+    let none = may_mark(&ANN, &change, &BTreeSet::new()).expect_err("refused");
+    assert!(none.to_string().contains("may set none"), "{none}");
+    let ef = BTreeSet::from(["EF".parse().expect("a code point")]);
+    assert!(may_mark(&ANN, &change, &ef).is_ok(), "the policy allows it");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The error with which the daemon ends ([`RunError`]): the action that failed, and the cause.
 //! [`During::during`] adds the action to an error, and cannot fail itself.
 
-/// The failed action and its cause.
+/// The error with which the daemon ends: the action that failed, and the cause.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what}: {source}")]
 pub struct RunError {

@@ -6,8 +6,8 @@
 //! - **inotify** reports control groups that appear and disappear beside held groups (a restarted
 //!   unit gets a new group; the eBPF programs have bound it to the unit since its creation), and
 //!   written unit files ([`FolderEvents`]).
-//! - **The exit ring** of the eBPF programs reports that a process that was a member of a target
-//!   has ended ([`ExitEvents`]).
+//! - **The exit ring** of the eBPF programs reports that a process that was a member of a `pid:` or
+//!   `name:` target has ended ([`ExitEvents`]).
 //!
 //! All of them may lose events, so the service also checks each second. Lost route events are
 //! reported as a change of all routes. An error of a read is logged and counts as lost events.

@@ -1,9 +1,9 @@
 //! The sources of events for the event loop: signals, timers, requests, path look-ups, probes of
-//! the kernel, scrapes of the metrics page, drivers, ends of programs' connections, netlink,
-//! inotify, and the ring buffer in which eBPF programs report ended processes (the exit ring). The
-//! event loop waits only here. [`Sources::next`] waits for one [`Event`] and returns it. It fails
-//! if a source cannot be waited for any more. Opening the sources fails if a descriptor or a socket
-//! cannot be made.
+//! the kernel, counts of programs, scrapes of the metrics page, drivers, ends of programs'
+//! connections, netlink, inotify, and the ring buffer in which eBPF programs report ended processes
+//! (the exit ring). The event loop waits only here. [`Sources::next`] waits for one [`Event`] and
+//! returns it. It fails if a source cannot be waited for any more. Opening the sources fails if a
+//! descriptor or a socket cannot be made.
 
 use std::future::Future;
 use std::io;
@@ -32,6 +32,7 @@ use crate::flows::drivers::{DriverEvents, Drivers};
 use crate::host::kernel::KernelHost;
 use crate::host::{Enforcer, LookupRights};
 use crate::meter::metrics::http::{self, Scrape};
+use crate::programs::{Counted, ProgramCounting};
 use crate::server::{FrontSupervisor, PendingRequest};
 
 /// An event, with what its handler needs.
@@ -48,6 +49,8 @@ pub(super) enum Event {
     PathLookedUp(Box<(PendingRequest, LookupRights)>),
     /// The features of the kernel were probed.
     Probed(Vec<Finding>),
+    /// The thread that counts programs sent a message.
+    Programs(Counted),
     /// A scraper requests the metrics page.
     Metrics(Scrape),
     /// A driver connected, sent a message or ended.
@@ -76,6 +79,7 @@ impl Event {
             Event::Request(_) => "request",
             Event::PathLookedUp(_) => "path look-up",
             Event::Probed(_) => "probe",
+            Event::Programs(_) => "counts of programs",
             Event::Metrics(_) => "metrics",
             Event::Driver(_) => "driver",
             Event::ConnectionEnded(_) => "end of a connection",
@@ -104,6 +108,9 @@ pub(super) struct Sources {
     /// The thread that probes the kernel.
     pub probes: Probes,
     probed: mpsc::Receiver<Vec<Finding>>,
+    /// The thread that counts what programs send and receive.
+    pub programs: ProgramCounting<PendingRequest>,
+    counted: mpsc::Receiver<Counted>,
     scrapes: mpsc::Receiver<Scrape>,
     drivers: DriverEvents,
     disconnected: UnboundedReceiver<u64>,
@@ -137,6 +144,7 @@ impl Sources {
         let (to_service, requests) = mpsc::channel::<PendingRequest>(QUEUE_LENGTH);
         let (lookups, looked_up) = PathLookups::new();
         let (probes, probed) = Probes::new();
+        let (programs, counted) = ProgramCounting::new();
         let path = settings.runtime.socket();
         let mut server = listen(&path).during(&format!("listen at {}", path.display()))?;
         if settings.take_descriptors {
@@ -173,6 +181,8 @@ impl Sources {
             looked_up,
             probes,
             probed,
+            programs,
+            counted,
             scrapes,
             drivers,
             disconnected,
@@ -209,7 +219,7 @@ impl Sources {
     }
 
     /// Waits for the next event. If several are ready, signals come first, then due timers, then
-    /// looked-up paths and probes, then requests, then all others.
+    /// looked-up paths, probes and counts, then requests, then all others.
     ///
     /// # Errors
     /// If a source cannot be waited for any more.
@@ -230,6 +240,7 @@ impl Sources {
                 },
                 Some(looked_up) = self.looked_up.recv() => Event::PathLookedUp(Box::new(looked_up)),
                 Some(findings) = self.probed.recv() => Event::Probed(findings),
+                Some(counted) = self.counted.recv() => Event::Programs(counted),
                 Some(request) = self.requests.recv() => Event::Request(Box::new(request)),
                 Some(changed) = self.drivers.recv() => Event::Driver(changed),
                 Some(session) = self.disconnected.recv() => Event::ConnectionEnded(session),

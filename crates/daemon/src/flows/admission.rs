@@ -26,6 +26,8 @@ use netnice_core::link::Link;
 use netnice_core::sched::{Guarantee, Service, Wire};
 use netnice_core::units::{Amount, Bytes, Nanos, Rate};
 
+use crate::ledger::direct_part::FLOWS_DIVISOR;
+
 /// The capacity of a link for direct flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LinkCapacity {
@@ -269,8 +271,6 @@ fn largest(refused: Rate, fits: impl Fn(Rate) -> bool) -> Option<Rate> {
 
 /// The kernel's classes keep at least 1/50 of the link.
 const TREE_DIVISOR: u64 = 50;
-/// The direct path has at least 1/100 of the link while it has flows.
-const FLOWS_DIVISOR: u64 = 100;
 /// Number of steps in the search for the needed rate.
 const STEPS: u64 = 64;
 /// With more promises than this, a test takes long: the needed rate is then set to the maximum

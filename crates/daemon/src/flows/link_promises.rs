@@ -333,8 +333,9 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// Degrades flows, youngest first, until the rest fits; then restores degraded ones, oldest
-    /// first. Returns the needed rate.
+    /// If the promises to flows do not fit, degrades those that do not fit beside the older ones
+    /// that do. A flow that fits is not touched. Then restores degraded ones, oldest first. Returns
+    /// the needed rate.
     fn fit_promises(
         &mut self,
         link: &IfName,
@@ -342,16 +343,14 @@ impl<N: Network> Flows<N> {
         now: Now,
     ) -> Option<netnice_core::units::Rate> {
         let mut need = capacity.need(&self.promises(link, None));
-        while need.is_err() {
-            let promised = self.link_states.get(link).map(|state| &state.promised);
-            let Some(youngest) = promised.and_then(|all| all.keys().max().copied()) else {
-                break;
-            };
+        if need.is_err() {
             let why = format!(
                 "{link} has {} for direct flows now, and what was promised does not fit into it",
                 capacity.max_direct
             );
-            self.set_degraded(youngest, Some(why), now);
+            for number in self.surplus(link, capacity) {
+                self.set_degraded(number, Some(why.clone()), now);
+            }
             need = capacity.need(&self.promises(link, None));
         }
         let no_promise = |flow: &&FlowRecord| flow.link == *link && flow.degraded.is_some();
@@ -373,6 +372,23 @@ impl<N: Network> Flows<N> {
             }
         }
         need.ok()
+    }
+
+    /// The flows with a promise that does not fit beside the promises to older flows that do,
+    /// youngest first.
+    fn surplus(&self, link: &IfName, capacity: &LinkCapacity) -> Vec<u32> {
+        let state = self.link_states.get(link);
+        let promised = state.into_iter().flat_map(|state| &state.promised);
+        let (mut kept, mut surplus) = (Vec::new(), Vec::new());
+        for (number, contract) in promised {
+            kept.push(contract.clone());
+            if capacity.need(&kept).is_err() {
+                kept.pop();
+                surplus.push(*number);
+            }
+        }
+        surplus.reverse();
+        surplus
     }
 
     fn degrade_all(&mut self, link: &IfName, why: &str, now: Now) {

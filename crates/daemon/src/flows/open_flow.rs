@@ -406,7 +406,14 @@ fn contract(
     let foreign = clauses.into_iter().find(|clause| {
         matches!(
             clause,
-            Clause::Down | Clause::Both | Clause::MinDown | Clause::Priority | Clause::Cpu
+            Clause::Down
+                | Clause::Both
+                | Clause::MinDown
+                | Clause::Priority
+                | Clause::Dscp
+                | Clause::Yield
+                | Clause::Cpu
+                | Clause::When
         )
     });
     if let Some(clause) = foreign {

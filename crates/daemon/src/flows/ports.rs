@@ -3,7 +3,8 @@
 //! For each port the daemon also binds a socket of the kernel ([`Network::hold_port`]), so that a
 //! flow and a socket of another program conflict as two sockets would. A reservation fails if a
 //! socket has the port, if a flow has the port and the new flow cannot share it, if the address is
-//! not of this host, or if an unprivileged user asks for a privileged port.
+//! not of this host, if an unprivileged user asks for a privileged port, if the interface cannot
+//! join the group, or if the kernel refuses the socket for another reason.
 //!
 //! Flows of one user may share a port if no two have the same remote end: then a packet goes to the
 //! flow of its remote end, else to the flow to any host. A flow to any host cannot join a port that

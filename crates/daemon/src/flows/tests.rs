@@ -4,11 +4,11 @@
 mod connection;
 mod division;
 mod driver_ends;
+mod events;
 mod fake;
 mod flow_replies;
 mod late_answers;
-mod open_flows;
-mod scenarios;
+mod open_flow;
 
 use std::net::SocketAddr;
 

@@ -16,7 +16,9 @@
 //!
 //! A client whose credentials cannot be read, or whose user's thread cannot be started, gets no
 //! reason: its connection is closed at once, or, if a descriptor may be queued in it, by the next
-//! thread of its user. No function returns an error to its caller outside this module.
+//! thread of its user. If more than [`MAX_STUCK`] (1,024) connections of a user wait for a stuck
+//! thread to close them, or as many for a thread that cannot be started, the front process ends,
+//! and all connections with it. No function returns an error to its caller outside this module.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,6 +1,5 @@
 //! Finds the ids of a container by the name that its engine (Docker or Podman) gave it
-//! ([`Engines`]), and checks which clauses a container's contract may have
-//! ([`unsupported_clause`]).
+//! ([`Engines`]).
 //!
 //! The control group of a container is named after its id. So a lookup reads the engine's records
 //! of names and ids: for Docker in `containers/<id>/config.v2.json` of its data folder, for Podman
@@ -12,8 +11,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use netnice_core::contract::{Clause, Contract};
-use netnice_core::target::Target;
 use serde::Deserialize;
 
 /// The folders with the engines' records.
@@ -53,21 +50,6 @@ impl Engines {
         }
         ids
     }
-}
-
-/// The reason why a contract is not supported for this target: a container can have limits and no
-/// guarantees. `None` if the contract is supported.
-pub(crate) fn unsupported_clause(target: &Target, contract: &Contract) -> Option<String> {
-    if !matches!(target, Target::Container(_)) {
-        return None;
-    }
-    let claimed = contract.as_change().clauses();
-    let clause = claimed.iter().find(|clause| !SUPPORTED.contains(clause))?;
-    Some(format!(
-        "{clause} is not supported for a container: its packets reach a link without their socket, \
-         so only limits (up, \
-         down, both) hold; one in the host's own network can be promised something as cgroup:/path"
-    ))
 }
 
 fn docker(folder: &Path, name: &str) -> Option<String> {
@@ -125,8 +107,6 @@ struct StorageRecord {
     names: Vec<String>,
 }
 
-/// The clauses that are supported for a container.
-const SUPPORTED: [Clause; 4] = [Clause::Up, Clause::Down, Clause::Both, Clause::Burst];
 /// Length of an id as engines print it.
 const SHORT_ID: usize = 12;
 

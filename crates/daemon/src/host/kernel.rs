@@ -13,7 +13,7 @@ use netnice_kernel::enforce::{
 };
 use netnice_kernel::netlink::NetlinkClient;
 use netnice_kernel::plan::{Desired, LeafQdisc};
-use netnice_kernel::{KernelError, device, ethtool, executable, process, traffic};
+use netnice_kernel::{KernelError, device, executable, process, traffic, wireless::Speeds};
 
 use super::{
     Act, Enforcer, Interface, InterfaceTraffic, Inventory, LookupRights, Members, Meter, Process,
@@ -29,6 +29,7 @@ pub(crate) struct KernelHost {
     route: NetlinkClient,
     engines: Engines,
     lookup_rights: LookupRights,
+    speeds: Speeds,
 }
 
 impl KernelHost {
@@ -42,6 +43,7 @@ impl KernelHost {
             engines,
             lookup_rights: LookupRights::default(),
             route: NetlinkClient::open()?,
+            speeds: Speeds::default(),
         })
     }
 
@@ -332,11 +334,9 @@ impl Inventory for KernelHost {
     }
 
     fn speed(&mut self, interface: &str) -> Result<Option<Rate>, RequestError> {
-        ethtool::speed(interface).map_err(|error| {
-            RequestError::Failed(format!(
-                "cannot read the speed of {interface} from its driver: {error}"
-            ))
-        })
+        let read = self.speeds.read(interface);
+        let failed = |error| format!("cannot read the speed of {interface}: {error}");
+        read.map_err(|error| RequestError::Failed(failed(error)))
     }
 
     fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, RequestError> {

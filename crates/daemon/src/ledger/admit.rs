@@ -99,6 +99,7 @@ impl Ledger {
         self.update(slot, |held| {
             held.claims = left;
             held.changed_ns = now_ns;
+            held.restart_schedules(now_ns);
         });
         self.readmit_one(slot);
     }
@@ -114,6 +115,7 @@ impl Ledger {
         if let Some(held) = self.held.get_mut(&slot) {
             held.claims = claims;
             held.changed_ns = now_ns;
+            held.restart_schedules(now_ns);
             held.granted(grant);
         }
     }
@@ -211,7 +213,7 @@ impl Ledger {
     pub(crate) fn readmit(&mut self) {
         // Also the guarantees of a target that is degraded now.
         let claimed = |held: &HeldTarget| TargetEntry {
-            contract: held.claims.of_privileged(),
+            contract: self.on_its_link(held, held.claims.of_privileged()),
             ..held.entry.clone()
         };
         let mut held: Vec<&HeldTarget> = self.held.values().collect();
@@ -223,7 +225,7 @@ impl Ledger {
             };
             match answer {
                 Ok(grant) => held.granted(grant),
-                Err(refusal) => held.degrade(held.claims.of_privileged(), refusal.to_string()),
+                Err(refusal) => held.degrade(entry.contract, refusal.to_string()),
             }
         }
         let asks = |held: &&HeldTarget| held.claims.iter().any(|claim| !claim.by.privileged);
@@ -233,12 +235,14 @@ impl Ledger {
     }
 
     /// Admits degraded targets again, oldest first, and then targets whose claims are set aside, as
-    /// far as they fit. Returns the tried targets that are neither degraded nor set aside any more.
-    /// One call tries at most [`MAX_TRIED`] of the targets with claims set aside, and the next call
-    /// continues after them.
+    /// far as they fit. If more than [`MAX_TRIED`] are degraded, those that are certainly too large
+    /// are not tried, and keep the reason of their last try. Returns the tried targets that are
+    /// neither degraded nor set aside any more. One call tries at most [`MAX_TRIED`] of the targets
+    /// with claims set aside, and the next call continues after them.
     pub(crate) fn heal(&mut self) -> Vec<Target> {
         let degraded = self.held.values().filter(|held| held.refused.is_some());
         let mut tried = by_age(degraded.collect());
+        let is_many = tried.len() > MAX_TRIED;
         let aside = self.held.values().filter(|held| held.aside.is_some());
         let (before, mut next): (Vec<&HeldTarget>, Vec<&HeldTarget>) =
             aside.partition(|held| held.id <= self.healed_to);
@@ -252,6 +256,9 @@ impl Ledger {
         tried.extend(by_age(next));
         let mut healed = Vec::new();
         for slot in tried {
+            if is_many && self.exceeds_room(slot) {
+                continue;
+            }
             self.readmit_in_place(slot);
             let held = self.held.get(&slot).filter(|held| held.is_served());
             healed.extend(held.map(|held| held.entry.target.clone()));
@@ -287,12 +294,13 @@ impl Ledger {
             ..held.entry.clone()
         };
         let parent = held.entry.parent;
-        let whole = of(held.claims.effective().clone(), parent);
+        let effective = held.claims.effective().clone();
+        let whole = of(self.on_its_link(held, effective), parent);
         let refusal = match admission::admit(&links, &others, whole.clone()) {
             Ok(grant) => return self.update(slot, |held| held.granted(grant)),
             Err(refusal) => refusal,
         };
-        let privileged = held.claims.of_privileged();
+        let privileged = self.on_its_link(held, held.claims.of_privileged());
         if privileged != whole.contract
             && let Ok(grant) = admission::admit(&links, &others, of(privileged.clone(), parent))
         {
@@ -318,6 +326,24 @@ impl Ledger {
             Err(_) => privileged.without_guarantees(),
         };
         self.update(slot, |held| held.degrade(left, refusal.to_string()));
+    }
+
+    /// A contract of a target's claims, with the link of its guarantees named: the link that they
+    /// were granted on, if it is still managed, else the only managed one. If a claim names no link
+    /// and another link was managed since, the guarantee stays on its link. A degraded target keeps
+    /// its class there.
+    fn on_its_link(&self, held: &HeldTarget, contract: Contract) -> Contract {
+        if !contract.is_guaranteed() || contract.on().is_some() {
+            return contract;
+        }
+        let granted_on = held.entry.contract.on();
+        let granted_on = granted_on.filter(|link| self.links.contains_key(*link));
+        let mut managed = self.links.keys();
+        let only = managed.next().filter(|_| managed.next().is_none());
+        match granted_on.or(only) {
+            Some(link) => contract.with_link(link.clone()),
+            None => contract,
+        }
     }
 
     fn update(&mut self, slot: TargetId, how: impl FnOnce(&mut HeldTarget)) {

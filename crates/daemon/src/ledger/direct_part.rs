@@ -8,7 +8,7 @@
 //! the target `direct:LINK`.
 
 use netnice_core::admission::{TargetEntry, TargetId};
-use netnice_core::contract::{Change, Contract, IfName};
+use netnice_core::contract::{Change, Contract, Direction, IfName};
 use netnice_core::target::Target;
 use netnice_core::units::{Amount, Rate};
 
@@ -46,19 +46,18 @@ impl Ledger {
 
     /// The parts as entries, for admission.
     pub(super) fn part_entries(&self) -> impl Iterator<Item = TargetEntry> {
-        self.parts.iter().zip(0..).filter_map(|((link, part), n)| {
-            // The slots of targets end far below these ids, at `netnice_kernel::plan::MAX_SLOT`.
-            let id = TargetId::new(u16::MAX - n)?;
-            let change: Change = format!("min {} on {link}", exactly(part.need))
-                .parse()
-                .ok()?;
-            Some(TargetEntry {
-                id,
-                target: Target::Direct(link.clone()),
-                parent: None,
-                contract: Contract::default().apply(&change).ok()?,
-            })
-        })
+        let parts = self.parts.iter().zip(0..);
+        parts.filter_map(|((link, part), n)| entry(link, part.need, n))
+    }
+
+    /// The part of one link as an entry, with the smallest rate that the direct path has while it
+    /// has a flow: promises to targets come before promises to flows. `None` if the direct path has
+    /// no flow there, or the link is not managed for sending.
+    pub(super) fn least_part_entry(&self, link: &IfName) -> Option<TargetEntry> {
+        let part = self.parts.get(link)?;
+        let rate = self.link(link.as_str())?.link.usable(Direction::Up)?;
+        let least = rate.portion(1, FLOWS_DIVISOR).unwrap_or(Rate::MIN);
+        entry(link, part.need.min(least), 0)
     }
 
     /// The rate that the direct path needs of a link; 0 if it has no flow there.
@@ -68,6 +67,23 @@ impl Ledger {
             .map_or(Amount(0), |part| part.need.into())
     }
 }
+
+/// The entry of a link's part. `n` distinguishes the parts of several links.
+fn entry(link: &IfName, need: Rate, n: u16) -> Option<TargetEntry> {
+    // The slots of targets end far below these ids, at `netnice_kernel::plan::MAX_SLOT`.
+    let id = TargetId::new(u16::MAX - n)?;
+    let change: Change = format!("min {} on {link}", exactly(need)).parse().ok()?;
+    Some(TargetEntry {
+        id,
+        target: Target::Direct(link.clone()),
+        parent: None,
+        contract: Contract::default().apply(&change).ok()?,
+    })
+}
+
+/// The smallest part of a link for the direct path, as one part of this many, while it has a flow
+/// there.
+pub(crate) const FLOWS_DIVISOR: u64 = 100;
 
 /// A rate in the grammar of contracts, in bit/s without rounding: `4000000bit`.
 pub(crate) fn exactly(rate: Rate) -> String {

@@ -1,7 +1,7 @@
-//! Draining targets: limited targets whose last process has ended. Packets may still wait in their
-//! queues, and the kernel still sends the data in the send buffers of their sockets. So a draining
-//! target keeps its limit until no packet has come or waited for [`QUIET_TIME`] (3 s), and at most
-//! for [`MAX_DRAIN_TIME`] (60 s).
+//! Draining targets: targets with a limit, a code point or `yield` whose last process has ended.
+//! Packets may still wait in their queues, and the kernel still sends the data in the send buffers
+//! of their sockets. So a draining target keeps these until no packet has come or waited for
+//! [`QUIET_TIME`] (3 s), and at most for [`MAX_DRAIN_TIME`] (60 s).
 //!
 //! Two other kinds of targets become draining targets too. A limited target that an unprivileged
 //! user clears becomes one if nothing else is in force ([`Ledger::stay_loaded`]). After the loss of
@@ -23,7 +23,7 @@ pub(crate) struct DrainingTarget {
     pub id: u32,
     /// The slot of the target around it, if there is one.
     pub parent: Option<TargetId>,
-    /// Its limits.
+    /// Its limits, its code point and whether it yields.
     pub contract: Contract,
     /// The time at which the target ended.
     pub since: Instant,
@@ -45,17 +45,23 @@ impl Ledger {
         self.draining.values()
     }
 
-    /// Keeps the limit of a closed target as a draining target. No effect if it has no limit.
+    /// Keeps the limit, the code point and `yield` of a closed target as a draining target. No
+    /// effect if it has none of them.
     pub(crate) fn keep_draining(&mut self, closed: &ClosedTarget, now: Instant) {
         let entry = &closed.held.entry;
-        if !entry.contract.is_limited() {
+        let contract = closed.held.in_force();
+        if !contract.is_limited() && contract.dscp().is_none() && !contract.yields() {
             return;
         }
         let draining = DrainingTarget {
             slot: entry.id,
             id: closed.held.id,
             parent: entry.parent,
-            contract: entry.contract.without_guarantees(),
+            // What yields has no guarantee.
+            contract: match contract.yields() {
+                true => contract.clone().into_owned(),
+                false => contract.without_guarantees(),
+            },
             since: now,
             moved: now,
             offered: 0,

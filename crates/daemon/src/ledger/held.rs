@@ -1,22 +1,24 @@
-//! [`HeldTarget`], a target in the ledger: its slot, name and contract in force ([`TargetEntry`]),
+//! [`HeldTarget`], a target in the ledger: its slot, name and admitted contract ([`TargetEntry`]),
 //! what it consists of ([`Body`]: processes, an executable, a control group or a user), what
 //! contains it ([`TargetPlace`]), and its claims; and the types of these parts. All are plain data,
 //! and no method here changes them or fails.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::admission::TargetEntry;
 use netnice_core::claims::Claims;
-use netnice_core::contract::Contract;
+use netnice_core::contract::{Contract, Dscp, Setting};
 use netnice_core::target::Target;
 use netnice_core::units::Rate;
 
 use super::{Ledger, TargetPlace};
+use crate::schedule::Phase;
 
 /// A target in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HeldTarget {
-    /// Its slot, name and parent, and the contract in force.
+    /// Its slot, name and parent, and the admitted contract, which includes dormant claims.
+    /// [`HeldTarget::in_force`] is the contract in force.
     pub entry: TargetEntry,
     /// Its id in the kernel's maps, which is not reused.
     pub id: u32,
@@ -36,6 +38,8 @@ pub(crate) struct HeldTarget {
     pub rule: Option<String>,
     /// Time of the last change, in nanoseconds since 1970.
     pub changed_ns: u64,
+    /// The present phase of each claim with a schedule, by user id.
+    pub phases: BTreeMap<u32, Phase>,
 }
 
 /// What a target consists of.
@@ -60,7 +64,7 @@ pub(crate) enum Body {
 
 /// The identity of a process. The start time distinguishes processes that had the same pid one
 /// after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ProcessId {
     /// The pid.
     pub pid: u32,
@@ -125,29 +129,43 @@ impl Body {
 }
 
 impl HeldTarget {
-    /// The effective contract: the admitted one, with the smallest of its own limits and those of
-    /// the targets around it.
+    /// The code point that its packets get. Of this target and those around it, from the inside
+    /// outwards, the first one decides to which root, the group `netnice` or the policy gave a code
+    /// point; without one, the first one that has any. So a user does not override the code point
+    /// that root gave a unit or the user. `None`: the packets keep theirs.
+    pub(crate) fn dscp(&self, ledger: &Ledger) -> Option<Dscp> {
+        let chain = || std::iter::once(self).chain(ledger.around(self.entry.id));
+        let marked = |held: &&HeldTarget| held.entry.contract.dscp().is_some();
+        let nearest = chain().find(marked)?;
+        let of_root = chain().filter(marked).find_map(|held| {
+            let has_one = held.claims.of_privileged().dscp().is_some();
+            has_one.then(|| held.entry.contract.dscp()).flatten()
+        });
+        of_root.or(nearest.entry.contract.dscp())
+    }
+
+    /// The effective contract: the one in force, with the smallest of its own limits and those of
+    /// the targets around it, and with the code point in force.
     pub(crate) fn effective(&self, ledger: &Ledger) -> Contract {
-        let mut change = self.entry.contract.as_change();
+        let own = self.in_force();
+        let mut change = own.as_change();
         let smaller = |own: Option<Rate>, outer: Option<Rate>| match (own, outer) {
             (Some(own), Some(outer)) => Some(own.min(outer)),
             (one, other) => one.or(other),
         };
-        let (mut up, mut down, mut both) = (
-            self.entry.contract.up(),
-            self.entry.contract.down(),
-            self.entry.contract.both(),
-        );
+        let (mut up, mut down, mut both) = (own.up(), own.down(), own.both());
         for outer in ledger.around(self.entry.id) {
-            up = smaller(up, outer.entry.contract.up());
-            down = smaller(down, outer.entry.contract.down());
-            both = smaller(both, outer.entry.contract.both());
+            let outer = outer.in_force();
+            up = smaller(up, outer.up());
+            down = smaller(down, outer.down());
+            both = smaller(both, outer.both());
         }
-        let set = |rate: Option<Rate>| rate.map(netnice_core::contract::Setting::Set);
+        let set = |rate: Option<Rate>| rate.map(Setting::Set);
+        change.dscp = self.dscp(ledger).map(Setting::Set);
         (change.up, change.down, change.both) = (set(up), set(down), set(both));
         Contract::default()
             .apply(&change)
-            .unwrap_or_else(|_| self.entry.contract.clone())
+            .unwrap_or_else(|_| own.into_owned())
     }
 
     /// The uid of the unprivileged user with a claim on it; `None` if no unprivileged user has one.

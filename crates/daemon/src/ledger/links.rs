@@ -1,10 +1,19 @@
 //! The managed links of the ledger ([`ManagedLink`]): their capacity, and the rates that are
-//! promised on them. Managing a link fails if the promises on it do not fit. No longer managing it
-//! fails if it is not managed, or if something is promised on it.
+//! promised on them. Managing a link fails if the promises on it do not fit, unless the caller
+//! allows that targets become degraded. No longer managing it fails if it is not managed, or if
+//! something is promised on it.
+//!
+//! If a link becomes too slow for the promises on it, the direct path's part comes down to its
+//! smallest size, and the guarantees of targets are admitted one by one, as after a restart: outer
+//! targets first, else oldest target first. A guarantee that does not fit is not in force any more,
+//! and its target is degraded. A guarantee that fits is not touched. [`Ledger::heal`] admits the
+//! degraded targets again when there is room.
 
-use netnice_core::admission;
+use std::collections::BTreeSet;
+
+use netnice_core::admission::{self, Reason, Refusal, TargetEntry, TargetId};
 use netnice_core::contract::{Direction, IfName};
-use netnice_core::link::Link;
+use netnice_core::link::{CapacitySource, Link};
 use netnice_core::units::Amount;
 
 use super::{HeldTarget, Ledger};
@@ -17,6 +26,15 @@ pub(crate) struct ManagedLink {
     pub link: Link,
     /// The uid of the user who manages it; for the policy, that of [`crate::peer::POLICY`].
     pub by: u32,
+}
+
+impl ManagedLink {
+    /// True if the rate of a direction is the one that the interface's driver reports.
+    pub(crate) fn follows_driver(&self) -> bool {
+        let capacities = [self.link.up, self.link.down];
+        let mut sources = capacities.iter().flatten().map(|capacity| capacity.source);
+        sources.any(|source| source == CapacitySource::Driver)
+    }
 }
 
 impl Ledger {
@@ -93,6 +111,102 @@ impl Ledger {
         Ok(())
     }
 
+    /// As [`Ledger::manage`]. If the link is too slow for the promises on it, targets become
+    /// degraded until the rest fits.
+    ///
+    /// # Errors
+    /// If a direction with promises would not be managed any more, or a slice would exceed a limit
+    /// because the capacity is too large.
+    pub(crate) fn manage_or_degrade(&mut self, link: Link, by: u32) -> Result<(), RequestError> {
+        let admitted = admission::admit_link(&self.capacities(), &self.entries(), link.clone());
+        if let Err(refusal) = admitted
+            && !is_too_slow(&refusal)
+        {
+            return Err(refusal.into());
+        }
+        self.set_capacity(ManagedLink { link, by });
+        Ok(())
+    }
+
+    /// Sets a link's capacity whatever is promised on it. Targets that do not fit become degraded.
+    pub(crate) fn set_capacity(&mut self, managed: ManagedLink) {
+        let link = &managed.link;
+        let fits = admission::admit_link(&self.capacities(), &self.entries(), link.clone()).is_ok();
+        let name = link.name.clone();
+        self.links.insert(name.clone(), managed);
+        if !fits {
+            self.degrade_surplus(&name);
+        }
+    }
+
+    /// Takes those guarantees on a link out of force that do not fit.
+    fn degrade_surplus(&mut self, name: &IfName) {
+        // Only targets with a guarantee, and those around them, count in the sums of admission.
+        let mut counted: BTreeSet<TargetId> = BTreeSet::new();
+        for held in self.held.values() {
+            if held.entry.contract.is_guaranteed() {
+                counted.insert(held.entry.id);
+                counted.extend(self.around(held.entry.id).map(|outer| outer.entry.id));
+            }
+        }
+        let mut by_age: Vec<&HeldTarget> =
+            counted.iter().filter_map(|slot| self.get(*slot)).collect();
+        by_age.sort_by_key(|held| held.id);
+        let targets = by_age.into_iter().map(|held| held.entry.clone());
+        let wanted: Vec<TargetEntry> = self
+            .least_part_entry(name)
+            .into_iter()
+            .chain(targets)
+            .collect();
+        for (entry, answer) in admission::readmit(&self.capacities(), wanted) {
+            let Err(refusal) = answer else { continue };
+            let Some(held) = self.held.get_mut(&entry.id) else {
+                continue;
+            };
+            let contract = &held.entry.contract;
+            if contract.is_guaranteed() && contract.on() == Some(name) {
+                // The class on the link stays, without a guarantee.
+                held.entry.contract = contract.without_guarantees();
+                held.refused = Some(refusal.to_string());
+            }
+        }
+    }
+
+    /// True if a degraded target is neither inside another one nor around one, and its guarantee is
+    /// larger than what its link has left, so that it need not be tried. A try is a pass over all
+    /// targets, and many targets can be degraded after a fall of a link's rate.
+    pub(super) fn exceeds_room(&self, slot: TargetId) -> bool {
+        let Some(held) = self.get(slot).filter(|held| held.refused.is_some()) else {
+            return false;
+        };
+        let claimed = held.claims.effective();
+        let managed = held.entry.contract.on().and_then(|on| self.links.get(on));
+        let Some(link) = managed.map(|managed| &managed.link) else {
+            return false;
+        };
+        let names_other = claimed.on().is_some_and(|on| *on != link.name);
+        if names_other || held.aside.is_some() || held.entry.parent.is_some() {
+            return false;
+        }
+        let promised = self.promised(link);
+        let exceeds = |direction: Direction| {
+            let usable = link.usable(direction)?;
+            let min = Amount::from(claimed.link_min(direction, usable)??);
+            Some(min > Amount::from(usable).less(promised[direction as usize]))
+        };
+        let is_too_large = Direction::ALL.iter().any(|d| exceeds(*d) == Some(true));
+        is_too_large && self.children(slot).next().is_none()
+    }
+
+    /// The degraded targets with a guarantee on a link, by age.
+    pub(crate) fn degraded_on<'l>(&'l self, name: &'l IfName) -> Vec<&'l HeldTarget> {
+        let is_on =
+            |held: &&HeldTarget| held.refused.is_some() && held.entry.contract.on() == Some(name);
+        let mut degraded: Vec<&HeldTarget> = self.held.values().filter(is_on).collect();
+        degraded.sort_by_key(|held| held.id);
+        degraded
+    }
+
     /// Stops managing a link.
     ///
     /// # Errors
@@ -103,17 +217,18 @@ impl Ledger {
         Ok(())
     }
 
-    /// Sets a link's capacity whatever is promised on it, and admits everything again: targets that
-    /// no longer fit become degraded.
-    #[cfg(test)]
-    pub(crate) fn relink(&mut self, managed: ManagedLink) {
-        self.links.insert(managed.link.name.clone(), managed);
-        self.readmit();
-    }
-
     /// Adds a link as the state file or the kernel has it, without admission.
     pub(crate) fn restore_link(&mut self, managed: ManagedLink) {
         self.links.insert(managed.link.name.clone(), managed);
+    }
+}
+
+/// True if a link is refused because it is too slow for the promises on it.
+fn is_too_slow(refusal: &Refusal) -> bool {
+    match refusal.reason() {
+        Reason::LinkTooSlow(slow) => !slow.too_large,
+        Reason::SliceTooSmall { .. } => true,
+        _ => false,
     }
 }
 
@@ -131,3 +246,6 @@ pub(crate) fn describe_link(link: &Link) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests;

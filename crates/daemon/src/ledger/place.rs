@@ -98,6 +98,13 @@ impl Ledger {
         self.get(ContainmentIndex::of(self).at(place, None)?)
     }
 
+    /// As [`Ledger::at_place`], for many processes.
+    pub(crate) fn at_places(&self, places: &[TargetPlace]) -> Vec<Option<&HeldTarget>> {
+        let index = ContainmentIndex::of(self);
+        let at = |place: &TargetPlace| self.get(index.at(place, None)?);
+        places.iter().map(at).collect()
+    }
+
     /// The slots of the targets with a claim of root, the group or the policy that contain a
     /// target, or a process at this place.
     pub(crate) fn privileged_around(

@@ -54,7 +54,7 @@ pub(crate) enum Undo {
         /// The target's id.
         id: u32,
         /// The change that restores the claim.
-        change: Change,
+        change: Box<Change>,
     },
     /// A managed link's former settings.
     Link {
@@ -201,7 +201,7 @@ impl Rollbacks {
                     id: of,
                     change: old,
                 } if *of == id && one.by.uid == by.uid => {
-                    *old = without(old, change, &mut before);
+                    **old = without(old, change, &mut before);
                 }
                 Undo::Cleared { targets, .. } => {
                     let cleared = targets.iter_mut().filter(|one| one.target == *target);
@@ -360,10 +360,13 @@ fn copy(from: &Change, clause: Clause, to: &mut Change) {
         Clause::Weight => to.weight = from.weight.clone(),
         Clause::Priority => to.priority = from.priority.clone(),
         Clause::Burst => to.burst = from.burst.clone(),
+        Clause::Dscp => to.dscp = from.dscp.clone(),
+        Clause::Yield => to.yields = from.yields.clone(),
         Clause::Slice => to.slice = from.slice.clone(),
         Clause::Cpu => to.cpu = from.cpu.clone(),
         Clause::Cell => to.cell = from.cell.clone(),
         Clause::Channel => to.channel = from.channel.clone(),
+        Clause::When => to.when = from.when.clone(),
     }
 }
 
@@ -378,10 +381,13 @@ fn clear(clause: Clause, to: &mut Change) {
         Clause::Weight => to.weight = Some(Setting::Clear),
         Clause::Priority => to.priority = Some(Setting::Clear),
         Clause::Burst => to.burst = Some(Setting::Clear),
+        Clause::Dscp => to.dscp = Some(Setting::Clear),
+        Clause::Yield => to.yields = Some(Setting::Clear),
         Clause::Slice => to.slice = Some(Setting::Clear),
         Clause::Cpu => to.cpu = Some(Setting::Clear),
         Clause::Cell => to.cell = Some(Setting::Clear),
         Clause::Channel => to.channel = Some(Setting::Clear),
+        Clause::When => to.when = Some(Setting::Clear),
     }
 }
 

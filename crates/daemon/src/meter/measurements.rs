@@ -47,7 +47,7 @@ impl Measurements {
             .held()
             .map(|held| {
                 let counts = sample.targets.get(&held.id).copied().unwrap_or_default();
-                (held.id, meter(&counts, &held.entry.contract))
+                (held.id, meter(&counts, &held.in_force()))
             })
             .collect();
         self.rates.targets(now.monotonic, &meters);

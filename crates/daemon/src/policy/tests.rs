@@ -23,6 +23,7 @@ fn a_whole_file_is_read() {
 input_meter = false
 direct_users = false
 direct_awake = false
+dscp_users = ["CS1", "AF21", "46"]
 
 [[link]]
 name = "eth0"
@@ -39,6 +40,8 @@ name = "backup"
 match = "unit:backup"
 up = "4mbit"
 burst = "10ms"
+dscp = "cs1"
+yield = true
 
 [[rule]]
 name = "video"
@@ -53,6 +56,9 @@ priority = 0
     .expect("a policy");
     assert!(!policy.input_meter && !policy.direct_users && !policy.direct_awake);
     assert!(Policy::default().direct_users && Policy::default().direct_awake);
+    let marks: Vec<String> = policy.dscp_users.iter().map(ToString::to_string).collect();
+    assert_eq!(marks, ["CS1", "AF21", "EF"]);
+    assert_eq!(Policy::default().dscp_users.len(), 3);
     assert_eq!(policy.links.len(), 2);
     assert_eq!(policy.links[0].overhead, 24);
     assert_eq!(policy.links[0].down_rate, "50mbit".parse().ok());
@@ -69,11 +75,11 @@ priority = 0
     assert_eq!(
         rules,
         [
-            "backup unit:backup.service up 4mbit burst 10ms",
+            "backup unit:backup.service up 4mbit burst 10ms dscp CS1 yield on",
             "video name:video min 5mbit min-down 2mbit on eth0 weight 300 priority 0",
         ]
     );
-    assert_eq!(policy.rules[1].line, 23);
+    assert_eq!(policy.rules[1].line, 26);
     assert_eq!(parse("").expect("empty"), nothing());
 }
 
@@ -94,6 +100,13 @@ fn an_invalid_setting_is_refused_with_line_and_reason() {
         ("input_meter = 3".to_owned(), 1, "boolean"),
         ("meter = true".to_owned(), 1, "unknown field"),
         ("[[rule]\n".to_owned(), 1, ""),
+        ("dscp_users = \"EF\"".to_owned(), 1, "sequence"),
+        (
+            "dscp_users = [\"EF\",\n\"gold\"]".to_owned(),
+            2,
+            "`gold` is not a code point",
+        ),
+        ("dscp_users = [\"64\"]".to_owned(), 1, "0 to 63"),
     ]);
 }
 
@@ -184,11 +197,6 @@ fn an_invalid_head_of_a_rule_is_refused_with_line_and_reason() {
             "[[rule]]\nname = \"a\"\nmatch = \"direct:eth0\"\nup = \"1mbit\"".to_owned(),
             3,
             "a rule cannot match direct:eth0",
-        ),
-        (
-            "[[rule]]\nname = \"a\"\nmatch = \"container:c\"\nweight = 7".to_owned(),
-            2,
-            "weight is not supported for a container",
         ),
         (
             "[[rule]]\nname = \"a\"\nmatch = \"what:ever\"\nup = \"1mbit\"".to_owned(),

@@ -29,9 +29,10 @@
 //! enabled one is) or runs. The section of a prefix or a type applies to those of its units that
 //! are named in a folder or run.
 //!
-//! If a section is invalid, [`Units::faults`] has the error with file and line, and
-//! `service::unit_files` leaves the unit its former contract. The sections of other units are
-//! independent of it, so one bad line in a package does not remove the limits of other units.
+//! If a section is invalid or a file cannot be read, [`Units::faults`] has the error with the file,
+//! and with the line if there is one, and `service::unit_files` leaves the unit its former
+//! contract. The sections of other units are independent of it, so one bad line in a package does
+//! not remove the limits of other units. No function fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -136,13 +137,17 @@ fn rule(tree: &Tree, name: &str) -> Result<Option<Rule>, String> {
         None => false,
         Some(given) => section::flag(given)?,
     };
-    let clauses: Vec<(Clause, String, &Assignment)> = settings
-        .iter()
-        .filter_map(|(key, given)| match key {
-            Key::Clause(clause) => Some((*clause, given.value.clone(), given)),
-            Key::Extra => None,
-        })
-        .collect();
+    let mut clauses: Vec<(Clause, String, &Assignment)> = Vec::new();
+    for (key, given) in &settings {
+        match key {
+            Key::Clause(Clause::Yield) if !section::flag(given)? => {}
+            Key::Clause(Clause::Yield) => {
+                clauses.push((Clause::Yield, policy::yield_text(true), given));
+            }
+            Key::Clause(clause) => clauses.push((*clause, given.value.clone(), given)),
+            Key::Extra => {}
+        }
+    }
     let contract = policy::contract_of(&clauses, last, extra, false)
         .map_err(|(given, reason)| given.fault(reason))?;
     Ok(Some(Rule {
@@ -162,7 +167,7 @@ enum Key {
 }
 
 /// The keys, named like the service manager's own (`CPUWeight=`, `IOReadBandwidthMax=`).
-const KEYS: [(&str, Key); 11] = [
+const KEYS: [(&str, Key); 14] = [
     ("NetworkUpMax", Key::Clause(Clause::Up)),
     ("NetworkDownMax", Key::Clause(Clause::Down)),
     ("NetworkMax", Key::Clause(Clause::Both)),
@@ -172,8 +177,11 @@ const KEYS: [(&str, Key); 11] = [
     ("NetworkWeight", Key::Clause(Clause::Weight)),
     ("NetworkPriority", Key::Clause(Clause::Priority)),
     ("NetworkBurst", Key::Clause(Clause::Burst)),
+    ("NetworkDSCP", Key::Clause(Clause::Dscp)),
+    ("NetworkYield", Key::Clause(Clause::Yield)),
     ("NetworkSlice", Key::Clause(Clause::Slice)),
     ("NetworkSliceExtra", Key::Extra),
+    ("NetworkWhen", Key::Clause(Clause::When)),
 ];
 
 /// The start of the name of a unit file's rule; the file's path follows.

@@ -26,6 +26,8 @@ pub(crate) fn desired(ledger: &Ledger) -> Desired {
         // a hundred packets.
         weight: draining.contract.weight().unwrap_or_default().get(),
         priority: draining.contract.priority().unwrap_or_default().get(),
+        dscp: draining.contract.dscp(),
+        yields: draining.contract.yields(),
     });
     Desired {
         targets: targets.chain(left).collect(),
@@ -75,7 +77,7 @@ pub(crate) fn link_of<'l>(ledger: &'l Ledger, contract: &Contract) -> Option<&'l
 }
 
 fn target(ledger: &Ledger, held: &HeldTarget) -> plan::Target {
-    let contract = &held.entry.contract;
+    let contract = &*held.in_force();
     plan::Target {
         id: held.id,
         slot: held.entry.id.get(),
@@ -85,6 +87,8 @@ fn target(ledger: &Ledger, held: &HeldTarget) -> plan::Target {
         share: link_of(ledger, contract).map(|managed| share(managed, contract)),
         weight: contract.weight().unwrap_or_default().get(),
         priority: contract.priority().unwrap_or_default().get(),
+        dscp: held.dscp(ledger),
+        yields: contract.yields(),
     }
 }
 

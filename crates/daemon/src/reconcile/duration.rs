@@ -111,6 +111,14 @@ impl Draft {
             return None;
         }
         let change = rollbacks::merged(&rollbacks::inverse(change, before), &first);
-        self.add_rollback(duration, peer, Undo::Claim { id, change }, now)
+        self.add_rollback(
+            duration,
+            peer,
+            Undo::Claim {
+                id,
+                change: Box::new(change),
+            },
+            now,
+        )
     }
 }

@@ -1,11 +1,15 @@
 //! Describes a draft for a dry run ([`preview`]): what would change for which target and link, a
 //! line for each, compared with the present ledger. Targets whose effective contract stays the same
-//! have no line. It cannot fail.
+//! have no line. [`guarantee_changes`] describes which guarantees a change of a link's rate has
+//! taken out of force or put in force again. No function fails.
 
 use std::collections::BTreeMap;
 
+use netnice_core::contract::{Change, Contract, Direction};
+use netnice_core::units::Amount;
+
 use super::Draft;
-use crate::ledger::{HeldTarget, Ledger, describe_link};
+use crate::ledger::{HeldTarget, Ledger, ManagedLink, describe_link};
 use crate::user_names::user_name;
 
 /// Describes what the installation of a draft would change: links, then the effective contract of
@@ -27,8 +31,93 @@ pub(super) fn preview(present: &Ledger, draft: &Draft) -> Vec<String> {
     for is in after.values() {
         lines.extend(target_change((present, None), (&drafted, Some(is))));
     }
+    lines.extend(direct_shortages(present, &drafted));
     lines.extend(draft.acts.iter().map(ToString::to_string));
     lines
+}
+
+/// A guarantee that is not in force any more, or is in force again.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct GuaranteeChange {
+    /// True if it is not in force any more.
+    pub lost: bool,
+    /// The target, who asked, and the guarantee, as a message.
+    pub text: String,
+}
+
+/// The guarantees that are in force in one of two ledgers only because their target is degraded in
+/// the other, oldest target first; then the links whose direct flows do not get what they need any
+/// more.
+pub(super) fn guarantee_changes(before: &Ledger, after: &Ledger) -> Vec<GuaranteeChange> {
+    let mut held: Vec<&HeldTarget> = after.held().collect();
+    held.sort_by_key(|held| held.id);
+    let of_target = |is: &&HeldTarget| {
+        let was = before.by_id(is.id)?;
+        let target = &is.entry.target;
+        let asked = askers(is);
+        match (&was.refused, &is.refused) {
+            (None, Some(_)) => {
+                let guarantee = guarantee(&was.entry.contract)?;
+                let text = format!(
+                    "{target} (asked by {asked}) loses {guarantee}, which does not fit any more: \
+                     it is degraded until there is room"
+                );
+                Some(GuaranteeChange { lost: true, text })
+            }
+            (Some(_), None) => {
+                let guarantee = guarantee(&is.entry.contract)?;
+                let text = format!("{target} (asked by {asked}) has {guarantee} again");
+                Some(GuaranteeChange { lost: false, text })
+            }
+            _ => None,
+        }
+    };
+    let mut changes: Vec<GuaranteeChange> = held.iter().filter_map(of_target).collect();
+    let shortages = direct_shortages(before, after).into_iter();
+    changes.extend(shortages.map(|text| GuaranteeChange { lost: true, text }));
+    changes
+}
+
+/// The guarantees of a contract as text; `None` if it has none.
+fn guarantee(contract: &Contract) -> Option<String> {
+    let all = contract.as_change();
+    let guarantee = Change {
+        min: all.min,
+        min_down: all.min_down,
+        slice: all.slice,
+        on: all.on,
+        ..Change::default()
+    };
+    contract.is_guaranteed().then(|| guarantee.to_string())
+}
+
+/// A message for each link whose rate has changed so that direct flows do not get what they need
+/// there. The flow manager then takes back promises to flows.
+fn direct_shortages(before: &Ledger, after: &Ledger) -> Vec<String> {
+    let shortage = |managed: &ManagedLink| {
+        let link = &managed.link;
+        let was = before.link(link.name.as_str())?;
+        let part = after.direct_part(&link.name)?;
+        let usable = Amount::from(link.usable(Direction::Up)?);
+        let [promised, _] = after.promised_to_targets(link);
+        let left = usable.less(promised);
+        let is_short = was.link.up != link.up && left < part.need.into();
+        is_short.then(|| {
+            format!(
+                "direct flows on {} need {:#} and have at most {left:#}: the youngest of them \
+                 lose their promises until there is room",
+                link.name,
+                Amount::from(part.need)
+            )
+        })
+    };
+    after.links().filter_map(shortage).collect()
+}
+
+/// The users who asked for a target, as text.
+fn askers(held: &HeldTarget) -> String {
+    let askers = held.claims.iter().map(|claim| user_name(claim.by.uid));
+    askers.collect::<Vec<String>>().join(", ")
 }
 
 fn link_changes(present: &Ledger, drafted: &Ledger) -> Vec<String> {
@@ -71,14 +160,9 @@ fn target_change(
     let target = &held.entry.target;
     let mut lines = Vec::new();
     if before != after {
-        let askers: Vec<String> = held
-            .claims
-            .iter()
-            .map(|claim| user_name(claim.by.uid))
-            .collect();
         lines.push(format!(
             "{target} (asked by {}): {before} -> {after}",
-            askers.join(", ")
+            askers(held)
         ));
     }
     let refused = |held: Option<&HeldTarget>| held.and_then(|held| held.refused.clone());

@@ -101,9 +101,9 @@ impl<H: Host> Reconciler<H> {
             RepairDecision::Never => {
                 if self.deviations.repairs.given_up.is_none() {
                     let text = format!(
-                        "somebody keeps removing what is netnice's ({}): put back {MAX_REPAIRS} \
-                         times within {WINDOW}; netnice tries again when that time is over, and \
-                         with the next change; find out who removes it",
+                        "another program keeps removing objects of netnice ({}): netnice put them \
+                         back {MAX_REPAIRS} times within {WINDOW}, and tries again when that time \
+                         is over, and with the next change; find the program that removes them",
                         faults.join("; ")
                     );
                     self.journal.warn(now, text.clone());

@@ -100,6 +100,7 @@ impl<H: Host> Reconciler<H> {
 
     fn roll_back(&mut self, waiting: PendingRollback, now: Now) -> Result<String, RequestError> {
         let mut draft = self.unrequested_draft();
+        let of_link = matches!(waiting.undo, Undo::Link { .. });
         let what = match waiting.undo {
             Undo::Claim { id, change } => {
                 let Some(held) = draft.ledger.by_id(id).cloned() else {
@@ -130,8 +131,9 @@ impl<H: Host> Reconciler<H> {
             }
             Undo::Link { name, before } => match before {
                 Some(managed) => {
-                    draft.ledger.manage(managed.link.clone(), managed.by)?;
-                    describe_link(&managed.link)
+                    let text = describe_link(&managed.link);
+                    draft.ledger.manage_or_degrade(managed.link, managed.by)?;
+                    text
                 }
                 None => {
                     draft.ledger.unmanage(&name)?;
@@ -142,7 +144,11 @@ impl<H: Host> Reconciler<H> {
                 return Ok(self.restore_cleared(targets, links, now));
             }
         };
+        let before = self.books.ledger.clone();
         self.install(draft)?;
+        if of_link {
+            self.note_guarantees(&before, now);
+        }
         Ok(what)
     }
 

@@ -51,6 +51,7 @@ impl<H: Host> Reconciler<H> {
             SavedState::Complete(state) => {
                 self.books.ledger = state.ledger;
                 self.books.rollbacks = state.rollbacks;
+                self.books.ledger.follow_schedules(now.wall_ns);
                 // An incomplete change may have assigned ids that were not written.
                 self.books
                     .ledger

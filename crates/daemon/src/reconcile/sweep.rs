@@ -1,4 +1,5 @@
-//! Follows changes that no request caused: closes targets whose processes have ended (a target with
+//! Follows changes that no request caused: puts claims into force and out of force by their
+//! schedules, closes targets whose processes have ended (a target with
 //! a claim of the policy stays), binds control groups and executables that were created again,
 //! releases executables whose file is gone, and removes draining targets without traffic. Errors
 //! and what has changed go to the journal.
@@ -29,6 +30,9 @@ impl<H: Host> Reconciler<H> {
         self.journal
             .log_result(now, "maintaining the kernel's tables", tended);
         self.expire(now);
+        let followed = self.follow_schedules(now);
+        self.journal
+            .log_result(now, "following the schedules", followed);
         let looked = self
             .close_ended(now)
             .and_then(|()| self.expire_draining(now))
@@ -36,6 +40,29 @@ impl<H: Host> Reconciler<H> {
         self.journal.log_result(now, "checking the machine", looked);
         self.write_again(now);
         self.place_containers();
+    }
+
+    /// Puts claims into force whose schedule has become active, and takes those out of force whose
+    /// schedule has become inactive. What has changed goes to the journal.
+    ///
+    /// # Errors
+    /// If the kernel refuses the change. Then the claims stay as they were until the next call.
+    fn follow_schedules(&mut self, now: Now) -> Result<(), RequestError> {
+        if !self.books.ledger.has_due_schedule(now.wall_ns) {
+            return Ok(());
+        }
+        let mut draft = self.unrequested_draft();
+        let changes = draft.ledger.follow_schedules(now.wall_ns);
+        if changes.is_empty() {
+            self.books.ledger = draft.ledger;
+            return Ok(());
+        }
+        self.install(draft)?;
+        for change in changes {
+            let text = change.to_string();
+            self.journal.log(now, change.user, EventKind::Done, text);
+        }
+        Ok(())
     }
 
     /// Closes targets whose last process has ended, and binds control groups and executables that

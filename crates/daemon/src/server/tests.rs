@@ -171,10 +171,17 @@ fn a_thousand_idle_connections_do_not_lock_out_a_new_one() {
                 drop(idle.remove(0));
             }
         }
+        // A place becomes free when the user's thread has closed the connection that was idle for
+        // longest. On a busy machine this thread may not run in time; then the new connection is
+        // refused, and a later one finds a place.
         let begun = Instant::now();
-        let other = PlainStream::connect(&path).expect("a connection");
-        assert!(matches!(ping(other), Response::Pong(_)));
-        assert!(begun.elapsed() < Duration::from_secs(5));
+        let is_served = || {
+            let other = PlainStream::connect(&path).expect("a connection");
+            matches!(ping(other), Response::Pong(_))
+        };
+        while !is_served() {
+            assert!(begun.elapsed() < Duration::from_secs(5));
+        }
         // The connections that were idle for longest were closed without an answer.
         let first = idle.remove(0);
         assert_eq!(remaining_bytes(first), b"");

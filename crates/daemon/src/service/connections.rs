@@ -1,11 +1,12 @@
-//! The connections of one target, from the kernel's socket lists, for `netnice top`. A privileged
+//! The connections of one target, or of one process, from the kernel's socket lists, for
+//! `netnice top`. A privileged
 //! peer sees all of them, any other peer those of its own sockets. The response has at most
 //! [`MAX_LISTED`] (200), those with the most traffic first. It also has the number of further
 //! connections that the peer may see, and the number of those of other users. Fails if the text is
 //! no target, if the target is not held, for a process if it does not exist or no target contains
 //! it, or if the machine cannot be read.
 
-use netnice_api::{Connection, ConnectionsDoc, Found};
+use netnice_api::{Connection, Connections, ConnectionsDoc, Found};
 use netnice_core::target::Target;
 use netnice_kernel::connections;
 
@@ -18,18 +19,29 @@ use crate::peer::Peer;
 use crate::reconcile::consists_of;
 
 impl<H: Inventory> View<'_, H> {
-    /// The connections of a target that the peer may see, and the numbers of the others.
+    /// The connections of a target, or of a process itself, that the peer may see, and the numbers
+    /// of the others.
     ///
     /// # Errors
-    /// If `target` is not the text of a target, if the target is not held, for a process if it does
-    /// not exist or no target contains it, or if the machine cannot be read.
+    /// If the request names no target, if the target is not held, for a process if it does not
+    /// exist or no target contains it, or if the machine cannot be read.
     pub(super) fn connections(
         &mut self,
         peer: &Peer,
-        target: &str,
+        request: &Connections,
         now: Now,
     ) -> Result<ConnectionsDoc, RequestError> {
-        let target: Target = target.parse()?;
+        let target: Target = request.target.parse()?;
+        if let (Target::Pid(pid), true) = (&target, request.own) {
+            if self.machine.process(pid.get()).is_none() {
+                let pid = pid.get();
+                return Err(RequestError::Failed(format!(
+                    "process {pid} does not exist"
+                )));
+            }
+            let own = Found::Processes(vec![pid.get()]);
+            return self.listed(peer, target.to_string(), Some(own), now);
+        }
         let held = match target {
             Target::Pid(pid) => self.of_process(&target, pid.get())?.into_iter().next(),
             _ => Some(self.finder().lookup(&target)?.clone()),
@@ -45,6 +57,17 @@ impl<H: Inventory> View<'_, H> {
             }
             other => other,
         };
+        self.listed(peer, held.entry.target.to_string(), of, now)
+    }
+
+    /// The document for the connections of `of`. Fails if the machine cannot be read.
+    fn listed(
+        &mut self,
+        peer: &Peer,
+        target: String,
+        of: Option<Found>,
+        now: Now,
+    ) -> Result<ConnectionsDoc, RequestError> {
         let all = match &of {
             Some(of) => self.machine.connections(of)?,
             None => Vec::new(),
@@ -59,7 +82,7 @@ impl<H: Inventory> View<'_, H> {
         let more = visible.len().saturating_sub(MAX_LISTED);
         visible.truncate(MAX_LISTED);
         Ok(ConnectionsDoc {
-            target: held.entry.target.to_string(),
+            target,
             at_ns: now.monotonic.0,
             connections: visible.into_iter().map(connection_doc).collect(),
             more: more as u64,

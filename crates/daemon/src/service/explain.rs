@@ -4,12 +4,15 @@
 //! that says so. Fails if the text is no target, a process does not exist, another target is not
 //! held, or the machine cannot be read.
 
+mod contract;
+
 use netnice_api::{Explained, Found};
-use netnice_core::contract::{Clause, Contract, Direction};
+use netnice_core::contract::{Contract, Direction};
 use netnice_core::target::Target;
-use netnice_core::units::{Nanos, Rate};
+use netnice_core::units::Nanos;
 use netnice_kernel::enforce::{ContainerPlacement, TargetClass};
 
+use self::contract::{format_contract, schedule_rows};
 use super::view::View;
 use crate::authority;
 use crate::clock::Now;
@@ -99,6 +102,7 @@ impl<H: Host> View<'_, H> {
             };
             page.row("asked", &format!("{} by {who}", claim.contract));
         }
+        schedule_rows(held, page);
         for waiting in self.books.rollbacks.iter() {
             if let crate::ledger::rollbacks::Undo::Claim { id, change } = &waiting.undo
                 && *id == held.id
@@ -117,17 +121,14 @@ impl<H: Host> View<'_, H> {
         page.row("holds", &format_contract(&held.effective(self.ledger())));
         let nested = held.entry.parent.is_some();
         for outer in self.ledger().around(held.entry.id) {
-            let text = format!(
-                "{}: {}, holds too",
-                outer.entry.target, outer.entry.contract
-            );
+            let text = format!("{}: {}, holds too", outer.entry.target, outer.in_force());
             page.row("inside", &text);
         }
         for inner in self.ledger().children(held.entry.id) {
-            let text = format!("{}: {}", inner.entry.target, inner.entry.contract);
+            let text = format!("{}: {}", inner.entry.target, inner.in_force());
             page.row("contains", &text);
         }
-        let contract = held.entry.contract.clone();
+        let contract = held.in_force();
         self.serving_rows(held, &contract, page);
         for line in precedence_lines(&held.entry.target, nested) {
             page.row("crossing", &line);
@@ -215,6 +216,7 @@ impl<H: Host> View<'_, H> {
                 &format!("{burst} at full speed, one packet at least"),
             );
         }
+        self.marking_rows(held, page);
         let Some(managed) = desired::link_of(self.ledger(), contract) else {
             return;
         };
@@ -246,6 +248,37 @@ impl<H: Host> View<'_, H> {
                 link.name
             );
             page.row("receiving", &text);
+        }
+    }
+
+    /// Adds the rows about the code point, about yielding, and about what a container receives.
+    fn marking_rows(&self, held: &HeldTarget, page: &mut Page) {
+        let contract = &held.entry.contract;
+        if let Some(dscp) = held.dscp(self.ledger()) {
+            let number = dscp.get();
+            page.row(
+                "marked",
+                &format!(
+                    "what it sends by a cable has the code point {dscp} ({number}); ECN stays"
+                ),
+            );
+        }
+        let links: Vec<&str> = self
+            .ledger()
+            .links()
+            .map(|one| one.link.name.as_str())
+            .collect();
+        if contract.yields() && !links.is_empty() {
+            let text = format!("takes of {} what no other traffic wants", links.join(", "));
+            page.row("yields", &text);
+        }
+        let has_part = contract.yields() || desired::link_of(self.ledger(), contract).is_some();
+        if has_part && matches!(held.entry.target, Target::Container(_)) {
+            page.row(
+                "receiving",
+                "on a link, TCP and UDP count to it from its own first packet of a flow on; what \
+                 comes before, other protocols and fragments count to the rest",
+            );
         }
     }
 
@@ -305,44 +338,6 @@ impl<H: Host> View<'_, H> {
             );
             page.row("crossing", &text);
         }
-    }
-}
-
-/// A contract as text: limits and minimums with their units, then the other clauses.
-fn format_contract(contract: &Contract) -> String {
-    let rate = |word: &str, rate: Option<Rate>| rate.map(|rate| format!("{word} {rate}"));
-    let mut parts: Vec<String> = [
-        rate("up", contract.up()),
-        rate("down", contract.down()),
-        rate("both", contract.both()),
-        rate("min", contract.min(Direction::Up)),
-        rate("min-down", contract.min(Direction::Down)),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
-    let rest = contract.as_change();
-    let rates = [
-        Clause::Up,
-        Clause::Down,
-        Clause::Both,
-        Clause::Min,
-        Clause::MinDown,
-    ];
-    if rest.clauses().iter().any(|clause| !rates.contains(clause)) {
-        let without = netnice_core::contract::Change {
-            up: None,
-            down: None,
-            both: None,
-            min: None,
-            min_down: None,
-            ..rest
-        };
-        parts.push(without.to_string());
-    }
-    match parts.is_empty() {
-        true => "nothing of its own".to_owned(),
-        false => parts.join(", "),
     }
 }
 
@@ -427,7 +422,7 @@ fn not_covered(held: &HeldTarget) -> Vec<&'static str> {
          such",
         "MPTCP: connections that the kernel adds to a socket, and those open before, unless a \
          cgroup or unit holds them",
-        "packets that a filter of somebody else takes before ours sees them",
+        "packets that a filter of another program takes before netnice examines them",
         "traffic of its processes in another network namespace",
     ];
     if matches!(held.body, Body::App(_)) {

@@ -1,8 +1,10 @@
 //! `netnice link`: manages a link, changes its capacity, or stops managing it. Fails if the request
 //! is invalid, the peer is not privileged, there is no such interface, no rate is named and the
-//! interface's driver reports none, the promises on the link do not fit, a link that shall no
-//! longer be managed is not managed or has promises, the kernel refuses the classes, or the state
-//! file cannot be written. If it fails, nothing has changed.
+//! interface's driver reports none, a direction or a link that shall no longer be managed has
+//! promises or is not managed, a slice would exceed a limit because the link becomes faster, the
+//! kernel refuses the classes, or the state file cannot be written. If it fails, nothing has
+//! changed. If the link becomes too slow for the promises on it, targets become degraded, and the
+//! answer names them.
 
 use netnice_api::{Done, LinkChange};
 use netnice_core::contract::{Direction, IfName};
@@ -47,7 +49,7 @@ pub(super) fn change_link<H: Host>(
         false => {
             let link = wanted_link(reconciler, &name, change)?;
             let message = describe_link(&link);
-            draft.ledger.manage(link, peer.uid)?;
+            draft.ledger.manage_or_degrade(link, peer.uid)?;
             message
         }
     };
@@ -66,6 +68,7 @@ pub(super) fn change_link<H: Host>(
     }
     // The change may remove the cause of the fault, so the link is tried again.
     let was_broken = reconciler.deviations.broken.remove(&name);
+    let ledger = reconciler.books.ledger.clone();
     if let Err(error) = reconciler.install(draft) {
         reconciler
             .deviations
@@ -75,8 +78,10 @@ pub(super) fn change_link<H: Host>(
     }
     let who = user_name(peer.uid);
     reconciler.journal.note(now, format!("{who}: {message}"));
+    let guarantees = reconciler.note_guarantees(&ledger, now);
+    let messages = [message].into_iter().chain(guarantees);
     Ok(Done {
-        messages: [message].into_iter().chain(duration.remarks()).collect(),
+        messages: messages.chain(duration.remarks()).collect(),
         confirm,
         ..Done::default()
     })

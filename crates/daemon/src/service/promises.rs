@@ -97,6 +97,6 @@ impl<H: Host> Promises for Service<H> {
 impl<H: Host> Service<H> {
     /// Sets a link's capacity without a check of the promises on it.
     pub(crate) fn force_link(&mut self, managed: crate::ledger::ManagedLink) {
-        self.reconciler.books.ledger.relink(managed);
+        self.reconciler.books.ledger.set_capacity(managed);
     }
 }

@@ -22,6 +22,7 @@ use crate::authority;
 use crate::clock::Now;
 use crate::error::RequestError;
 use crate::host::{Host, Inventory};
+use crate::ledger::ManagedLink;
 use crate::peer::POLICY;
 use crate::peer::Peer;
 use crate::policy::units::Units;
@@ -197,14 +198,36 @@ fn change_links(
         .map(|managed| managed.link.name.clone())
         .collect();
     for rule in &policy.links {
-        let link = link_of_rule(machine, rule);
-        let link = link.map_err(|error| at(rule.line, error))?;
-        let managed = draft.ledger.manage(link, POLICY.uid);
+        let managed = change_link(machine, draft, rule);
         managed.map_err(|error| at(rule.line, error))?;
     }
     for name in gone {
         draft.ledger.unmanage(&name)?;
     }
+    Ok(())
+}
+
+fn change_link(
+    machine: &mut impl Inventory,
+    draft: &mut Draft,
+    rule: &LinkRule,
+) -> Result<(), RequestError> {
+    let present = draft.ledger.link(rule.name.as_str()).cloned();
+    let present = present.filter(ManagedLink::follows_driver);
+    let asks_driver = rule.rate.is_none() && rule.down_rate.is_none();
+    let Some(present) = present.filter(|_| asks_driver) else {
+        return draft
+            .ledger
+            .manage(link_of_rule(machine, rule)?, POLICY.uid);
+    };
+    // The rule has the driver's speed before and after. That the speed itself has changed, or that
+    // the interface reports none now, does not make the policy invalid.
+    let link = link_of_rule(machine, rule).unwrap_or(Link {
+        overhead: Bytes(rule.overhead),
+        ..present.link
+    });
+    let by = POLICY.uid;
+    draft.ledger.set_capacity(ManagedLink { link, by });
     Ok(())
 }
 

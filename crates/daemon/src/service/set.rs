@@ -7,7 +7,7 @@ mod remarks;
 
 use netnice_api::{Done, Set};
 use netnice_core::admission::TargetId;
-use netnice_core::contract::{Change, Contract};
+use netnice_core::contract::{Change, Clause, Contract};
 use netnice_core::target::Target;
 
 pub(super) use remarks::socket_remarks;
@@ -16,16 +16,16 @@ use super::named_process::{NamedProcess, named_process};
 use crate::authority;
 use crate::clock::Now;
 use crate::error::RequestError;
-use crate::host::containers::unsupported_clause;
 use crate::host::{Host, Inventory, Process};
 use crate::journal::EventKind;
 use crate::ledger::rollbacks;
 use crate::ledger::{Body, HeldTarget, Ledger};
 use crate::meter::metrics::Tally;
 use crate::peer::Peer;
-use crate::policy::Rules;
+use crate::policy::{Policy, Rules};
 use crate::quotas::Quotas;
 use crate::reconcile::{ChangeDuration, Draft, Reconciler};
+use crate::schedule;
 use crate::user_names::user_name;
 
 /// A request with its parsed target, change and duration.
@@ -83,8 +83,9 @@ pub(super) fn set<H: Host>(
     request.duration.within(quotas, peer)?;
     if let Some(change) = &request.change {
         authority::may_request(peer, change)?;
+        authority::may_mark(peer, change, &rules.policy.dscp_users)?;
     }
-    let prepared = prepare(reconciler, &request)?;
+    let prepared = prepare(reconciler, &request, &rules.policy)?;
     finish(reconciler, tally, quotas, &request, prepared)
 }
 
@@ -102,10 +103,11 @@ fn change_of(set: &Set, as_up: bool) -> Result<Option<Change>, RequestError> {
 fn prepare<H: Host>(
     reconciler: &mut Reconciler<H>,
     request: &SetRequest<'_>,
+    policy: &Policy,
 ) -> Result<PreparedChange, RequestError> {
     let mut draft = reconciler.draft();
     let (slot, process) = match &request.target {
-        Target::Name(_) => find_name(reconciler, &mut draft, request)?,
+        Target::Name(_) => find_name(reconciler, &mut draft, request, policy)?,
         target if request.change.is_none() => {
             return Err(RequestError::BadUsage(format!(
                 "nothing is asked of {target}: name at least one of up, down, both, min, …"
@@ -137,9 +139,10 @@ fn prepare<H: Host>(
             (held.id, claim_of(held, request.peer.uid))
         });
         let by = request.peer.claimant();
+        // A change that contradicts itself is bad usage, whatever other users ask for.
         let asks = before.apply(change)?;
-        if let Some(why) = unsupported_clause(&request.target, &asks) {
-            return Err(RequestError::BadUsage(format!("{}: {why}", request.target)));
+        if let Some(when) = asks.when() {
+            schedule::check_zone(when).map_err(RequestError::BadUsage)?;
         }
         draft
             .ledger
@@ -201,6 +204,7 @@ fn find_name<H: Host>(
     reconciler: &mut Reconciler<H>,
     draft: &mut Draft,
     request: &SetRequest<'_>,
+    policy: &Policy,
 ) -> Result<(TargetId, Option<Process>), RequestError> {
     let target = &request.target;
     let joins = request.set.pid.is_some() || request.named.is_some();
@@ -235,7 +239,7 @@ fn find_name<H: Host>(
                 .open_process(draft, target.clone(), process, only, privileged)?
         }
         (Some(held), process) => {
-            may_use_name(request.peer, &held, joins)?;
+            may_use_name(request.peer, &held, joins, policy)?;
             if let Some(process) = process {
                 reconciler
                     .finder()
@@ -392,7 +396,12 @@ fn claim_of(held: &HeldTarget, uid: u32) -> Contract {
 
 /// Checks that a peer may limit or join a held name. `joins`: the request lets a process of the
 /// peer join it.
-fn may_use_name(peer: &Peer, held: &HeldTarget, joins: bool) -> Result<(), RequestError> {
+fn may_use_name(
+    peer: &Peer,
+    held: &HeldTarget,
+    joins: bool,
+    policy: &Policy,
+) -> Result<(), RequestError> {
     let target = &held.entry.target;
     let waits = matches!(&held.body, Body::Processes { roots, .. } if roots.is_empty());
     if !waits {
@@ -405,7 +414,10 @@ fn may_use_name(peer: &Peer, held: &HeldTarget, joins: bool) -> Result<(), Reque
              `netnice run --name`"
         )));
     }
-    let asks = held.claims.effective().as_change().needs_privilege();
+    let promised = held.claims.effective().as_change();
+    let mark = promised.dscp.as_ref().map(|_| Clause::Dscp);
+    let mark = mark.filter(|_| authority::may_mark(peer, &promised, &policy.dscp_users).is_err());
+    let asks = promised.needs_privilege().or(mark);
     match asks {
         Some(clause) if !peer.privileged => Err(RequestError::NotPermitted(format!(
             "{target} is promised {clause} by the policy file; only root and the group netnice may \

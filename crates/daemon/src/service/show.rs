@@ -3,7 +3,8 @@
 //! does not exist, or the machine cannot be read.
 
 use netnice_api::{
-    ContractDoc, CountersDoc, InstalledDoc, LinkDoc, ShowDoc, TargetDoc, UnconfirmedDoc,
+    ContractDoc, CountersDoc, InstalledDoc, LinkDoc, ScheduleDoc, ShowDoc, TargetDoc,
+    UnconfirmedDoc,
 };
 use netnice_core::contract::{Contract, Direction};
 use netnice_core::target::Target;
@@ -19,6 +20,7 @@ use crate::ledger::{HeldTarget, Ledger, ManagedLink};
 use crate::meter;
 use crate::peer::{POLICY, Peer};
 use crate::reconcile::desired;
+use crate::schedule;
 use crate::user_names::user_name;
 
 impl<H: Host> View<'_, H> {
@@ -131,9 +133,11 @@ impl<H: Host> View<'_, H> {
             Some([up, down]) => counters.with_rates(up, down),
             None => counters,
         };
+        let mut degraded = self.link_faults(managed, interfaces);
+        degraded.extend(self.missing_guarantees(managed));
         LinkDoc {
             installed: there && !self.deviations.broken.contains_key(&link.name),
-            degraded: self.link_faults(managed, interfaces),
+            degraded,
             counters,
             ..LinkDoc::new(link, self.ledger().promised(link))
         }
@@ -147,7 +151,7 @@ impl<H: Host> View<'_, H> {
         now: Now,
     ) -> TargetDoc {
         let counts = sample.targets.get(&held.id).copied().unwrap_or_default();
-        let meter = meter::meter(&counts, &held.entry.contract);
+        let meter = meter::meter(&counts, &held.in_force());
         let claimed = held.claims.effective();
         let mut contract = ContractDoc::from(claimed);
         for clause in claimed.as_change().clauses() {
@@ -168,6 +172,7 @@ impl<H: Host> View<'_, H> {
             command: command.map(|command| command.name.clone()),
             user: command.map(|command| user_name(command.uid)),
             contract,
+            schedules: schedule_docs(held),
             effective: ContractDoc::from(&held.effective(self.ledger())),
             installed: installed(self.ledger(), held, self.machine.link_leaf()),
             degraded: self.target_faults(held, interfaces),
@@ -176,13 +181,34 @@ impl<H: Host> View<'_, H> {
     }
 }
 
+/// The claims on a target that have a schedule.
+fn schedule_docs(held: &HeldTarget) -> Vec<ScheduleDoc> {
+    held.scheduled()
+        .map(|(claim, when, phase)| ScheduleDoc {
+            uid: if claim.by.uid == POLICY.uid {
+                0
+            } else {
+                claim.by.uid
+            },
+            contract: claim.contract.without_schedule().to_string(),
+            when: when.to_string(),
+            active: phase.active,
+            next_ns: phase.next_ns,
+            next: phase.next_ns.map(|at| schedule::local_text(when, at)),
+        })
+        .collect()
+}
+
 /// The limits and guarantees that are installed in the kernel for a target, in bit/s, and its burst
-/// in bytes; `None` if the target has neither a limit nor a class on a link.
+/// in bytes, and its code point; `None` if the target has neither a limit, a class on a link nor a
+/// code point.
 fn installed(ledger: &Ledger, held: &HeldTarget, link_leaf: &str) -> Option<InstalledDoc> {
-    let contract = &held.entry.contract;
+    let contract = &*held.in_force();
     let bits = |rate: netnice_core::units::Rate| rate.bits_per_second();
     let share = desired::link_of(ledger, contract);
-    if !contract.is_limited() && share.is_none() {
+    let yields = contract.yields() && ledger.links().count() > 0;
+    let dscp = held.dscp(ledger);
+    if !contract.is_limited() && share.is_none() && !yields && dscp.is_none() {
         return None;
     }
     let min = |direction| {
@@ -190,8 +216,8 @@ fn installed(ledger: &Ledger, held: &HeldTarget, link_leaf: &str) -> Option<Inst
         contract.link_min(direction, usable).flatten().map(bits)
     };
     let leaf = match contract.is_limited() {
-        true => "sparse+bulk",
-        false => link_leaf,
+        true => Some("sparse+bulk"),
+        false => (share.is_some() || yields).then_some(link_leaf),
     };
     let fastest = contract.both().or(contract.up()).or(contract.down());
     Some(InstalledDoc {
@@ -201,6 +227,7 @@ fn installed(ledger: &Ledger, held: &HeldTarget, link_leaf: &str) -> Option<Inst
         min: min(Direction::Up),
         min_down: min(Direction::Down),
         burst_bytes: fastest.map(|rate| rate.bytes_in(desired::burst(contract)).0),
-        leaf: Some(leaf.to_owned()),
+        leaf: leaf.map(str::to_owned),
+        dscp: dscp.map(|dscp| dscp.get()),
     })
 }

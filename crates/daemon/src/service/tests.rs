@@ -1,12 +1,16 @@
 //! Tests of the service on a fake machine.
 
+mod clauses;
+mod link_speeds;
 mod model;
 mod nesting;
 mod pages;
 mod policy;
+mod programs;
 mod quotas;
 mod restarts;
 mod scenarios;
+mod schedules;
 mod timed;
 mod units;
 mod watch;

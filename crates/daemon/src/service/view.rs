@@ -109,7 +109,7 @@ impl<H: Enforcer> View<'_, H> {
             ));
         }
         faults.extend(self.deviations.repairs.given_up.clone());
-        let contract = &held.entry.contract;
+        let contract = &*held.in_force();
         let Some(managed) = desired::link_of(self.ledger(), contract) else {
             faults.extend(missing_link(self.ledger(), contract));
             return faults;
@@ -130,6 +130,26 @@ impl<H: Enforcer> View<'_, H> {
             ));
         }
         faults
+    }
+
+    /// Names the targets whose guarantees on a link are not in force, because they do not fit;
+    /// `None` if there are none.
+    pub(super) fn missing_guarantees(&self, managed: &ManagedLink) -> Option<String> {
+        let name = &managed.link.name;
+        let degraded = self.ledger().degraded_on(name);
+        let mut names: Vec<String> = degraded
+            .iter()
+            .take(MAX_NAMED)
+            .map(|held| held.entry.target.to_string())
+            .collect();
+        let more = degraded.len() - names.len();
+        if more > 0 {
+            names.push(format!("{more} more"));
+        }
+        (!names.is_empty()).then(|| {
+            let names = names.join(", ");
+            format!("guarantees that do not fit on {name} now and are not in force: {names}")
+        })
     }
 
     /// The reasons why a link is not served, as messages; none if it is served.
@@ -164,12 +184,18 @@ impl<H: Enforcer> View<'_, H> {
     }
 }
 
-/// The reason why the link, weight or priority of a contract has no effect, for a contract that has
-/// no class on a link. `None` if the contract names none of them, or if it names no link and no
-/// link is managed.
+/// The reason why the link, weight, priority or `yield` of a contract has no effect, for a contract
+/// that has no class on a link. `None` if the contract names none of them, or if it has a weight or
+/// priority only and no link is managed.
 fn missing_link(ledger: &Ledger, contract: &Contract) -> Option<String> {
     if let Some(link) = contract.on() {
         return Some(format!("{link} is not managed"));
+    }
+    if contract.yields() && ledger.links().count() == 0 {
+        return Some(format!(
+            "no link is managed, so {} has no effect",
+            Clause::Yield
+        ));
     }
     let weighs = contract.weight().is_some() || contract.priority().is_some();
     (weighs && ledger.links().count() > 1).then(|| {
@@ -180,3 +206,6 @@ fn missing_link(ledger: &Ledger, contract: &Contract) -> Option<String> {
         )
     })
 }
+
+/// Largest number of degraded targets that a message about a link names.
+const MAX_NAMED: usize = 10;

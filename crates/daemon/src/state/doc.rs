@@ -271,9 +271,9 @@ impl From<&HeldTarget> for TargetDoc {
 
 impl TargetDoc {
     fn restore(self) -> Result<HeldTarget, String> {
-        let claims: Result<Vec<Claim>, String> =
-            self.claims.into_iter().map(ClaimDoc::restore).collect();
-        let claims = Claims::restore(claims?).map_err(|error| error.to_string())?;
+        let claims = self.claims.into_iter().map(ClaimDoc::restore);
+        let claims = Claims::restore(claims.collect::<Result<_, _>>()?)
+            .map_err(|error| error.to_string())?;
         Ok(HeldTarget {
             entry: TargetEntry {
                 id: slot(self.slot)?,
@@ -289,6 +289,7 @@ impl TargetDoc {
             aside: None,
             rule: self.rule,
             changed_ns: self.changed_ns,
+            phases: Default::default(),
         })
     }
 }
@@ -434,7 +435,7 @@ impl UndoDoc {
         let undo = match self.undo {
             UndoKind::Claim { id, change } => Undo::Claim {
                 id,
-                change: text::<Change>(&change)?,
+                change: Box::new(text::<Change>(&change)?),
             },
             UndoKind::Link { name, before } => Undo::Link {
                 name: text::<IfName>(&name)?,
@@ -479,13 +480,12 @@ impl From<&Cleared> for ClearedDoc {
 
 impl ClearedDoc {
     fn restore(self) -> Result<Cleared, String> {
-        let claims: Result<Vec<Claim>, String> =
-            self.claims.into_iter().map(ClaimDoc::restore).collect();
+        let claims = self.claims.into_iter().map(ClaimDoc::restore);
         Ok(Cleared {
             target: text(&self.target)?,
             body: self.body.restore(),
             place: self.place.restore(),
-            claims: claims?,
+            claims: claims.collect::<Result<_, _>>()?,
             rule: self.rule,
         })
     }

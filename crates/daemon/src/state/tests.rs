@@ -97,7 +97,7 @@ fn rollbacks(ledger: &Ledger) -> Rollbacks {
     let held = ledger.held().next().expect("held");
     let claim = Undo::Claim {
         id: held.id,
-        change: "up 3mbit down none".parse().expect("a change"),
+        change: Box::new("up 3mbit down none".parse().expect("a change")),
     };
     let cleared = Undo::Cleared {
         targets: vec![Cleared {

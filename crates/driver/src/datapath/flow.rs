@@ -1,5 +1,6 @@
 //! One flow of the datapath: takes records from its rings, sends them, delivers received packets,
-//! and counts. A violation of the ring protocol is returned as a [`ProtocolViolation`].
+//! and counts. A violation of the ring protocol is returned as a [`ProtocolViolation`]; nothing
+//! else fails.
 
 use netnice_api::driver::MIN_PACKET_BYTES;
 

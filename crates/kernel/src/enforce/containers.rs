@@ -1,12 +1,13 @@
-//! Limits containers: targets with a network namespace of their own, which a veth pair joins to
+//! Holds containers: targets with a network namespace of their own, which a veth pair joins to
 //! this namespace. [`Kernel::place_containers`] finds the pairs of each container; it fails if the
 //! interfaces cannot be listed, or if a map or an interface refuses a change.
 //!
 //! The packets that a container sends arrive in this namespace at this end of its pair, and packets
 //! for the container leave by that end. If the container has a limit, both pass the cap stage there
 //! and continue to a bridge, to the host itself or to another host. So all traffic of the container
-//! is limited and counted once, with any protocol or socket. A container in this namespace's own
-//! network is an ordinary cgroup.
+//! is limited and counted once, with any protocol or socket. On the way to a managed link its
+//! packets carry a mark of this interface, by which the program on the link finds the container's
+//! class (`bpf/container.h`). A container in this namespace's own network is an ordinary cgroup.
 //!
 //! Two sources map a pair to its container. First, the kernel assigns ids to the other namespaces
 //! that interfaces of this one lead to, and the namespace of the container's processes has the id

@@ -138,6 +138,7 @@ impl Kernel {
             slot_handled,
             slot_container_up,
             slot_container_down,
+            slot_from_container,
         ] = slots;
         let below = device.lower.and_then(|i| self.interfaces.get(&i));
         abi::Iface {
@@ -160,13 +161,16 @@ impl Kernel {
             slot_below: below.map_or(0, |below| below.iface.slot_handled),
             slot_container_up,
             slot_container_down,
+            slot_from_container,
+            pad: 0,
             rest: [rest(0, stages::LINK_MAJOR), rest(1, stages::DOWN_MAJOR)],
         }
     }
 
-    /// Draws unused random slots for an interface: return slots, and one for packets from an
-    /// interface above. They are random so that an earlier interface's slot is not taken for a
-    /// present one. The key in the settings proves that netnice assigned the slot.
+    /// Draws unused random slots for an interface: return slots, one for packets from an interface
+    /// above, and one for packets of a container behind it. They are random so that an earlier
+    /// interface's slot is not taken for a present one. The key in the settings proves that netnice
+    /// assigned the slot.
     fn new_slots(&mut self, index: u32) -> Result<[u16; SLOTS], KernelError> {
         // The slots are cached: reading them back for thousands of interfaces would take seconds.
         let mut taken: BTreeSet<u16> = BTreeSet::from([0]);
@@ -577,12 +581,13 @@ fn slots_of(iface: &abi::Iface) -> [u16; SLOTS] {
         iface.slot_handled,
         iface.slot_container_up,
         iface.slot_container_down,
+        iface.slot_from_container,
     ]
 }
 
 /// The largest number of interfaces that can have the eBPF programs.
 pub const MAX_INTERFACES: usize = abi::MAX_IFACES as usize;
 /// One slot for each `STAGE_*`.
-const SLOTS: usize = 6;
+const SLOTS: usize = 7;
 const LOOPBACK_FILE: &str = "lo-settings";
 const LOOPBACK_SETTINGS: [&str; 2] = ["accept_local", "route_localnet"];

@@ -172,6 +172,8 @@ mod tests {
             share: None,
             weight: 100,
             priority: 4,
+            dscp: None,
+            yields: false,
         }
     }
 
@@ -201,7 +203,7 @@ mod tests {
             let cap = leaves.cap.map(|leaf| stages::leaf(stages::CAP_MAJOR, leaf));
             let target = abi::Target {
                 counters: *id,
-                pad: 0,
+                dscp: 0,
                 cap,
             };
             (*id, target)

@@ -239,6 +239,8 @@ mod tests {
             share: None,
             weight: 100,
             priority: 4,
+            dscp: None,
+            yields: false,
         };
         let desired = Desired {
             targets: vec![target],

@@ -118,6 +118,8 @@ mod tests {
             share: None,
             weight: 100,
             priority: 4,
+            dscp: None,
+            yields: false,
         };
         // The inner target is older than the outer one.
         let inner = target(1, 1, Some(2));

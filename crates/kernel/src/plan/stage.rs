@@ -10,6 +10,9 @@ use netnice_core::units::{Nanos, Rate};
 use super::{Class, Desired, LeafQdisc, Limit, Link, NodeLeaves, REST, Target, Tree};
 use crate::tc::{HtbClass, LeafQueue, Queue};
 
+mod yielding;
+use yielding::put_yielding_last;
+
 /// The direction that a tree serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
@@ -61,6 +64,8 @@ pub(super) struct TreePlan<'a> {
     /// The parent class of all nodes, if the tree has one.
     top: Option<HtbClass>,
     nodes: BTreeMap<u16, Node>,
+    /// Assured rate of a node that yields, in bytes per second.
+    yield_assured: u64,
 }
 
 /// The nodes by parent; `None`: the nodes without a parent.
@@ -78,6 +83,8 @@ struct Node {
     weight: u16,
     /// Priority of its sparse and its bulk leaf.
     priorities: [u32; 2],
+    /// Whether it takes only what no other node wants.
+    yields: bool,
 }
 
 impl<'a> TreePlan<'a> {
@@ -97,6 +104,7 @@ impl<'a> TreePlan<'a> {
             burst: target.burst,
             weight: target.weight,
             priorities: [0, 1],
+            yields: false,
         };
         let nodes = desired
             .targets
@@ -110,6 +118,7 @@ impl<'a> TreePlan<'a> {
             direction,
             top: None,
             nodes,
+            yield_assured: 0,
         }
         .with_parents()
     }
@@ -125,12 +134,12 @@ impl<'a> TreePlan<'a> {
         let ceil = bytes_per_second(rate);
         let mut nodes: BTreeMap<u16, Node> = BTreeMap::new();
         for target in &desired.targets {
-            let Some(share) = target.share.as_ref().filter(|s| s.link == link.name) else {
-                continue;
-            };
-            let (minimum, most) = match direction {
-                Direction::Up => (share.min, share.max),
-                Direction::Down => (share.min_down, None),
+            let share = target.share.as_ref().filter(|s| s.link == link.name);
+            let (minimum, most) = match (share, direction) {
+                (Some(share), Direction::Up) => (share.min, share.max),
+                (Some(share), Direction::Down) => (share.min_down, None),
+                (None, _) if target.yields => (None, None),
+                (None, _) => continue,
             };
             let node = Node {
                 parent: None,
@@ -139,6 +148,7 @@ impl<'a> TreePlan<'a> {
                 burst: target.burst.max(LINK_BURST),
                 weight: target.weight,
                 priorities: [u32::from(target.priority); 2],
+                yields: share.is_none(),
             };
             nodes.insert(target.slot, node);
         }
@@ -149,8 +159,10 @@ impl<'a> TreePlan<'a> {
             burst: LINK_BURST,
             weight: DEFAULT_WEIGHT,
             priorities: [u32::from(DEFAULT_PRIORITY); 2],
+            yields: false,
         };
         nodes.insert(REST, rest);
+        let yielding = put_yielding_last(&mut nodes);
         let top = HtbClass {
             overhead: link.overhead,
             ..htb(
@@ -171,23 +183,28 @@ impl<'a> TreePlan<'a> {
             direction,
             top: Some(top),
             nodes,
+            yield_assured: (ceil / 100 / yielding.next_power_of_two()).clamp(1, MIN_ASSURED),
         }
         .with_parents()
     }
 
-    /// Sets each node's parent to the nearest node around it.
+    /// Sets each node's parent to the nearest node around it; for one that yields, to the nearest
+    /// one with a bound below the link's rate.
     fn with_parents(mut self) -> Self {
         let slots: Vec<u16> = self.nodes.keys().copied().collect();
         for slot in slots {
             let Some(target) = self.nesting.by_slot.get(&slot) else {
                 continue;
             };
+            let link_ceil = self.top.map_or(u64::MAX, |top| top.ceil);
+            let yields = self.nodes.get(&slot).is_some_and(|node| node.yields);
+            let is_parent = |outer: &Node| !yields || outer.ceil < link_ceil;
             let parent = self
                 .nesting
                 .with_ancestors(target)
                 .skip(1)
                 .map(|t| t.slot)
-                .find(|s| self.nodes.contains_key(s));
+                .find(|s| self.nodes.get(s).is_some_and(is_parent));
             if let Some(node) = self.nodes.get_mut(&slot) {
                 node.parent = parent;
             }
@@ -301,7 +318,7 @@ impl<'a> TreePlan<'a> {
             self.write_node(
                 *slot,
                 parent,
-                assured.max(self.min_assured()),
+                assured.max(self.least_assured(*slot)),
                 base_quantum,
                 &nested,
                 tree,
@@ -320,7 +337,10 @@ impl<'a> TreePlan<'a> {
         let spare = self
             .top
             .map_or(0, |top| top.rate.saturating_sub(guaranteed));
-        let busy = || tops.iter().filter(|s| !idle.is_some_and(|q| q.contains(s)));
+        let busy = || {
+            let divides = |s: &&u16| !self.nodes[s].yields && !idle.is_some_and(|q| q.contains(s));
+            tops.iter().filter(divides)
+        };
         let first = busy().map(|s| self.nodes[s].priorities[1]).min();
         let takers = || busy().filter(|s| Some(self.nodes[s].priorities[1]) == first);
         let weights: u64 = takers().map(|s| u64::from(self.nodes[s].weight)).sum();
@@ -350,8 +370,10 @@ impl<'a> TreePlan<'a> {
         let spare = assured.saturating_sub(guaranteed);
         // The assured rates of the node's own class and its bulk leaf. In the cap stage the
         // bulk leaf and a nested node's class have none, so that they wait for the outermost limit.
+        let divides = |s: &&u16| !self.nodes[s].yields;
+        let parts = children.iter().filter(divides).count();
         let (own_rate, bulk_rate) = match self.top {
-            Some(_) if children.is_empty() => (assured, spare - spare / 4),
+            Some(_) if parts == 0 => (assured, spare - spare / 4),
             Some(_) => (assured, spare / 8),
             None if node.parent.is_none() => (node.ceil, 0),
             None => (0, 0),
@@ -365,10 +387,12 @@ impl<'a> TreePlan<'a> {
         };
         tree.insert(own, class);
         self.write_leaves(slot, spare / 4, bulk_rate, base_quantum, tree);
-        let share = spare / 2 / children.len().max(1).next_power_of_two() as u64;
+        let share = spare / 2 / parts.max(1).next_power_of_two() as u64;
         let base_quantum = self.base_quantum(children);
         for child in children {
-            let assured = (self.guaranteed(*child, nested) + share).max(self.min_assured());
+            let share = if self.nodes[child].yields { 0 } else { share };
+            let assured = self.guaranteed(*child, nested) + share;
+            let assured = assured.max(self.least_assured(*child));
             self.write_node(*child, own, assured, base_quantum, nested, tree);
         }
     }
@@ -417,7 +441,8 @@ impl<'a> TreePlan<'a> {
         quantum: u32,
         priority: u32,
     ) -> HtbClass {
-        let rate = rate.max(self.min_assured()).min(node.ceil);
+        let least = if node.yields { 1 } else { self.min_assured() };
+        let rate = rate.max(least).min(node.ceil);
         HtbClass {
             overhead: self.top.map_or(0, |top| top.overhead),
             ..htb(rate, node.ceil, burst_rule, quantum, priority)

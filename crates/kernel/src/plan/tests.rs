@@ -7,6 +7,8 @@ use proptest::prelude::*;
 use super::{plan as plan_for, stage::TOP_CLASS, *};
 use crate::tc::Queue;
 
+mod yielding;
+
 /// The plan if all targets are busy.
 fn plan(desired: &Desired) -> Plan {
     plan_for(desired, &IdleNodes::new())
@@ -26,6 +28,8 @@ fn target(slot: u16) -> Target {
         share: None,
         weight: 100,
         priority: 4,
+        dscp: None,
+        yields: false,
     }
 }
 
@@ -549,12 +553,14 @@ fn any_target(slot: u16) -> impl Strategy<Value = Target> {
     }));
     // A parent has a lower slot: no cycles. Admission rejects deep chains, so parents are few.
     let parent = proptest::option::of(1u16..=3);
-    (limit, share, 1u16..=1_000, 0u8..8, parent).prop_map(
-        move |(limit, share, weight, priority, parent)| Target {
+    let sharing = (1u16..=1_000, 0u8..8, proptest::bool::weighted(0.2));
+    (limit, share, sharing, parent).prop_map(
+        move |(limit, share, (weight, priority, yields), parent)| Target {
+            yields,
             parent: parent.filter(|p| *p < slot),
             limit,
             // Admission ensured that the members of a slice fit into it.
-            share: share.map(|share| LinkShare {
+            share: share.filter(|_| !yields).map(|share| LinkShare {
                 max: share.max.filter(|_| slot > 3),
                 ..share
             }),

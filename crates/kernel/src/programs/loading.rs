@@ -1,6 +1,6 @@
 //! Loads each eBPF program, so that the kernel verifies it. If the kernel refuses a program, the
 //! error names it and contains the last lines of the verifier's log. Loading also fails if the
-//! kernel has no type information (BTF).
+//! kernel has no type information (BTF), and [`test_load`] if the kernel refuses a map.
 
 use aya::programs::{BtfTracePoint, CgroupSkb, CgroupSock, CgroupSockAddr, SchedClassifier};
 use aya::{Btf, Ebpf, EbpfLoader};

@@ -18,7 +18,7 @@ pub fn stall_time(video: &Report, began: u64, bits: u64, window: (u64, u64)) -> 
     let mut playing = false;
     let mut stalled = 0.0;
     let mut last = began;
-    for &(at, _, wire) in &video.series {
+    for &(at, _, wire, _) in &video.series {
         let passed = at.saturating_sub(last) as f64 / 1e9;
         let held = wire as f64 * 8.0 / bits as f64 - played;
         if playing && held >= passed {
@@ -52,7 +52,7 @@ mod tests {
         let series = (0..2000)
             .map(|i| {
                 wire += rate(i as f64 / 100.0) * 10_000.0;
-                (i * 10_000_000, 0, wire as u64)
+                (i * 10_000_000, 0, wire as u64, 0)
             })
             .collect();
         Report {

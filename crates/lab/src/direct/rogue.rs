@@ -7,10 +7,10 @@
 //! this. If the driver disconnects the rogue, the supervisor passes the number of the violated rule
 //! to the handle.
 //!
-//! A violation fails if the driver does not return the valid records before it, or does not
-//! disconnect the rogue for the right rule. Accesses fail if they are outside the memory file. An
-//! attachment fails if the memory cannot be made or the driver refuses it. All requests fail if the
-//! driver or the supervisor has ended.
+//! [`RogueHandle::commit`] fails if the driver does not return the valid records before it, or does
+//! not disconnect the rogue for the right rule. Accesses fail if they are outside the memory file.
+//! An attachment fails if the memory cannot be made or the driver refuses it. All requests fail if
+//! the driver or the supervisor has ended.
 
 use std::fs::File;
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -16,6 +16,11 @@
 //! addition. A cell above 1 Mbit/s that misses its bound is measured once more (up to twice in the
 //! quick form), and the last result counts.
 //!
+//! In the cells of TCP with the direction `up` or `down`, what TCP gets of netnice's limit is
+//! measured too: goodput, retransmissions and order. From 1 Mbit/s on it is judged
+//! ([`TcpService::check`]); in less, a few packets of several flows wait for longer than TCP's
+//! first timeout.
+//!
 //! The machine may not be able to send a UDP flood at its full rate. In the quick form, which may
 //! run on a busy machine, a flood that netnice limits and that is slower than allowed is measured
 //! without a limit too. If the flood is then less than 1.2 times as fast as the limit, its lower
@@ -34,6 +39,7 @@ use serde_json::json;
 use super::bench::{
     Direction, Limiter, R1G, R4M, R64K, R100M, R512K, Rate, Subject, at, pause, wait_until,
 };
+use super::goodput::{Counts, TcpService};
 use super::{Bound, Context, Outcome};
 use crate::sys;
 use crate::traffic::{self, Running, Tcp, Udp};
@@ -52,6 +58,15 @@ enum Load {
     Reno8,
     /// A UDP flood at five times the limit.
     Udp,
+}
+
+impl Load {
+    fn flows(self) -> u32 {
+        match self {
+            Load::Cubic8 | Load::Reno8 => 8,
+            Load::Cubic1 | Load::Reno1 | Load::Udp => 1,
+        }
+    }
 }
 
 /// One cell of the matrix.
@@ -82,6 +97,9 @@ struct Measured {
     /// The reason if nothing was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     failed: Option<String>,
+    /// What TCP got; absent for `both`, where acknowledgements use the limit too, and for UDP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service: Option<TcpService>,
     /// The error of the first measurement if the measurement was repeated.
     #[serde(skip_serializing_if = "Option::is_none")]
     first_error: Option<f64>,
@@ -138,7 +156,18 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     for r in &results {
         let what = r.cell.to_string();
         let bound = Bound::AtMost(r.allowed * 100.0);
-        outcome.check(what, r.error.abs() * 100.0, "%", bound);
+        outcome.check(&what, r.error.abs() * 100.0, "%", bound);
+        let judged = context.subject == Subject::Netnice && r.cell.limit.bits >= 1_000_000;
+        if let Some(service) = r.service.filter(|_| judged) {
+            let kind = (r.cell.direction, r.cell.load.flows());
+            service.check(
+                context,
+                outcome,
+                &what,
+                kind,
+                (r.allowed - tolerance) * 100.0,
+            );
+        }
     }
     let again = results.iter().filter(|r| r.first_error.is_some()).count();
     if again > 0 {
@@ -260,6 +289,7 @@ fn measure_or_report(context: &Context, cell: &Cell, tolerance: f64) -> Measured
             allowed: tolerance,
             wire: None,
             failed: Some(format!("{error:#}")),
+            service: None,
             first_error: None,
         }
     })
@@ -285,7 +315,6 @@ impl std::fmt::Display for Cell {
 
 /// A cell whose limit is set, ready to be measured. Fields are dropped in this order.
 struct Prepared {
-    far: Running,
     limiter: Limiter,
     world: World,
 }
@@ -296,17 +325,17 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn measure(context: &Context, cell: &Cell, tolerance: f64) -> Result<Measured> {
     let alone = || ONE_AT_A_TIME.lock().expect("no thread panics with it");
-    let (program, mut prepared) = {
+    let (programs, prepared) = {
         let _alone = alone();
         prepare(context, cell)?
     };
-    let measured = measure_prepared(context, cell, tolerance, program, &mut prepared);
+    let measured = measure_prepared(context, cell, tolerance, programs, &prepared);
     let _alone = alone();
     drop(prepared);
     measured
 }
 
-fn prepare(context: &Context, cell: &Cell) -> Result<(Running, Prepared)> {
+fn prepare(context: &Context, cell: &Cell) -> Result<([Running; 2], Prepared)> {
     let world = World::pair(Pair {
         offloads: cell.offloads,
         ..Pair::default()
@@ -314,36 +343,32 @@ fn prepare(context: &Context, cell: &Cell) -> Result<(Running, Prepared)> {
     let limiter = Limiter::start(&world, context.subject)?;
     let (far, program) = programs(&world, cell)?;
     limiter.set(&world, program.pid(), cell.direction, cell.limit)?;
-    let rest = Prepared {
-        far,
-        limiter,
-        world,
-    };
-    Ok((program, rest))
+    Ok(([far, program], Prepared { limiter, world }))
 }
 
 fn measure_prepared(
     context: &Context,
     cell: &Cell,
     tolerance: f64,
-    mut program: Running,
-    prepared: &mut Prepared,
+    [mut far, mut program]: [Running; 2],
+    Prepared { limiter, world }: &Prepared,
 ) -> Result<Measured> {
-    let Prepared {
-        far,
-        limiter,
-        world,
-    } = prepared;
     let (client, server) = (&world.client().ns, &world.server().ns);
     let tap = Tap::start(server, "eth0")?;
     let (settle, span) = cell.times(context.quick);
     far.go()?;
     let from = program.go()? + (settle * 1e9) as u64;
     let to = from + (span * 1e9) as u64;
+    let (sender, receiver) = match cell.direction {
+        Direction::Down => (server, client),
+        _ => (client, server),
+    };
     wait_until(from);
     let before = client.delivered()?;
+    let counts_before = Counts::read(sender, receiver)?;
     wait_until(to);
     let after = client.delivered()?;
+    let counts = [counts_before, Counts::read(sender, receiver)?];
     pause(0.05);
     let record = tap.stop(server)?;
     record.validate()?;
@@ -368,7 +393,18 @@ fn measure_prepared(
             error = error.max(0.0);
         }
     }
-    program.stop()?;
+    let (near, far) = (program.stop()?, far.stop()?);
+    let received = match cell.direction {
+        Direction::Up => Some(far),
+        Direction::Down => Some(near),
+        Direction::Both => None,
+    };
+    let service = received
+        .filter(|_| cell.load != Load::Udp)
+        .and_then(|report| {
+            let goodput = report.received_payload().rate(from, to)?;
+            Some(TcpService::new(goodput, aim, span, cell.family, counts))
+        });
     let packet = match aim < 1e6 {
         true => 1514.0 * 8.0 / (aim * span),
         false => 0.0,
@@ -381,6 +417,7 @@ fn measure_prepared(
         allowed: tolerance + packet,
         wire: down.then(|| record.rate(wire::outbound, from, to)),
         failed: None,
+        service,
         first_error: None,
     };
     context.say(format!(
@@ -434,11 +471,10 @@ fn programs(world: &World, cell: &Cell) -> Result<(Running, Running)> {
         let program = traffic::start_waiting(client, &end(here, there, sends, receives))?;
         return Ok((far, program));
     }
-    let (congestion, flows) = match cell.load {
-        Load::Cubic1 => ("cubic", 1),
-        Load::Cubic8 => ("cubic", 8),
-        Load::Reno1 => ("reno", 1),
-        _ => ("reno", 8),
+    let flows = cell.load.flows();
+    let congestion = match cell.load {
+        Load::Cubic1 | Load::Cubic8 => "cubic",
+        _ => "reno",
     };
     let ends = |mut tcp: Tcp, sends: bool, receives: bool| {
         tcp = tcp.congestion(congestion);

@@ -1,20 +1,23 @@
 //! The experiment `latency` measures the round-trip time of a ping that shares one limit of 4
 //! Mbit/s with 8 or 32 TCP flows, which fill the limit. The flows and the ping are children of one
 //! program, the target. In every run the mean must be at most 5 ms, the 99th percentile at most 20
-//! ms, and at most 2 % of the replies may be missing.
+//! ms, and at most 2 % of the replies may be missing. What TCP gets of netnice's limit beside the
+//! ping is judged as [`TcpService::check`] says.
 //!
 //! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if a
 //! step of the measurement fails.
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde::Serialize;
 use serde_json::json;
 
-use super::bench::{Direction, Limiter, R4M, at, pause};
+use super::bench::{Direction, Limiter, R4M, Subject, at, pause};
+use super::goodput::{Counts, TcpService};
 use super::{Bound, Context, Outcome};
 use crate::stats;
+use crate::sys;
 use crate::traffic::real_programs::{Pings, ping_words};
 use crate::traffic::{self, ParentProcess, RunOptions, Tcp};
 use crate::world::{Family, Offloads, Pair, World};
@@ -30,6 +33,8 @@ struct Run {
     max: f64,
     answers: usize,
     lost: f64,
+    /// What the flows got beside the ping.
+    service: TcpService,
 }
 
 /// Runs the experiment and adds its checks and results to `outcome`. Fails as
@@ -52,7 +57,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
                 ));
                 set.push(run);
             }
-            check(outcome, flows, offloads, &set);
+            check(context, outcome, (flows, offloads), &set);
             all.append(&mut set);
         }
     }
@@ -61,7 +66,12 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-fn check(outcome: &mut Outcome, flows: u32, offloads: Offloads, runs: &[Run]) {
+fn check(
+    context: &Context,
+    outcome: &mut Outcome,
+    (flows, offloads): (u32, Offloads),
+    runs: &[Run],
+) {
     let name = format!("{flows} flows, offloads {offloads:?}");
     let of = |value: fn(&Run) -> f64| runs.iter().map(value).collect::<Vec<f64>>();
     let (mean, p99) = (
@@ -82,7 +92,16 @@ fn check(outcome: &mut Outcome, flows: u32, offloads: Offloads, runs: &[Run]) {
         "%",
         Bound::AtMost(2.0),
     );
+    if context.subject == Subject::Netnice {
+        for run in runs {
+            let service = &run.service;
+            service.check(context, outcome, &name, (Direction::Up, flows), PING);
+        }
+    }
 }
+
+/// The part of the limit that the ping uses, in percent: 98 bytes each 20 ms in 4 Mbit/s.
+const PING: f64 = 1.0;
 
 fn measure(context: &Context, flows: u32, offloads: Offloads) -> Result<Run> {
     let world = World::pair(Pair {
@@ -91,7 +110,7 @@ fn measure(context: &Context, flows: u32, offloads: Offloads) -> Result<Run> {
     })?;
     let limiter = Limiter::start(&world, context.subject)?;
     let to = at(world.server(), Family::V4, 5001);
-    let _sink = traffic::start_now(world.server(), &Tcp::listen(to).sink())?;
+    let sink = traffic::start_now(world.server(), &Tcp::listen(to).sink())?;
     let mut program = ParentProcess::start(world.client())?;
     let bulk = program.traffic(&Tcp::connect(to, flows).source(), RunOptions::default())?;
     limiter.set(&world, program.pid(), Direction::Up, R4M)?;
@@ -99,9 +118,21 @@ fn measure(context: &Context, flows: u32, offloads: Offloads) -> Result<Run> {
     pause(2.0);
     let count = if context.quick { 250 } else { 400 };
     let every = Duration::from_millis(20);
+    let ends = (&world.client().ns, &world.server().ns);
+    let (from, before) = (sys::now_ns(), Counts::read(ends.0, ends.1)?);
     let child = program.run(&ping_words(to.ip(), every, count))?;
     let patience = every * count + Duration::from_secs(15);
     let lines = program.child_lines(child, patience)?;
+    let (until, after) = (sys::now_ns(), Counts::read(ends.0, ends.1)?);
+    pause(0.05); // a sample after the window
+    let goodput = sink.stop()?.received_payload().rate(from, until);
+    let service = TcpService::new(
+        goodput.context("the sink has too few samples")?,
+        R4M.bits as f64,
+        (until - from) as f64 / 1e9,
+        Family::V4,
+        [before, after],
+    );
     let pings = Pings::parse(lines.iter().map(String::as_str));
     let times = pings.times();
     Ok(Run {
@@ -113,5 +144,6 @@ fn measure(context: &Context, flows: u32, offloads: Offloads) -> Result<Run> {
         max: stats::greatest(&times),
         answers: times.len(),
         lost: pings.lost(),
+        service,
     })
 }

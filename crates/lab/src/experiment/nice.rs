@@ -6,6 +6,8 @@
 //! paper's 10 Mbit/s, and a tap counts what the paper's tcpdump counted: the packets of the
 //! transfer between the two hosts.
 //!
+//! What TCP gets of netnice's limit in figures 3 and 4 is judged as [`TcpService::check`] says.
+//!
 //! Each function adds its checks and the measured values to an [`Outcome`]. It fails if a step of
 //! the measurement fails, or if a plot cannot be written; [`table1`] and [`figure4`] also if the
 //! subject is not netnice.
@@ -14,8 +16,9 @@ use anyhow::Result;
 use serde_json::json;
 
 use super::bench::{
-    Direction, Limiter, MBIT, MS, R512K, SECOND, at, netnice_only, pause, wait_until,
+    Direction, Limiter, MBIT, MS, R512K, SECOND, Subject, at, netnice_only, pause, wait_until,
 };
+use super::goodput::{Counts, TcpService};
 use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 use crate::process::Proc;
@@ -126,6 +129,8 @@ struct Limited {
     received: Cumulative,
     /// The report of the program under test.
     report: Report,
+    /// What TCP got from 1 s after the command on.
+    service: Option<TcpService>,
     /// Start of the program, start and end of the command, and end of the run (wall clock, ns).
     began: u64,
     typed: u64,
@@ -253,8 +258,23 @@ fn limit_midway(context: &Context, direction: Direction) -> Result<Limited> {
         later(context)
     ));
     let ended = set + later(context) * SECOND;
+    let (sender, receiver) = match direction {
+        Direction::Down => (&server.ns, &client.ns),
+        _ => (&client.ns, &server.ns),
+    };
+    wait_until(set + SECOND);
+    let before = Counts::read(sender, receiver)?;
+    wait_until(ended);
+    let counts = [before, Counts::read(sender, receiver)?];
     wait_until(ended + 50 * MS);
-    let report = program.stop()?;
+    let (report, far) = (program.stop()?, far.stop()?);
+    let goodput = match direction {
+        Direction::Down => &report,
+        _ => &far,
+    };
+    let goodput = goodput.received_payload().rate(set + SECOND, ended);
+    let (limit, span) = (R512K.bits as f64, (later(context) - 1) as f64);
+    let service = goodput.map(|bits| TcpService::new(bits, limit, span, Family::V4, counts));
     let received = arrivals.stop()?;
     let record = tap.stop(tap_at)?;
     record.validate()?;
@@ -262,6 +282,7 @@ fn limit_midway(context: &Context, direction: Direction) -> Result<Limited> {
         record,
         received,
         report,
+        service,
         began,
         typed,
         set,
@@ -283,6 +304,15 @@ fn publish(
     after: f64,
 ) -> Result<()> {
     outcome.paper = json!({"limit, bytes/s": 524_288, "seen": "the rate follows the limit"});
+    if let Some(service) = run.service.filter(|_| context.subject == Subject::Netnice) {
+        let direction = if id == "nice-fig4" {
+            Direction::Down
+        } else {
+            Direction::Up
+        };
+        service.check(context, outcome, "from 1 s on", (direction, 1), 0.0);
+        outcome.ours("what TCP got", service);
+    }
     outcome.ours("before the limit, Mbit/s", before / MBIT);
     outcome.ours("after, on the wire, bytes/s", after / 8.0);
     outcome.ours(

@@ -10,10 +10,9 @@
 //! same. Segments that arrived behind a missing one count as out of order; those of a comparison
 //! include its losses.
 //!
-//! Only netnice is judged. Goodput must be at least 99 % for sending and 98 % for receiving (97 %
-//! in the quick form). For sending, 0.1 % of the packets may be sent again (none of a single flow),
-//! and none may arrive out of order. In the full form fairness must be at least 0.98, and for
-//! sending from 4 Mbit/s on the 95th percentile of the delay at most 50 ms.
+//! Only netnice is judged: goodput, retransmissions and order as [`TcpService::check`] says. In the
+//! full form fairness must be at least 0.98, and for sending from 4 Mbit/s on the 95th percentile
+//! of the delay at most 50 ms.
 //!
 //! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if
 //! the subject is not netnice, if a step of the measurement fails, or if a plot cannot be written.
@@ -26,6 +25,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::bench::{Direction, R1G, R4M, R20M, R100M, Rate, at, netnice_only};
+use super::goodput::{Counts, TcpService};
 use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 use crate::stats;
@@ -81,11 +81,8 @@ impl fmt::Display for Cell {
 #[derive(Debug, Clone, Serialize)]
 struct Run {
     cell: Cell,
-    /// Percent of what the limit allows.
-    goodput: f64,
-    /// Percent of the packets.
-    retransmitted: f64,
-    out_of_order: u64,
+    #[serde(flatten)]
+    service: TcpService,
     /// Jain's index; 1 for one flow.
     fairness: f64,
     /// 95th percentile of the round trips, in ms; absent if the client receives.
@@ -134,9 +131,9 @@ pub(super) fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
             context.say(format!(
                 "{cell}: goodput {:.1} %, retransmitted {:.2} %, out of order {}, fairness {:.3}, \
                  p95 {:.1} ms",
-                run.goodput,
-                run.retransmitted,
-                run.out_of_order,
+                run.service.goodput,
+                run.service.retransmitted,
+                run.service.out_of_order,
                 run.fairness,
                 run.delay.unwrap_or(0.0)
             ));
@@ -246,26 +243,21 @@ fn transfer(
         congestion: cell.congestion,
         reverse: cell.direction == Direction::Down,
     };
-    let receiver = match iperf.reverse {
-        true => world.client(),
-        false => world.server(),
+    let (sender, receiver) = match iperf.reverse {
+        true => (world.server(), world.client()),
+        false => (world.client(), world.server()),
     };
-    let before = receiver.ns.out_of_order()?;
+    let before = Counts::read(&sender.ns, &receiver.ns)?;
     let _server = iperf_server(world.server(), PORT)?;
     let child = program.run(&iperf.words())?;
     let lines = program.child_lines(child, Duration::from_secs(u64::from(seconds) + 20))?;
     let report = IperfReport::parse(&lines.join("\n"))?;
-    let payload = match cell.family {
-        Family::V4 => 1448.0,
-        Family::V6 => 1428.0,
-    };
-    let allowed = cell.rate.bits as f64 * payload / 1514.0;
-    let packets = report.goodput() * f64::from(seconds) / 8.0 / payload;
+    let counts = [before, Counts::read(&sender.ns, &receiver.ns)?];
+    let (goodput, limit) = (report.goodput(), cell.rate.bits as f64);
+    let service = TcpService::new(goodput, limit, f64::from(seconds), cell.family, counts);
     Ok(Run {
         cell,
-        goodput: 100.0 * report.goodput() / allowed,
-        retransmitted: 100.0 * report.retransmits as f64 / packets.max(1.0),
-        out_of_order: receiver.ns.out_of_order()? - before,
+        service,
         fairness: fairness(&report.goodputs),
         delay: (!iperf.reverse).then(|| stats::percentile(&report.round_trips, 95.0)),
     })
@@ -291,21 +283,8 @@ fn check(context: &Context, outcome: &mut Outcome, run: &Run) {
         return;
     };
     let name = run.cell.to_string();
-    let up = direction == Direction::Up;
-    let least = 100.0 - 100.0 * context.tolerance(if up { 0.01 } else { 0.02 });
-    outcome.check(
-        format!("{name}: goodput"),
-        run.goodput,
-        "%",
-        Bound::AtLeast(least),
-    );
-    if up {
-        let most = if flows == 1 { 0.0 } else { 0.1 };
-        let what = format!("{name}: retransmitted");
-        outcome.check(what, run.retransmitted, "%", Bound::AtMost(most));
-        let what = format!("{name}: out of order");
-        outcome.check(what, run.out_of_order as f64, "", Bound::AtMost(0.0));
-    }
+    let service = &run.service;
+    service.check(context, outcome, &name, (direction, flows), 0.0);
     // A quick run is shorter than fairness needs, and its delays are those of a busy machine.
     if context.quick {
         return;

@@ -19,7 +19,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use netnice_api::{
     ClearWhat, Client, Confirm, Connections, Doctor, Explain, Find, History, LinkChange, Log, Ping,
-    Reload, Request, Response, Set, Show, Watch,
+    Programs, Reload, Request, Response, Set, Show, Watch,
 };
 use netnice_stack::Program;
 use netnice_stack::udp::{Buffers, Remote, UdpOptions};
@@ -467,8 +467,13 @@ fn read_requests(hostile: &mut HostileUser) -> Result<()> {
             target: Some(target.clone()),
         }),
         Request::Watch(Watch { within_ns: 0 }),
+        Request::Programs(Programs {
+            within_ns: 0,
+            keep_ns: u64::MAX,
+        }),
         Request::Connections(Connections {
             target: target.clone(),
+            own: hostile.random.below(2) == 1,
         }),
         Request::History(History {
             target: None,

@@ -38,7 +38,17 @@ pub fn serve(args: &ServeArgs) -> Result<()> {
     let listener = TcpListener::bind(args.listen)
         .with_context(|| format!("cannot listen at {}", args.listen))?;
     println!("{}", serde_json::json!({"ready": true}));
-    // The server ends at the end of its standard input.
+    end_with_input();
+    // Connections are served one at a time on this thread, so that its processor time is easy to
+    // read.
+    for connection in listener.incoming().flatten() {
+        let _ = send_file(connection);
+    }
+    Ok(())
+}
+
+/// Ends the process at the end of its standard input.
+pub(super) fn end_with_input() {
     std::thread::spawn(|| {
         while std::io::stdin()
             .lock()
@@ -47,12 +57,6 @@ pub fn serve(args: &ServeArgs) -> Result<()> {
         {}
         std::process::exit(0);
     });
-    // Connections are served one at a time on this thread, so that its processor time is easy to
-    // read.
-    for connection in listener.incoming().flatten() {
-        let _ = send_file(connection);
-    }
-    Ok(())
 }
 
 fn send_file(mut connection: TcpStream) -> std::io::Result<()> {
@@ -103,4 +107,4 @@ fn fetch_once(args: &FetchArgs) -> Result<u64> {
 }
 
 /// Bytes per read or write call.
-const BLOCK: usize = 256 << 10;
+pub(super) const BLOCK: usize = 256 << 10;

@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 
-use super::{direct, echo, fetch, parent, tcp, udp, unruly};
+use super::{direct, echo, fetch, parent, quic, tcp, udp, unruly};
 
 /// A traffic program.
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -25,6 +25,10 @@ pub enum Program {
     Serve(fetch::ServeArgs),
     /// Fetches files and times them.
     Fetch(fetch::FetchArgs),
+    /// Serves files from memory over QUIC.
+    QuicServe(quic::ServeArgs),
+    /// Fetches a file over QUIC.
+    QuicFetch(quic::FetchArgs),
     /// Starts other programs as its children.
     Parent(parent::ParentArgs),
 }
@@ -41,6 +45,8 @@ pub fn main(program: &Program) -> Result<()> {
         Program::Probe(args) => echo::probe(args),
         Program::Serve(args) => fetch::serve(args),
         Program::Fetch(args) => fetch::fetch(args),
+        Program::QuicServe(args) => quic::serve(args),
+        Program::QuicFetch(args) => quic::fetch(args),
         Program::Parent(_) => parent::main(),
     }
 }

@@ -108,9 +108,8 @@ pub fn run_until_end(run: &RunArgs, tally: &Arc<Tally>, wire: impl Fn() -> u64) 
     let mut next = started;
     loop {
         let received = tally.received_wire.load(Relaxed) + wire();
-        report
-            .series
-            .push((sys::now_ns(), tally.sent.load(Relaxed), received));
+        let (sent, payload) = (tally.sent.load(Relaxed), tally.received.load(Relaxed));
+        report.series.push((sys::now_ns(), sent, received, payload));
         next += step;
         if stopped(next.saturating_duration_since(Instant::now())) {
             break;

@@ -167,6 +167,13 @@ impl Netns {
         self.enter(out_of_order_here)
     }
 
+    /// The number of TCP segments that this namespace has sent again so far, also those that never
+    /// left the host. Fails if the namespace cannot be entered, or if the kernel does not have the
+    /// counter.
+    pub fn sent_again(&self) -> Result<u64> {
+        self.enter(sent_again_here)
+    }
+
     /// The processes that are in the namespace now.
     pub fn pids(&self) -> Vec<u32> {
         cleanup::pids_in(&self.path())
@@ -208,6 +215,12 @@ pub struct Delivered {
     /// Bytes as they were on the wire: merged segments count one by one, with their Ethernet, IP
     /// and TCP headers.
     pub wire: u64,
+}
+
+/// [`Netns::sent_again`] of the calling thread's namespace.
+fn sent_again_here() -> Result<u64> {
+    let snmp = std::fs::read_to_string("/proc/thread-self/net/snmp")?;
+    table(&snmp, "Tcp", "RetransSegs").context("cannot parse the kernel's TCP counters")
 }
 
 /// [`Netns::out_of_order`] of the calling thread's namespace.

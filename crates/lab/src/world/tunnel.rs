@@ -28,7 +28,7 @@ pub struct Tunnel {
 
 impl Tunnel {
     /// The address of the first end.
-    pub(crate) const FIRST: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 1);
+    pub const FIRST: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 1);
     /// The address of the second end.
     pub const SECOND: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
 

@@ -1,6 +1,6 @@
 //! Tests a change of the machine's clock, forward and back, as a person or a time server may make
-//! it: nothing may happen early, and nothing may wait for ever. The test only runs in the guest of
-//! `make test-vm`, because it changes the clock of the whole machine.
+//! it: nothing may happen early, nothing may wait for ever, and a schedule follows it. The tests
+//! only run in the guest of `make test-vm`, because they change the clock of the whole machine.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -66,6 +66,35 @@ fn setting_the_clock_neither_ends_nor_prolongs_a_limit() {
         let lasted = begun.elapsed();
         assert!(over, "{off} s: it has not ended after {lasted:?}");
         assert!(lasted >= Duration::from_secs(30), "{off} s: {lasted:?}");
+    }
+}
+
+#[test]
+fn a_schedule_follows_the_clock_that_is_set() {
+    if std::env::var_os("NETNICE_GUEST").is_none_or(|v| v != "1") {
+        return skip("the clock is not this test's own (`make test-vm` has a guest)");
+    }
+    let bed = TestBed::new().expect("a test bed");
+    let clock = Clock::new();
+    let since = clock.began.1.duration_since(UNIX_EPOCH);
+    let minute = since.expect("after 1970").as_secs() / 60;
+    let time = |minute: u64| format!("{:02}:{:02}", minute / 60 % 24, minute % 60);
+    // From an hour ago until in two hours, each day.
+    let hours = format!("{}-{}", time(minute + 23 * 60), time(minute + 120));
+    bed.run_ok(&format!("set user:61234 --up 4mbit --when {hours}@UTC"));
+    let holds = || bed.target("user:61234")["effective"]["up"] == 4_000_000;
+    assert!(holds(), "{}", bed.target("user:61234"));
+    for (off, expected) in [
+        (5 * HOUR, false),
+        (0, true),
+        (-5 * HOUR, false),
+        (400 * 24 * HOUR, true),
+        (400 * 24 * HOUR + 5 * HOUR, false),
+        (0, true),
+    ] {
+        clock.set(off);
+        let follows = becomes_true(|| holds() == expected);
+        assert!(follows, "{off} s: {}", bed.target("user:61234"));
     }
 }
 

@@ -1,18 +1,20 @@
-//! Tests limits of containers. The containers are made by hand as engines make them: a cgroup named
-//! after the id, a network namespace, and a veth pair that connects it to the host, routed or as
-//! the port of a bridge. A record of the name is in Docker's format and folder.
+//! Tests limits, minimums, weights and code points of containers. The containers are made by hand
+//! as engines make them: a cgroup named after the id, a network namespace, and a veth pair that
+//! connects it to the host, routed or as the port of a bridge. A record of the name is in Docker's
+//! format and folder.
 
 use std::fs;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use netnice_lab::experiment::bench::{R4M, Rate, pause, wait_until};
 use netnice_lab::sys;
-use netnice_lab::testbed::{TestBed, becomes_true};
+use netnice_lab::testbed::{TestBed, becomes_true, skip};
 use netnice_lab::traffic::{self, Program, Running, Tcp, Udp};
 use netnice_lab::wire::{self, Tap};
 use netnice_lab::world::{Cgroup, Host, Netns, Port};
 use serde_json::Value;
 
+use crate::dscp::marks;
 use crate::units::assert_limited_from_first_packet;
 
 const R8M: Rate = Rate {
@@ -229,11 +231,9 @@ fn a_container_in_the_hosts_network_is_limited_by_its_cgroup_and_exceptions_are_
         answer.stderr
     );
     let container = Container::new(&bed, Connection::Routed);
-    let answer = bed.run_with_status("set container:web --min 1mbit --on eth0", 2);
+    let answer = bed.run_with_status("set container:web --min 1mbit --on eth0", 3);
     assert!(
-        answer
-            .stderr
-            .contains("min is not supported for a container"),
+        answer.stderr.contains("eth0 is not a managed link"),
         "{}",
         answer.stderr
     );
@@ -262,6 +262,205 @@ fn a_container_in_the_hosts_network_is_limited_by_its_cgroup_and_exceptions_are_
     assert!(becomes_true(said), "{}", bed.target("container:web"));
 }
 
+/// How the addresses of a container's packets appear on the link.
+#[derive(Clone, Copy, PartialEq)]
+enum Addresses {
+    Own,
+    /// The host's, as engines do by default.
+    Translated,
+}
+
+/// Lets the host translate the addresses of containers. Fails without nft, or if the kernel has no
+/// address translation.
+fn translate_addresses(host: &Netns) -> anyhow::Result<()> {
+    for words in [
+        "add table ip nat",
+        "add chain ip nat post { type nat hook postrouting priority 100 ; }",
+        "add rule ip nat post ip saddr 10.88.0.0/24 oifname eth0 masquerade",
+    ] {
+        host.run("nft", words)?;
+    }
+    Ok(())
+}
+
+/// A container with one flow beside the host with eight: the container's minimum is kept in both
+/// directions, and its weight counts once the minimum is gone.
+fn check_guaranteed(connection: Connection, addresses: Addresses) {
+    let bed = TestBed::new().expect("a test bed");
+    let container = Container::new(&bed, connection);
+    let network = container.make_network(&bed);
+    if addresses == Addresses::Translated
+        && let Err(error) = translate_addresses(&bed.world.client().ns)
+    {
+        return skip(format!("no address translation here: {error:#}"));
+    }
+    bed.run_ok("link eth0 --rate 10mbit --down-rate 10mbit");
+    check_sending(&bed, &container, &network);
+    check_receiving(&bed, &container, &network);
+}
+
+/// Checks a minimum and a weight of what the container sends.
+fn check_sending(bed: &TestBed, container: &Container, network: &Host) {
+    let (own, other) = (
+        bed.sink(5001).expect("a sink"),
+        bed.sink(5003).expect("a sink"),
+    );
+    let host = bed.world.client();
+    let _own = container.run(network, &Tcp::connect(own, 1).source());
+    let _others = traffic::start_now(host, &Tcp::connect(other, 8).source()).expect("flows");
+    bed.run_ok("set container:web --min 6mbit --on eth0");
+    let shares = |record: &wire::Record, from: u64, until: u64| {
+        let rate = |port: u16| record.rate(|flow| flow.inbound && flow.has_port(port), from, until);
+        (rate(5001), rate(5001) + rate(5003))
+    };
+    // Of what the link carried in the same seconds, as in the tests of guarantees.
+    let kept = |part: f64| {
+        let had = bed.record_until(1.0, 1.5, |record, from, until| {
+            let (own, all) = shares(record, from, until);
+            all >= 0.5 * LINK && own >= 0.95 * part * all
+        });
+        let (record, from, until) = had.expect("a record");
+        let (own, all) = shares(&record, from, until);
+        assert!(
+            (0.5..=1.03).contains(&(all / LINK)) && own >= 0.95 * part * all,
+            "{own:.0} of {all:.0} bit/s, with a part of {part}"
+        );
+        own / all
+    };
+    kept(0.6);
+    // One flow of the container in place of a ninth of the link.
+    bed.run_ok("set container:web --min none --weight 300");
+    let weighed = kept(0.65);
+    assert!(
+        weighed <= 0.85,
+        "{weighed:.2} for a weight of three quarters"
+    );
+}
+
+/// Checks a minimum of what the container receives, and that it ends with the contract.
+fn check_receiving(bed: &TestBed, container: &Container, network: &Host) {
+    let (own, other) = (
+        bed.source(5002).expect("a source"),
+        bed.source(5004).expect("a source"),
+    );
+    let host = bed.world.client();
+    let _own = container.run(network, &Tcp::connect(own, 1).sink());
+    let _others = traffic::start_now(host, &Tcp::connect(other, 8).sink()).expect("flows");
+    bed.run_ok("set container:web --weight none --min-down 6mbit --on eth0");
+    let received = || {
+        let counters = bed.target("container:web")["counters"].clone();
+        counters["down_rate"].as_u64().unwrap_or_default() as f64
+    };
+    let reached = becomes_true(|| {
+        pause(1.0);
+        received() >= 0.95 * 0.6 * 0.97 * LINK
+    });
+    assert!(
+        reached,
+        "receives {:.0} bit/s with a minimum of 6 Mbit/s",
+        received()
+    );
+    let said = bed.run_ok("explain container:web").stdout;
+    assert!(said.contains("receive stage of eth0"), "{said}");
+    bed.run_ok("clear container:web");
+    // Its packets are in the class of the rest again.
+    let ninth = || {
+        let (record, from, until) = bed.record(0.5, 1.5).expect("a record");
+        let rate =
+            |port: u16| record.rate(|flow| !flow.inbound && flow.has_port(port), from, until);
+        rate(5002) / (rate(5002) + rate(5004))
+    };
+    assert!(
+        becomes_true(|| ninth() < 0.4),
+        "{:.2} without a contract",
+        ninth()
+    );
+}
+
+#[test]
+fn a_routed_container_has_its_minimum_and_weight() {
+    check_guaranteed(Connection::Routed, Addresses::Own);
+}
+
+#[test]
+fn a_container_behind_a_bridge_has_its_minimum_and_weight() {
+    check_guaranteed(Connection::Bridged, Addresses::Own);
+}
+
+#[test]
+fn a_container_behind_address_translation_has_its_minimum_and_weight() {
+    check_guaranteed(Connection::Bridged, Addresses::Translated);
+}
+
+#[test]
+fn what_a_container_sends_and_forwards_carries_its_code_point() {
+    let bed = TestBed::new().expect("a test bed");
+    let container = Container::new(&bed, Connection::Bridged);
+    let network = container.make_network(&bed);
+    let to = bed.sink(5001).expect("a sink");
+    let flow = Tcp::connect(to, 1).source().rate(5_000_000);
+    let _sends = container.run(&network, &flow);
+    // Packets that the container forwards for a network behind it: their sender is not in its
+    // control group.
+    let inner = Netns::create(&format!("inner{}", container.number)).expect("a namespace");
+    let name = inner.name();
+    let box_ns = &network.ns;
+    box_ns
+        .ip(&format!(
+            "link add in0 type veth peer name eth0 netns {name}"
+        ))
+        .expect("a pair");
+    for (ns, line) in [
+        (box_ns, "addr add 10.99.0.1/24 dev in0"),
+        (box_ns, "link set in0 up"),
+        (&inner, "addr add 10.99.0.2/24 dev eth0"),
+        (&inner, "link set eth0 up"),
+        (&inner, "route add default via 10.99.0.1"),
+        (
+            &bed.world.client().ns,
+            "route add 10.99.0.0/24 via 10.88.0.2",
+        ),
+        (
+            &bed.world.server().ns,
+            "route add 10.99.0.0/24 via 10.77.0.1",
+        ),
+    ] {
+        ns.ip(line).expect(line);
+    }
+    box_ns
+        .sysctl("net/ipv4/ip_forward", "1")
+        .expect("forwarding");
+    let (name, ports) = ("inner".to_owned(), Vec::new());
+    let behind = Host {
+        name,
+        ns: inner,
+        ports,
+    };
+    let from = "10.99.0.2:6001".parse().expect("an address");
+    let forwarded = bed.sink(5002).expect("a sink");
+    let flow = Udp::source(from, forwarded).rate(1_000_000);
+    let _forwards = traffic::start_now(&behind, &flow).expect("a program behind");
+    let seen = |port: u16| -> Vec<(u8, bool)> {
+        let marks = marks(&bed, move |flow| flow.target.1 == port);
+        marks.iter().map(|mark| (mark.dscp, mark.sound)).collect()
+    };
+    let assert_seen = |dscp: u8| {
+        for port in [5001, 5002] {
+            let reached = becomes_true(|| seen(port) == [(dscp, true)]);
+            assert!(reached, "port {port}: {:?}, not {dscp}", seen(port));
+        }
+    };
+    assert_seen(0);
+    bed.run_ok("set container:web --dscp AF11");
+    assert_seen(10);
+    bed.run_ok("set container:web --up 4mbit");
+    assert_seen(10);
+    bed.run_ok("clear container:web");
+    assert_seen(0);
+}
+
+/// Rate in bit/s of the link of the tests of minimums.
+const LINK: f64 = 10e6;
 /// Minimum time that an engine needs, in seconds.
 const ENGINE_SECONDS: f64 = 0.1;
 /// Measured time after a flood's first packet, in ns.

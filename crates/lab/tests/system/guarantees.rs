@@ -159,6 +159,75 @@ fn the_left_over_is_shared_by_weight_for_any_number_of_flows() {
     );
 }
 
+/// What three programs get of a link that each of them alone would fill: `first` with the priority
+/// 0, `last` with 7, and `kept` with 7 and a minimum of 2 Mbit/s.
+struct Order {
+    bed: TestBed,
+    first: Vec<Running>,
+    _others: Vec<Running>,
+}
+
+fn order() -> Order {
+    let bed = TestBed::new().expect("a test bed");
+    let client = bed.world.client();
+    let to = PORTS.map(|port| bed.sink(port).expect("a sink"));
+    bed.run_ok("link eth0 --rate 10mbit");
+    // The first sends without regard to losses, and has flows of TCP too. The others have more
+    // flows than it.
+    let flood = Udp::source(bed.client(6001), to[0]).rate(8_000_000);
+    let tcp = Tcp::connect(to[0], 4).source();
+    let first = vec![
+        traffic::start_now(client, &flood).expect("a flood"),
+        traffic::start_now(client, &tcp).expect("flows"),
+    ];
+    let mut others = Vec::new();
+    for to in &to[1..] {
+        let tcp = Tcp::connect(*to, 8).source();
+        others.push(traffic::start_now(client, &tcp).expect("flows"));
+    }
+    for program in &first {
+        bed.run_ok(&format!("set pid:{} --priority 0", program.pid()));
+    }
+    bed.run_ok(&format!("set pid:{} --priority 7", others[0].pid()));
+    bed.run_ok(&format!(
+        "set pid:{} --priority 7 --min 2mbit",
+        others[1].pid()
+    ));
+    Order {
+        bed,
+        first,
+        _others: others,
+    }
+}
+
+#[test]
+fn the_left_over_goes_to_the_first_priority_and_minimums_are_kept() {
+    let order = order();
+    // The first has all but the minimum, the minimum is kept, and the last has next to nothing:
+    // 3 % of the link, which includes packets sent again and what the kernel assures every class.
+    let had = order.bed.record_until(1.0, 1.5, |record, from, until| {
+        let rate = |program| record.rate(of(program), from, until);
+        rate(1) <= 0.03 * LINK && rate(2) >= 0.95 * 2e6 && rate(0) >= 0.95 * 8e6
+    });
+    let (record, from, until) = had.expect("a record");
+    let [first, last, kept] = [0, 1, 2].map(|program| record.rate(of(program), from, until));
+    assert_carried(first + last + kept, LINK);
+    assert!(
+        last <= 0.03 * LINK && kept >= 0.95 * 2e6 && first >= 0.95 * 8e6,
+        "first {first:.0}, minimum {kept:.0}, last {last:.0} bit/s"
+    );
+    // Without the first, the last is not starved.
+    drop(order.first);
+    let served = || {
+        let (record, from, until) = order.bed.record(0.5, 1.0).expect("a record");
+        record.rate(of(1), from, until) >= 0.2 * LINK
+    };
+    assert!(
+        becomes_true(served),
+        "nothing for the last priority of an idle link"
+    );
+}
+
 /// The median round trip in ms of `count` pings on a link of 4 Mbit/s that its own bulk flows fill,
 /// beside a busy larger link.
 fn ping_on_a_small_link(count: u32) -> f64 {

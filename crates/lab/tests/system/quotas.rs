@@ -360,6 +360,7 @@ fn flood(runtime: &Path, target: &str, pid: u32, over: &AtomicBool) -> u64 {
     });
     let connections = Request::Connections(Connections {
         target: target.to_owned(),
+        own: false,
     });
     let mut answered = 0;
     while !over.load(Ordering::Relaxed) {

@@ -47,12 +47,12 @@ fn the_refusal_of_a_minimum_names_link_capacity_and_holders() {
         "set pid:{} --min 40mbit --min-down 37mbit",
         b.pid()
     ));
-    // A link's rate cannot become lower than its guarantees.
+    // A direction with guarantees stays managed.
     refused(
         &bed,
-        "link eth0 --rate 90mbit",
+        "link eth0 --rate none",
         3,
-        &["eth0", "90 Mbit/s", &holder],
+        &["eth0", "clear them", &holder],
     );
     // A cleared guarantee can be granted again.
     bed.run_ok(&format!("clear pid:{}", a.pid()));

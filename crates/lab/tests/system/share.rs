@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::TcpStream;
+use std::ops::Range;
 use std::time::Instant;
 
 use netnice_lab::experiment::bench::{SECOND, pause};
@@ -11,7 +12,7 @@ use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Running, Tcp, ftp};
 use netnice_lab::wire::{Record, Tap, WireFlow};
-use netnice_lab::world::Cgroup;
+use netnice_lab::world::{Cgroup, Netns};
 use serde_json::Value;
 
 /// A Kbyte/s of the paper, in bit/s.
@@ -106,6 +107,21 @@ fn span_of(
     (from + first as u64 * BIN, from + (last as u64 + 1) * BIN)
 }
 
+/// The payload that the open TCP connections from these local ports have received.
+fn received_on(host: &Netns, ports: &Range<u16>) -> u64 {
+    let open = host.run("ss", "-HOtni state established");
+    let of_line = |line: &str| -> Option<u64> {
+        let mut words = line.split_whitespace();
+        let port = words.nth(2)?.rsplit(':').next()?.parse().ok()?;
+        let bytes = words.find_map(|word| word.strip_prefix("bytes_received:"))?;
+        ports.contains(&port).then(|| bytes.parse().ok())?
+    };
+    open.expect("ss lists sockets")
+        .lines()
+        .filter_map(of_line)
+        .sum()
+}
+
 /// The names of all targets of the daemon.
 fn targets(bed: &TestBed) -> Vec<String> {
     let shown = bed.netnice.show().expect("a show");
@@ -181,6 +197,12 @@ fn sessions_of_a_running_ftp_server_share_a_total() {
     pause(1.5);
     let second = curl(1);
     share.await_sessions(2);
+    // A login takes seconds on a busy machine.
+    let ports = ftp::ports(1);
+    assert!(
+        becomes_true(|| received_on(client, &ports) > 10_000),
+        "the second session fetches nothing"
+    );
     pause(2.5);
     let ends = sys::now_ns();
     drop(second);

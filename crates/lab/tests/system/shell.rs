@@ -301,7 +301,7 @@ fn a_command_sends_at_the_typed_rate() {
             terminal.take_stderr()
         );
         let its = |flow: &WireFlow| flow.has_port(port);
-        let rate = shells.bed.sent_rate_of(0.2, 1.0, its).expect("a rate");
-        shells.bed.assert_limited(rate, R4M, shell);
+        let rate = || shells.bed.sent_rate_of(0.2, 1.0, its).expect("a rate");
+        shells.bed.await_limited(rate, R4M, shell);
     }
 }

@@ -40,7 +40,7 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
     let program = traffic::start_now(bed.world.client(), &flows).expect("a program");
     let name = format!("pid:{}", program.pid());
     bed.run_ok(&format!("set {name} --up 4mbit"));
-    let mut top = terminal(&bed, &["top"], (80, 24), true);
+    let mut top = terminal(&bed, &["top", "--targets"], (80, 24), true);
     wait(&top, &format!("> {name}"));
     assert!(top.is_full_screen() && top.hides_cursor() && top.has_colour());
     assert!(
@@ -101,7 +101,7 @@ fn the_terminal_is_restored_at_every_exit_and_may_be_resized() {
     ));
     let name = format!("pid:{}", sleeper.pid());
     for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT] {
-        let mut top = terminal(&bed, &["top"], (80, 24), false);
+        let mut top = terminal(&bed, &["top", "--targets"], (80, 24), false);
         wait(&top, &name);
         assert!(!top.has_colour(), "NO_COLOR is set");
         top.resize(120, 30).expect("resized");
@@ -117,7 +117,7 @@ fn the_terminal_is_restored_at_every_exit_and_may_be_resized() {
     }
     // The loss of the daemon is shown, and the daemon is found again when it returns.
     let mut bed = bed;
-    let mut top = terminal(&bed, &["top", "-d", "200ms"], (80, 24), false);
+    let mut top = terminal(&bed, &["top", "--targets", "-d", "200ms"], (80, 24), false);
     wait(&top, &name);
     bed.netnice.stop_daemon();
     wait(&top, "trying again");
@@ -135,7 +135,7 @@ fn a_dumb_terminal_gets_plain_tables_and_one_frame_can_be_printed() {
     let sleeper = bed.sleeper();
     let name = format!("pid:{}", sleeper.pid());
     bed.run_ok(&format!("set {name} --up 4mbit"));
-    let mut command = bed.netnice.command(&["top", "-d", "200ms"]);
+    let mut command = bed.netnice.command(&["top", "--targets", "-d", "200ms"]);
     // In addition to the variable that the terminal sets.
     command.arg("--runtime-dir").arg(bed.netnice.runtime());
     let mut wrapped = netnice_lab::process::own_group("env");
@@ -148,7 +148,7 @@ fn a_dumb_terminal_gets_plain_tables_and_one_frame_can_be_printed() {
     top.wait_for("two tables", EVENT_TIMEOUT, twice)
         .unwrap_or_else(|error| panic!("{error:#}"));
     assert!(!top.is_full_screen());
-    let frame = bed.run_ok("top --once -d 300ms").stdout;
+    let frame = bed.run_ok("top --targets --once -d 300ms").stdout;
     let line = frame.lines().find(|line| line.contains(&name));
     assert!(line.is_some_and(|line| line.contains("4M")), "{frame}");
     assert!(
@@ -166,7 +166,7 @@ fn connections_are_shown_to_their_owner_and_to_root() {
     bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
     let netnice = bed.copy_for_all("netnice").expect("a copy");
     let mut command = as_user(&bed, NOBODY);
-    command.arg(netnice).arg("top");
+    command.arg(netnice).args(["top", "--targets"]);
     let mut top = Terminal::start(command, 80, 24).expect("a terminal");
     wait(&top, &format!("> pid:{}", program.pid()));
     top.type_keys("\r").expect("typed");
@@ -254,7 +254,7 @@ fn check_cost(bed: &TestBed, pids: &[u32], contracts: [&str; 3], what: &str, beg
     bench::pause(3.0);
     let alone = share(&[daemon], 8.0);
     for size in [(80, 24), (200, 50)] {
-        let top = terminal(bed, &["top"], size, true);
+        let top = terminal(bed, &["top", "--targets"], size, true);
         wait(&top, "500 targets");
         if what == "busy" {
             wait(&top, "500 moving");

@@ -152,6 +152,8 @@ fn a_user_can_neither_reserve_nor_limit_processes_of_others() {
     for line in [
         format!("set pid:{own_pid} --min 1mbit"),
         format!("set pid:{own_pid} --priority 0"),
+        format!("set pid:{own_pid} --priority none"),
+        format!("set pid:{own_pid} --dscp EF"),
         format!("set pid:{own_pid} --slice 1ms/50ms"),
         format!("set pid:{} --up 1mbit", other.pid()),
         format!("set pid:{} --up 1mbit", roots.pid()),

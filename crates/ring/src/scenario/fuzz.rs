@@ -5,7 +5,8 @@
 //!
 //! - no call panics;
 //! - an accepted record lies inside the data area, in chunks that no other record has;
-//! - the ledger balances, and the driver can always give back a record that it took;
+//! - the set of chunks that the driver has agrees with the records that it took, and the driver
+//!   can always give back a record that it took;
 //! - with valid steps alone there is no protocol violation, and every packet arrives as it was
 //!   sent.
 

@@ -1,7 +1,8 @@
 //! The usage of a session ([`Usage`]), in bit/s, and whether the session is idle. Readings of its
 //! byte counter come in. A session is idle after 2 s in which it used at most a tenth of its share,
-//! and busy again when it uses half of its present share (while it lends: of the part that it
-//! keeps). Nothing here fails; a counter that was reset gives no usage until the next reading.
+//! and busy again when it uses half of its present share (while an idle session's rest is lent to
+//! others: half of the part that it keeps). Nothing here fails; a counter that was reset gives no
+//! usage until the next reading.
 
 use crate::divide;
 

@@ -1,7 +1,10 @@
 use std::fs;
 use std::path::Path;
 
-use netnice_api::{Connection, ConnectionsDoc, Traffic, WatchDoc, Watched, WatchedLink};
+use netnice_api::{
+    Connection, ConnectionsDoc, ProgramDoc, ProgramsDoc, Traffic, TrafficSum, WatchDoc, Watched,
+    WatchedLink,
+};
 use netnice_core::units::Nanos;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -126,7 +129,7 @@ TARGET                   UP        LIMIT   DOWN        LIMIT   WAIT DROP/s HELD
         [
             "",
             "name:backup both 4.194 Mbit/s (524.288 kB/s)",
-            "u d b limit  x remove  Enter peers  s sort  / filter  p pause  ? help  q quit"
+            "u d b limit  m reserve  x remove  Enter peers  s sort  / filter  ? help  q quit"
         ],
         "\n{text}"
     );
@@ -431,4 +434,86 @@ fn numbers_are_formatted_in_few_characters() {
     assert_eq!(sparkline.row(&[1, 2, 3], None, 2), "+#");
     assert_eq!(cut("abcdef", 4), "abc~");
     assert_eq!(wrapped("one two three four", 9, 2), ["one two", "three ~"]);
+}
+
+/// The screen with targets, two programs and the sums of others.
+fn screen_with_programs() -> Screen {
+    let mut screen = screen(targets());
+    let program = |pid, command: &str, unit: Option<&str>, up_rate| ProgramDoc {
+        pid,
+        command: command.into(),
+        user: "user ann".into(),
+        unit: unit.map(Into::into),
+        target: unit.map(|unit| format!("unit:{unit}")),
+        up_rate,
+        up_bytes: 12_300_000,
+        connections: 12,
+        ..ProgramDoc::default()
+    };
+    screen.table.update_programs(ProgramsDoc {
+        at_ns: 3,
+        list: vec![
+            program(25340, "iperf3", None, 41_000_000),
+            program(4712, "nginx", Some("nginx.service"), 900_000),
+        ],
+        ended: TrafficSum {
+            programs: 3,
+            up_rate: 1_000_000,
+            ..TrafficSum::default()
+        },
+        total: TrafficSum {
+            up_rate: 55_000_000,
+            ..TrafficSum::default()
+        },
+        ..ProgramsDoc::default()
+    });
+    screen.selected = Some("pid:25340".into());
+    screen
+}
+
+#[test]
+fn programs_have_users_and_connections_instead_of_histories_on_80_columns() {
+    let text = drawn(&mut screen_with_programs(), ASCII, 80, 24);
+    let expected = "\
+netnice top  4 targets  2 programs  up 55.0Mbit/s  down 0bit/s  every 1s
+eth0  up 100Mbit/s, 60M promised
+besides  3 ended up 1.00M down 0
+TARGET              USER     CONN     UP  LIMIT   DOWN  LIMIT   WAIT DROP/s HELD
+> pid:25340 iperf3  ann        12  41.0M      -      0      -      -      -
+  unit:nginx.servi~                9.20M    20M  3.12M    50M  0.4ms      - up
+  - pid:4711                       8.00M     8M   120k      -  0.4ms      - up
+  - pid:4712 nginx  ann        12   900k      -      0      -      -      -
+  name:backup                      4.19M  4.19M   both                21ms      3 both
+! user:ann                             0     1M      0      -      -      -";
+    let shown: Vec<&str> = text.lines().take(10).collect();
+    let line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let words: Vec<String> = shown.iter().map(|text| line(text)).collect();
+    let wanted: Vec<String> = expected.lines().map(line).collect();
+    assert_eq!(words, wanted, "\n{text}");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+    assert!(
+        text.contains("pid:25340 iperf3 of user ann sent 12.3MB received 0B"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_wide_screen_has_units_and_histories_beside_programs() {
+    let text = drawn(&mut screen_with_programs(), UNICODE, 200, 50);
+    let heading = text.lines().find(|line| line.starts_with("TARGET"));
+    let heading = heading.expect("a heading");
+    assert!(
+        heading.contains("UNIT") && heading.ends_with("HELD"),
+        "{text}"
+    );
+    assert!(heading.chars().count() > 190, "{text}");
+    let nginx = text.lines().find(|line| line.contains("pid:4712 nginx"));
+    assert!(
+        nginx.is_some_and(|line| line.contains("nginx.service")),
+        "{text}"
+    );
+    assert!(text.contains('█'), "{text}");
 }

@@ -1,6 +1,6 @@
 use netnice_api::{
     Clear, ClearWhat, Connections, ConnectionsDoc, Done, Failed, Refused, RefusedBy, Request,
-    Response, Set, Traffic, WatchDoc, Watched,
+    Response, Set, Traffic, Until, WatchDoc, Watched,
 };
 use netnice_core::units::{Instant, Nanos};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -267,6 +267,7 @@ fn connections_are_requested_while_they_are_shown() {
     let mut screen = loaded();
     let request = Request::Connections(Connections {
         target: "pid:1".into(),
+        own: false,
     });
     types(&mut screen, "\n");
     assert_eq!(actions(&mut screen), [Action::Send(request.clone(), None)]);
@@ -415,4 +416,90 @@ mod any_keys {
             }
         }
     }
+}
+
+/// A screen with a program without a contract.
+fn with_program(started: u64) -> Screen {
+    let mut screen = loaded();
+    screen.lists_programs = true;
+    let program = netnice_api::ProgramDoc {
+        pid: 900,
+        started,
+        up_rate: u64::MAX / 4,
+        ..Default::default()
+    };
+    screen.table.update_programs(netnice_api::ProgramsDoc {
+        at_ns: 1,
+        list: vec![program],
+        ..Default::default()
+    });
+    screen.selected = Some("pid:900".into());
+    screen
+}
+
+#[test]
+fn programs_are_requested_with_each_table_while_they_are_listed() {
+    let mut screen = loaded();
+    screen.lists_programs = true;
+    screen.handle_time(at(1000));
+    let sent = actions(&mut screen);
+    assert!(
+        matches!(sent[0], Action::Send(Request::Programs(_), None)),
+        "{sent:?}"
+    );
+    let Action::Send(request, _) = &sent[0] else {
+        unreachable!();
+    };
+    // If the daemon cannot count, the reason is shown once and only targets are listed.
+    answer(&mut screen, request, Response::failed("no BTF".to_string()));
+    assert!(screen.status.is_error && !screen.lists_programs);
+    types(&mut screen, "a");
+    assert!(screen.lists_programs);
+}
+
+#[test]
+fn a_slow_table_does_not_let_the_counting_end() {
+    let mut screen = Screen::new(Nanos::from_secs(60));
+    screen.lists_programs = true;
+    screen.handle_time(at(0));
+    for action in actions(&mut screen) {
+        if let Action::Send(request @ Request::Programs(_), None) = action {
+            answer(
+                &mut screen,
+                &request,
+                Response::Programs(Default::default()),
+            );
+        }
+    }
+    assert_eq!(screen.poll_timeout(), Some(at(10_000)));
+}
+
+#[test]
+fn a_key_limits_or_reserves_for_the_process_that_was_in_the_list() {
+    for (keys, change) in [
+        ("u4mbit\n", "up 4mbit"),
+        ("m1mbit on eth0\n", "min 1mbit on eth0"),
+    ] {
+        let mut screen = with_program(77);
+        types(&mut screen, keys);
+        let set = Set {
+            target: "pid:900".into(),
+            change: Some(change.into()),
+            ..Set::default()
+        };
+        let process = Until {
+            pid: 900,
+            started: 77,
+        };
+        let expected = [Action::SendTo(Request::Set(set), process)];
+        assert_eq!(actions(&mut screen), expected, "{keys}");
+    }
+    let mut screen = with_program(77);
+    types(&mut screen, "\n");
+    let connections = Connections {
+        target: "pid:900".into(),
+        own: true,
+    };
+    let expected = [Action::Send(Request::Connections(connections), None)];
+    assert_eq!(actions(&mut screen), expected);
 }

@@ -1,7 +1,7 @@
-use netnice_api::{HistoryDoc, TargetHistory, Traffic, WatchDoc, Watched};
+use netnice_api::{HistoryDoc, ProgramDoc, ProgramsDoc, TargetHistory, Traffic, WatchDoc, Watched};
 use netnice_core::contract::Direction;
 
-use super::{HISTORY_POINTS, Row, Sort, Table, View};
+use super::{HISTORY_POINTS, Row, Sort, Table, View, moves};
 
 fn target(name: &str, inside: Option<usize>, up: u64, down: u64) -> Watched {
     let rate = |rate| Traffic {
@@ -250,4 +250,81 @@ fn the_daemons_history_precedes_the_first_answer() {
         rates("unit:web", Direction::Up)[HISTORY_POINTS - 2],
         198 + 6 + 4 + 1
     );
+}
+
+fn program(pid: u32, target: Option<&str>, up_rate: u64) -> ProgramDoc {
+    ProgramDoc {
+        pid,
+        command: format!("program{pid}"),
+        user: "user ann".into(),
+        unit: Some("web.service".into()),
+        target: target.map(Into::into),
+        up_rate,
+        ..ProgramDoc::default()
+    }
+}
+
+#[test]
+fn programs_stand_below_their_targets_and_add_nothing_to_them() {
+    let target = |name: &str, rate| Watched {
+        target: name.into(),
+        sends: moves(rate),
+        ..Watched::default()
+    };
+    let doc = |at_ns| WatchDoc {
+        at_ns,
+        targets: vec![target("pid:7", 50), target("unit:web.service", 100)],
+        ..WatchDoc::default()
+    };
+    let programs = |at_ns| ProgramsDoc {
+        at_ns,
+        list: vec![
+            program(7, Some("pid:7"), 49),
+            program(8, Some("unit:web.service"), 30),
+            program(9, None, 70),
+            program(9, None, 1),
+        ],
+        total: netnice_api::TrafficSum {
+            up_rate: 150,
+            ..Default::default()
+        },
+        ..ProgramsDoc::default()
+    };
+    let mut table = Table::default();
+    table.update(doc(1));
+    table.update_programs(programs(2));
+    table.update(doc(3));
+    table.update_programs(programs(4));
+    let rows = table.rows(&View::default());
+    let shown: Vec<(&str, usize, u64)> = rows
+        .iter()
+        .map(|row| {
+            (
+                table.target(row).target.as_str(),
+                row.depth,
+                row.moving[0].rate,
+            )
+        })
+        .collect();
+    let expected = [
+        ("unit:web.service", 0, 100),
+        ("pid:8", 1, 30),
+        ("pid:9", 0, 70),
+        ("pid:7", 0, 50),
+    ];
+    assert_eq!(shown, expected);
+    assert_eq!((table.targets(), table.moving_targets()), (2, 2));
+    assert_eq!(table.total(Direction::Up), 150);
+    assert!(table.is_program("pid:9") && !table.is_program("pid:7"));
+    assert_eq!(table.program("pid:7").map(|it| it.up_rate), Some(49));
+    let history: Vec<u64> = table.history("pid:9", Direction::Up).collect();
+    assert_eq!(history, [70, 70]);
+    let of_ann = View {
+        filter: "ANN".into(),
+        flat: true,
+        ..View::default()
+    };
+    assert_eq!(table.rows(&of_ann).len(), 3, "the user is searched too");
+    table.clear_programs();
+    assert_eq!(table.rows(&View::default()).len(), 2);
 }

@@ -1,5 +1,4 @@
-//! Tests of looking up names of containers, in records as the engines write them, and of the
-//! contracts that a container can have.
+//! Tests of looking up names of containers, in records as the engines write them.
 
 use super::*;
 
@@ -57,25 +56,4 @@ fn names_are_looked_up_in_the_records_of_both_engines() {
     assert!(engines.ids_of("nobody").is_empty());
     assert_eq!(engines.ids_of(&one[..12]), [&one[..12]]);
     assert!(engines.ids_of(&one[..11]).is_empty());
-}
-
-#[test]
-fn a_container_has_limits_and_no_guarantees() {
-    let container: Target = "container:web".parse().expect("a target");
-    let not = |text: &str| unsupported_clause(&container, &text.parse().expect("a contract"));
-    assert_eq!(not("up 4mbit down 1mbit burst 9ms"), None);
-    assert_eq!(not("both 4mbit"), None);
-    for (text, word) in [
-        ("min 1mbit on eth0", "min"),
-        ("weight 7", "weight"),
-        ("up 4mbit priority 1", "priority"),
-    ] {
-        let refusal = not(text).expect(text);
-        assert!(refusal.starts_with(word), "{text}: {refusal}");
-    }
-    let unit: Target = "unit:web".parse().expect("a target");
-    assert_eq!(
-        unsupported_clause(&unit, &"weight 7".parse().expect("a contract")),
-        None
-    );
 }

@@ -171,7 +171,7 @@ fn a_degraded_target_stays_degraded_when_all_is_admitted_once_more() {
     ledger.readmit();
     let once = ledger.clone();
     assert!(once.get(pid).expect("held").refused.is_some());
-    assert_eq!(in_force(&once, pid), "up 9mbit");
+    assert_eq!(in_force(&once, pid), "up 9mbit on eth0");
     ledger.readmit();
     assert_eq!(ledger, once);
 }

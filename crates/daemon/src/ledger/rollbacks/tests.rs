@@ -22,7 +22,7 @@ fn contract(text: &str) -> Contract {
 fn claim(id: u32, text: &str) -> Undo {
     Undo::Claim {
         id,
-        change: change(text),
+        change: Box::new(change(text)),
     }
 }
 
@@ -118,7 +118,7 @@ fn a_rollback_that_waits_for_a_process_is_due_only_at_its_end() {
     };
     let undo = Undo::Claim {
         id: 1,
-        change: Change::default(),
+        change: Box::default(),
     };
     rollbacks.push_until(root(10), by, undo.clone());
     rollbacks.push(Instant(9), false, by, undo);

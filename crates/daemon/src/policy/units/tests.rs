@@ -233,7 +233,8 @@ fn every_key_sets_its_clause() {
     let folders = Folders::new("keys");
     let text = "NetworkUpMax=40mbit\nNetworkDownMax=30mbit\nNetworkUpMin=4mbit\n\
                 NetworkDownMin=3mbit\nNetworkLink=eth0\nNetworkWeight=300\n\
-                NetworkPriority=2\nNetworkBurst=9ms";
+                NetworkPriority=2\nNetworkBurst=9ms\n\
+                NetworkDSCP=AF21";
     folders
         .with("etc/a.service", text)
         .with("etc/b.service", "NetworkMax=1mbit")
@@ -245,7 +246,9 @@ fn every_key_sets_its_clause() {
             "etc/d.service",
             "[X-Netnice]\nNetworkUpMax=4mbit \\\n# between\n\n[X-Other]\nNetworkUpMax=1mbit\n",
         )
-        .with("etc/e.service", "NetworkUpMax=4mbit\nNetworkUpMax=infinity");
+        .with("etc/e.service", "NetworkUpMax=4mbit\nNetworkUpMax=infinity")
+        .with("etc/f.service", "NetworkYield=yes\nNetworkDSCP=46")
+        .with("etc/g.service", "NetworkUpMax=4mbit\nNetworkYield=no");
     let units = folders.read(&[]);
     assert!(units.faults.is_empty(), "{:?}", units.faults);
     let names: Vec<String> = contracts(&units)
@@ -258,7 +261,9 @@ fn every_key_sets_its_clause() {
             "unit:a.service",
             "unit:b.service",
             "unit:c.service",
-            "unit:d.service"
+            "unit:d.service",
+            "unit:f.service",
+            "unit:g.service"
         ]
     );
     let of = |n: usize| -> &Contract { &units.rules[n].contract };

@@ -60,7 +60,7 @@ pub(in crate::service) fn socket_remarks(adoption: &Adoption) -> Vec<String> {
 
 /// Remarks about limits of the targets around a target that are below the target's own.
 fn tighter_outer_limits(ledger: &Ledger, held: &HeldTarget) -> Vec<String> {
-    let own = &held.entry.contract;
+    let own = &*held.in_force();
     let effective = held.effective(ledger);
     let pairs = [
         ("up", own.up(), effective.up()),

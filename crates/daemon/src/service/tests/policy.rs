@@ -8,12 +8,12 @@ use netnice_api::Reload;
 use super::*;
 
 /// The policy file of a test.
-struct File(PathBuf);
+pub(super) struct PolicyFile(pub(super) PathBuf);
 
-impl File {
-    fn new(name: &str, text: &str) -> File {
+impl PolicyFile {
+    pub(super) fn new(name: &str, text: &str) -> PolicyFile {
         let name = format!("netnice-policy-{}-{name}.toml", std::process::id());
-        let file = File(std::env::temp_dir().join(name));
+        let file = PolicyFile(std::env::temp_dir().join(name));
         file.write(text);
         file
     }
@@ -23,7 +23,7 @@ impl File {
     }
 }
 
-impl Drop for File {
+impl Drop for PolicyFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
@@ -42,7 +42,7 @@ fn rules_follow_the_policy_file() {
         .machine()
         .groups
         .insert("/s/web.service".to_owned(), 7);
-    let file = File::new("hold", WEB);
+    let file = PolicyFile::new("hold", WEB);
     fixture.service.load_policy(&file.0, fixture.now);
     let held = fixture.held("unit:web").expect("in force");
     assert_eq!(held.rule.as_deref(), Some("web"));
@@ -77,7 +77,7 @@ fn a_reload_is_all_or_nothing() {
         format!("[[rule]]\nname = \"{unit}\"\nmatch = \"unit:{unit}\"\nmin = \"{rate}\"\n")
     };
     let text = format!("{link}{}{}", min("web", "60mbit"), min("b", "40mbit"));
-    let file = File::new("all", &text);
+    let file = PolicyFile::new("all", &text);
     fixture.service.load_policy(&file.0, fixture.now);
     let shown = fixture.show();
     let held = |shown: &ShowDoc| shown.links[0].up.as_ref().expect("up").held;
@@ -134,7 +134,7 @@ fn the_first_rule_of_a_target_wins_under_any_name() {
         .replace("\"web\"", "\"other\"")
         .replace("unit:web", "cgroup:/s/web.service")
         .replace("4mbit", "1mbit");
-    let file = File::new("first", &format!("{WEB}{second}"));
+    let file = PolicyFile::new("first", &format!("{WEB}{second}"));
     fixture.service.load_policy(&file.0, fixture.now);
     assert_eq!(fixture.show().targets.len(), 1);
     assert_eq!(fixture.show().targets[0].effective.up, Some(4_000_000));
@@ -146,7 +146,7 @@ fn the_first_rule_of_a_target_wins_under_any_name() {
 fn a_rule_of_a_name_stays_without_processes() {
     let mut fixture = Fixture::new();
     let rule = "[[rule]]\nname = \"b\"\nmatch = \"name:build\"\nup = \"4mbit\"\n";
-    let file = File::new("name", rule);
+    let file = PolicyFile::new("name", rule);
     fixture.service.load_policy(&file.0, fixture.now);
     fixture.advance(1);
     fixture.machine().spawn(10, 1000);
@@ -175,7 +175,7 @@ fn a_rule_that_does_not_fit_without_processes_does_not_stop_the_sweep() {
              [[rule]]\nname = \"b\"\nmatch = \"name:build\"\nmin = \"{min}\"\n"
         )
     };
-    let file = File::new("sweep", &text("30mbit"));
+    let file = PolicyFile::new("sweep", &text("30mbit"));
     fixture.service.load_policy(&file.0, fixture.now);
     for pid in [10, 20, 30] {
         fixture.machine().spawn(pid, 0);
@@ -208,7 +208,7 @@ fn a_rule_that_does_not_fit_without_processes_does_not_stop_the_sweep() {
 fn users_cannot_limit_a_name_of_the_policy_before_a_process_of_theirs_joins() {
     let mut fixture = Fixture::new();
     let rule = "[[rule]]\nname = \"b\"\nmatch = \"name:build\"\nup = \"4mbit\"\n";
-    let file = File::new("wait", rule);
+    let file = PolicyFile::new("wait", rule);
     fixture.service.load_policy(&file.0, fixture.now);
     let before = fixture.service.ledger().clone();
     let why = refused(fixture.set_as(&ANN, "name:build", "up 1kbit"));
@@ -231,7 +231,7 @@ fn an_invalid_file_leaves_the_former_policy_in_force() {
         .groups
         .insert("/s/web.service".to_owned(), 7);
     fixture.machine().spawn(10, 0);
-    let file = File::new("sense", WEB);
+    let file = PolicyFile::new("sense", WEB);
     fixture.service.load_policy(&file.0, fixture.now);
     file.write("[[rule]\n");
     fixture.service.load_policy(&file.0, fixture.now);
@@ -253,8 +253,31 @@ fn the_short_form_follows_the_policy() {
     };
     assert_eq!(short(&mut fixture, "both 4mbit"), "both 4mbit");
     ok(fixture.clear("all"));
-    let file = File::new("short", "input_meter = false\n");
+    let file = PolicyFile::new("short", "input_meter = false\n");
     fixture.service.load_policy(&file.0, fixture.now);
     assert_eq!(short(&mut fixture, "both 4mbit"), "up 4mbit");
     assert_eq!(short(&mut fixture, "both none"), "none");
+}
+
+#[test]
+fn a_user_does_not_run_as_a_name_that_the_policy_promised_a_code_point() {
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 1000);
+    let rule = |dscp: &str| {
+        format!("[[rule]]\nname = \"voice\"\nmatch = \"name:voice\"\ndscp = \"{dscp}\"\n")
+    };
+    let file = PolicyFile::new("voice", &rule("EF"));
+    fixture.service.load_policy(&file.0, fixture.now);
+    let text = refused(fixture.run_named(&ANN, "voice", 10, ""));
+    assert!(text.contains("name:voice is promised dscp"), "{text}");
+    // A code point that every user may set is no promise, and the policy says which those are.
+    file.write(&rule("CS1"));
+    ok(reload(&mut fixture));
+    ok(fixture.run_named(&ANN, "voice", 10, ""));
+    fixture.check();
+    file.write("dscp_users = [\"AF21\"]");
+    ok(reload(&mut fixture));
+    ok(fixture.set_as(&ANN, "pid:10", "dscp AF21"));
+    assert!(refused(fixture.set_as(&ANN, "pid:10", "dscp CS1")).contains("may set AF21"));
+    fixture.check();
 }

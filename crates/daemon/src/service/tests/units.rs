@@ -142,13 +142,6 @@ fn a_container_is_found_limited_and_cleared() {
         [id]
     );
     assert!(fixture.machine().expected.contains_key("/s/web.scope"));
-    let Response::Failed(wrong) = fixture.set("container:web", "min 1mbit on eth0") else {
-        panic!("a guarantee for a container");
-    };
-    assert!(
-        wrong.text.contains("min is not supported for a container"),
-        "{wrong:?}"
-    );
     // Another container of the same name, after the first was removed.
     fixture.machine().groups.clear();
     fixture
@@ -178,4 +171,30 @@ fn a_process_that_joined_a_name_inside_its_own_target_is_shown_in_both() {
     };
     let names: Vec<&str> = shown.targets.iter().map(|t| t.target.as_str()).collect();
     assert_eq!(names, ["name:n", "pid:10"]);
+}
+
+#[test]
+fn a_container_has_a_minimum_and_a_weight_by_the_same_admission() {
+    let mut fixture = Fixture::new();
+    for (path, id) in [("/s/web.scope", 7), ("/s/db.scope", 8)] {
+        fixture.machine().groups.insert(path.to_owned(), id);
+    }
+    let unmanaged = refused(fixture.set("container:web", "min 1mbit"));
+    assert!(unmanaged.contains("managed"), "{unmanaged}");
+    ok(fixture.link("eth0", "10mbit", "10mbit"));
+    ok(fixture.set("container:web", "min 6mbit min-down 2mbit weight 300"));
+    let short = refused(fixture.set("container:db", "min 5mbit"));
+    assert!(
+        short.contains("container:web") && short.contains("at most 4 Mbit/s"),
+        "{short}"
+    );
+    ok(fixture.set("container:db", "min 4mbit up 5mbit"));
+    let held = fixture.held("container:web").expect("held");
+    let wanted = &fixture.service.reconciler.host.in_force.desired;
+    let web = wanted.targets.iter().find(|target| target.id == held.id);
+    let web = web.expect("desired");
+    let share = web.share.as_ref().expect("a part in the link");
+    assert_eq!((share.min, web.weight), ("6mbit".parse().ok(), 300));
+    assert_eq!(share.min_down, "2mbit".parse().ok());
+    fixture.check();
 }

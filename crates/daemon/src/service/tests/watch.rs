@@ -108,7 +108,11 @@ fn connections_are_shown_to_their_owner_and_to_privileged_users() {
     ];
     let mut ask = |peer: &Peer, target: &str| {
         let target = target.to_owned();
-        fixture.ask(peer, Request::Connections(Connections { target }), None)
+        fixture.ask(
+            peer,
+            Request::Connections(Connections { target, own: false }),
+            None,
+        )
     };
     let inodes = |response: Response| match response {
         Response::Connections(doc) => {

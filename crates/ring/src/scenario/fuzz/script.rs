@@ -1,8 +1,11 @@
-//! Tests the driver's side with scenarios of a hostile program that are decoded from bytes. Every
-//! test run replays the files of the folder `corpus`. The name of a file is the outcome of its
-//! scenario: the rule of docs/reference/ring.md that the program breaks (`r20`, …), `program` if
-//! the program's side finds its own rings corrupted, or `whole` if the scenario runs to its end.
-//! The property test runs altered copies of the files.
+//! Tests the driver's side with scenarios of a hostile program that are decoded from bytes.
+//!
+//! The first test replays the files of the folder `corpus`. The name of a file is the outcome of
+//! its scenario: the rule of `docs/reference/ring.md` that the program breaks (`r20`, …), `program`
+//! if the program's side finds its own rings corrupted, or `whole` if the scenario runs to its end.
+//! The test fails if a scenario ends otherwise, or if an outcome has no file. The second test runs
+//! altered copies of the files, which may end in any way. Both fail if a call panics or an
+//! invariant of the driver's side does not hold.
 
 use netnice_cases::{Corpus, cases};
 use proptest::prelude::*;

@@ -1,5 +1,5 @@
-//! Tests of what happens to flows when next hops, routes, links, programs or the daemon change or
-//! end.
+//! Tests of what happens to open flows, and to flows that are being opened, when next hops, routes,
+//! links, programs or the daemon change or end.
 
 use netnice_api::driver::{DriverEvent, DriverMessage};
 use netnice_kernel::routes::Neighbour;
@@ -323,6 +323,47 @@ fn a_promise_that_no_longer_fits_is_degraded_and_restored_later() {
     );
     fixture.relink("100mbit");
     assert_eq!(text(&fixture, 2), "min 50mbit");
+}
+
+#[test]
+fn on_a_slower_link_promises_to_flows_give_way_to_those_to_targets() {
+    let mut fixture = Fixture::new();
+    fixture.set(7, "min 20mbit");
+    let mut client = fixture.attached_client(&Peer::ROOT, 7);
+    fixture.opened(&client, "10.0.0.2:1", "min 30mbit");
+    fixture.opened(&client, "10.0.0.3:1", "min 10mbit");
+    client.notifications();
+    let told = |fixture: &mut Fixture, rate: &str| {
+        let answer = fixture.link(rate);
+        fixture.flows.settle_all(&mut fixture.service, fixture.now);
+        fixture.exchange();
+        match answer {
+            Response::Done(done) => done.messages.join("\n"),
+            other => panic!("{other:?}"),
+        }
+    };
+    let degraded = |fixture: &Fixture| {
+        let flows = [1, 2].map(|number| fixture.flows.flows[&number].degraded.is_some());
+        let targets = fixture.service.ledger().held();
+        let targets = targets.filter(|held| held.refused.is_some()).count();
+        (flows, targets)
+    };
+    let text = told(&mut fixture, "40mbit");
+    assert!(text.contains("direct flows on eth0 need"), "{text}");
+    assert!(text.contains("have at most 20 Mbit/s"), "{text}");
+    assert!(!text.contains("pid:7"), "{text}");
+    // The older flow does not fit, the younger one does.
+    assert_eq!(degraded(&fixture), ([true, false], 0));
+    let notified = client.notifications();
+    let is_older =
+        |one: &FlowNotification| matches!(one, FlowNotification::Degraded { flow: 1, .. });
+    assert!(
+        notified.len() == 1 && is_older(&notified[0]),
+        "{notified:?}"
+    );
+    let text = told(&mut fixture, "100mbit");
+    assert!(!text.contains("direct flows"), "{text}");
+    assert_eq!(degraded(&fixture), ([false, false], 0));
 }
 
 #[test]

@@ -1,0 +1,89 @@
+//! The traffic of every program on the host, whether or not it belongs to a target, for
+//! `netnice top` and `netnice show --all`.
+//!
+//! ```text
+//!   request ──> counting ──────────────> a thread, while clients ask: reads the kernel's counts
+//!                  │                       │   owners: which process has a socket
+//!   response <── snapshot <── accounts <───┘   accounts: the sums of programs
+//! ```
+//!
+//! The eBPF programs that count ([`netnice_kernel::usage`]) are attached only while that thread
+//! runs. It begins with a request and ends some seconds after the last one. The event loop never
+//! waits for it. No function of this module fails; a failure to load or to read is the result of
+//! the request.
+
+mod accounts;
+mod counting;
+mod owners;
+
+use netnice_core::units::{Instant, Nanos};
+use netnice_kernel::usage::Counts;
+
+pub(crate) use counting::{Counted, ProgramCounting, Submitted};
+
+use crate::ledger::ProcessId;
+
+/// The traffic of all programs at one time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    /// The time of the reading.
+    pub at: Instant,
+    /// When counting began.
+    pub since: Instant,
+    /// The time between this reading and the one before; 0 for the first.
+    pub interval: Nanos,
+    /// The programs with traffic since counting began, in any order.
+    pub programs: Vec<ProgramTraffic>,
+    /// By user id: programs that ended, and their number.
+    pub ended: Vec<(u32, u64, Moved)>,
+    /// Sockets for which no process is known.
+    pub unknown: Moved,
+    /// By user id: sockets for which the kernel's table had no room.
+    pub overflow: Vec<(u32, Moved)>,
+    /// Packets that are in the kernel's total and in none of its tables.
+    pub missing: Moved,
+    /// What is incomplete, and why.
+    pub remarks: Vec<String>,
+}
+
+/// The traffic of one program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ProgramTraffic {
+    /// Its process.
+    pub process: ProcessId,
+    /// Its real uid, as it was while the process lived.
+    pub uid: u32,
+    /// Its command name.
+    pub command: String,
+    /// The path of its control group.
+    pub cgroup: Option<String>,
+    /// What it moved.
+    pub moved: Moved,
+    /// The number of its sockets that moved something recently.
+    pub connections: u64,
+    /// True if the process has ended.
+    pub ended: bool,
+}
+
+/// What was counted since counting began, and since the reading before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moved {
+    /// Since counting began.
+    pub all: Counts,
+    /// Since the reading before.
+    pub recent: Counts,
+}
+
+impl Moved {
+    /// Adds counts that are new since the reading before.
+    fn credit(&mut self, new: Counts) {
+        self.all.add(new);
+        self.recent.add(new);
+    }
+
+    /// Adds what others moved.
+    pub(crate) fn add(&mut self, other: Moved) {
+        self.all.add(other.all);
+        self.recent.add(other.recent);
+    }
+}
