@@ -159,7 +159,7 @@ cargo xtask VERB
   build                       build the release programs netnice, netniced, netnice-driver and
                               netnice-lab
   demo [ARG...]               build, then run netnice-lab demo
-  test [--unit|--system] [FILTER]
+  test [--unit|--system] [FILTER...]
                               run every test: unit tests, then system tests on the release
                               programs (root)
   bench                       run the benchmarks of the crates and the lab's cost runs (root)
@@ -175,7 +175,7 @@ cargo xtask VERB
   loom [FILTER]               run the ring's cursors and doorbells in every order of two threads
   deb [--try]                 build the Debian packages in target/deb; --try: install, upgrade and
                               remove them in a chroot (root)
-  vm [--shell COMMAND | FILTER]
+  vm [--shell COMMAND | FILTER...]
                               run the system tests on Debian's stock kernel in qemu (root)
   bare [--keep] [--suite S] [TARGET...]
                               run make demo and make test (or TARGETs) in a fresh debootstrap

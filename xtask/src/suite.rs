@@ -44,11 +44,12 @@ pub fn demo(tree: &Tree, words: &[&str]) -> Result<()> {
     lab.run()
 }
 
-/// Runs the tests: `test [--unit|--system] [FILTER]`. The last line has the number of tests of each
+/// Runs the tests: `test [--unit|--system] [FILTER…]`: all, or those whose names contain one of the
+/// filters. The last line has the number of tests of each
 /// outcome. Fails if the run does not pass ([`crate::results`]), if a build fails, or without root
 /// unless `--unit` is given.
 pub fn test(tree: &Tree, words: &[&str]) -> Result<()> {
-    let (scope, filter) = Scope::parse(words)?;
+    let (scope, filters) = Scope::parse(words)?;
     let known = KnownFlaky::read(&tree.root)?;
     let started = Instant::now();
     let _lock = match scope {
@@ -61,11 +62,11 @@ pub fn test(tree: &Tree, words: &[&str]) -> Result<()> {
     let mut results = Results::default();
     results.add_step("packages and release build", started.elapsed());
     if scope != Scope::System {
-        unit_tests(tree, filter, &mut results)?;
+        unit_tests(tree, filters, &mut results)?;
     }
     if scope != Scope::Unit {
         let _awake = cpu_latency::forbid_deep_sleep();
-        system_tests(tree, filter, &mut results)?;
+        system_tests(tree, filters, &mut results)?;
     }
     report(&results, &known, started)
 }
@@ -174,24 +175,23 @@ enum Scope {
 }
 
 impl Scope {
-    fn parse<'a>(words: &[&'a str]) -> Result<(Scope, Option<&'a str>)> {
+    fn parse<'a, 'w>(words: &'w [&'a str]) -> Result<(Scope, &'w [&'a str])> {
         let (scope, rest) = match words {
             ["--unit", rest @ ..] => (Scope::Unit, rest),
             ["--system", rest @ ..] => (Scope::System, rest),
             rest => (Scope::All, rest),
         };
-        match rest {
-            [] => Ok((scope, None)),
-            [filter] if !filter.starts_with('-') => Ok((scope, Some(filter))),
-            _ => bail!(
-                "test takes --unit or --system, and one filter; got '{}'",
+        match rest.iter().any(|word| word.starts_with('-')) {
+            false => Ok((scope, rest)),
+            true => bail!(
+                "test takes --unit or --system, and filters; got '{}'",
                 rest.join(" ")
             ),
         }
     }
 }
 
-fn unit_tests(tree: &Tree, filter: Option<&str>, results: &mut Results) -> Result<()> {
+fn unit_tests(tree: &Tree, filters: &[&str], results: &mut Results) -> Result<()> {
     // One call for all packages: with another set of packages cargo would build shared crates again
     // with other features.
     let crates = tree.crates.iter().filter(|one| one.name != LAB);
@@ -204,19 +204,19 @@ fn unit_tests(tree: &Tree, filter: Option<&str>, results: &mut Results) -> Resul
         words: words("--workspace --lib --bins --examples")
             .into_iter()
             .chain(programs)
-            .chain(filter.map(str::to_owned))
+            .chain(filters.iter().map(|&filter| filter.to_owned()))
             .collect(),
     };
     run_timed(tree, &unit, results)?;
-    doc_tests(tree, filter, results)
+    doc_tests(tree, filters, results)
 }
 
 /// Runs the examples in documentation, which cargo-nextest does not run.
-fn doc_tests(tree: &Tree, filter: Option<&str>, results: &mut Results) -> Result<()> {
+fn doc_tests(tree: &Tree, filters: &[&str], results: &mut Results) -> Result<()> {
     let started = Instant::now();
     let step = with_test_env(tree, cargo(tree))?
         .args(["test", "--workspace", "--doc", "--no-fail-fast", "--"])
-        .args(filter);
+        .args(filters);
     let mut tests = Vec::new();
     let status = step.watch("", |line| tests.extend(parse_doc_test(line)))?;
     if !status.success() && tests.iter().all(|test| test.outcome != Outcome::Failed) {
@@ -245,14 +245,14 @@ fn parse_doc_test(line: &str) -> Option<TestResult> {
     })
 }
 
-fn system_tests(tree: &Tree, filter: Option<&str>, results: &mut Results) -> Result<()> {
+fn system_tests(tree: &Tree, filters: &[&str], results: &mut Results) -> Result<()> {
     let system = Run {
         what: "system tests",
         profile: "default",
         words: system_test_words(tree)
             .into_iter()
             .map(str::to_owned)
-            .chain(filter.map(str::to_owned))
+            .chain(filters.iter().map(|&filter| filter.to_owned()))
             .collect(),
     };
     run_timed(tree, &system, results)

@@ -45,8 +45,8 @@ use crate::suite;
 use crate::tree::Tree;
 use crate::vm::assets::Assets;
 
-/// Runs `vm [--shell COMMAND… | FILTER]`: the tests whose names contain the filter, or one shell
-/// command in a guest. Fails without root, if a guest cannot be prepared or started, and for the
+/// Runs `vm [--shell COMMAND… | FILTER…]`: the tests whose names contain one of the filters, or
+/// one shell command in a guest. Fails without root, if a guest cannot be prepared or started, and for the
 /// reasons that the module names.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     let job = Job::parse(words)?;
@@ -116,8 +116,8 @@ pub fn check_args(words: &[&str]) -> Result<()> {
 
 /// The work of the guests.
 enum Job<'a> {
-    /// Run the system tests whose names contain the filter.
-    Tests { filter: &'a str },
+    /// Run the system tests whose names contain one of the filters; all without a filter.
+    Tests { filters: Vec<&'a str> },
     /// Run one shell command, to inspect a guest.
     Shell { command: String },
 }
@@ -125,13 +125,14 @@ enum Job<'a> {
 impl<'a> Job<'a> {
     fn parse(words: &[&'a str]) -> Result<Job<'a>> {
         match words {
-            [] => Ok(Job::Tests { filter: "" }),
             ["--shell", command @ ..] if !command.is_empty() => Ok(Job::Shell {
                 command: command.join(" "),
             }),
-            [filter] if !filter.starts_with('-') => Ok(Job::Tests { filter }),
+            filters if !filters.iter().any(|word| word.starts_with('-')) => Ok(Job::Tests {
+                filters: filters.to_vec(),
+            }),
             _ => bail!(
-                "vm takes --shell COMMAND, or one filter for test names; got '{}'",
+                "vm takes --shell COMMAND, or filters for test names; got '{}'",
                 words.join(" ")
             ),
         }
@@ -141,7 +142,7 @@ impl<'a> Job<'a> {
     /// because few tests are faster than two boots.
     fn guests(&self) -> usize {
         match self {
-            Job::Tests { filter: "" } => {
+            Job::Tests { filters } if filters.is_empty() => {
                 std::thread::available_parallelism().map_or(1, |n| n.get().min(MAX_GUESTS))
             }
             _ => 1,
@@ -155,15 +156,19 @@ impl<'a> Job<'a> {
         let path = format!("PATH=$PATH:{}\n", shell_quoted(&folders.to_string_lossy()));
         match self {
             Job::Shell { command } => Ok(format!("{path}{command}\n")),
-            Job::Tests { filter } => {
-                let words = [
-                    &guests.to_string(),
-                    PROFILE,
-                    &tree.root.display().to_string(),
-                    &nextest::store(&tree.root).display().to_string(),
-                    filter,
+            Job::Tests { filters } => {
+                let own = [
+                    guests.to_string(),
+                    PROFILE.to_owned(),
+                    tree.root.display().to_string(),
+                    nextest::store(&tree.root).display().to_string(),
                 ];
-                let words = words.map(shell_quoted).join(" ");
+                let words = own
+                    .iter()
+                    .map(String::as_str)
+                    .chain(filters.iter().copied());
+                let words: Vec<String> = words.map(shell_quoted).collect();
+                let words = words.join(" ");
                 Ok(format!("{path}run_tests {words}\n"))
             }
         }

@@ -3,10 +3,13 @@ use super::*;
 #[test]
 fn the_arguments_of_test_are_parsed() {
     for (words, expected) in [
-        (&[][..], (Scope::All, None)),
-        (&["--unit"][..], (Scope::Unit, None)),
-        (&["--system", "limits"][..], (Scope::System, Some("limits"))),
-        (&["limits"][..], (Scope::All, Some("limits"))),
+        (&[][..], (Scope::All, &[][..])),
+        (&["--unit"][..], (Scope::Unit, &[][..])),
+        (
+            &["--system", "limits"][..],
+            (Scope::System, &["limits"][..]),
+        ),
+        (&["a", "b"][..], (Scope::All, &["a", "b"][..])),
     ] {
         assert_eq!(
             Scope::parse(words).expect("well formed"),
@@ -16,7 +19,7 @@ fn the_arguments_of_test_are_parsed() {
     }
     for words in [
         &["--fast"][..],
-        &["a", "b"][..],
+        &["a", "--b"][..],
         &["--unit", "--system"][..],
     ] {
         assert!(Scope::parse(words).is_err(), "{words:?}");

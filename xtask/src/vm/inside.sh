@@ -43,14 +43,16 @@ start_systemd() {
     return 1
 }
 
-# run_tests GUESTS PROFILE ROOT STORE FILTER: runs this guest's part of the system tests, as
+# run_tests GUESTS PROFILE ROOT STORE FILTER...: runs this guest's part of the system tests, as
 # cargo-nextest runs them on the host.
 run_tests() {
-    cd "$3" || return 1
-    mount --bind "$own/nextest" "$4" || return 1
-    "$share/cargo-nextest" nextest run --profile "$2" --no-tests=pass --partition "slice:$number/$1" \
-        --workspace-remap "$3" --target-dir-remap "$share/target" \
-        --cargo-metadata "$share/metadata.json" --binaries-metadata "$share/binaries.json" ${5:+"$5"}
+    guests=$1 profile=$2 root=$3 store=$4
+    shift 4
+    cd "$root" || return 1
+    mount --bind "$own/nextest" "$store" || return 1
+    "$share/cargo-nextest" nextest run --profile "$profile" --no-tests=pass --partition "slice:$number/$guests" \
+        --workspace-remap "$root" --target-dir-remap "$share/target" \
+        --cargo-metadata "$share/metadata.json" --binaries-metadata "$share/binaries.json" "$@"
 }
 
 # Tests of real units fail without it.
