@@ -27,6 +27,20 @@ pub enum RequestError {
     NotPermitted(String),
 }
 
+impl RequestError {
+    /// The same error with a further clause at the end of its text.
+    #[must_use]
+    pub(crate) fn and(self, more: &str) -> RequestError {
+        let with = |text: String| format!("{text}; {more}");
+        match self {
+            RequestError::BadUsage(text) => RequestError::BadUsage(with(text)),
+            RequestError::Failed(text) => RequestError::Failed(with(text)),
+            RequestError::NotAdmitted(text) => RequestError::NotAdmitted(with(text)),
+            RequestError::NotPermitted(text) => RequestError::NotPermitted(with(text)),
+        }
+    }
+}
+
 impl From<RequestError> for Response {
     fn from(error: RequestError) -> Response {
         match error {

@@ -48,7 +48,7 @@ use crate::host::kernel::KernelHost;
 use crate::host::{Enforcer, LookupRights};
 use crate::meter::metrics::http::Address;
 use crate::peer::Peer;
-use crate::programs::{Counted, Submitted};
+use crate::programs::{Counted, CountingTimes, Submitted};
 use crate::quotas::Quota;
 use crate::server::PendingRequest;
 use crate::service::Service;
@@ -96,6 +96,7 @@ pub(crate) async fn run(
         sources,
         timers: Timers::default(),
         queue: RequestQueue::default(),
+        counting_times: CountingTimes::default(),
         tagging_user: None,
         served_request: false,
         policy: settings.policy.to_owned(),
@@ -116,6 +117,8 @@ struct Daemon {
     timers: Timers,
     /// Requests that wait for their turn.
     queue: RequestQueue<PendingRequest>,
+    /// What the quota `counting-time` counts.
+    counting_times: CountingTimes,
     /// The user whose request last left open sockets to be tagged; `None`: root, the group or the
     /// daemon.
     tagging_user: Option<u32>,
@@ -222,6 +225,12 @@ impl Daemon {
     fn submit_programs(&mut self, pending: PendingRequest, request: Programs, now: Now) {
         let within = Nanos(request.within_ns);
         let keep = Nanos(request.keep_ns);
+        let quotas = self.service.quotas();
+        let times = &mut self.counting_times;
+        if let Err(refusal) = times.charge(&pending.peer, keep, quotas, now.monotonic) {
+            drop(pending.reply.send(Response::from(refusal).into()));
+            return;
+        }
         let counting = &mut self.sources.programs;
         match counting.submit(pending, within, keep, now.monotonic) {
             Submitted::Waits => {}
@@ -273,6 +282,10 @@ impl Daemon {
         for (uid, count) in self.sources.server.connections() {
             let has = used.entry(uid).or_default();
             has.insert(Quota::Connections, count);
+        }
+        for (uid, time) in self.counting_times.used(now.monotonic) {
+            let has = used.entry(uid).or_default();
+            has.insert(Quota::CountingTime, time.0);
         }
         let mut waiting = BTreeMap::new();
         let quota = quotas.time(Quota::ServiceTime);

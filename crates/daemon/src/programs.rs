@@ -7,6 +7,9 @@
 //!   response <── snapshot <── accounts <───┘   accounts: the sums of programs
 //! ```
 //!
+//! Each request of an unprivileged user is charged to the quota `counting-time` first
+//! (`counting_times`).
+//!
 //! The eBPF programs that count ([`netnice_kernel::usage`]) are attached only while that thread
 //! runs. It begins with a request and ends some seconds after the last one. The event loop never
 //! waits for it. No function of this module fails; a failure to load or to read is the result of
@@ -14,12 +17,14 @@
 
 mod accounts;
 mod counting;
+mod counting_times;
 mod owners;
 
 use netnice_core::units::{Instant, Nanos};
 use netnice_kernel::usage::Counts;
 
 pub(crate) use counting::{Counted, ProgramCounting, Submitted};
+pub(crate) use counting_times::CountingTimes;
 
 use crate::ledger::ProcessId;
 

@@ -46,6 +46,9 @@ pub(crate) enum Quota {
     LogLines,
     /// Time that the daemon spends on the user's requests in a second, in nanoseconds.
     ServiceTime,
+    /// Time in an hour for which the user's requests keep the counting of programs on, in
+    /// nanoseconds.
+    CountingTime,
 }
 
 /// The unit of a quota's amounts.
@@ -76,7 +79,7 @@ pub(crate) struct Description {
 
 impl Quota {
     /// All quotas, in display order. The index of a quota is its discriminant.
-    pub(crate) const ALL: [Quota; 10] = [
+    pub(crate) const ALL: [Quota; 11] = [
         Quota::Connections,
         Quota::Targets,
         Quota::Rollbacks,
@@ -87,6 +90,7 @@ impl Quota {
         Quota::StateBytes,
         Quota::LogLines,
         Quota::ServiceTime,
+        Quota::CountingTime,
     ];
 
     /// The quota's declaration.
@@ -141,6 +145,15 @@ impl Quota {
                 Nanos::from_millis(250),
                 Nanos::from_secs(1),
             ),
+            Quota::CountingTime => Description {
+                range: (0, HOUR.0),
+                ..time(
+                    "counting-time",
+                    "of counting programs in an hour",
+                    Nanos::from_secs(20 * 60),
+                    HOUR,
+                )
+            },
         }
     }
 
@@ -248,6 +261,9 @@ impl Quotas {
 /// The limit on connections of all users except root together; the front process closes or refuses
 /// further ones. Also the upper bound of the quota `connections`.
 pub(crate) const MAX_CONNECTIONS: u64 = 512;
+
+/// An hour, the period of [`Quota::CountingTime`].
+const HOUR: Nanos = Nanos::from_secs(3_600);
 
 /// The time of a number of days.
 fn days(days: u64) -> Nanos {

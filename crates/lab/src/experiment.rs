@@ -35,6 +35,7 @@ mod interfaces;
 mod latency;
 mod nice;
 mod ntcp;
+mod programs;
 mod queue;
 mod receive;
 mod rtc;
@@ -394,6 +395,18 @@ pub const REGISTRY: &[Experiment] = &[
         what: "1,000 targets: time of one set, memory of the daemon",
         minutes: (1.0, 0.5),
         run: scale::run,
+    },
+    Experiment {
+        id: "programs",
+        what: "the list of all programs: 300 with steady rates, 1,000 a second, 100,000 sockets",
+        minutes: (2.0, 0.6),
+        run: programs::run,
+    },
+    Experiment {
+        id: "programs-cost",
+        what: "what the list of all programs costs a program (loopback): nobody looks, a viewer",
+        minutes: (4.0, 0.7),
+        run: programs::cost,
     },
     Experiment {
         id: "death",

@@ -32,6 +32,7 @@ mod direct;
 mod echo;
 mod fetch;
 pub mod ftp;
+pub mod many_programs;
 mod parent;
 pub mod program;
 mod quic;

@@ -19,6 +19,7 @@
 //! No function fails.
 
 mod columns;
+mod connections;
 mod format;
 
 use netnice_api::{Traffic, Watched};
@@ -34,6 +35,7 @@ use super::table::{Row, title};
 use crate::render::sparkline::{Sparkline, unicode_locale};
 use crate::render::{self, printable};
 use columns::{Column, ColumnKind, columns};
+use connections::connections;
 use format::{cut, rate, wait, wrapped};
 
 /// What the terminal can show.
@@ -428,6 +430,10 @@ fn cell(
             program.map_or(String::new(), render::program_group),
             plain_style,
         ),
+        ColumnKind::Moved(direction) => {
+            let bytes = program.map(|it| [it.up_bytes, it.down_bytes][direction as usize]);
+            (bytes.map_or(String::new(), format::short), plain_style)
+        }
         ColumnKind::Connections => {
             let number = program.map_or(String::new(), |it| format::short(it.connections));
             (number, plain_style)
@@ -514,57 +520,6 @@ fn limits(target: &Watched, direction: Direction) -> String {
     }
 }
 
-/// The lines below an open row.
-fn connections(
-    screen: &Screen,
-    lines: usize,
-    width: usize,
-    terminal: TerminalStyle,
-) -> Vec<(String, Style)> {
-    let Some((_, connections)) = &screen.open else {
-        return Vec::new();
-    };
-    let dim = terminal.coloured(Color::Blue);
-    let Some(connections) = connections else {
-        return vec![("      loading…".to_string(), dim)];
-    };
-    let most = lines.saturating_sub(3).clamp(1, MAX_CONNECTIONS);
-    let mut texts = Vec::new();
-    for line in connections.lines.iter().take(most) {
-        let of = |rate: Option<u64>| rate.map_or("-".to_string(), format::rate);
-        let [up, down] = line.rates.map(of);
-        let c = &line.connection;
-        let peer = c.peer.as_deref().unwrap_or("-");
-        let state = c.state.as_deref().filter(|state| *state != "established");
-        let rest = width.saturating_sub(40).max(20);
-        let ends = format!("{} > {}", c.local, peer);
-        let text = format!(
-            "      {:<3}  up {up:>6}  down {down:>6}  {}  {}",
-            c.protocol,
-            cut(&printable(&ends), rest),
-            state.unwrap_or_default(),
-        );
-        texts.push(text.trim_end().to_string());
-    }
-    let hidden = connections.more + connections.lines.len().saturating_sub(most) as u64;
-    if hidden > 0 {
-        texts.push(format!("      and {hidden} more"));
-    }
-    if connections.of_others > 0 {
-        texts.push(format!(
-            "      and {} of other users",
-            connections.of_others
-        ));
-    }
-    if texts.is_empty() {
-        texts.push("      no connection".to_string());
-    }
-    texts
-        .into_iter()
-        .map(|text| (cut(&text, width), dim))
-        .collect()
-}
-
 /// Draws the texts in their columns.
 fn line(cells: impl Iterator<Item = (Column, String, Style)>, y: u16, buffer: &mut Buffer) {
     let mut x = 0;
@@ -605,6 +560,7 @@ netnice top
 
 ↑ ↓  PgUp PgDn  Home End    select a target
 Enter      show or hide the connections of the selected target
+n          show its connections, or a sum for each remote host
 u  d  b    limit up, down or their sum: 4mbit, 500kB/s, …; none removes it
 m          reserve a minimum for sending: 1mbit, or 1mbit on eth0; none ends it
 c          change any clause: up 4mbit down 8mbit min 1mbit on eth0
@@ -632,8 +588,6 @@ const MIN_HEIGHT: u16 = 6;
 const MAX_LINKS: usize = 3;
 /// Largest number of lines for the latest event.
 const MAX_STATUS_LINES: usize = 4;
-/// Largest number of connections below a row.
-const MAX_CONNECTIONS: usize = 40;
 
 #[cfg(test)]
 mod tests;

@@ -47,6 +47,8 @@ pub(super) struct Screen {
     pub selected: Option<String>,
     /// The target whose connections are shown, with its connections after the first response.
     pub open: Option<(String, Option<ConnectionList>)>,
+    /// True if a sum for each remote host is shown in place of the connections.
+    pub shows_hosts: bool,
     /// The latest event.
     pub status: StatusLine,
     /// True if the table is not updated.
@@ -129,6 +131,7 @@ impl Screen {
             mode: Mode::default(),
             selected: None,
             open: None,
+            shows_hosts: false,
             status: StatusLine::default(),
             paused: false,
             interval,
@@ -225,6 +228,11 @@ impl Screen {
             Ok(Response::Failed(failed)) if matches!(request, Request::Programs(_)) => {
                 self.set_programs(false);
                 self.show_error(&failed.text);
+            }
+            // The quota is used up.
+            Ok(Response::Refused(refused)) if matches!(request, Request::Programs(_)) => {
+                self.set_programs(false);
+                self.show_error(&refused.text);
             }
             Ok(Response::Connections(doc)) => self.update_connections(doc),
             Ok(Response::History(doc)) => self.table.prepend_history(&doc),
@@ -329,6 +337,11 @@ impl Screen {
                     .unwrap_or_default();
             }
             KeyCode::Enter => self.open_or_close(),
+            KeyCode::Char('n') if self.is_open() => self.shows_hosts = !self.shows_hosts,
+            KeyCode::Char('n') => {
+                self.shows_hosts = true;
+                self.open_or_close();
+            }
             KeyCode::Right if !self.is_open() => self.open_or_close(),
             KeyCode::Left if self.is_open() => self.open = None,
             KeyCode::Up | KeyCode::Char('k') => self.move_by(-1),

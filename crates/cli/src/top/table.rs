@@ -60,6 +60,12 @@ pub(super) enum Sort {
     Wait,
     /// Dropped packets.
     Drops,
+    /// Bytes that a program moved since counting began.
+    Moved,
+    /// Number of a program's connections.
+    Connections,
+    /// User of a program, from a to z.
+    User,
     /// Name, from a to z.
     Name,
 }
@@ -321,9 +327,18 @@ impl Table {
     /// Sorts indices of targets for a stack, the first row last. Each result is (index, depth).
     fn ordered(&self, mut indices: Vec<usize>, view: &View, depth: usize) -> Vec<(usize, usize)> {
         let name = |index: usize| &self.doc.targets[index].target;
+        let program = |index: usize| self.program(name(index));
         match view.sort {
             Sort::Name => indices.sort_by_key(|index| name(*index)),
-            by => indices.sort_by_key(|i| (Reverse(by.sort_key(&self.moving(*i, view))), name(*i))),
+            // Rows without a user come last.
+            Sort::User => indices.sort_by_key(|index| {
+                let user = program(*index).map(program_user);
+                (user.is_none(), user, name(*index))
+            }),
+            by => indices.sort_by_key(|i| {
+                let key = by.sort_key(&self.moving(*i, view), program(*i));
+                (Reverse(key), name(*i))
+            }),
         }
         if !view.reversed {
             indices.reverse();
@@ -342,12 +357,15 @@ impl Table {
 
 impl Sort {
     /// All orders, in the sequence in which a key steps through them.
-    pub(super) const ALL: [Sort; 6] = [
+    pub(super) const ALL: [Sort; 9] = [
         Sort::Rate,
         Sort::Up,
         Sort::Down,
         Sort::Wait,
         Sort::Drops,
+        Sort::Moved,
+        Sort::Connections,
+        Sort::User,
         Sort::Name,
     ];
 
@@ -357,7 +375,7 @@ impl Sort {
         Sort::ALL[at.map_or(0, |at| (at + 1) % Sort::ALL.len())]
     }
 
-    /// The name of the order in one word.
+    /// The name of the order.
     pub(super) fn word(self) -> &'static str {
         match self {
             Sort::Rate => "rate",
@@ -365,18 +383,25 @@ impl Sort {
             Sort::Down => "down",
             Sort::Wait => "wait",
             Sort::Drops => "drops",
+            Sort::Moved => "bytes so far",
+            Sort::Connections => "connections",
+            Sort::User => "user",
             Sort::Name => "name",
         }
     }
 
-    fn sort_key(self, [up, down]: &[Traffic; 2]) -> u64 {
+    fn sort_key(self, [up, down]: &[Traffic; 2], program: Option<&ProgramDoc>) -> u64 {
         match self {
             Sort::Rate => up.rate.saturating_add(down.rate),
             Sort::Up => up.rate,
             Sort::Down => down.rate,
             Sort::Wait => up.wait_ns.max(down.wait_ns),
             Sort::Drops => up.drops.saturating_add(down.drops),
-            Sort::Name => 0,
+            Sort::Moved => {
+                program.map_or(0, |program| program.up_bytes.saturating_add(program.down_bytes))
+            }
+            Sort::Connections => program.map_or(0, |program| program.connections),
+            Sort::User | Sort::Name => 0,
         }
     }
 }

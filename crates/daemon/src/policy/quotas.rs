@@ -24,6 +24,7 @@ pub(super) struct QuotasDoc {
     state_bytes: Option<Spanned<String>>,
     log_lines: Option<Spanned<u64>>,
     service_time: Option<Spanned<String>>,
+    counting_time: Option<Spanned<String>>,
 }
 
 impl Reader<'_> {
@@ -58,6 +59,7 @@ impl Reader<'_> {
         for (quota, time) in [
             (Quota::RollbackTime, &doc.undo_time),
             (Quota::ServiceTime, &doc.service_time),
+            (Quota::CountingTime, &doc.counting_time),
         ] {
             let Some(time) = time else { continue };
             let nanos = time.get_ref().parse::<Nanos>();

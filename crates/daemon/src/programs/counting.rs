@@ -341,7 +341,7 @@ const MIN_INTERVAL: Nanos = Nanos::from_millis(500);
 /// The time between two readings is at least this many times as long as a reading.
 const PAUSE_FACTOR: u64 = 50;
 /// The shortest and the longest time that counting goes on after a request.
-const KEEP: (Nanos, Nanos) = (Nanos::from_secs(2), Nanos::from_secs(30));
+pub(super) const KEEP: (Nanos, Nanos) = (Nanos::from_secs(2), Nanos::from_secs(30));
 /// How long requests fail after counting has failed.
 const RETRY_PAUSE: Nanos = Nanos::from_secs(5);
 /// The largest number of descriptors that a walk visits.

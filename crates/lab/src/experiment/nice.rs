@@ -35,13 +35,7 @@ use crate::world::{Arrivals, Cable, Family, Pair, World};
 pub fn table1(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let world = World::pair(Pair::default())?;
-    let host = world.client();
-    let from = "127.0.0.1:80".parse()?;
-    // One processor each: otherwise the placement by the scheduler would be most of the difference.
-    let server = traffic::serve_files(host, from, Some(1))?;
-    let client = FileClient::start(host, from, FILE, Some(0))?;
-    let mut pair = Loopback { server, client };
-    pair.client.fetch(60)?;
+    let mut pair = Loopback::start(&world)?;
     // The paper made 20 runs; six times as many make the interval narrow enough to judge 1 %.
     let (runs, times) = if context.quick { (12, 20) } else { (120, 20) };
     let (mut with, mut without) = (Vec::new(), Vec::new());
@@ -86,15 +80,27 @@ pub fn table1(context: &Context, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-/// The server and the client of transfers over loopback.
-struct Loopback {
+/// The server and the client of transfers over loopback, on the client of a world.
+pub(super) struct Loopback {
     server: Proc,
     client: FileClient,
 }
 
 impl Loopback {
-    /// One run: throughput in MB/s, from the median duration of some transfers, and the processor
-    /// time of both ends for one transfer, in ms.
+    /// Starts both, and makes 60 transfers that are not measured. Fails if one cannot start.
+    pub(super) fn start(world: &World) -> Result<Loopback> {
+        let host = world.client();
+        let from = "127.0.0.1:80".parse()?;
+        // One processor each: otherwise the placement by the scheduler would be most of the
+        // difference.
+        let server = traffic::serve_files(host, from, Some(1))?;
+        let client = FileClient::start(host, from, FILE, Some(0))?;
+        let mut pair = Loopback { server, client };
+        pair.client.fetch(60)?;
+        Ok(pair)
+    }
+
+    /// One run as [`Loopback::transfer`] measures it, with netnice or without.
     fn run(&mut self, world: &World, times: u32, filtered: bool) -> Result<(f64, f64)> {
         let guards = if filtered {
             let netnice = world.netnice("client")?;
@@ -107,12 +113,19 @@ impl Loopback {
         } else {
             None
         };
+        let measured = self.transfer(times);
+        drop(guards);
+        measured
+    }
+
+    /// Throughput in MB/s, from the median duration of some transfers, and the processor time of
+    /// both ends for one transfer, in ms. Fails if one of the two has ended.
+    pub(super) fn transfer(&mut self, times: u32) -> Result<(f64, f64)> {
         pause(0.3); // a daemon that has begun or ended leaves the kernel some work
         self.client.fetch(4)?;
         let before = self.time_spent()?;
         let took = self.client.fetch(times)?;
         let spent = (self.time_spent()? - before) as f64 / 1e6 / f64::from(times);
-        drop(guards);
         Ok((FILE as f64 / 1e6 / stats::median(&took), spent))
     }
 

@@ -1,16 +1,18 @@
 //! Tests of the list of all programs in `netnice top` and `netnice show --all`: programs that
-//! nobody limited have their rates, short-lived ones lose no bytes, users see their own programs,
-//! and nothing is counted while no client asks.
+//! nobody limited have their rates, short-lived ones lose no bytes, users see their own programs
+//! and keep the counting on for a part of an hour, and nothing is counted while no client asks.
 
 use netnice_api::{Client, ProgramsDoc, Request, Response, RuntimeDir};
 use netnice_lab::experiment::bench;
 use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::terminal::Terminal;
 use netnice_lab::testbed::{TestBed, becomes_true};
+use netnice_lab::traffic::many_programs::{BriefPrograms, BriefTraffic, Drain, SteadyPrograms};
 use netnice_lab::traffic::{self, Tcp};
+use netnice_lab::wire::Tap;
 use serde_json::Value;
 
-use crate::users::{NOBODY, as_user, traffic_as};
+use crate::users::{ANN, BOB, NOBODY, as_user, run_as, traffic_as};
 
 /// The traffic of programs, from the bed's daemon.
 fn ask(bed: &TestBed) -> ProgramsDoc {
@@ -237,4 +239,124 @@ fn a_program_in_the_list_is_limited_by_a_key() {
     println!("{}", top.text());
     top.type_keys("q").expect("typed");
     assert!(top.wait(EVENT_TIMEOUT).expect("an end").success());
+}
+
+#[test]
+fn a_user_who_asks_for_ever_does_not_keep_the_counting_on() {
+    let bed = TestBed::new().expect("a test bed");
+    std::fs::write(
+        bed.netnice.policy(),
+        "[quotas]\ncounting-time = \"10s\"\n",
+    )
+    .expect("a policy");
+    bed.run_ok("reload");
+    // Each command counts for three seconds after its last request.
+    let refused = (0..20).find_map(|_| {
+        let shown = run_as(&bed, ANN, "show --all");
+        (shown.status != 0).then_some(shown)
+    });
+    let refused = refused.expect("the time is used up");
+    assert_eq!(refused.status, 3, "{refused:?}");
+    let policy = bed.netnice.policy().display().to_string();
+    for part in ["quota of 10s", "`counting-time`", &policy, "next hour"] {
+        assert!(refused.stderr.contains(part), "{part}: {refused:?}");
+    }
+    let polls = || run_as(&bed, ANN, "show --all").status;
+    assert!(
+        becomes_true(|| polls() == 3 && ebpf_objects(&bed) == 0),
+        "a refused request counts nothing"
+    );
+    let users = run_as(&bed, ANN, "show --users --json").stdout;
+    let users: Value = serde_json::from_str(&users).expect("JSON");
+    let used = users["users"][0]["used"]["counting-time"].as_u64();
+    assert!(
+        used.is_some_and(|used| (7_000_000_000..=10_000_000_000).contains(&used)),
+        "{users}"
+    );
+    // The screen says so, and goes on with the targets.
+    let mut command = as_user(&bed, ANN);
+    command.arg(bed.copy_for_all("netnice").expect("a copy"));
+    command.arg("top").env("LC_ALL", "C.UTF-8");
+    let mut top = Terminal::start(command, 80, 24).expect("a terminal");
+    top.wait_for("the reason", EVENT_TIMEOUT, |text| {
+        text.contains("counting-time") && text.contains("0 targets")
+    })
+    .unwrap_or_else(|error| panic!("{error:#}"));
+    top.type_keys("q").expect("typed");
+    assert!(top.wait(EVENT_TIMEOUT).expect("an end").success());
+    // Each user has a quota of their own, and root has none.
+    assert_eq!(run_as(&bed, BOB, "show --all").status, 0);
+    for _ in 0..2 {
+        bed.run_ok("show --all");
+    }
+}
+
+#[test]
+fn each_of_many_programs_has_its_bytes() {
+    const PROGRAMS: u16 = 60;
+    let bed = TestBed::new().expect("a test bed");
+    let to = bed.server(5001);
+    let _drain = Drain::start(bed.world.server(), to).expect("a drain");
+    let programs =
+        SteadyPrograms::start(bed.world.client(), to, PROGRAMS, 7).expect("the programs");
+    let server = &bed.world.server().ns;
+    let mut worst = 0.0;
+    // A busy machine may stop the daemon between a reading and its time stamp.
+    for _ in 0..4 {
+        let begun = ask(&bed);
+        let tap = Tap::start(server, "eth0").expect("a tap");
+        let first = ask_after(&bed, &begun);
+        let mut second = ask_after(&bed, &first);
+        while second.at_ns < first.at_ns + 3_000_000_000 {
+            second = ask_after(&bed, &second);
+        }
+        let record = tap.stop(server).expect("a record");
+        let seen = programs.seen(&record, first.at_ns, second.at_ns);
+        assert_eq!(seen.len(), usize::from(PROGRAMS), "{seen:?}");
+        let errors = seen.iter().map(|(pid, seen)| {
+            let sent = |doc: &ProgramsDoc| {
+                let program = doc.list.iter().find(|program| program.pid == *pid);
+                program.map_or(0, |program| program.up_bytes)
+            };
+            (sent(&second) - sent(&first)).abs_diff(*seen) as f64 / *seen as f64
+        });
+        worst = errors.fold(0.0, f64::max);
+        println!("worst error {:.2} %", worst * 100.0);
+        if worst <= 0.05 {
+            return;
+        }
+    }
+    panic!("a program is off by {:.2} %", worst * 100.0);
+}
+
+#[test]
+fn sockets_of_ended_programs_leave_their_bytes_in_the_sum() {
+    const PROGRAMS: u32 = 200;
+    const EACH: u32 = 50;
+    let bed = TestBed::new().expect("a test bed");
+    let (host, to) = (bed.world.client(), bed.server(5001));
+    let traffic = BriefTraffic::Datagrams(EACH);
+    let mut programs = BriefPrograms::new(host, to, traffic).expect("a parent");
+    let begun = ask(&bed);
+    let before = sent(&bed);
+    for _ in 0..PROGRAMS / 20 {
+        programs.start(20).expect("programs");
+        ask(&bed);
+    }
+    programs.finish().expect("they end");
+    let mut doc = begun.clone();
+    for _ in 0..30 {
+        doc = ask_after(&bed, &doc);
+        if doc.ended.programs >= u64::from(PROGRAMS) {
+            break;
+        }
+    }
+    assert!(doc.ended.programs >= u64::from(PROGRAMS), "{doc:?}");
+    let counted = doc.total.up_bytes - begun.total.up_bytes;
+    let (least, most) = (
+        u64::from(PROGRAMS * EACH) * (BriefPrograms::DATAGRAM + 42),
+        sent(&bed) - before,
+    );
+    println!("counted {counted}: at least {least}, at most {most}");
+    assert!((least..=most).contains(&counted));
 }

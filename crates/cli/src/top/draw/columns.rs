@@ -3,7 +3,8 @@
 //!
 //! The columns of limits have space for minimums if a target has one and the screen is at least 76
 //! characters wide. While programs are listed, there are columns for their users and connections,
-//! and on wide screens for their units; below 100 characters these replace the histories. The
+//! and on wide screens for their units and what they moved so far; below 100 characters these
+//! replace the histories. The
 //! width that the numbers leave goes to the names, up to the longest one (at most 48), and the rest
 //! to the two histories. Each history gets at least four characters, if that leaves nine for the
 //! names, and at most 60.
@@ -29,6 +30,8 @@ pub(super) enum ColumnKind {
     User,
     Unit,
     Connections,
+    /// Bytes since counting began.
+    Moved(Direction),
     Rate(Direction),
     History(Direction),
     Limit(Direction),
@@ -45,6 +48,8 @@ impl ColumnKind {
             ColumnKind::User => "USER",
             ColumnKind::Unit => "UNIT",
             ColumnKind::Connections => "CONN",
+            ColumnKind::Moved(Direction::Up) => "SENT",
+            ColumnKind::Moved(Direction::Down) => "RECVD",
             ColumnKind::Rate(Direction::Up) => "UP",
             ColumnKind::Rate(Direction::Down) => "DOWN",
             ColumnKind::History(_) => "",
@@ -87,6 +92,9 @@ pub(super) fn columns(screen: &Screen, rows: &[Row], width: usize) -> (Vec<Colum
             details.push((ColumnKind::Unit, (width / 7).min(MAX_UNIT)));
         }
         details.push((ColumnKind::Connections, 4));
+        if width >= WIDTH_FOR_MOVED {
+            details.extend(Direction::ALL.map(|direction| (ColumnKind::Moved(direction), 6)));
+        }
     }
     let of_details: usize = details.iter().map(|(_, width)| width + 1).sum();
     let fixed = 2 * 6 + limits[0] + limits[1] + 6 + 6 + 4 + of_details;
@@ -160,6 +168,8 @@ const WIDTH_FOR_MINIMUMS: usize = 76;
 const WIDTH_FOR_HISTORIES: usize = 100;
 /// Smallest width of the screen that shows units, in characters.
 const WIDTH_FOR_UNITS: usize = 110;
+/// Smallest width of the screen that shows what programs moved so far, in characters.
+const WIDTH_FOR_MOVED: usize = 140;
 /// Largest width of the units, in characters.
 const MAX_UNIT: usize = 28;
 /// Largest width of the names, in characters.

@@ -509,6 +509,7 @@ fn a_wide_screen_has_units_and_histories_beside_programs() {
         heading.contains("UNIT") && heading.ends_with("HELD"),
         "{text}"
     );
+    assert!(heading.contains("  SENT  RECVD"), "{text}");
     assert!(heading.chars().count() > 190, "{text}");
     let nginx = text.lines().find(|line| line.contains("pid:4712 nginx"));
     assert!(
@@ -516,4 +517,23 @@ fn a_wide_screen_has_units_and_histories_beside_programs() {
         "{text}"
     );
     assert!(text.contains('█'), "{text}");
+}
+
+#[test]
+fn remote_hosts_are_shown_below_their_target() {
+    let mut screen = screen(targets());
+    screen.open = Some(("pid:4711".into(), Some(connections())));
+    screen.shows_hosts = true;
+    let text = drawn(&mut screen, ASCII, 80, 24);
+    let lines = text.lines().skip_while(|l| !l.contains("pid:4711"));
+    let below: Vec<&str> = lines.skip(1).take(3).collect();
+    assert_eq!(
+        below,
+        [
+            "      up  4.00M  down      0  203.0.113.9  1 connection",
+            "      and 7 more connections",
+            "      and 2 of other users"
+        ],
+        "\n{text}"
+    );
 }

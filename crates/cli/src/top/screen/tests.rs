@@ -451,10 +451,29 @@ fn programs_are_requested_with_each_table_while_they_are_listed() {
         unreachable!();
     };
     // If the daemon cannot count, the reason is shown once and only targets are listed.
-    answer(&mut screen, request, Response::failed("no BTF".to_string()));
-    assert!(screen.status.is_error && !screen.lists_programs);
-    types(&mut screen, "a");
-    assert!(screen.lists_programs);
+    // So it is if the user's time is used up.
+    for refusal in [
+        Response::failed("no BTF".to_string()),
+        Response::not_admitted("quota".to_string()),
+    ] {
+        answer(&mut screen, request, refusal);
+        assert!(screen.status.is_error && !screen.lists_programs);
+        types(&mut screen, "a");
+        assert!(screen.lists_programs);
+    }
+}
+
+#[test]
+fn a_key_shows_remote_hosts_in_place_of_connections() {
+    let mut screen = with_program(77);
+    types(&mut screen, "n");
+    let open = |screen: &Screen| screen.open.as_ref().map(|(name, _)| name.clone());
+    assert_eq!(open(&screen).as_deref(), Some("pid:900"));
+    assert!(screen.shows_hosts);
+    types(&mut screen, "n");
+    assert!(!screen.shows_hosts && open(&screen).is_some());
+    types(&mut screen, "n\n");
+    assert!(open(&screen).is_none(), "Enter closes the list");
 }
 
 #[test]

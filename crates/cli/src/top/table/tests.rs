@@ -328,3 +328,37 @@ fn programs_stand_below_their_targets_and_add_nothing_to_them() {
     table.clear_programs();
     assert_eq!(table.rows(&View::default()).len(), 2);
 }
+
+#[test]
+fn programs_are_ordered_by_bytes_connections_and_users() {
+    let of = |pid, user: &str, connections, bytes| ProgramDoc {
+        user: format!("user {user}"),
+        connections,
+        up_bytes: bytes,
+        down_bytes: 1,
+        ..program(pid, None, 5)
+    };
+    let mut table = table(vec![target("user:ann", None, 10, 9)]);
+    table.update_programs(ProgramsDoc {
+        at_ns: 1,
+        list: vec![
+            of(7, "bob", 3, 100),
+            of(8, "ann", 1, 200),
+            of(9, "cid", 2, 50),
+        ],
+        ..ProgramsDoc::default()
+    });
+    for (sort, expected) in [
+        (Sort::Moved, ["pid:8", "pid:7", "pid:9", "user:ann"]),
+        (Sort::Connections, ["pid:7", "pid:9", "pid:8", "user:ann"]),
+        (Sort::User, ["pid:8", "pid:7", "pid:9", "user:ann"]),
+    ] {
+        let view = View {
+            sort,
+            ..View::default()
+        };
+        let rows = row_texts(&table, &view);
+        let names: Vec<&str> = rows.iter().filter_map(|row| row.split(' ').next()).collect();
+        assert_eq!(names, expected, "{}", sort.word());
+    }
+}
