@@ -253,7 +253,7 @@ impl<H: Host> View<'_, H> {
 
     /// Adds the rows about the code point, about yielding, and about what a container receives.
     fn marking_rows(&self, held: &HeldTarget, page: &mut Page) {
-        let contract = &held.entry.contract;
+        let contract = &*held.in_force();
         if let Some(dscp) = held.dscp(self.ledger()) {
             let number = dscp.get();
             page.row(
