@@ -1,6 +1,5 @@
-//! The connections of one target, or of one process, from the kernel's socket lists, for
-//! `netnice top`. A privileged
-//! peer sees all of them, any other peer those of its own sockets. The response has at most
+//! The connections of one target, of one process or of the whole host, from the kernel's socket
+//! lists, for `netnice top`. A privileged peer sees all of them, any other peer those of its own sockets. The response has at most
 //! [`MAX_LISTED`] (200), those with the most traffic first. It also has the number of further
 //! connections that the peer may see, and the number of those of other users. Fails if the text is
 //! no target, if the target is not held, for a process if it does not exist or no target contains
@@ -31,6 +30,10 @@ impl<H: Inventory> View<'_, H> {
         request: &Connections,
         now: Now,
     ) -> Result<ConnectionsDoc, RequestError> {
+        if request.own && request.target == Connections::HOST {
+            let all = self.machine.connections(None)?;
+            return Ok(document(peer, request.target.clone(), all, now));
+        }
         let target: Target = request.target.parse()?;
         if let (Target::Pid(pid), true) = (&target, request.own) {
             if self.machine.process(pid.get()).is_none() {
@@ -69,25 +72,10 @@ impl<H: Inventory> View<'_, H> {
         now: Now,
     ) -> Result<ConnectionsDoc, RequestError> {
         let all = match &of {
-            Some(of) => self.machine.connections(of)?,
+            Some(of) => self.machine.connections(Some(of))?,
             None => Vec::new(),
         };
-        let (mut visible, hidden): (Vec<_>, Vec<_>) = all
-            .into_iter()
-            .partition(|connection| peer.privileged || connection.uid == peer.uid);
-        let passed = |c: &connections::Connection| {
-            c.sent.unwrap_or(0).saturating_add(c.received.unwrap_or(0))
-        };
-        visible.sort_by_key(|c| (std::cmp::Reverse(passed(c)), c.inode));
-        let more = visible.len().saturating_sub(MAX_LISTED);
-        visible.truncate(MAX_LISTED);
-        Ok(ConnectionsDoc {
-            target,
-            at_ns: now.monotonic.0,
-            connections: visible.into_iter().map(connection_doc).collect(),
-            more: more as u64,
-            of_others: hidden.len() as u64,
-        })
+        Ok(document(peer, target, all, now))
     }
 
     /// The pids of the members of a target of processes or of an executable.
@@ -97,6 +85,31 @@ impl<H: Inventory> View<'_, H> {
         let of = |(own, app): (u32, u32)| if by_descent { own } else { app };
         let theirs = members.filter(|(_, membership)| of(*membership) == held.id);
         Ok(theirs.map(|(pid, _)| pid).collect())
+    }
+}
+
+/// The document for these connections.
+fn document(
+    peer: &Peer,
+    target: String,
+    all: Vec<connections::Connection>,
+    now: Now,
+) -> ConnectionsDoc {
+    let (mut visible, hidden): (Vec<_>, Vec<_>) = all
+        .into_iter()
+        .partition(|connection| peer.privileged || connection.uid == peer.uid);
+    let passed = |c: &connections::Connection| {
+        c.sent.unwrap_or(0).saturating_add(c.received.unwrap_or(0))
+    };
+    visible.sort_by_key(|c| (std::cmp::Reverse(passed(c)), c.inode));
+    let more = visible.len().saturating_sub(MAX_LISTED);
+    visible.truncate(MAX_LISTED);
+    ConnectionsDoc {
+        target,
+        at_ns: now.monotonic.0,
+        connections: visible.into_iter().map(connection_doc).collect(),
+        more: more as u64,
+        of_others: hidden.len() as u64,
     }
 }
 

@@ -106,20 +106,24 @@ fn connections_are_shown_to_their_owner_and_to_privileged_users() {
         (7, connection(3, 1000, 7)),
         (9, connection(4, 0, 99)),
     ];
-    let mut ask = |peer: &Peer, target: &str| {
-        let target = target.to_owned();
-        fixture.ask(
-            peer,
-            Request::Connections(Connections { target, own: false }),
-            None,
-        )
-    };
+    let mut ask_for =
+        |peer: &Peer, what: Connections| fixture.ask(peer, Request::Connections(what), None);
     let inodes = |response: Response| match response {
         Response::Connections(doc) => {
             let inodes: Vec<u64> = doc.connections.iter().map(|c| c.inode).collect();
             (inodes, doc.of_others)
         }
         other => panic!("{other:?}"),
+    };
+    let mut host = |peer: &Peer| {
+        let target = Connections::HOST.to_owned();
+        ask_for(peer, Connections { target, own: true })
+    };
+    assert_eq!(inodes(host(&Peer::ROOT)), (vec![4, 2, 3, 1], 0));
+    assert_eq!(inodes(host(&ANN)), (vec![3, 1], 2));
+    let mut ask = |peer: &Peer, target: &str| {
+        let target = target.to_owned();
+        ask_for(peer, Connections { target, own: false })
     };
     assert_eq!(inodes(ask(&Peer::ROOT, "pid:7")), (vec![2, 3, 1], 0));
     assert_eq!(inodes(ask(&ANN, "pid:7")), (vec![3, 1], 1));
