@@ -15,11 +15,12 @@ use crate::error::RequestError;
 use crate::host::Inventory;
 use crate::ledger::{Body, HeldTarget};
 use crate::peer::Peer;
+use crate::programs::Snapshot;
 use crate::reconcile::consists_of;
 
 impl<H: Inventory> View<'_, H> {
-    /// The connections of a target, or of a process itself, that the peer may see, and the numbers
-    /// of the others.
+    /// The connections of a target, of a process itself or of the host that the peer may see, and
+    /// the number of the others. UDP sockets have the bytes of `counted`.
     ///
     /// # Errors
     /// If the request names no target, if the target is not held, for a process if it does not
@@ -28,11 +29,26 @@ impl<H: Inventory> View<'_, H> {
         &mut self,
         peer: &Peer,
         request: &Connections,
+        counted: Option<&Snapshot>,
         now: Now,
     ) -> Result<ConnectionsDoc, RequestError> {
+        let (name, mut all) = self.sockets(request)?;
+        for socket in &mut all {
+            let moved = counted.and_then(|counted| counted.datagrams.get(&socket.cookie));
+            if let Some([sent, received]) = moved {
+                (socket.sent, socket.received) = (Some(*sent), Some(*received));
+            }
+        }
+        Ok(document(peer, name, all, now))
+    }
+
+    /// The name of what was asked for, and its sockets. Fails as [`View::connections`].
+    fn sockets(
+        &mut self,
+        request: &Connections,
+    ) -> Result<(String, Vec<connections::Connection>), RequestError> {
         if request.own && request.target == Connections::HOST {
-            let all = self.machine.connections(None)?;
-            return Ok(document(peer, request.target.clone(), all, now));
+            return Ok((request.target.clone(), self.machine.connections(None)?));
         }
         let target: Target = request.target.parse()?;
         if let (Target::Pid(pid), true) = (&target, request.own) {
@@ -43,7 +59,7 @@ impl<H: Inventory> View<'_, H> {
                 )));
             }
             let own = Found::Processes(vec![pid.get()]);
-            return self.listed(peer, target.to_string(), Some(own), now);
+            return Ok((target.to_string(), self.machine.connections(Some(&own))?));
         }
         let held = match target {
             Target::Pid(pid) => self.of_process(&target, pid.get())?.into_iter().next(),
@@ -60,22 +76,11 @@ impl<H: Inventory> View<'_, H> {
             }
             other => other,
         };
-        self.listed(peer, held.entry.target.to_string(), of, now)
-    }
-
-    /// The document for the connections of `of`. Fails if the machine cannot be read.
-    fn listed(
-        &mut self,
-        peer: &Peer,
-        target: String,
-        of: Option<Found>,
-        now: Now,
-    ) -> Result<ConnectionsDoc, RequestError> {
         let all = match &of {
             Some(of) => self.machine.connections(Some(of))?,
             None => Vec::new(),
         };
-        Ok(document(peer, target, all, now))
+        Ok((held.entry.target.to_string(), all))
     }
 
     /// The pids of the members of a target of processes or of an executable.

@@ -159,3 +159,39 @@ fn targets_of_processes_have_a_command_and_a_user() {
     };
     assert_eq!(watched.targets[1].command.as_deref(), Some("rsync"));
 }
+
+#[test]
+fn udp_sockets_have_the_bytes_that_were_counted() {
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(7, 1000);
+    let socket = Connection {
+        inode: 1,
+        cookie: 40,
+        uid: 1000,
+        protocol: "udp",
+        local: "10.0.0.2:40000".parse().expect("an address"),
+        peer: None,
+        state: None,
+        sent: None,
+        received: None,
+        cgroup: None,
+    };
+    fixture.machine().connections = vec![(7, socket)];
+    let bytes = |fixture: &mut Fixture| {
+        let target = "pid:7".to_owned();
+        let request = Request::Connections(Connections { target, own: true });
+        match fixture.ask(&ANN, request, None) {
+            Response::Connections(doc) => [doc.connections[0].sent, doc.connections[0].received],
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(bytes(&mut fixture), [None, None], "nothing is counted");
+    let counted = crate::programs::Snapshot {
+        datagrams: [(40, [500, 60]), (41, [1, 1])].into(),
+        ..Default::default()
+    };
+    fixture.service.set_counted(Some(std::sync::Arc::new(counted)));
+    assert_eq!(bytes(&mut fixture), [Some(500), Some(60)]);
+    fixture.service.set_counted(None);
+    assert_eq!(bytes(&mut fixture), [None, None], "nothing is counted any more");
+}
