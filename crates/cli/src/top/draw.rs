@@ -327,7 +327,9 @@ fn recent_rates(screen: &Screen, target: &Watched) -> String {
     let [up, down] = Direction::ALL.map(|direction| {
         let rates: Vec<u64> = screen.table.history(&target.target, direction).collect();
         points = rates.len() as u64;
-        let sum = rates.iter().fold(0_u64, |sum, rate| sum.saturating_add(*rate));
+        let sum = rates
+            .iter()
+            .fold(0_u64, |sum, rate| sum.saturating_add(*rate));
         let peak = rates.iter().max().copied().unwrap_or(0);
         [sum.checked_div(points).unwrap_or(0), peak].map(rate)
     });

@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, HashMap};
 use netnice_core::units::{Instant, Nanos};
 use netnice_kernel::usage::{Counts, Reading, SocketUsage, UsageCounter};
 
-use super::{DatagramBytes, Moved, ProgramTraffic, Snapshot};
 use super::owners::UDP;
+use super::{DatagramBytes, Moved, ProgramTraffic, Snapshot};
 use crate::ledger::ProcessId;
 
 /// The sums of all programs since counting began.

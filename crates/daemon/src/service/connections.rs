@@ -103,9 +103,8 @@ fn document(
     let (mut visible, hidden): (Vec<_>, Vec<_>) = all
         .into_iter()
         .partition(|connection| peer.privileged || connection.uid == peer.uid);
-    let passed = |c: &connections::Connection| {
-        c.sent.unwrap_or(0).saturating_add(c.received.unwrap_or(0))
-    };
+    let passed =
+        |c: &connections::Connection| c.sent.unwrap_or(0).saturating_add(c.received.unwrap_or(0));
     visible.sort_by_key(|c| (std::cmp::Reverse(passed(c)), c.inode));
     let more = visible.len().saturating_sub(MAX_LISTED);
     visible.truncate(MAX_LISTED);

@@ -127,7 +127,10 @@ fn scale(
     let to = at(world.server(), Family::V4, 5001);
     let programs = SteadyPrograms::start(world.client(), to, PROGRAMS, CONNECTIONS)?;
     context.say(format!("{PROGRAMS} programs are connected"));
-    let mut command = world.client().ns.command(crate::process::binary("netnice")?);
+    let mut command = world
+        .client()
+        .ns
+        .command(crate::process::binary("netnice")?);
     command.arg("top").env("LC_ALL", "C.UTF-8");
     command.env("NETNICE_RUNTIME_DIR", viewer.runtime.path());
     let top = Terminal::start(command, 200, 50)?;
@@ -141,7 +144,10 @@ fn scale(
     pause(seconds);
     let took = began.elapsed().as_secs_f64();
     let mut shares = [0.0; 3];
-    for (share, (before, pid)) in shares.iter_mut().zip(spent_before.into_iter().zip(processes)) {
+    for (share, (before, pid)) in shares
+        .iter_mut()
+        .zip(spent_before.into_iter().zip(processes))
+    {
         *share = (time_on_cpu(pid)? - before?) as f64 / 1e7 / took;
     }
     let sum: f64 = shares.iter().sum();
@@ -162,7 +168,12 @@ fn scale(
         "",
         Bound::AtLeast(f64::from(PROGRAMS)),
     );
-    outcome.check("worst error of a rate over 3 s", worst, "%", Bound::AtMost(5.0));
+    outcome.check(
+        "worst error of a rate over 3 s",
+        worst,
+        "%",
+        Bound::AtMost(5.0),
+    );
     let what = "processor time of daemon, front process and top";
     outcome.check(what, sum, "% of a processor", Bound::AtMost(2.0));
     Ok(())
@@ -189,7 +200,8 @@ fn rates(
     let seen = programs.seen(&record, from, to);
     let sent = |doc: &ProgramsDoc| -> BTreeMap<u32, u64> {
         let list = doc.list.iter();
-        list.map(|program| (program.pid, program.up_bytes)).collect()
+        list.map(|program| (program.pid, program.up_bytes))
+            .collect()
     };
     let (before, after) = (sent(&first), sent(&second));
     let mut errors = Vec::new();
@@ -287,7 +299,11 @@ fn many_sockets(
         most = most.max(viewer.netnice.daemon_memory()?);
     }
     programs.finish()?;
-    let doc = await_ended(&viewer, begun.clone(), begun.ended.programs + u64::from(count))?;
+    let doc = await_ended(
+        &viewer,
+        begun.clone(),
+        begun.ended.programs + u64::from(count),
+    )?;
     most = most.max(viewer.netnice.daemon_memory()?);
     let counted = doc.total.up_bytes - begun.total.up_bytes;
     let least = u64::from(count * each) * (BriefPrograms::DATAGRAM + 42);
@@ -308,7 +324,12 @@ fn many_sockets(
     let what = "bytes missing in the sum, many sockets";
     outcome.check(what, lost as f64, "bytes", Bound::AtMost(0.0));
     let grown = mib(most.saturating_sub(before));
-    outcome.check("growth of the daemon, many sockets", grown, "MiB", Bound::AtMost(64.0));
+    outcome.check(
+        "growth of the daemon, many sockets",
+        grown,
+        "MiB",
+        Bound::AtMost(64.0),
+    );
     Ok(())
 }
 
@@ -413,8 +434,12 @@ fn await_nothing_loaded(viewer: &Viewer<'_>) -> Result<usize> {
 /// The number of eBPF objects of which a process has a descriptor.
 fn ebpf_objects(pid: u32) -> Result<usize> {
     let open = fs::read_dir(format!("/proc/{pid}/fd"))?;
-    let links = open.flatten().filter_map(|one| fs::read_link(one.path()).ok());
-    Ok(links.filter(|link| link.to_string_lossy().contains("bpf")).count())
+    let links = open
+        .flatten()
+        .filter_map(|one| fs::read_link(one.path()).ok());
+    Ok(links
+        .filter(|link| link.to_string_lossy().contains("bpf"))
+        .count())
 }
 
 /// Nanoseconds that all threads of a process have been on a processor. Fails if it has ended.
@@ -432,7 +457,9 @@ fn time_on_cpu(pid: u32) -> Result<u64> {
 fn front(daemon: u32) -> Option<u32> {
     let path = format!("/proc/{daemon}/task/{daemon}/children");
     let children = fs::read_to_string(path).ok()?;
-    let mut pids = children.split_whitespace().filter_map(|word| word.parse().ok());
+    let mut pids = children
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok());
     pids.find(|pid: &u32| {
         let name = fs::read_to_string(format!("/proc/{pid}/comm"));
         name.is_ok_and(|name| name.trim() == "netnice-front")

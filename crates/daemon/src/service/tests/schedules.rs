@@ -242,7 +242,10 @@ proptest! {
 fn explain_says_of_a_container_what_holds_now() {
     let mut fixture = fixture();
     ok(fixture.link("eth0", "100mbit", ""));
-    fixture.machine().groups.insert("/s/web.scope".to_owned(), 7);
+    fixture
+        .machine()
+        .groups
+        .insert("/s/web.scope".to_owned(), 7);
     ok(fixture.set("container:web", &format!("weight 200 {WORK}")));
     let receiving = |fixture: &mut Fixture| {
         let target = "container:web".to_owned();

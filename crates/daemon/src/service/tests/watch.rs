@@ -190,8 +190,14 @@ fn udp_sockets_have_the_bytes_that_were_counted() {
         datagrams: [(40, [500, 60]), (41, [1, 1])].into(),
         ..Default::default()
     };
-    fixture.service.set_counted(Some(std::sync::Arc::new(counted)));
+    fixture
+        .service
+        .set_counted(Some(std::sync::Arc::new(counted)));
     assert_eq!(bytes(&mut fixture), [Some(500), Some(60)]);
     fixture.service.set_counted(None);
-    assert_eq!(bytes(&mut fixture), [None, None], "nothing is counted any more");
+    assert_eq!(
+        bytes(&mut fixture),
+        [None, None],
+        "nothing is counted any more"
+    );
 }
