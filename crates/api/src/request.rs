@@ -136,9 +136,15 @@ pub struct Connections {
     /// The target.
     pub target: String,
     /// The target is a process, and its own connections are meant, not those of the target to
-    /// which it belongs. The process need not belong to a target.
+    /// which it belongs. The process need not belong to a target. Or the target is
+    /// [`Connections::HOST`].
     #[serde(default, skip_serializing_if = "is_false")]
     pub own: bool,
+}
+
+impl Connections {
+    /// In place of a target: all sockets of the served network namespace.
+    pub const HOST: &str = "all";
 }
 
 /// The parameters of [`Request::Programs`]. Root and the group `netnice` get all programs, other

@@ -165,10 +165,11 @@ pub struct Connection {
     /// TCP only: the state, by the kernel's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// TCP only: bytes that the peer has acknowledged, if the kernel reports them.
+    /// TCP: bytes that the peer has acknowledged, if the kernel reports them. UDP: layer-2 bytes
+    /// sent since counting began, while programs are counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent: Option<u64>,
-    /// TCP only: bytes received, if the kernel reports them.
+    /// TCP: bytes received, if the kernel reports them. UDP: as `sent`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub received: Option<u64>,
 }

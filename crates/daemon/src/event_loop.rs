@@ -31,6 +31,7 @@ mod timers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use netnice_api::{Programs, Request, Response, RuntimeDir, UsersDoc};
 use netnice_core::units::Nanos;
@@ -248,6 +249,10 @@ impl Daemon {
     /// Answers the requests that waited for a message of the thread that counts programs, and
     /// charges each user the time of the own answer.
     fn programs_counted(&mut self, message: Counted, now: Now) {
+        self.service.set_counted(match &message {
+            Counted::Snapshot(snapshot) => Some(Arc::clone(snapshot)),
+            Counted::Failed(_) | Counted::Ended => None,
+        });
         let waited = self.sources.programs.handle(message, now.monotonic);
         let Some((waiting, result)) = waited else {
             return;

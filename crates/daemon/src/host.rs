@@ -22,6 +22,7 @@ pub(crate) mod kernel;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use netnice_api::Found;
 use netnice_core::units::{Instant, Rate};
 use netnice_kernel::connections::Connection;
 use netnice_kernel::enforce::{Adoption, ContainerPlacement, Recovered, Sample, TargetClass};
@@ -267,8 +268,9 @@ pub(crate) trait Inventory {
     /// The speed that an interface's driver reports; `None` if it reports none.
     fn speed(&mut self, interface: &str) -> Result<Option<Rate>, RequestError>;
     /// The sockets of these processes, of the processes that run an executable or are in a control
-    /// group or below it, or the sockets that a user has created.
-    fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, RequestError>;
+    /// group or below it, or the sockets that a user has created. `None`: all sockets of the
+    /// network namespace.
+    fn connections(&mut self, of: Option<&Found>) -> Result<Vec<Connection>, RequestError>;
     /// Sets the rights for look-ups of executables, until the next call.
     fn set_lookup_rights(&mut self, _sight: LookupRights) {}
 }

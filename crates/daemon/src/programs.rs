@@ -20,6 +20,8 @@ mod counting;
 mod counting_times;
 mod owners;
 
+use std::collections::HashMap;
+
 use netnice_core::units::{Instant, Nanos};
 use netnice_kernel::usage::Counts;
 
@@ -49,7 +51,13 @@ pub(crate) struct Snapshot {
     pub missing: Moved,
     /// What is incomplete, and why.
     pub remarks: Vec<String>,
+    /// What the UDP sockets moved.
+    pub datagrams: DatagramBytes,
 }
+
+/// By cookie of a UDP socket: bytes sent and received since counting began. The kernel itself does
+/// not count them.
+pub(crate) type DatagramBytes = HashMap<u64, [u64; 2]>;
 
 /// The traffic of one program.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -41,6 +41,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use netnice_api::{Clear, ClearWhat, LogLines, Pong, Request, Response, UsersDoc};
 use netnice_core::units::Instant;
@@ -71,6 +72,8 @@ pub(crate) struct Service<H> {
     reconciler: Reconciler<H>,
     rules: Rules,
     measurements: Measurements,
+    /// The last counts of programs, while they are counted.
+    counted: Option<Arc<Snapshot>>,
     doctor: DoctorState,
 }
 
@@ -81,6 +84,7 @@ impl<H: Host> Service<H> {
             reconciler: Reconciler::new(host, store),
             rules: Rules::default(),
             measurements: Measurements::default(),
+            counted: None,
             doctor: DoctorState::default(),
         }
     }
@@ -216,7 +220,9 @@ impl<H: Host> Service<H> {
             Request::Show(show) => view
                 .show(peer, show.target.as_deref(), now)
                 .map(Response::Shown),
-            Request::Connections(of) => view.connections(peer, of, now).map(Response::Connections),
+            Request::Connections(of) => view
+                .connections(peer, of, self.counted.as_deref(), now)
+                .map(Response::Connections),
             Request::History(of) => view.history(of, now).map(Response::History),
             Request::Own(_) => view.show_own(named, now).map(Response::Shown),
             Request::Explain(explain) => view
@@ -228,6 +234,11 @@ impl<H: Host> Service<H> {
                 "this request is not for the service".to_owned(),
             )),
         }
+    }
+
+    /// Takes the last counts of programs; `None` if they are not counted any more.
+    pub(crate) fn set_counted(&mut self, counted: Option<Arc<Snapshot>>) {
+        self.counted = counted;
     }
 
     /// The response to [`Request::Programs`], from counts that were read outside the event loop.

@@ -9,6 +9,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::error::KernelError;
 use crate::netlink::{self, Message, NetlinkClient, NetlinkError, Request};
 
 /// A TCP or UDP socket, as the kernel lists it.
@@ -36,6 +37,14 @@ pub struct Connection {
     /// The id of the control group in which it was created. `None` if the kernel does not report
     /// it (before Linux 5.9).
     pub cgroup: Option<u64>,
+}
+
+/// As [`list`], with a connection for socket diagnosis of its own.
+///
+/// # Errors
+/// As [`list`], or if the connection cannot be opened.
+pub fn list_all() -> Result<Vec<Connection>, KernelError> {
+    Ok(list(&mut NetlinkClient::open_diagnosis()?)?)
 }
 
 /// All TCP and UDP sockets that are bound or connected. `diag` is a connection for socket diagnosis

@@ -180,6 +180,7 @@ fn header(screen: &Screen, terminal: TerminalStyle, width: usize) -> Vec<(String
     if let Some(doc) = table.programs() {
         let sums: Vec<String> = render::sums(doc)
             .into_iter()
+            .filter(|(_, sum)| sum.up_rate > 0 || sum.down_rate > 0)
             .map(|(name, sum)| {
                 format!(
                     "{name} up {} down {}",
@@ -316,7 +317,29 @@ fn program_details(screen: &Screen, target: &Watched) -> String {
     };
     let ended = if program.ended { "  ended" } else { "" };
     let [sent, received] = [program.up_bytes, program.down_bytes].map(format::short);
-    format!("{place}  sent {sent}B  received {received}B{ended}")
+    let rates = recent_rates(screen, target);
+    format!("{place}  sent {sent}B  received {received}B{ended}{rates}")
+}
+
+/// The means and the peaks of the rates in a row's history; empty before the second reading.
+fn recent_rates(screen: &Screen, target: &Watched) -> String {
+    let mut points = 0;
+    let [up, down] = Direction::ALL.map(|direction| {
+        let rates: Vec<u64> = screen.table.history(&target.target, direction).collect();
+        points = rates.len() as u64;
+        let sum = rates
+            .iter()
+            .fold(0_u64, |sum, rate| sum.saturating_add(*rate));
+        let peak = rates.iter().max().copied().unwrap_or(0);
+        [sum.checked_div(points).unwrap_or(0), peak].map(rate)
+    });
+    if points < 2 {
+        return String::new();
+    }
+    let time = Nanos(screen.interval.0.saturating_mul(points));
+    let [mean_up, peak_up] = up;
+    let [mean_down, peak_down] = down;
+    format!("  in {time}: mean up {mean_up} down {mean_down}, peak up {peak_up} down {peak_down}")
 }
 
 fn table(
@@ -328,6 +351,9 @@ fn table(
 ) {
     if area.height == 0 {
         return;
+    }
+    if screen.shows_host() {
+        return host(screen, area, terminal, buffer);
     }
     let (columns, minimums) = columns(screen, rows, area.width.into());
     let bold = Style::new().add_modifier(Modifier::BOLD);
@@ -385,6 +411,21 @@ fn table(
                 y += 1;
             }
         }
+    }
+}
+
+/// Draws the connections of the whole host, or the sums of its remote hosts.
+fn host(screen: &Screen, area: Rect, terminal: TerminalStyle, buffer: &mut Buffer) {
+    let heading = match screen.shows_hosts {
+        true => "ALL REMOTE HOSTS",
+        false => "ALL CONNECTIONS",
+    };
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let width = usize::from(area.width);
+    let lines = connections(screen, usize::from(area.height) - 1, width, terminal);
+    let all = [(heading.to_string(), bold)].into_iter().chain(lines);
+    for (y, (text, style)) in (area.y..area.bottom()).zip(all) {
+        buffer.set_stringn(0, y, text, width, style);
     }
 }
 
@@ -560,7 +601,7 @@ netnice top
 
 ↑ ↓  PgUp PgDn  Home End    select a target
 Enter      show or hide the connections of the selected target
-n          show its connections, or a sum for each remote host
+n  N       a sum for each remote host, of its connections; of the whole host
 u  d  b    limit up, down or their sum: 4mbit, 500kB/s, …; none removes it
 m          reserve a minimum for sending: 1mbit, or 1mbit on eth0; none ends it
 c          change any clause: up 4mbit down 8mbit min 1mbit on eth0

@@ -46,6 +46,7 @@ pub(super) struct Screen {
     /// The target that keys act on; `None` if there is no row.
     pub selected: Option<String>,
     /// The target whose connections are shown, with its connections after the first response.
+    /// [`Connections::HOST`]: those of the whole host are shown in place of the table.
     pub open: Option<(String, Option<ConnectionList>)>,
     /// True if a sum for each remote host is shown in place of the connections.
     pub shows_hosts: bool,
@@ -202,11 +203,14 @@ impl Screen {
                 .push_back(Action::Send(history_request(), None));
         }
         if let Some((target, _)) = &self.open {
-            let target = target.clone();
-            let own = self.table.is_program(&target);
-            let request = Request::Connections(Connections { target, own });
-            self.actions.push_back(Action::Send(request, None));
+            self.request_connections(target.clone());
         }
+    }
+
+    fn request_connections(&mut self, target: String) {
+        let own = target == Connections::HOST || self.table.is_program(&target);
+        let request = Request::Connections(Connections { target, own });
+        self.actions.push_back(Action::Send(request, None));
     }
 
     /// Processes the response to a request.
@@ -260,7 +264,9 @@ impl Screen {
         }
         self.table.update(doc);
         self.select_visible();
-        let gone = |(name, _): &(String, Option<ConnectionList>)| self.table.find(name).is_none();
+        let gone = |(name, _): &(String, Option<ConnectionList>)| {
+            name != Connections::HOST && self.table.find(name).is_none()
+        };
         if self.open.as_ref().is_some_and(gone) {
             self.open = None;
         }
@@ -337,10 +343,18 @@ impl Screen {
                     .unwrap_or_default();
             }
             KeyCode::Enter => self.open_or_close(),
-            KeyCode::Char('n') if self.is_open() => self.shows_hosts = !self.shows_hosts,
+            KeyCode::Char('n') if self.is_open() || self.shows_host() => {
+                self.shows_hosts = !self.shows_hosts;
+            }
             KeyCode::Char('n') => {
                 self.shows_hosts = true;
                 self.open_or_close();
+            }
+            KeyCode::Char('N') if self.shows_host() => self.open = None,
+            KeyCode::Char('N') => {
+                self.shows_hosts = true;
+                self.request_connections(Connections::HOST.to_string());
+                self.open = Some((Connections::HOST.to_string(), None));
             }
             KeyCode::Right if !self.is_open() => self.open_or_close(),
             KeyCode::Left if self.is_open() => self.open = None,
@@ -413,6 +427,12 @@ impl Screen {
             .push_back(Action::Send(Request::Clear(clear), None));
     }
 
+    /// True if the connections of the whole host are shown in place of the table.
+    pub(super) fn shows_host(&self) -> bool {
+        let open = self.open.as_ref();
+        open.is_some_and(|(name, _)| name == Connections::HOST)
+    }
+
     fn is_open(&self) -> bool {
         let open = self.open.as_ref().map(|(name, _)| name);
         open.is_some() && open == self.selected.as_ref()
@@ -421,11 +441,7 @@ impl Screen {
     fn open_or_close(&mut self) {
         self.open = match (self.is_open(), self.selected.clone()) {
             (false, Some(target)) => {
-                let request = Request::Connections(Connections {
-                    own: self.table.is_program(&target),
-                    target: target.clone(),
-                });
-                self.actions.push_back(Action::Send(request, None));
+                self.request_connections(target.clone());
                 Some((target, None))
             }
             _ => None,

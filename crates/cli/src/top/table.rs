@@ -397,9 +397,9 @@ impl Sort {
             Sort::Down => down.rate,
             Sort::Wait => up.wait_ns.max(down.wait_ns),
             Sort::Drops => up.drops.saturating_add(down.drops),
-            Sort::Moved => {
-                program.map_or(0, |program| program.up_bytes.saturating_add(program.down_bytes))
-            }
+            Sort::Moved => program.map_or(0, |program| {
+                program.up_bytes.saturating_add(program.down_bytes)
+            }),
             Sort::Connections => program.map_or(0, |program| program.connections),
             Sort::User | Sort::Name => 0,
         }

@@ -6,6 +6,7 @@ mod enforcer;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use netnice_api::Found;
 use netnice_core::units::Rate;
 use netnice_kernel::connections::Connection;
 use netnice_kernel::enforce::{Adoption, Sample};
@@ -311,19 +312,23 @@ impl Inventory for FakeMachine {
         Ok(self.speeds.get(interface).copied())
     }
 
-    fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, RequestError> {
+    fn connections(&mut self, of: Option<&Found>) -> Result<Vec<Connection>, RequestError> {
+        let Some(of) = of else {
+            let all = self.connections.iter();
+            return Ok(all.map(|(_, connection)| connection.clone()).collect());
+        };
         let of = match of {
-            netnice_api::Found::Processes(pids) => pids.iter().copied().collect(),
-            netnice_api::Found::App(path) => {
+            Found::Processes(pids) => pids.iter().copied().collect(),
+            Found::App(path) => {
                 let key = self.app(path)?;
                 self.running(key)
             }
-            netnice_api::Found::Cgroup(path) => {
+            Found::Cgroup(path) => {
                 let inside = |l: &&FakeProcess| l.cgroup.starts_with(path);
                 let inside = self.processes.values().filter(inside);
                 inside.map(|living| living.process.root.pid).collect()
             }
-            netnice_api::Found::User(uid) => {
+            Found::User(uid) => {
                 let theirs = self.processes.values().filter(|l| l.process.uid == *uid);
                 theirs.map(|living| living.process.root.pid).collect()
             }

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use netnice_api::Found;
 use netnice_core::units::{Instant, Rate};
 use netnice_kernel::cgroup::{self, Cgroup};
 use netnice_kernel::connections::{self, Connection};
@@ -339,21 +340,20 @@ impl Inventory for KernelHost {
         read.map_err(|error| RequestError::Failed(failed(error)))
     }
 
-    fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, RequestError> {
-        let listed =
-            NetlinkClient::open_diagnosis().and_then(|mut diag| connections::list(&mut diag));
-        let mut all = listed.map_err(KernelError::from)?;
+    fn connections(&mut self, of: Option<&Found>) -> Result<Vec<Connection>, RequestError> {
+        let mut all = connections::list_all()?;
         let pids = match of {
-            netnice_api::Found::User(uid) => {
+            None => return Ok(all),
+            Some(Found::User(uid)) => {
                 all.retain(|connection| connection.uid == *uid);
                 return Ok(all);
             }
-            netnice_api::Found::Processes(pids) => pids.clone(),
-            netnice_api::Found::App(path) => {
+            Some(Found::Processes(pids)) => pids.clone(),
+            Some(Found::App(path)) => {
                 let key = self.app(path)?;
                 self.running(key).into_iter().collect()
             }
-            netnice_api::Found::Cgroup(path) => cgroup::processes(&cgroup::find(path)?),
+            Some(Found::Cgroup(path)) => cgroup::processes(&cgroup::find(path)?),
         };
         let sockets = pids.into_iter().flat_map(process::sockets);
         let theirs: BTreeSet<u64> = sockets.map(|(_, inode)| inode).collect();

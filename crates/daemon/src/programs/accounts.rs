@@ -15,7 +15,8 @@ use std::collections::{BTreeMap, HashMap};
 use netnice_core::units::{Instant, Nanos};
 use netnice_kernel::usage::{Counts, Reading, SocketUsage, UsageCounter};
 
-use super::{Moved, ProgramTraffic, Snapshot};
+use super::owners::UDP;
+use super::{DatagramBytes, Moved, ProgramTraffic, Snapshot};
 use crate::ledger::ProcessId;
 
 /// The sums of all programs since counting began.
@@ -43,6 +44,7 @@ struct Socket {
     /// The counts that were credited.
     counts: Counts,
     moved_at: Instant,
+    is_udp: bool,
 }
 
 /// A program that has moved something.
@@ -151,6 +153,7 @@ impl Accounts {
                 owner,
                 counts: Counts::default(),
                 moved_at: read_at,
+                is_udp: usage.protocol == UDP,
             }
         });
         if owner.is_some() && socket.owner != owner {
@@ -288,7 +291,15 @@ impl Accounts {
                 .collect(),
             missing: self.missing,
             remarks: Vec::new(),
+            datagrams: self.datagrams(),
         }
+    }
+
+    fn datagrams(&self) -> DatagramBytes {
+        let sockets = self.sockets.iter().filter(|(_, socket)| socket.is_udp);
+        sockets
+            .map(|(cookie, socket)| (*cookie, socket.counts.bytes))
+            .collect()
     }
 }
 

@@ -1,6 +1,5 @@
-//! The connections of one target, or of one process, from the kernel's socket lists, for
-//! `netnice top`. A privileged
-//! peer sees all of them, any other peer those of its own sockets. The response has at most
+//! The connections of one target, of one process or of the whole host, from the kernel's socket
+//! lists, for `netnice top`. A privileged peer sees all of them, any other peer those of its own sockets. The response has at most
 //! [`MAX_LISTED`] (200), those with the most traffic first. It also has the number of further
 //! connections that the peer may see, and the number of those of other users. Fails if the text is
 //! no target, if the target is not held, for a process if it does not exist or no target contains
@@ -16,11 +15,12 @@ use crate::error::RequestError;
 use crate::host::Inventory;
 use crate::ledger::{Body, HeldTarget};
 use crate::peer::Peer;
+use crate::programs::Snapshot;
 use crate::reconcile::consists_of;
 
 impl<H: Inventory> View<'_, H> {
-    /// The connections of a target, or of a process itself, that the peer may see, and the numbers
-    /// of the others.
+    /// The connections of a target, of a process itself or of the host that the peer may see, and
+    /// the number of the others. UDP sockets have the bytes of `counted`.
     ///
     /// # Errors
     /// If the request names no target, if the target is not held, for a process if it does not
@@ -29,8 +29,27 @@ impl<H: Inventory> View<'_, H> {
         &mut self,
         peer: &Peer,
         request: &Connections,
+        counted: Option<&Snapshot>,
         now: Now,
     ) -> Result<ConnectionsDoc, RequestError> {
+        let (name, mut all) = self.sockets(request)?;
+        for socket in &mut all {
+            let moved = counted.and_then(|counted| counted.datagrams.get(&socket.cookie));
+            if let Some([sent, received]) = moved {
+                (socket.sent, socket.received) = (Some(*sent), Some(*received));
+            }
+        }
+        Ok(document(peer, name, all, now))
+    }
+
+    /// The name of what was asked for, and its sockets. Fails as [`View::connections`].
+    fn sockets(
+        &mut self,
+        request: &Connections,
+    ) -> Result<(String, Vec<connections::Connection>), RequestError> {
+        if request.own && request.target == Connections::HOST {
+            return Ok((request.target.clone(), self.machine.connections(None)?));
+        }
         let target: Target = request.target.parse()?;
         if let (Target::Pid(pid), true) = (&target, request.own) {
             if self.machine.process(pid.get()).is_none() {
@@ -40,7 +59,7 @@ impl<H: Inventory> View<'_, H> {
                 )));
             }
             let own = Found::Processes(vec![pid.get()]);
-            return self.listed(peer, target.to_string(), Some(own), now);
+            return Ok((target.to_string(), self.machine.connections(Some(&own))?));
         }
         let held = match target {
             Target::Pid(pid) => self.of_process(&target, pid.get())?.into_iter().next(),
@@ -57,37 +76,11 @@ impl<H: Inventory> View<'_, H> {
             }
             other => other,
         };
-        self.listed(peer, held.entry.target.to_string(), of, now)
-    }
-
-    /// The document for the connections of `of`. Fails if the machine cannot be read.
-    fn listed(
-        &mut self,
-        peer: &Peer,
-        target: String,
-        of: Option<Found>,
-        now: Now,
-    ) -> Result<ConnectionsDoc, RequestError> {
         let all = match &of {
-            Some(of) => self.machine.connections(of)?,
+            Some(of) => self.machine.connections(Some(of))?,
             None => Vec::new(),
         };
-        let (mut visible, hidden): (Vec<_>, Vec<_>) = all
-            .into_iter()
-            .partition(|connection| peer.privileged || connection.uid == peer.uid);
-        let passed = |c: &connections::Connection| {
-            c.sent.unwrap_or(0).saturating_add(c.received.unwrap_or(0))
-        };
-        visible.sort_by_key(|c| (std::cmp::Reverse(passed(c)), c.inode));
-        let more = visible.len().saturating_sub(MAX_LISTED);
-        visible.truncate(MAX_LISTED);
-        Ok(ConnectionsDoc {
-            target,
-            at_ns: now.monotonic.0,
-            connections: visible.into_iter().map(connection_doc).collect(),
-            more: more as u64,
-            of_others: hidden.len() as u64,
-        })
+        Ok((held.entry.target.to_string(), all))
     }
 
     /// The pids of the members of a target of processes or of an executable.
@@ -97,6 +90,30 @@ impl<H: Inventory> View<'_, H> {
         let of = |(own, app): (u32, u32)| if by_descent { own } else { app };
         let theirs = members.filter(|(_, membership)| of(*membership) == held.id);
         Ok(theirs.map(|(pid, _)| pid).collect())
+    }
+}
+
+/// The document for these connections.
+fn document(
+    peer: &Peer,
+    target: String,
+    all: Vec<connections::Connection>,
+    now: Now,
+) -> ConnectionsDoc {
+    let (mut visible, hidden): (Vec<_>, Vec<_>) = all
+        .into_iter()
+        .partition(|connection| peer.privileged || connection.uid == peer.uid);
+    let passed =
+        |c: &connections::Connection| c.sent.unwrap_or(0).saturating_add(c.received.unwrap_or(0));
+    visible.sort_by_key(|c| (std::cmp::Reverse(passed(c)), c.inode));
+    let more = visible.len().saturating_sub(MAX_LISTED);
+    visible.truncate(MAX_LISTED);
+    ConnectionsDoc {
+        target,
+        at_ns: now.monotonic.0,
+        connections: visible.into_iter().map(connection_doc).collect(),
+        more: more as u64,
+        of_others: hidden.len() as u64,
     }
 }
 

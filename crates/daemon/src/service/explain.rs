@@ -253,7 +253,7 @@ impl<H: Host> View<'_, H> {
 
     /// Adds the rows about the code point, about yielding, and about what a container receives.
     fn marking_rows(&self, held: &HeldTarget, page: &mut Page) {
-        let contract = &held.entry.contract;
+        let contract = &*held.in_force();
         if let Some(dscp) = held.dscp(self.ledger()) {
             let number = dscp.get();
             page.row(
@@ -290,7 +290,7 @@ impl<H: Host> View<'_, H> {
             return None;
         };
         let of_process = Found::Processes(vec![pid]);
-        let sockets = self.machine.connections(&of_process).ok()?;
+        let sockets = self.machine.connections(Some(&of_process)).ok()?;
         let inside = self.machine.group_ids(&bound.path);
         // A group that was removed may have been inside.
         let existing = self.machine.group_ids("/");

@@ -11,7 +11,7 @@ use netnice_lab::sys;
 use netnice_lab::terminal::Terminal;
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::many_programs::{BriefPrograms, BriefTraffic, Drain, SteadyPrograms};
-use netnice_lab::traffic::{self, Tcp};
+use netnice_lab::traffic::{self, Tcp, Udp};
 use netnice_lab::wire::Tap;
 use serde_json::Value;
 
@@ -263,6 +263,40 @@ fn a_program_in_the_list_is_limited_by_a_key() {
     await_text(&top, "1 target  1 moving");
     println!("{}", top.text());
     top.type_keys("q").expect("typed");
+    assert!(top.wait(EVENT_TIMEOUT).expect("an end").success());
+}
+
+#[test]
+fn udp_sockets_have_rates_and_hosts_have_sums() {
+    let bed = TestBed::new().expect("a test bed");
+    let flow = Udp::source(bed.client(4000), bed.server(5001)).rate(4_000_000);
+    let program = traffic::start_now(bed.world.client(), &flow).expect("a program");
+    let mut command = bed.netnice.command(&["top"]);
+    command.env("LC_ALL", "C.UTF-8");
+    let mut top = Terminal::start(command, 200, 50).expect("a terminal");
+    let await_line = |top: &Terminal, words: &[&str]| {
+        let is_shown = |text: &str| {
+            let mut lines = text.lines();
+            lines.any(|line| words.iter().all(|word| line.contains(word)))
+        };
+        let shown = top.wait_for(&format!("{words:?}"), EVENT_TIMEOUT, is_shown);
+        shown.unwrap_or_else(|error| panic!("{error:#}"));
+    };
+    let name = format!("pid:{}", program.pid());
+    await_line(&top, &[&name, "root", "M"]);
+    top.type_keys("/pid:\r\r").expect("typed");
+    // The rate is some megabits a second, whatever the machine does meanwhile.
+    await_line(
+        &top,
+        &["udp  up ", "M  down", "10.77.0.1:4000 > 10.77.0.2:5001"],
+    );
+    top.type_keys("n").expect("typed");
+    await_line(&top, &["M  down", "10.77.0.2  1 connection"]);
+    top.type_keys("N").expect("typed");
+    await_line(&top, &["ALL REMOTE HOSTS"]);
+    await_line(&top, &["M  down", "10.77.0.2  1 connection"]);
+    println!("{}", top.text());
+    top.type_keys("Nq").expect("typed");
     assert!(top.wait(EVENT_TIMEOUT).expect("an end").success());
 }
 

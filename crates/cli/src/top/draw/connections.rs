@@ -1,4 +1,5 @@
-//! The lines below an open row: its connections, or a sum for each remote host. The screen and the
+//! The lines below an open row: its connections, or a sum for each remote host; and the same lines
+//! for the whole host. The screen and the
 //! space for the lines come in. No function fails.
 
 use ratatui::style::{Color, Style};
@@ -23,7 +24,10 @@ pub(super) fn connections(
     let Some(connections) = connections else {
         return vec![("      loading…".to_string(), dim)];
     };
-    let most = lines.saturating_sub(3).clamp(1, MAX_LINES);
+    let most = match screen.shows_host() {
+        true => lines.saturating_sub(2).max(1),
+        false => lines.saturating_sub(3).clamp(1, MAX_LINES),
+    };
     let all = match screen.shows_hosts {
         true => host_lines(connections),
         false => connection_lines(connections, width),

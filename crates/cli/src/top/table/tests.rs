@@ -358,7 +358,10 @@ fn programs_are_ordered_by_bytes_connections_and_users() {
             ..View::default()
         };
         let rows = row_texts(&table, &view);
-        let names: Vec<&str> = rows.iter().filter_map(|row| row.split(' ').next()).collect();
+        let names: Vec<&str> = rows
+            .iter()
+            .filter_map(|row| row.split(' ').next())
+            .collect();
         assert_eq!(names, expected, "{}", sort.word());
     }
 }

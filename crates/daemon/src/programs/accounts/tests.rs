@@ -269,3 +269,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_bytes_of_each_udp_socket_are_kept_and_those_of_tcp_sockets_are_not() {
+    let mut accounts = Accounts::new(at(0));
+    let udp = |up| SocketUsage {
+        protocol: UDP,
+        ..usage(7, up, 10)
+    };
+    accounts.update(
+        &reading(1, &[(1, usage(7, 500, 0)), (2, udp(300))]),
+        creator,
+    );
+    assert_eq!(accounts.snapshot().datagrams, [(2, [300, 10])].into());
+    accounts.update(&reading(2, &[(2, udp(700))]), creator);
+    assert_eq!(accounts.snapshot().datagrams, [(2, [700, 10])].into());
+    accounts.close(2, None);
+    assert!(accounts.snapshot().datagrams.is_empty());
+}

@@ -237,3 +237,25 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn explain_says_of_a_container_what_holds_now() {
+    let mut fixture = fixture();
+    ok(fixture.link("eth0", "100mbit", ""));
+    fixture
+        .machine()
+        .groups
+        .insert("/s/web.scope".to_owned(), 7);
+    ok(fixture.set("container:web", &format!("weight 200 {WORK}")));
+    let receiving = |fixture: &mut Fixture| {
+        let target = "container:web".to_owned();
+        let request = Request::Explain(netnice_api::Explain { target });
+        match fixture.ask(&Peer::ROOT, request, None) {
+            Response::Explained(page) => page.lines.join("\n").contains("receiving"),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(receiving(&mut fixture));
+    at(&mut fixture, 23, 19, 0);
+    assert!(!receiving(&mut fixture), "it has no part of the link now");
+}

@@ -106,20 +106,24 @@ fn connections_are_shown_to_their_owner_and_to_privileged_users() {
         (7, connection(3, 1000, 7)),
         (9, connection(4, 0, 99)),
     ];
-    let mut ask = |peer: &Peer, target: &str| {
-        let target = target.to_owned();
-        fixture.ask(
-            peer,
-            Request::Connections(Connections { target, own: false }),
-            None,
-        )
-    };
+    let mut ask_for =
+        |peer: &Peer, what: Connections| fixture.ask(peer, Request::Connections(what), None);
     let inodes = |response: Response| match response {
         Response::Connections(doc) => {
             let inodes: Vec<u64> = doc.connections.iter().map(|c| c.inode).collect();
             (inodes, doc.of_others)
         }
         other => panic!("{other:?}"),
+    };
+    let mut host = |peer: &Peer| {
+        let target = Connections::HOST.to_owned();
+        ask_for(peer, Connections { target, own: true })
+    };
+    assert_eq!(inodes(host(&Peer::ROOT)), (vec![4, 2, 3, 1], 0));
+    assert_eq!(inodes(host(&ANN)), (vec![3, 1], 2));
+    let mut ask = |peer: &Peer, target: &str| {
+        let target = target.to_owned();
+        ask_for(peer, Connections { target, own: false })
     };
     assert_eq!(inodes(ask(&Peer::ROOT, "pid:7")), (vec![2, 3, 1], 0));
     assert_eq!(inodes(ask(&ANN, "pid:7")), (vec![3, 1], 1));
@@ -154,4 +158,46 @@ fn targets_of_processes_have_a_command_and_a_user() {
         panic!("{watched:?}");
     };
     assert_eq!(watched.targets[1].command.as_deref(), Some("rsync"));
+}
+
+#[test]
+fn udp_sockets_have_the_bytes_that_were_counted() {
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(7, 1000);
+    let socket = Connection {
+        inode: 1,
+        cookie: 40,
+        uid: 1000,
+        protocol: "udp",
+        local: "10.0.0.2:40000".parse().expect("an address"),
+        peer: None,
+        state: None,
+        sent: None,
+        received: None,
+        cgroup: None,
+    };
+    fixture.machine().connections = vec![(7, socket)];
+    let bytes = |fixture: &mut Fixture| {
+        let target = "pid:7".to_owned();
+        let request = Request::Connections(Connections { target, own: true });
+        match fixture.ask(&ANN, request, None) {
+            Response::Connections(doc) => [doc.connections[0].sent, doc.connections[0].received],
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(bytes(&mut fixture), [None, None], "nothing is counted");
+    let counted = crate::programs::Snapshot {
+        datagrams: [(40, [500, 60]), (41, [1, 1])].into(),
+        ..Default::default()
+    };
+    fixture
+        .service
+        .set_counted(Some(std::sync::Arc::new(counted)));
+    assert_eq!(bytes(&mut fixture), [Some(500), Some(60)]);
+    fixture.service.set_counted(None);
+    assert_eq!(
+        bytes(&mut fixture),
+        [None, None],
+        "nothing is counted any more"
+    );
 }
