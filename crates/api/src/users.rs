@@ -28,7 +28,7 @@ impl UsersDoc {
 /// One quota and its limit, the same for every user to whom the quota applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaDoc {
-    /// Its key in `[quotas]` of the policy file.
+    /// The quota's key in `[quotas]` of the policy file.
     pub quota: String,
     /// The unit of the limit and of the usage: `count`, `bytes` or `ns`.
     pub unit: String,

@@ -94,7 +94,7 @@ pub(crate) enum Command {
 pub(crate) struct ProgramRequest {
     /// The user who sent it.
     pub peer: Peer,
-    /// The connection that it came over.
+    /// The connection that the request came over.
     pub connection: ConnectionHandle,
     /// The request.
     pub request: DirectRequest,
@@ -177,7 +177,7 @@ struct Program {
     bytes: u64,
     /// The number of its flows.
     open: u32,
-    /// Its session, if it has one.
+    /// The program's session, if it has one.
     session: Option<u64>,
 }
 

@@ -105,7 +105,7 @@ pub struct Datapath {
 struct ChosenPacket {
     departure: Departure,
     head: Record,
-    /// The time at which it was reported to the scheduler.
+    /// The time at which the packet was reported to the scheduler.
     since: Instant,
 }
 

@@ -212,7 +212,7 @@ impl EventLoop {
         self.datapath.counters(flow)
     }
 
-    /// The link.
+    /// The link that the loop sends and receives on, for its counters and its frames.
     pub fn link(&mut self) -> &mut Link {
         &mut self.link
     }

@@ -23,8 +23,7 @@
 //!
 //! # The interface
 //! [`link`] sends and receives frames by AF_XDP, or by AF_PACKET on request or where AF_XDP is
-//! refused.
-//! [`event_loop`] runs the iterations around the datapath and the link.
+//! refused. [`event_loop`] runs the iterations around the datapath and the link.
 //!
 //! # The process
 //! `netnice-driver` has three threads: the packet thread runs the event loop; the control thread

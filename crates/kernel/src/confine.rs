@@ -37,7 +37,7 @@ pub use check::{Attempt, attempts};
 pub struct Confinement {
     /// The name of its first thread. The kernel cuts it to 15 bytes.
     pub name: &'static str,
-    /// The user id and the group id that it takes.
+    /// The user id and the group id that the process takes.
     pub user: (u32, u32),
     /// The largest number of open descriptors.
     pub descriptors: u64,

@@ -52,7 +52,7 @@
 //! the parts of the others unequally. (`IdleNodes` lists the nodes that carry too little.)
 //!
 //! **A target that yields** has a node on every managed link, of a priority behind all others, and
-//! takes no part in this division. So HTB lends to it only what no other class with packets wants,
+//! takes no part in this division. So HTB lends to it only what no other class with packets uses,
 //! and the node gives way with the next packet. Its node is below the parent of all nodes, even if
 //! the target is inside another one: below a node with a guarantee it would borrow that guarantee
 //! before others borrow from the link. It stays inside a node whose highest rate is below the
@@ -124,9 +124,9 @@ pub enum LeafQdisc {
 /// The part of a target that determines its classes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Its number in the maps; never reused.
+    /// The target's number in the maps; never reused.
     pub id: u32,
-    /// Its position in the class numbers: 1 to [`MAX_SLOT`]; reused after the target.
+    /// The target's position in the class numbers: 1 to [`MAX_SLOT`]; reused after the target.
     pub slot: u16,
     /// Slot of the target around it; `None` if no target contains it.
     pub parent: Option<u16>,
@@ -134,16 +134,16 @@ pub struct Target {
     pub limit: Limit,
     /// Burst of its rates: the amount that may pass at once after a silence, as time at the rate.
     pub burst: Nanos,
-    /// Its part in a managed link; `None` if it has none.
+    /// The target's part in a managed link; `None` if it has none.
     pub share: Option<LinkShare>,
     /// Weight of its part in the left-over; 100 is the default.
     pub weight: u16,
     /// Order of its part in the left-over; 0 is first.
     pub priority: u8,
-    /// The code point of the packets that it sends; `None` if they keep theirs.
+    /// The code point of the packets that the target sends; `None` if they keep theirs.
     pub dscp: Option<Dscp>,
-    /// Whether it takes of every managed link only what no other traffic wants. Then it has no
-    /// `share`.
+    /// Whether the target yields: on every managed link it uses only bandwidth that no other
+    /// traffic uses. Then it has no `share`.
     pub yields: bool,
 }
 
@@ -196,9 +196,9 @@ pub struct Link {
 pub(crate) struct Class {
     /// Number of its parent class; 0 at the top.
     pub parent: u16,
-    /// Its parameters.
+    /// The class's parameters.
     pub htb: HtbClass,
-    /// Its queue, if it is a leaf.
+    /// The class's queue, if it is a leaf.
     pub queue: Option<LeafQueue>,
 }
 

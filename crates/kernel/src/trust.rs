@@ -29,21 +29,21 @@ pub enum Distrust {
         /// The cause.
         source: io::Error,
     },
-    /// It belongs to a user other than root and the user of this process.
+    /// The file belongs to a user other than root and the user of this process.
     #[error("{} belongs to user {owner}, not to root", path.display())]
     Owner {
         /// The path, or a folder or symbolic link on the way to it.
         path: PathBuf,
-        /// Its owner's user id.
+        /// The user id of the file's owner.
         owner: u32,
     },
-    /// Its group or all users may write it, and it is not a folder with the sticky bit on the way
-    /// to the path.
+    /// The file's group or all users may write the file, and it is not a folder with the sticky bit
+    /// on the way to the path.
     #[error("{} can be written by others (mode {mode:04o})", path.display())]
     Mode {
         /// The path, or a folder on the way to it.
         path: PathBuf,
-        /// Its permission bits.
+        /// The file's permission bits.
         mode: u32,
     },
 }

@@ -48,14 +48,14 @@ pub struct Counts {
 /// The process that made a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Creator {
-    /// Its process id, in the initial PID namespace.
+    /// Process id, in the initial PID namespace.
     pub pid: u32,
-    /// Its start time in clock ticks since boot, as [`process::start_time`].
+    /// The process's start time in clock ticks since boot, as [`process::start_time`].
     pub started: u64,
-    /// Its command name when it made the socket.
+    /// The process's command name when it made the socket.
     pub command: String,
-    /// True if it made this socket. False if it made the listening socket from which the kernel
-    /// made this one.
+    /// True if the process made this socket. False if it made the listening socket from which the
+    /// kernel made this one.
     pub made_itself: bool,
 }
 

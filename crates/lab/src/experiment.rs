@@ -50,7 +50,7 @@ pub use scale::sleepers;
 
 /// One experiment of the registry.
 pub struct Experiment {
-    /// Its name on the command line.
+    /// The experiment's name on the command line.
     pub id: &'static str,
     /// What it measures, in one line.
     pub what: &'static str,

@@ -209,7 +209,7 @@ impl Direct {
         self.with("--iface", link)
     }
 
-    /// Its contract; the default is best effort.
+    /// Sets the contract of the flow; the default is best effort.
     pub fn contract(self, contract: &str) -> Direct {
         self.with("--contract", contract)
     }
@@ -325,7 +325,7 @@ programs!(Tcp, Udp, Direct, Unruly, Probe, Echo);
 /// The start and the end of a traffic process, and its sample interval.
 #[derive(Debug, Clone, Copy)]
 pub struct RunOptions {
-    /// Whether it starts at once instead of waiting for `go`.
+    /// Whether the process starts at once instead of waiting for `go`.
     pub at_once: bool,
     /// If set, it ends by itself after this time.
     pub lasts: Option<Duration>,
@@ -385,7 +385,7 @@ impl Running {
         Ok(crate::sys::now_ns())
     }
 
-    /// Its process id.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.proc.pid()
     }
@@ -487,7 +487,7 @@ pub(crate) struct FileClient {
 }
 
 impl FileClient {
-    /// Its process id.
+    /// Process id.
     pub(crate) fn pid(&self) -> u32 {
         self.proc.pid()
     }

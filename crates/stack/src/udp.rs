@@ -157,7 +157,7 @@ pub struct Datagram {
 /// The memory of a received datagram.
 #[derive(Debug, PartialEq, Eq)]
 enum Storage {
-    /// The buffer in which it arrived.
+    /// The buffer in which the datagram arrived.
     Chunk(Chunk),
     /// Heap memory, after reassembly from fragments.
     Heap(Vec<u8>),

@@ -32,7 +32,7 @@ pub(super) struct HeldPort<P> {
 /// A flow that shares a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sharer {
-    /// Its remote end; `None` for a flow to any host, and for each flow at a group's port.
+    /// The flow's remote end; `None` for a flow to any host, and for each flow at a group's port.
     remote: Option<SocketAddr>,
     /// The index of its interface, which has joined the group if the port is a group's.
     index: u32,

@@ -17,10 +17,10 @@ use crate::schedule::Phase;
 /// A target in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HeldTarget {
-    /// Its slot, name and parent, and the admitted contract, which includes dormant claims.
+    /// The slot, the name, the parent, and the admitted contract, which includes dormant claims.
     /// [`HeldTarget::in_force`] is the contract in force.
     pub entry: TargetEntry,
-    /// Its id in the kernel's maps, which is not reused.
+    /// The target's id in the kernel's maps, which is not reused.
     pub id: u32,
     /// What it consists of.
     pub body: Body,
@@ -84,7 +84,7 @@ pub(crate) struct AppKey {
 /// An existing control group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CgroupRef {
-    /// Its path below the root of cgroup2.
+    /// The group's path below the root of cgroup2.
     pub path: String,
     /// The kernel's id of it. A group that is created again at the same path has another id.
     pub id: u64,
@@ -93,7 +93,7 @@ pub(crate) struct CgroupRef {
 /// A target to be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NewTarget {
-    /// Its name.
+    /// The target's name.
     pub target: Target,
     /// What it consists of.
     pub body: Body,

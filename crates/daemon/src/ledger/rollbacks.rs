@@ -75,7 +75,7 @@ pub(crate) enum Undo {
 /// A target with withdrawn claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cleared {
-    /// Its name.
+    /// The target's name.
     pub target: Target,
     /// What it consisted of then.
     pub body: Body,

@@ -43,9 +43,9 @@ pub(super) struct FrontProcess {
 pub(super) enum FrontStart {
     /// As a process.
     Process {
-        /// Its working folder.
+        /// The front's working folder.
         folder: PathBuf,
-        /// True if it accepts descriptors that clients send.
+        /// True if the front accepts descriptors that clients send.
         takes_descriptors: bool,
     },
     /// As a thread of this process.

@@ -134,7 +134,7 @@ struct TopClass {
     bytes: u64,
     /// Bytes queued in it and below it.
     queued: u64,
-    /// Its highest rate on the link in bytes per second.
+    /// The class's highest rate on the link in bytes per second.
     ceil: u64,
 }
 

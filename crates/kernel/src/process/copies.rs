@@ -97,13 +97,13 @@ impl AsFd for SocketCopy<'_> {
 pub(crate) struct SocketFacts {
     /// The cookie of its network namespace.
     pub netns_cookie: u64,
-    /// Whether it accepts connections.
+    /// Whether the socket accepts connections.
     pub listens: bool,
     /// `IPPROTO_*`; `None` for 0.
     pub protocol: Option<Protocol>,
     /// The user id of its creator.
     pub uid: u32,
-    /// Its inode number.
+    /// The socket's inode number.
     pub inode: u64,
 }
 

@@ -342,7 +342,7 @@ impl Program {
         &self.doorbell
     }
 
-    /// Its memory file.
+    /// The program's memory file.
     pub fn file(&self) -> &File {
         &self.file
     }

@@ -1,6 +1,6 @@
 //! Tests links whose rate changes under load: the speed that the interface's driver reports, and
-//! the rate of a request. Who still fits keeps the guarantee, the others are named, and all is as
-//! before when the rate comes back.
+//! the rate of a request. Guarantees that still fit are kept, the targets of the others are named,
+//! and all guarantees are in force again when the rate comes back.
 //!
 //! The cable with a driver's speed is a tunnel: the kernel's tun driver reports the speed that
 //! `ethtool -s` has set. A veth pair always reports 10 Gbit/s.

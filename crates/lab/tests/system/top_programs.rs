@@ -1,6 +1,6 @@
-//! Tests of the list of all programs in `netnice top` and `netnice show --all`: programs that
-//! nobody limited have their rates, short-lived ones lose no bytes, users see their own programs,
-//! and nothing is counted while no client asks.
+//! Tests of the list of all programs in `netnice top` and `netnice show --all`: programs without a
+//! limit have their rates, no byte of a short-lived program is lost, a user sees the programs of
+//! that user, and nothing is counted while no client asks.
 
 use netnice_api::{Client, ProgramsDoc, Request, Response, RuntimeDir};
 use netnice_lab::experiment::bench;

@@ -1,5 +1,6 @@
-//! Tests `--yield`: a target that yields has what others leave of a link, gives it to others that
-//! begin, and gets it back when they end, in both directions. It does not leave a limit.
+//! Tests `--yield`: a target that yields gets the bandwidth of a link that others do not use, gives
+//! way to others that begin, and gets the bandwidth back when they end, in both directions. Its
+//! rate stays below a limit around it.
 
 use netnice_lab::experiment::bench::{R4M, at, pause};
 use netnice_lab::sys;
