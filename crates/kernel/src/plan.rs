@@ -87,12 +87,12 @@ use netnice_core::units::{Nanos, Rate};
 use crate::tc::{HtbClass, LeafQueue};
 
 mod difference;
-mod stage;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 pub(crate) use difference::{Step, difference};
-use stage::{Direction, Nesting, TreePlan};
+use tree::{Direction, Nesting, TreePlan};
 
 /// The input of `plan`: the granted targets, the managed links, and the properties of the machine
 /// on which the classes depend.
@@ -295,15 +295,15 @@ fn link_trees(desired: &Desired, nesting: &Nesting, link: &Link, idle: &IdleNode
     let mut trees = LinkTrees::default();
     for (direction, rate) in [(Direction::Up, link.up), (Direction::Down, link.down)] {
         let Some(rate) = rate else { continue };
-        let stage = TreePlan::link(desired, nesting, link, direction, rate);
+        let tree_plan = TreePlan::link(desired, nesting, link, direction, rate);
         let at = direction as usize;
         let mut tree = Tree::new();
-        stage.write(&mut tree, idle.get(&link.name).map(|q| &q[at]));
-        trees.rest[at] = Some(stage.leaf(REST, direction, &tree));
+        tree_plan.write(&mut tree, idle.get(&link.name).map(|q| &q[at]));
+        trees.rest[at] = Some(tree_plan.leaf(REST, direction, &tree));
         for target in &desired.targets {
-            if let Some(slot) = stage.nearest(target) {
+            if let Some(slot) = tree_plan.nearest(target) {
                 trees.leaves.entry(target.id).or_default()[at] =
-                    Some(stage.leaf(slot, direction, &tree));
+                    Some(tree_plan.leaf(slot, direction, &tree));
             }
         }
         trees.trees[at] = Some(tree);
@@ -313,17 +313,17 @@ fn link_trees(desired: &Desired, nesting: &Nesting, link: &Link, idle: &IdleNode
 
 /// Whether a class is the parent of all nodes of a link's tree.
 pub(crate) fn is_top(number: u16) -> bool {
-    number == stage::TOP_CLASS
+    number == tree::TOP_CLASS
 }
 
 /// The slot of a node's class; 0 for traffic without a target, and for the parent of all nodes.
 pub(crate) fn slot_of(number: u16) -> u16 {
-    number / stage::CLASSES_PER_SLOT
+    number / tree::CLASSES_PER_SLOT
 }
 
 /// Whether a node's class limits what is received.
 pub(crate) fn is_down(number: u16) -> bool {
-    number % stage::CLASSES_PER_SLOT >= stage::CLASSES_UP
+    number % tree::CLASSES_PER_SLOT >= tree::CLASSES_UP
 }
 
 /// Highest slot: its block of class numbers still fits in 16 bits.
