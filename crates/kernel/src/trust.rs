@@ -151,12 +151,12 @@ mod tests {
         symlink(&link, &outer).expect("a link to the link");
         let paths = [&link, &outer, &outer.join("../inner")];
         for path in paths {
-            check(path).expect("nobody else can replace a link");
+            check(path).expect("no other user can replace a link");
             set_mode(&open, 0o777);
             let error = check(path).expect_err("others can").to_string();
             assert!(error.contains("open can be written by others"), "{error}");
             set_mode(&open, 0o1777);
-            check(path).expect("nobody else can replace this link");
+            check(path).expect("no other user can replace this link");
             set_mode(&open, 0o755);
         }
         set_mode(&open, 0o1777);
@@ -176,7 +176,7 @@ mod tests {
         let inner = folder.join("inner");
         fs::create_dir(&inner).expect("a folder");
         set_mode(&inner, 0o755);
-        check(&inner).expect("nobody else can write it");
+        check(&inner).expect("no other user can write it");
         for (path, bits) in [(&inner, 0o777), (&inner, 0o1777), (&folder, 0o775)] {
             set_mode(path, bits);
             let error = check(&inner).expect_err("others can").to_string();
@@ -184,7 +184,7 @@ mod tests {
             set_mode(path, 0o755);
         }
         set_mode(&folder, 0o1777);
-        check(&inner).expect("nobody can replace it");
+        check(&inner).expect("no user can replace it");
         set_mode(&folder, 0o755);
         if std::os::unix::fs::chown(&inner, Some(61_234), None).is_ok() {
             let error = check(&inner).expect_err("it is another's").to_string();

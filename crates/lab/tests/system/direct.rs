@@ -112,7 +112,7 @@ fn check_receiving(mode: Mode, family: Family) -> Result<()> {
     let (mut link, mut ear) = open_link(client, mode)?;
     let mut demux = demux(&link, local, None)?;
     ear.add_match(&claim(local), Some(FlowNo(0)))?;
-    ensure!(!has_xdp(client)?, "before anybody listens");
+    ensure!(!has_xdp(client)?, "before the ingress starts");
     let elsewhere = ear.start();
     ensure!(elsewhere.is_err(), "from another namespace");
     client.ns.enter(|| Ok(ear.start()?))?;
@@ -120,7 +120,7 @@ fn check_receiving(mode: Mode, family: Family) -> Result<()> {
     ensure!(mode_now == mode, "{mode_now:?}: {:?}", ear.why_not_native());
     ensure!(
         has_xdp(client)? == (mode != Mode::Fallback),
-        "while somebody listens"
+        "while the ingress runs"
     );
     let mut buffer = [0; 100];
     for k in 0..COUNT {
@@ -170,7 +170,7 @@ fn check_receiving(mode: Mode, family: Family) -> Result<()> {
     check_frames(&mut link)?;
     ear.remove_match(&claim(local))?;
     ear.stop()?;
-    ensure!(!has_xdp(client)?, "when nobody listens");
+    ensure!(!has_xdp(client)?, "after the ingress has stopped");
     client.ns.enter(|| Ok(ear.start()?))?;
     drop((link, ear));
     ensure!(!has_xdp(client)?, "when the link is gone");

@@ -163,7 +163,7 @@ fn a_link_without_a_carrier_keeps_its_speed_and_promises() {
 }
 
 #[test]
-fn a_rate_below_the_promises_degrades_whom_the_dry_run_names() {
+fn a_rate_below_the_promises_degrades_the_targets_that_the_dry_run_names() {
     let bed = TestBed::new().expect("a test bed");
     bed.run_ok("link eth0 --rate 10mbit");
     let (a, b) = (bed.sleeper(), bed.sleeper());

@@ -70,14 +70,14 @@ fn ebpf_objects(bed: &TestBed) -> usize {
 }
 
 #[test]
-fn a_program_that_nobody_limited_has_its_rate_and_is_counted_only_while_a_client_asks() {
+fn a_program_without_a_limit_has_its_rate_and_is_counted_only_while_a_client_asks() {
     let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     // The connections are older than the counting.
     let flows = Tcp::connect(to, 2).source().rate(20_000_000);
     let program = traffic::start_now(bed.world.client(), &flows).expect("a program");
     bench::pause(0.5);
-    assert_eq!(ebpf_objects(&bed), 0, "nobody looks");
+    assert_eq!(ebpf_objects(&bed), 0, "no client asks");
     let begun = ask(&bed);
     assert!(ebpf_objects(&bed) > 0);
     bench::pause(0.6);
@@ -107,7 +107,7 @@ fn a_program_that_nobody_limited_has_its_rate_and_is_counted_only_while_a_client
     assert!((rate / ideal - 1.0).abs() < 0.15, "{rate} of {ideal} bit/s");
     assert!(
         becomes_true(|| ebpf_objects(&bed) == 0),
-        "nobody looks any more"
+        "no client asks any more"
     );
 }
 
