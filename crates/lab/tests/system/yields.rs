@@ -108,7 +108,7 @@ impl Setting {
         drop(other);
         pause(3.2);
         let record = tap.stop(&host.ns).expect("a record");
-        record.validate().expect("sound");
+        record.validate().expect("a valid record");
         let begin = record.first_of(of(1)).expect("the other sends");
         let part = |program, from, until| self.part(&record, program, from, until);
         let beside = part(0, begin + settle, end);
