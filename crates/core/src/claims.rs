@@ -377,7 +377,7 @@ pub enum ClaimError {
     NotYours {
         /// The clause.
         clause: Clause,
-        /// The user id of the first claim that sets it.
+        /// The user id of the first claim that sets the clause.
         holder: u32,
     },
     /// The user has no claim on this target. Holds the user ids that have one.

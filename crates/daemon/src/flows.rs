@@ -92,7 +92,7 @@ pub(crate) enum Command {
 
 /// A request of a program.
 pub(crate) struct ProgramRequest {
-    /// The user who sent it.
+    /// The user who sent the request.
     pub peer: Peer,
     /// The connection that the request came over.
     pub connection: ConnectionHandle,
@@ -175,7 +175,7 @@ struct Program {
     uid: u32,
     name: String,
     bytes: u64,
-    /// The number of its flows.
+    /// The number of the program's flows.
     open: u32,
     /// The program's session, if it has one.
     session: Option<u64>,
@@ -192,7 +192,7 @@ struct Session {
     name: String,
     flows: u32,
     bytes: u64,
-    /// Bytes of memory files that all programs of its user may have together.
+    /// Bytes of memory files that all programs of the user may have together.
     most: u64,
 }
 

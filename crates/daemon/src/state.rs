@@ -58,7 +58,7 @@ pub(crate) enum StateError {
         /// The reason.
         reason: String,
     },
-    /// A later version of netnice wrote it.
+    /// A later version of netnice wrote the file.
     #[error(
         "the state file {} is of version {theirs}, this netniced knows version {VERSION}: run the \
          netniced that wrote \

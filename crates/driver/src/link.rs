@@ -148,7 +148,7 @@ pub enum LinkError {
     ReceiveQueues {
         /// The interface.
         name: String,
-        /// Number of its queues.
+        /// Number of receive queues of the interface.
         count: u32,
     },
     /// The interface has more receive queues than there are sockets for, and ethtool does not

@@ -51,7 +51,7 @@ fn mount_of_cgroup2(line: &str) -> Option<PathBuf> {
 pub struct Cgroup {
     /// The cgroup's path below the root; `/` for the root itself.
     pub path: String,
-    /// The kernel's id of it. A cgroup that is made again under the same path has another id.
+    /// The kernel's id of the cgroup. A cgroup made again at the same path has another id.
     pub id: u64,
     /// The cgroup's folder in the file system.
     pub folder: PathBuf,

@@ -18,7 +18,7 @@ pub struct Connection {
     pub inode: u64,
     /// The socket's cookie, which no other socket ever has.
     pub cookie: u64,
-    /// The user id of its creator.
+    /// The user id of the socket's creator.
     pub uid: u32,
     /// `tcp` or `udp`.
     pub protocol: &'static str,

@@ -29,7 +29,7 @@ pub struct Device {
     pub mtu: u32,
     /// Whether the interface is up.
     pub up: bool,
-    /// Whether its driver reports a carrier (`IFF_LOWER_UP`).
+    /// Whether the driver of the interface reports a carrier (`IFF_LOWER_UP`).
     pub carrier: bool,
     /// The interface's Ethernet address, if it has one.
     pub mac: Option<[u8; 6]>,
@@ -56,7 +56,7 @@ impl Device {
         self.hardware == ARPHRD_LOOPBACK
     }
 
-    /// Whether its packets have no layer 2 header (`dev_is_mac_header_xmit` in the kernel).
+    /// Whether packets of the interface have no layer 2 header (the kernel: `dev_is_mac_header_xmit`).
     pub(crate) fn is_headerless(&self) -> bool {
         HEADERLESS.contains(&self.hardware)
     }

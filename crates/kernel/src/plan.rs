@@ -181,7 +181,7 @@ pub struct LinkShare {
 /// A managed link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// The name of its interface.
+    /// The name of the link's interface.
     pub name: String,
     /// Managed sending rate; `None` if that direction is not managed.
     pub up: Option<Rate>,
@@ -194,7 +194,7 @@ pub struct Link {
 /// A desired class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Class {
-    /// Number of its parent class; 0 at the top.
+    /// Number of the parent class; 0 at the top.
     pub parent: u16,
     /// The class's parameters.
     pub htb: HtbClass,

@@ -187,7 +187,7 @@ pub fn multicast_mac(group: IpAddr) -> Option<[u8; 6]> {
 pub enum RouteChange {
     /// The state of a next hop changed.
     Neighbour {
-        /// The index of its interface.
+        /// The index of the interface.
         index: u32,
         /// The next hop's address.
         next_hop: IpAddr,

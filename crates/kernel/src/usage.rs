@@ -64,14 +64,14 @@ pub struct Creator {
 pub struct SocketUsage {
     /// The counts.
     pub counts: Counts,
-    /// The process that made it; `None` if the socket is older than the counter, or if the kernel
-    /// made it.
+    /// The process that made the socket; `None` if the socket is older than the counter, or if the
+    /// kernel made it.
     pub creator: Option<Creator>,
-    /// The user id of its creator.
+    /// The user id of the socket's creator.
     pub uid: u32,
     /// The protocol number of IP.
     pub protocol: u16,
-    /// The local port at its first packet; 0 if the protocol has none.
+    /// The local port at the first packet of the socket; 0 if the protocol has none.
     pub port: u16,
 }
 

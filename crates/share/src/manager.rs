@@ -141,7 +141,7 @@ pub struct SessionDoc {
     pub session: String,
     /// The target that the session belongs to.
     pub service: String,
-    /// The command name of its first process.
+    /// The command name of the first process.
     pub name: String,
     /// The id of the user of that process.
     pub user: u32,
@@ -277,9 +277,9 @@ fn with_target<T: Default>(
 
 /// A session.
 struct Session {
-    /// Index of its target.
+    /// Index of the session's target.
     target: usize,
-    /// Number of its first process.
+    /// Number of the first process.
     pid: u32,
     name: String,
     user: u32,

@@ -156,7 +156,7 @@ pub struct SentPacket {
     pub start: Instant,
     /// Time at which its last bit is on the wire.
     pub end: Instant,
-    /// The reason why the scheduler chose it.
+    /// The reason why the scheduler chose the packet.
     pub served_as: ServedAs,
 }
 

@@ -109,7 +109,7 @@ impl Connection {
         matches!(self.state, State::Waiting(_))
     }
 
-    /// True if the daemon has its request.
+    /// True if the daemon has the request of this connection.
     pub(super) fn is_at_daemon(&self) -> bool {
         matches!(self.state, State::AtDaemon)
     }

@@ -67,7 +67,7 @@ pub(crate) struct ToFront {
     pub kind: Kind,
     /// The frame for the client; empty for [`Kind::Quota`].
     pub frame: Vec<u8>,
-    /// The descriptors to send with its first byte.
+    /// The descriptors to send with the first byte of the message.
     pub fds: Vec<OwnedFd>,
 }
 

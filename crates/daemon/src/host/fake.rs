@@ -20,11 +20,11 @@ use crate::ledger::{AppKey, CgroupRef, ProcessId, TargetPlace};
 pub(crate) struct FakeMachine {
     /// The machine's processes, by pid.
     pub processes: BTreeMap<u32, FakeProcess>,
-    /// Ids of its control groups, by path.
+    /// Ids of the machine's control groups, by path.
     pub groups: BTreeMap<String, u64>,
     /// The machine's executables, by path.
     pub apps: BTreeMap<String, AppKey>,
-    /// Uids of its users, by name.
+    /// Uids of the machine's users, by name.
     pub users: BTreeMap<String, u32>,
     /// The machine's interfaces, and whether they are up.
     pub interfaces: BTreeMap<String, bool>,

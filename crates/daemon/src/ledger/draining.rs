@@ -21,7 +21,7 @@ pub(crate) struct DrainingTarget {
     pub slot: TargetId,
     /// The target's id.
     pub id: u32,
-    /// The slot of the target around it, if there is one.
+    /// The slot of the target around this one, if there is one.
     pub parent: Option<TargetId>,
     /// The target's limits, its code point and whether it yields.
     pub contract: Contract,

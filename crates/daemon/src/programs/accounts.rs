@@ -52,9 +52,9 @@ struct Program {
     /// When the facts were read; `None` if they are those of a socket.
     facts_at: Option<Instant>,
     moved: Moved,
-    /// Number of its sockets.
+    /// Number of the program's sockets.
     sockets: u64,
-    /// Number of its sockets that moved something recently.
+    /// Number of the program's sockets that sent or received recently.
     active: u64,
     lives: bool,
 }

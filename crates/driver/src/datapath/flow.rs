@@ -191,7 +191,7 @@ impl FlowState {
         self.ring.publish()
     }
 
-    /// Whether a record became its head since the last call.
+    /// Whether a record became the head of the flow since the last call.
     pub(super) fn take_new_head(&mut self) -> bool {
         std::mem::take(&mut self.has_new_head)
     }

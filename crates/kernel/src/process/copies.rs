@@ -95,13 +95,13 @@ impl AsFd for SocketCopy<'_> {
 /// The properties of a socket that matter for ownership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SocketFacts {
-    /// The cookie of its network namespace.
+    /// The cookie of the socket's network namespace.
     pub netns_cookie: u64,
     /// Whether the socket accepts connections.
     pub listens: bool,
     /// `IPPROTO_*`; `None` for 0.
     pub protocol: Option<Protocol>,
-    /// The user id of its creator.
+    /// The user id of the socket's creator.
     pub uid: u32,
     /// The socket's inode number.
     pub inode: u64,
