@@ -56,7 +56,7 @@ impl Device {
         self.hardware == ARPHRD_LOOPBACK
     }
 
-    /// Whether packets of the interface have no layer 2 header (the kernel: `dev_is_mac_header_xmit`).
+    /// Whether packets of the interface have no layer 2 header (kernel: `dev_is_mac_header_xmit`).
     pub(crate) fn is_headerless(&self) -> bool {
         HEADERLESS.contains(&self.hardware)
     }
