@@ -293,7 +293,7 @@ impl Accounts {
 }
 
 impl Program {
-    /// A program of which only a socket is known.
+    /// A program that is known only by a socket.
     fn of(owner: ProcessId, usage: &SocketUsage) -> Program {
         let creator = usage.creator.as_ref();
         let is_creator = |pid: u32, started: u64| owner == ProcessId { pid, started };
