@@ -157,8 +157,8 @@ pub(crate) fn set_real_time_priority(priority: i32) -> io::Result<()> {
     set_scheduler(libc::SCHED_RR, priority)
 }
 
-/// Sets the calling thread to SCHED_IDLE: it runs only when no other thread is ready on its processor.
-/// Fails without the right to leave the present scheduling class.
+/// Sets the calling thread to SCHED_IDLE: it runs only when no other thread is ready on its
+/// processor. Fails without the right to leave the present scheduling class.
 pub fn set_idle_priority() -> io::Result<()> {
     set_scheduler(libc::SCHED_IDLE, 0)
 }

@@ -3,8 +3,8 @@
 //! allows, and a change whose time until its rollback exceeds the quota.
 //!
 //! The amount that the user would have after the request is compared with the limit and with the
-//! present amount. An amount that the request does not increase is no reason for a refusal, even if the
-//! limit was lowered below it. All unprivileged users together have at most [`MAX_OF_USERS`]
+//! present amount. An amount that the request does not increase is no reason for a refusal, even if
+//! the limit was lowered below it. All unprivileged users together have at most [`MAX_OF_USERS`]
 //! targets (6,256).
 
 use std::collections::BTreeSet;
