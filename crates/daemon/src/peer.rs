@@ -31,7 +31,8 @@ impl Peer {
         groups: Vec::new(),
     };
 
-    /// The peer that stands for readers of the metrics page: privileged, because it may see all users.
+    /// The peer that stands for readers of the metrics page: privileged, because it may see all
+    /// users.
     pub(crate) const METRICS: Peer = Peer {
         uid: 0,
         privileged: true,

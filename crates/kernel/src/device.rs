@@ -61,7 +61,8 @@ impl Device {
         HEADERLESS.contains(&self.hardware)
     }
 
-    /// Whether the interface is a port of a bridge, bond, team, Open vSwitch or batman-adv interface.
+    /// Whether the interface is a port of a bridge, bond, team, Open vSwitch or batman-adv
+    /// interface.
     pub(crate) fn is_port(&self) -> bool {
         PORT_MASTERS.contains(&self.port_of.as_str())
     }

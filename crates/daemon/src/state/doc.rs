@@ -27,8 +27,7 @@ pub(super) struct StateDoc {
     next_undo: u64,
     links: Vec<LinkDoc>,
     targets: Vec<TargetDoc>,
-    #[serde(rename = "remnants")]
-    draining: Vec<DrainingDoc>,
+    remnants: Vec<DrainingDoc>,
     undos: Vec<UndoDoc>,
 }
 
@@ -175,7 +174,7 @@ impl StateDoc {
             next_undo: rollbacks.next(),
             links: ledger.links().map(LinkDoc::from).collect(),
             targets: ledger.held().map(TargetDoc::from).collect(),
-            draining: ledger.draining().map(DrainingDoc::from).collect(),
+            remnants: ledger.draining().map(DrainingDoc::from).collect(),
             undos: rollbacks.iter().map(UndoDoc::from).collect(),
         }
     }
@@ -196,7 +195,7 @@ impl StateDoc {
             }
             ledger.restore(held);
         }
-        for target in self.draining {
+        for target in self.remnants {
             ledger.restore_draining(target.restore()?);
         }
         if let Some(fault) = ledger.fault() {
