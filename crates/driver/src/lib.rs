@@ -33,6 +33,7 @@
 //! starts all threads, and `confine` restricts their rights. [`run::run`] fails with
 //! [`run::RunError`] if set-up fails, the interface is lost, or a thread ends unexpectedly.
 
+pub(crate) mod clock;
 pub mod commands;
 pub(crate) mod confine;
 pub(crate) mod control;

@@ -34,6 +34,7 @@
 //! - [`FORBIDDEN`](netnice_ring::Status::FORBIDDEN): the driver refuses the headers of the packet,
 //!   for example because the destination on a flow to any host is not a single host.
 
+mod open_flow;
 mod options;
 mod receiving;
 mod sending;
