@@ -3,8 +3,7 @@
 //!
 //! - [`layers`]: a dependency only goes to a lower layer, along the "may use" column of
 //!   docs/internals/architecture.md; some foreign crates are reserved for some crates.
-//! - [`circles`]: modules of one crate do not use each other in a circle. (A list excepts the
-//!   crates that still have circles.)
+//! - [`circles`]: modules of one crate do not use each other in a circle.
 //! - Sizes: a source file has at most [`MAX_LINES`] lines, in the daemon [`MAX_DAEMON_LINES`]; a
 //!   longer one contains several subjects. A line of Rust or C that is a comment has at most
 //!   [`MAX_COMMENT`] characters, unless it contains a URL.
@@ -176,15 +175,7 @@ fn circles_of(tree: &Tree, files: &[PathBuf]) -> Result<Vec<Complaint>> {
             .map(|(place, text)| (place.as_str(), text.as_str()))
             .collect();
         let krate = display_path(tree, &one.folder);
-        let complaints = circles::complaints(&krate, &texts);
-        match circles::may_have_circles(&one.name) {
-            false => found.extend(complaints),
-            true if complaints.is_empty() => found.push(Complaint::new(
-                krate,
-                "has no circle any more: remove it from the list in xtask/src/tidy/circles.rs",
-            )),
-            true => {}
-        }
+        found.extend(circles::complaints(&krate, &texts));
     }
     Ok(found)
 }

@@ -34,10 +34,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Longest time that [`Client::call`] takes. The longest work of the daemon for one request is
-    /// the first limit of all: it loads the eBPF programs and attaches them to each interface, for
-    /// which the kernel takes 10 to 30 ms (one RCU grace period in each direction). On a host with
-    /// a thousand interfaces that takes up to half a minute.
+    /// Longest time that [`Client::call`] takes. The first limit takes the daemon longest: it loads
+    /// the eBPF programs and attaches them to each interface, and for each the kernel takes 10 to
+    /// 30 ms (one RCU grace period in each direction). On a host with a thousand interfaces that
+    /// takes up to half a minute.
     pub const TIMEOUT: Duration = Duration::from_secs(120);
 
     /// Connects to the daemon of a runtime folder.

@@ -31,7 +31,7 @@ pub enum DirectRequest {
 }
 
 /// A message of the daemon about direct flows. The response to changing and closing is
-/// [`crate::Response::Done`]. The response to a request without success is
+/// [`crate::Response::Done`]. The response to a request that fails is
 /// [`crate::Response::Refused`] or [`crate::Response::Failed`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -339,7 +339,7 @@ pub const MIN_PACKET_BYTES: u64 = 42;
 pub struct ProgramDoc {
     /// The driver's number of the program.
     pub program: u32,
-    /// Its process number.
+    /// The program's process number.
     pub pid: u32,
     /// Size of its memory file, in bytes.
     pub bytes: u64,
@@ -350,9 +350,9 @@ pub struct ProgramDoc {
 pub struct DriverFlowDoc {
     /// The driver's number of the flow.
     pub flow: u32,
-    /// Its configuration, with all changes since it was opened.
+    /// The flow's configuration, with all changes since it was opened.
     pub setup: DriverFlow,
-    /// Its counters.
+    /// The flow's counters.
     pub counts: FlowCounts,
     /// Number of chunks in records that the driver has taken from the rings and not returned yet.
     #[serde(default)]

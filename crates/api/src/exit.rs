@@ -1,5 +1,5 @@
-//! The exit status of `netnice` ([`Exit`]), also as it follows from a response of the daemon
-//! ([`Response`]) or from a failed request ([`ClientError`]). No function fails.
+//! The exit status of `netnice` ([`Exit`]), and its computation from a response of the daemon
+//! ([`Response`]) or from the error of a request ([`ClientError`]). No function fails.
 
 use crate::{ClientError, Response};
 

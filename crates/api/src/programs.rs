@@ -48,19 +48,19 @@ pub struct ProgramDoc {
     pub pid: u32,
     /// Start time in clock ticks since boot (proc_pid_stat(5), field 22).
     pub started: u64,
-    /// Its command name.
+    /// The process's command name.
     pub command: String,
-    /// Its user id.
+    /// The process's user id.
     pub uid: u32,
-    /// Its user: `root`, or `user` and the name or number.
+    /// The process's user: `root`, or `user` and the name or number.
     pub user: String,
-    /// The unit of the system manager to which it belongs.
+    /// The unit of the system manager to which the process belongs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,
-    /// The container to which it belongs: the first digits of the id.
+    /// The container to which the process belongs: the first digits of the id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    /// The innermost target to which it belongs.
+    /// The innermost target to which the process belongs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
     /// Sent, in bit/s.
@@ -105,12 +105,12 @@ pub struct TrafficSum {
 }
 
 impl TrafficSum {
-    /// True if it has no program and no traffic.
+    /// True if the sum has no program and no traffic.
     pub fn is_zero(&self) -> bool {
         *self == TrafficSum::default()
     }
 
-    /// Adds another sum. Amounts beyond 2^64 - 1 become that.
+    /// Adds another sum. Each amount saturates at 2^64 - 1.
     pub fn add(&mut self, other: TrafficSum) {
         let pairs = [
             (&mut self.programs, other.programs),

@@ -157,8 +157,8 @@ pub struct Programs {
     /// Largest age of the counts, in nanoseconds. The daemon reads them again if they are older,
     /// but at most twice a second.
     pub within_ns: u64,
-    /// How long the daemon keeps counting without another request, in nanoseconds. The daemon
-    /// takes less than 2 s for 2 s, and more than 30 s for 30 s.
+    /// How long the daemon keeps counting without another request, in nanoseconds. A time below 2 s
+    /// counts as 2 s, and one above 30 s as 30 s.
     pub keep_ns: u64,
 }
 

@@ -63,7 +63,7 @@ pub struct UnconfirmedDoc {
 /// A flow of the direct path, in the output of `netnice show --json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowDoc {
-    /// Its number as a target, for example `flow:7`.
+    /// The flow's number as a target, for example `flow:7`.
     pub flow: String,
     /// The interface.
     pub link: String,
@@ -217,10 +217,10 @@ pub struct ContractDoc {
     /// Burst of the limits: the time at the limit's rate, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst_ns: Option<u64>,
-    /// Code point (DSCP) of the packets that it sends, 0 to 63.
+    /// Code point (DSCP) of the packets that the target sends, 0 to 63.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dscp: Option<u8>,
-    /// True if it takes of links only what no other traffic wants.
+    /// True if the target uses only bandwidth of links that no other traffic uses.
     #[serde(rename = "yield", skip_serializing_if = "std::ops::Not::not")]
     pub yields: bool,
     /// A slice of a link.

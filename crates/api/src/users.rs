@@ -25,10 +25,10 @@ impl UsersDoc {
     pub const VERSION: u32 = 1;
 }
 
-/// One quota and its limit, the same for every user to whom the quota applies.
+/// One quota and its limit. The limit is the same for every user that has the quota.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaDoc {
-    /// Its key in `[quotas]` of the policy file.
+    /// The quota's key in `[quotas]` of the policy file.
     pub quota: String,
     /// The unit of the limit and of the usage: `count`, `bytes` or `ns`.
     pub unit: String,

@@ -54,29 +54,30 @@ int netnice_attach(const char *iface, unsigned int flows, unsigned long long byt
 int netnice_detach(int program);
 
 /* Returns a descriptor for poll(2) and epoll(7). After netnice_arm() has returned
- * 1, it becomes readable when a flow or the daemon has something new. The library
- * owns it: do not close it. */
+ * 1, it becomes readable when the driver delivers or returns packets, or when the
+ * daemon sends a notification. The library owns it: do not close it. */
 int netnice_descriptor(int program);
 
-/* Prepares for sleeping. 1: the descriptor becomes readable when there is
- * something new. 0: there already is. */
+/* Prepares for sleeping. 1: the descriptor will become readable. 0: packets or a
+ * notification have come already, so do not sleep. */
 int netnice_arm(int program);
 
-/* Call this after sleeping. Stores the numbers of the flows that have something
- * new, at most `room`, and returns their number. Call it again if it returns
- * `room`. `flows` may be NULL if `room` is 0. */
-int netnice_hear(int program, int *flows, int room);
+/* Call this after sleeping, and if netnice_arm() has returned 0. Stores the numbers
+ * of the flows for which packets or a notification have come, at most `room`, and
+ * returns how many they are. Call it again if it returns `room`. `flows` may be
+ * NULL if `room` is 0. */
+int netnice_poll(int program, int *flows, int room);
 
 /* The kinds of notifications from the daemon. */
-#define NETNICE_NEWS_LINK 1     /* `up`: 1 if the link is up */
-#define NETNICE_NEWS_MTU 2      /* `mtu`: the path MTU of the flow */
-#define NETNICE_NEWS_NEXT_HOP 3 /* `up`: 1 if the next hop answers; it is `mac` */
-#define NETNICE_NEWS_DEGRADED 4 /* the flow gets less than was granted: `why`;
-                                   an empty `why`: it gets its full contract again */
-#define NETNICE_NEWS_CLOSED 5   /* the flow is closed: `why` */
-#define NETNICE_NEWS_ENDED 6    /* all flows are closed: `why` */
+#define NETNICE_NOTIFICATION_LINK 1     /* `up`: 1 if the link is up */
+#define NETNICE_NOTIFICATION_MTU 2      /* `mtu`: the path MTU of the flow */
+#define NETNICE_NOTIFICATION_NEXT_HOP 3 /* `up`: 1 if the next hop answers; it is `mac` */
+#define NETNICE_NOTIFICATION_DEGRADED 4 /* the flow gets less than was granted: `why`;
+                                           an empty `why`: it gets its full contract again */
+#define NETNICE_NOTIFICATION_CLOSED 5   /* the flow is closed: `why` */
+#define NETNICE_NOTIFICATION_ENDED 6    /* all flows are closed: `why` */
 
-struct netnice_news {
+struct netnice_notification {
     int kind;
     int flow; /* -1 if the caller has closed the flow, or the kind is not about a flow */
     int up;
@@ -86,7 +87,7 @@ struct netnice_news {
 };
 
 /* Stores the next notification. 1: there was one; 0: there is none. */
-int netnice_news(int program, struct netnice_news *news);
+int netnice_notification(int program, struct netnice_notification *notification);
 
 /* The parameters of a UDP flow. If all bytes are 0, the addresses are missing and
  * everything else has its default. */

@@ -2,11 +2,11 @@
 //!
 //! Programs and flows are numbers ([`crate::handles`]). The structures are those of
 //! `include/netnice.h`; a test compares their layout with the layout here. Each call does what the
-//! corresponding call of [`netnice_stack`] does; `netnice_hear` and `netnice_news` name flows by
-//! these numbers too. On failure each call returns -1 and sets errno ([`CallError`]). It fails if
-//! the call of [`netnice_stack`] fails, if an argument is invalid, if a handle is not that of an
-//! open program or flow, if another thread is in a call of the same flow, or if no handle is free.
-//! A timeout is a number of milliseconds; -1 is without a limit.
+//! corresponding call of [`netnice_stack`] does; `netnice_poll` and `netnice_notification` name
+//! flows by these numbers too. On failure each call returns -1 and sets errno ([`CallError`]). A
+//! call fails if the call of [`netnice_stack`] fails, if an argument is invalid, if a handle is not
+//! that of an open program or flow, if another thread is in a call of the same flow, or if no
+//! handle is free. A timeout is a number of milliseconds; -1 is without a limit.
 
 mod buffers;
 mod copying;
@@ -41,7 +41,7 @@ pub struct Udp {
     flags: c_uint,
 }
 
-/// `struct netnice_news`: a notification from the daemon.
+/// `struct netnice_notification`: a notification from the daemon.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Notification {
@@ -129,8 +129,8 @@ pub extern "C" fn netnice_descriptor(program: c_int) -> c_int {
     guarded_int(|| Ok(handles::program(program)?.program.as_fd().as_raw_fd()))
 }
 
-/// Prepares for sleeping. Returns 1 if the descriptor will become readable when a flow or the
-/// daemon has something new, 0 if a flow has something new already.
+/// Prepares for sleeping. Returns 1 if the descriptor will become readable when packets or a
+/// notification come, 0 if they have come already.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_arm(program: c_int) -> c_int {
@@ -141,11 +141,11 @@ pub extern "C" fn netnice_arm(program: c_int) -> c_int {
     })
 }
 
-/// To be called after sleeping. Stores the numbers of flows that have something new, at most
-/// `room`, and returns how many. The next call stores the others.
+/// To be called after sleeping. Stores the numbers of the flows for which packets or a notification
+/// have come, at most `room`, and returns how many it stored. The next call stores the others.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
-pub extern "C" fn netnice_hear(program: c_int, flows: *mut c_int, room: c_int) -> c_int {
+pub extern "C" fn netnice_poll(program: c_int, flows: *mut c_int, room: c_int) -> c_int {
     guarded_int(|| {
         let room = pointers::length(room)?;
         if flows.is_null() && room > 0 {
@@ -170,9 +170,9 @@ pub extern "C" fn netnice_hear(program: c_int, flows: *mut c_int, room: c_int) -
 /// Stores the oldest notification from the daemon. Returns 1, or 0 if there is none.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
-pub extern "C" fn netnice_news(program: c_int, news: *mut Notification) -> c_int {
+pub extern "C" fn netnice_notification(program: c_int, notification: *mut Notification) -> c_int {
     guarded_int(|| {
-        if news.is_null() {
+        if notification.is_null() {
             return Err(CallError::Null("the notification"));
         }
         let handle = handles::program(program)?;
@@ -180,7 +180,8 @@ pub extern "C" fn netnice_news(program: c_int, news: *mut Notification) -> c_int
             return Ok(0);
         };
         let flow = |id| handle.flows().handle_of(id).unwrap_or(-1);
-        pointers::write(news, notification_to_c(&next, flow), "the notification")?;
+        let next = notification_to_c(&next, flow);
+        pointers::write(notification, next, "the notification")?;
         Ok(1)
     })
 }

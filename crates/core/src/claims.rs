@@ -15,7 +15,7 @@
 //!   The effective contract has the clauses of all claims, whatever the time, and is what admission
 //!   checks: so nothing that a schedule brings into force later can fail to fit. A schedule brings
 //!   only limits, weights and priorities, and fewer limits always fit. [`Claims::in_force`] leaves
-//!   out claims whose hours it is not.
+//!   out claims whose schedule is not active.
 //! - **privileged before unprivileged**: an unprivileged claim that contradicts the privileged
 //!   claims, or an older unprivileged claim that counts, is *set aside*: it stays stored and does
 //!   not count. It counts again when no claim that counts contradicts it. So an unprivileged claim
@@ -377,7 +377,7 @@ pub enum ClaimError {
     NotYours {
         /// The clause.
         clause: Clause,
-        /// The user id of the first claim that sets it.
+        /// The user id of the first claim that sets the clause.
         holder: u32,
     },
     /// The user has no claim on this target. Holds the user ids that have one.

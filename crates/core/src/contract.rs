@@ -389,7 +389,7 @@ pub struct Change {
     pub burst: Option<Setting<Nanos>>,
     /// The code point of the packets that the target sends.
     pub dscp: Option<Setting<Dscp>>,
-    /// Take of links only what no other traffic wants.
+    /// Whether the target uses only bandwidth of links that no other traffic uses.
     pub yields: Option<Setting<Yield>>,
     /// A slice of a link's transmit time.
     pub slice: Option<Setting<Slice>>,
@@ -449,8 +449,8 @@ impl Change {
 
     /// The first named clause, in the order of [`Clause`], that only root and the group `netnice`
     /// may use; `None` if there is none. A user without privilege may set and clear limits (`up`,
-    /// `down`, `both`, `burst`) and their hours (`when`), and a code point (which ones, the policy
-    /// says), may yield, and may reserve nothing.
+    /// `down`, `both`, `burst`), their hours (`when`), `yield`, and a code point if the policy
+    /// allows that code point; and may reserve nothing.
     pub fn needs_privilege(&self) -> Option<Clause> {
         self.clauses().into_iter().find(|clause| {
             use Clause::{Both, Burst, Down, Dscp, Up, When, Yield};

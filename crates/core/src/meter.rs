@@ -110,7 +110,7 @@ pub struct Counter {
     pub name: &'static str,
     /// Unit of the values that `read` returns.
     pub unit: Unit,
-    /// Its role in the conservation law.
+    /// The counter's role in the conservation law.
     pub role: Role,
     /// `true` for a level, which rises and falls; `false` for a count, which only grows.
     pub level: bool,

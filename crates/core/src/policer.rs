@@ -242,7 +242,7 @@ pub struct Violation {
 pub enum ViolatedRule {
     /// The packet is too early for the peak rate.
     AbovePeak {
-        /// Time by which it is too early, beyond every tolerance.
+        /// Time by which the packet is too early, beyond every tolerance.
         by: Nanos,
         /// PCR, the peak rate of the contract.
         pcr: Rate,
@@ -251,7 +251,7 @@ pub enum ViolatedRule {
     },
     /// The packet is too early for the sustained rate.
     AboveSustained {
-        /// Time by which it is too early, beyond every tolerance.
+        /// Time by which the packet is too early, beyond every tolerance.
         by: Nanos,
         /// SCR, the sustained rate of the contract.
         scr: Rate,
@@ -279,7 +279,7 @@ pub enum ViolatedRule {
     },
     /// The packet is too early for a limit.
     AboveLimit {
-        /// Time by which it is too early, beyond every tolerance.
+        /// Time by which the packet is too early, beyond every tolerance.
         by: Nanos,
         /// The limit.
         rate: Rate,

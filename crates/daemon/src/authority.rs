@@ -103,8 +103,8 @@ pub(crate) fn may_limit_process(peer: &Peer, process: &Process) -> Result<(), Re
     Ok(())
 }
 
-/// Checks that a peer may limit a target that is not a process. `owner` is the user to whom all its
-/// processes belong; `None` if they belong to several users or that is not known.
+/// Checks that a peer may limit a target that is not a process. `owner` is the user
+/// of all processes of the target; `None` if they have several users or that is not known.
 ///
 /// # Errors
 /// [`RequestError::NotPermitted`] if it may not.

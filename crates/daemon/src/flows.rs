@@ -92,9 +92,9 @@ pub(crate) enum Command {
 
 /// A request of a program.
 pub(crate) struct ProgramRequest {
-    /// The user who sent it.
+    /// The user who sent the request.
     pub peer: Peer,
-    /// The connection that it came over.
+    /// The connection that the request came over.
     pub connection: ConnectionHandle,
     /// The request.
     pub request: DirectRequest,
@@ -175,9 +175,9 @@ struct Program {
     uid: u32,
     name: String,
     bytes: u64,
-    /// The number of its flows.
+    /// The number of the program's flows.
     open: u32,
-    /// Its session, if it has one.
+    /// The program's session, if it has one.
     session: Option<u64>,
 }
 
@@ -192,7 +192,7 @@ struct Session {
     name: String,
     flows: u32,
     bytes: u64,
-    /// Bytes of memory files that all programs of its user may have together.
+    /// Bytes of memory files that all programs of the user may have together.
     most: u64,
 }
 

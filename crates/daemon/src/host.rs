@@ -35,21 +35,21 @@ use crate::ledger::{AppKey, CgroupRef, ProcessId, TargetPlace};
 /// The identity of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
-    /// Its pid and start time.
+    /// The process's pid and start time.
     pub root: ProcessId,
-    /// Its real uid.
+    /// The process's real uid.
     pub uid: u32,
     /// True if only its real user controls it ([`netnice_kernel::process::Facts::dumpable`]).
     pub dumpable: bool,
-    /// Its command name.
+    /// The process's command name.
     pub name: String,
-    /// True if it is in the daemon's network namespace, where alone limits and flows apply; `None`
-    /// if that cannot be read.
+    /// True if the process is in the daemon's network namespace: limits and flows apply in no other
+    /// one. `None` if the process's namespace cannot be read.
     pub in_own_network: Option<bool>,
 }
 
 impl Process {
-    /// Checks that it is not in another network namespace than the daemon.
+    /// Checks that the process is not in another network namespace than the daemon.
     ///
     /// # Errors
     /// [`RequestError::NotPermitted`], if it is in another one.
@@ -92,11 +92,11 @@ pub(crate) type InterfaceTraffic = BTreeMap<String, ByteCounts>;
 /// An interface of the daemon's network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Interface {
-    /// Its name.
+    /// The interface's name.
     pub name: String,
-    /// Its index.
+    /// The interface's index.
     pub index: u32,
-    /// True if it is up.
+    /// True if the interface is up.
     pub up: bool,
 }
 
@@ -189,7 +189,7 @@ impl Act {
         }
     }
 
-    /// True if it releases something.
+    /// True if the act releases something.
     pub(crate) fn releases(&self) -> bool {
         matches!(
             self,

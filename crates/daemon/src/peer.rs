@@ -31,7 +31,8 @@ impl Peer {
         groups: Vec::new(),
     };
 
-    /// The peer for whom the metrics page is made: a privileged one, which may see all users.
+    /// The peer that stands for readers of the metrics page: privileged, because it may see all
+    /// users.
     pub(crate) const METRICS: Peer = Peer {
         uid: 0,
         privileged: true,
@@ -48,7 +49,7 @@ impl Peer {
         }
     }
 
-    /// The uid of an unprivileged user, to whom quotas apply; `None` for a privileged peer.
+    /// The uid of an unprivileged user, which has quotas; `None` for a privileged peer.
     pub(crate) fn user(&self) -> Option<u32> {
         (!self.privileged).then_some(self.uid)
     }

@@ -95,37 +95,37 @@ impl Default for Policy {
 pub(crate) struct LinkRule {
     /// The interface.
     pub name: IfName,
-    /// Its sending rate, if the file sets it.
+    /// The link's sending rate, if the file sets it.
     pub rate: Option<Rate>,
-    /// Its receiving rate, if the file sets it.
+    /// The link's receiving rate, if the file sets it.
     pub down_rate: Option<Rate>,
     /// Bytes that the wire adds to each packet.
     pub overhead: u64,
     /// The discard patterns for `netnice-driver`: the terms of each pattern.
     pub discard: Vec<Vec<Term>>,
-    /// Its line in the file, counted from 1.
+    /// The line of the link in the file, counted from 1.
     pub line: usize,
 }
 
 /// A contract for a target, from the policy file or from a unit file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
-    /// Its name; for a unit file, [`SECTION`] and the file's path.
+    /// The rule's name; for a unit file, [`SECTION`] and the file's path.
     pub name: String,
     /// The target.
     pub target: Target,
     /// The contract.
     pub contract: Contract,
-    /// Its line in the file, counted from 1.
+    /// The rule's line in the file, counted from 1.
     pub line: usize,
-    /// True if it is from a unit file, false if from the policy file.
+    /// True if the rule is from a unit file, false if from the policy file.
     pub unit: bool,
 }
 
 /// Why a policy file has no effect.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PolicyError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read the policy file {}: {source}", path.display())]
     Unreadable {
         /// The file.

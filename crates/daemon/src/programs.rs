@@ -62,17 +62,17 @@ pub(crate) type DatagramBytes = HashMap<u64, [u64; 2]>;
 /// The traffic of one program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProgramTraffic {
-    /// Its process.
+    /// The process that runs the program.
     pub process: ProcessId,
-    /// Its real uid, as it was while the process lived.
+    /// The program's real uid, as it was while the process lived.
     pub uid: u32,
-    /// Its command name.
+    /// The program's command name.
     pub command: String,
-    /// The path of its control group.
+    /// The path of the process's control group.
     pub cgroup: Option<String>,
-    /// What it moved.
+    /// The bytes and packets that the program sent and received.
     pub moved: Moved,
-    /// The number of its sockets that moved something recently.
+    /// The number of the program's sockets that sent or received recently.
     pub connections: u64,
     /// True if the process has ended.
     pub ended: bool,

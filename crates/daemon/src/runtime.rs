@@ -14,7 +14,7 @@ use netnice_kernel::trust::{self, Distrust};
 /// Why a runtime folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RuntimeError {
-    /// Another daemon has locked it.
+    /// Another daemon has locked the folder.
     #[error(
         "another netniced (process {holder}) serves {}; stop it first, or give this one a folder \
          of its own with \

@@ -28,7 +28,7 @@ use netnice_core::contract::Schedule;
 /// Whether a schedule is active, and until when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Phase {
-    /// True if it is active.
+    /// True if the schedule is active.
     pub active: bool,
     /// The instant of the next change; `None` if there is none within [`HORIZON_DAYS`], or if the
     /// zone is unknown.

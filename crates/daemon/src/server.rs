@@ -39,7 +39,7 @@ pub(crate) struct PendingRequest {
     /// A pidfd, opened by the daemon, of the process that the request is about; `None` if the
     /// client named none.
     pub fd: Option<OwnedFd>,
-    /// The connection that it came on.
+    /// The connection that the request came on.
     pub connection: ConnectionHandle,
     /// The channel for the answer.
     pub reply: oneshot::Sender<Reply>,
@@ -66,7 +66,7 @@ impl From<Response> for Reply {
 /// A handle of a connection, for notifications.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionHandle {
-    /// Its number; never reused in this daemon.
+    /// The connection's number; never reused in this daemon.
     pub number: u64,
     /// The queue of notifications. Closed when the connection has ended.
     pub notifications: mpsc::Sender<FlowNotification>,

@@ -49,7 +49,7 @@ pub(crate) struct State {
 /// Why a state file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StateError {
-    /// Its content is not what a daemon wrote: it is not of the format, does not match its
+    /// The file's content is not what a daemon wrote: it is not of the format, does not match its
     /// checksum, or contradicts itself.
     #[error("the state file {} is damaged: {reason}", path.display())]
     Damaged {
@@ -58,7 +58,7 @@ pub(crate) enum StateError {
         /// The reason.
         reason: String,
     },
-    /// A later version of netnice wrote it.
+    /// A later version of netnice wrote the file.
     #[error(
         "the state file {} is of version {theirs}, this netniced knows version {VERSION}: run the \
          netniced that wrote \
@@ -67,10 +67,10 @@ pub(crate) enum StateError {
     Newer {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// The file's version.
         theirs: u32,
     },
-    /// It is of another network namespace.
+    /// The file is of another network namespace.
     #[error(
         "{} belongs to a netniced of another network namespace: start this one there, or give it a \
          folder of its own with \
@@ -82,7 +82,7 @@ pub(crate) enum StateError {
         /// The file.
         path: PathBuf,
     },
-    /// It cannot be read, written or removed.
+    /// The file cannot be read, written or removed.
     #[error("cannot {what} the state file {}: {source}", path.display())]
     Io {
         /// `read`, `write` or `remove`.

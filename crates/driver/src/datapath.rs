@@ -49,7 +49,6 @@ use netnice_ring::violation::ProtocolViolation;
 pub(crate) use flow::LATENESS;
 use flow::{Delivery, FlowState, RESERVED_FLOWS};
 pub use flow::{FlowCounters, FlowParameters, OpenedFlow};
-pub(crate) use in_flight::MAX_IN_FLIGHT;
 pub use programs::ProgramNo;
 use programs::{Program, Programs};
 pub(crate) use results::{Closed, Totals};
@@ -59,6 +58,7 @@ use wakeups::WakeupCredit;
 use crate::demux::{Demux, FlowNo, Match, MatchError, Reassembly, Verdict};
 use crate::doorbells::Doorbells;
 use crate::frame::Mac;
+use crate::frames::MAX_IN_FLIGHT;
 use crate::receive_budget::shared::{ActiveSet, SharedBudget};
 use crate::receive_budget::{Cost, ReceiveBudget};
 use crate::template::Template;
@@ -105,7 +105,7 @@ pub struct Datapath {
 struct ChosenPacket {
     departure: Departure,
     head: Record,
-    /// The time at which it was reported to the scheduler.
+    /// The time at which the packet was reported to the scheduler.
     since: Instant,
 }
 

@@ -35,7 +35,7 @@ use netnice_core::units::{Instant, Nanos};
 use netnice_ring::doorbell::Notifier;
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use crate::event_loop::{monotonic, processor_time};
+use crate::clock::{monotonic, processor_time};
 
 /// The packet thread's side of the doorbells.
 #[derive(Default)]

@@ -42,6 +42,8 @@ use netnice_ring::driver::ProgramMemory;
 use rustix::event::epoll;
 use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 
+pub use crate::clock::monotonic;
+use crate::clock::{SECOND, processor_time};
 use crate::datapath::{Datapath, Disconnected, FlowCounters, Next, ProgramNo};
 use crate::demux::FlowNo;
 use crate::event_loop::cpu_budget::CpuBudget;
@@ -212,7 +214,7 @@ impl EventLoop {
         self.datapath.counters(flow)
     }
 
-    /// The link.
+    /// The link that the loop sends and receives on, for its counters and its frames.
     pub fn link(&mut self) -> &mut Link {
         &mut self.link
     }
@@ -446,27 +448,6 @@ impl EventLoop {
     }
 }
 
-/// The time of CLOCK_MONOTONIC.
-// rustix finds the vDSO by prctl(2) or /proc/self/auxv at its first reading of a clock, and a
-// confined thread may use neither.
-#[inline]
-pub fn monotonic() -> Instant {
-    // SAFETY: all bits zero are a value of this plain structure.
-    let mut now: libc::timespec = unsafe { mem::zeroed() };
-    // SAFETY: the call writes the structure and cannot fail for this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    Instant(now.tv_sec as u64 * SECOND + now.tv_nsec as u64)
-}
-
-/// The processor time of the calling thread, in ns.
-pub(crate) fn processor_time() -> u64 {
-    // SAFETY: all bits zero are a value of this plain structure.
-    let mut now: libc::timespec = unsafe { mem::zeroed() };
-    // SAFETY: the call writes the structure and cannot fail for this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut now) };
-    now.tv_sec as u64 * SECOND + now.tv_nsec as u64
-}
-
 /// Gives the calling thread precise wake-ups, and binds it to `processor` unless that is `None`.
 /// Returns the scheduling class that the kernel allows.
 ///
@@ -516,7 +497,6 @@ const WAKEUPS: u64 = u64::MAX - 1;
 /// Most events that one sleep returns; further events end the next sleep.
 const EVENTS: usize = 64;
 const PRIORITY: i32 = 50;
-const SECOND: u64 = 1_000_000_000;
 
 #[cfg(test)]
 mod tests;

@@ -162,5 +162,8 @@ impl Frames {
     }
 }
 
+/// Largest number of frames that a NIC holds at once for sending.
+pub(crate) const MAX_IN_FLIGHT: usize = 2048;
+
 #[cfg(test)]
 mod tests;

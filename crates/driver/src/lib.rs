@@ -23,8 +23,7 @@
 //!
 //! # The interface
 //! [`link`] sends and receives frames by AF_XDP, or by AF_PACKET on request or where AF_XDP is
-//! refused.
-//! [`event_loop`] runs the iterations around the datapath and the link.
+//! refused. [`event_loop`] runs the iterations around the datapath and the link.
 //!
 //! # The process
 //! `netnice-driver` has three threads: the packet thread runs the event loop; the control thread
@@ -34,6 +33,7 @@
 //! starts all threads, and `confine` restricts their rights. [`run::run`] fails with
 //! [`run::RunError`] if set-up fails, the interface is lost, or a thread ends unexpectedly.
 
+pub(crate) mod clock;
 pub mod commands;
 pub(crate) mod confine;
 pub(crate) mod control;

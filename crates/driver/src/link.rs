@@ -73,15 +73,15 @@ impl Mode {
 /// The state of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name.
+    /// The interface's name.
     pub name: String,
-    /// Its index.
+    /// The interface's index.
     pub index: u32,
-    /// Its Ethernet address.
+    /// The interface's Ethernet address.
     pub mac: Mac,
-    /// Its MTU in bytes: the longest packet behind the Ethernet header.
+    /// The interface's MTU in bytes: the longest packet behind the Ethernet header.
     pub mtu: u32,
-    /// Whether it is up and has a carrier.
+    /// Whether the interface is up and has a carrier.
     pub is_up: bool,
 }
 
@@ -121,7 +121,7 @@ pub enum LinkError {
     Mtu {
         /// The interface.
         name: String,
-        /// Its MTU.
+        /// The interface's MTU.
         mtu: u32,
         /// The largest allowed MTU.
         most: u32,
@@ -148,7 +148,7 @@ pub enum LinkError {
     ReceiveQueues {
         /// The interface.
         name: String,
-        /// Number of its queues.
+        /// Number of receive queues of the interface.
         count: u32,
     },
     /// The interface has more receive queues than there are sockets for, and ethtool does not

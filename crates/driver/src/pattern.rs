@@ -26,7 +26,7 @@ pub(crate) struct Term {
     pub(crate) width: u8,
     /// The bits that are compared.
     pub(crate) mask: u64,
-    /// Their value.
+    /// Value of the compared bits.
     pub(crate) value: u64,
 }
 

@@ -28,7 +28,7 @@ impl Transport {
         }
     }
 
-    /// The least length of its header, in bytes.
+    /// The least length of the header of the protocol, in bytes.
     pub(crate) fn header(self) -> usize {
         match self {
             Transport::Udp => 8,

@@ -49,11 +49,11 @@ fn mount_of_cgroup2(line: &str) -> Option<PathBuf> {
 /// A cgroup that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroup {
-    /// Its path below the root; `/` for the root itself.
+    /// The cgroup's path below the root; `/` for the root itself.
     pub path: String,
-    /// The kernel's id of it. A cgroup that is made again under the same path has another id.
+    /// The kernel's id of the cgroup. A cgroup made again at the same path has another id.
     pub id: u64,
-    /// Its folder in the file system.
+    /// The cgroup's folder in the file system.
     pub folder: PathBuf,
 }
 

@@ -35,13 +35,13 @@ pub use check::{Attempt, attempts};
 /// The restrictions of a process, as [`confine`] applies them.
 #[derive(Clone, Debug)]
 pub struct Confinement {
-    /// The name of its first thread. The kernel cuts it to 15 bytes.
+    /// The name of the first thread. The kernel cuts it to 15 bytes.
     pub name: &'static str,
-    /// The user id and the group id that it takes.
+    /// The user id and the group id that the process takes.
     pub user: (u32, u32),
     /// The largest number of open descriptors.
     pub descriptors: u64,
-    /// The largest size of its data memory in bytes (`RLIMIT_DATA`).
+    /// The largest size of the data memory in bytes (`RLIMIT_DATA`).
     pub memory: u64,
 }
 

@@ -15,11 +15,11 @@ use crate::netlink::{self, Message, NetlinkClient, NetlinkError, Request};
 /// A TCP or UDP socket, as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// Its inode number; 0 if no process holds it any more.
+    /// The socket's inode number; 0 if no process holds it any more.
     pub inode: u64,
-    /// Its cookie, which no other socket ever has.
+    /// The socket's cookie, which no other socket ever has.
     pub cookie: u64,
-    /// The user id of its creator.
+    /// The user id of the socket's creator.
     pub uid: u32,
     /// `tcp` or `udp`.
     pub protocol: &'static str,

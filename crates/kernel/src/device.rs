@@ -27,13 +27,13 @@ pub struct Device {
     pub name: String,
     /// Largest layer 3 packet in bytes.
     pub mtu: u32,
-    /// Whether it is up.
+    /// Whether the interface is up.
     pub up: bool,
-    /// Whether its driver reports a carrier (`IFF_LOWER_UP`).
+    /// Whether the driver of the interface reports a carrier (`IFF_LOWER_UP`).
     pub carrier: bool,
-    /// Its Ethernet address, if it has one.
+    /// The interface's Ethernet address, if it has one.
     pub mac: Option<[u8; 6]>,
-    /// Its hardware type, `ARPHRD_*`.
+    /// The interface's hardware type, `ARPHRD_*`.
     pub hardware: u16,
     /// Kind of a virtual interface (`veth`, `vlan`, …); empty for others.
     pub kind: String,
@@ -51,24 +51,25 @@ pub struct Device {
 }
 
 impl Device {
-    /// Whether it is the loopback interface.
+    /// Whether the interface is the loopback interface.
     pub(crate) fn is_loopback(&self) -> bool {
         self.hardware == ARPHRD_LOOPBACK
     }
 
-    /// Whether its packets have no layer 2 header (`dev_is_mac_header_xmit` in the kernel).
+    /// Whether packets of the interface have no layer 2 header (kernel: `dev_is_mac_header_xmit`).
     pub(crate) fn is_headerless(&self) -> bool {
         HEADERLESS.contains(&self.hardware)
     }
 
-    /// Whether it is a port of a bridge, bond, team, Open vSwitch or batman-adv interface.
+    /// Whether the interface is a port of a bridge, bond, team, Open vSwitch or batman-adv
+    /// interface.
     pub(crate) fn is_port(&self) -> bool {
         PORT_MASTERS.contains(&self.port_of.as_str())
     }
 
-    /// Whether it is an end of one of netnice's pairs: a veth named `nn0` or `nn1`, or `nnd` or
-    /// `nne` with a number. Other names with this prefix do not count; otherwise a name would be
-    /// enough to escape a limit.
+    /// Whether the interface is an end of one of netnice's pairs: a veth named `nn0` or `nn1`, or
+    /// `nnd` or `nne` with a number. Other names with this prefix do not count; otherwise a name
+    /// would be enough to escape a limit.
     pub(crate) fn is_ours(&self) -> bool {
         let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         let Some(rest) = self.name.strip_prefix(OUR_PREFIX) else {
@@ -78,7 +79,7 @@ impl Device {
         self.kind == "veth" && (matches!(rest, "0" | "1") || pair)
     }
 
-    /// Whether it is an end of another veth pair. Its other end may be in a container.
+    /// Whether the interface is an end of another veth pair. Its other end may be in a container.
     pub(crate) fn is_veth(&self) -> bool {
         self.kind == "veth" && !self.is_ours()
     }

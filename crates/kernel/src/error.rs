@@ -75,7 +75,7 @@ pub enum KernelError {
     CgroupTooDeep {
         /// The cgroup's path.
         path: String,
-        /// Its depth in levels below the root.
+        /// The cgroup's depth in levels below the root.
         depth: usize,
         /// The largest supported depth.
         max: u32,

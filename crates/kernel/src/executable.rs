@@ -126,7 +126,7 @@ fn take_rights(rights: &Rights) -> io::Result<()> {
 #[derive(Debug, Default)]
 pub(crate) struct Executables {
     worker: Option<Worker>,
-    /// Its reference count is the number of worker threads plus one.
+    /// A value whose reference count is the number of worker threads plus one.
     workers: Arc<()>,
     /// The result of the last successful lookup of each path.
     known: BTreeMap<String, AppKey>,

@@ -21,7 +21,7 @@ use crate::{device, ethtool};
 /// The abilities of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NicFeatures {
-    /// Whether its driver can run XDP programs that redirect frames; `None` if the kernel does not
+    /// Whether the driver can run XDP programs that redirect frames; `None` if the kernel does not
     /// report it.
     pub native: Option<bool>,
     /// Whether AF_XDP works without a copy; `None` if the kernel does not report it.

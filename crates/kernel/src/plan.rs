@@ -52,7 +52,7 @@
 //! the parts of the others unequally. (`IdleNodes` lists the nodes that carry too little.)
 //!
 //! **A target that yields** has a node on every managed link, of a priority behind all others, and
-//! takes no part in this division. So HTB lends to it only what no other class with packets wants,
+//! takes no part in this division. So HTB lends to it only what no other class with packets uses,
 //! and the node gives way with the next packet. Its node is below the parent of all nodes, even if
 //! the target is inside another one: below a node with a guarantee it would borrow that guarantee
 //! before others borrow from the link. It stays inside a node whose highest rate is below the
@@ -87,12 +87,12 @@ use netnice_core::units::{Nanos, Rate};
 use crate::tc::{HtbClass, LeafQueue};
 
 mod difference;
-mod stage;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 pub(crate) use difference::{Step, difference};
-use stage::{Direction, Nesting, TreePlan};
+use tree::{Direction, Nesting, TreePlan};
 
 /// The input of `plan`: the granted targets, the managed links, and the properties of the machine
 /// on which the classes depend.
@@ -124,9 +124,9 @@ pub enum LeafQdisc {
 /// The part of a target that determines its classes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Its number in the maps; never reused.
+    /// The target's number in the maps; never reused.
     pub id: u32,
-    /// Its position in the class numbers: 1 to [`MAX_SLOT`]; reused after the target.
+    /// The target's position in the class numbers: 1 to [`MAX_SLOT`]; reused after the target.
     pub slot: u16,
     /// Slot of the target around it; `None` if no target contains it.
     pub parent: Option<u16>,
@@ -134,16 +134,16 @@ pub struct Target {
     pub limit: Limit,
     /// Burst of its rates: the amount that may pass at once after a silence, as time at the rate.
     pub burst: Nanos,
-    /// Its part in a managed link; `None` if it has none.
+    /// The target's part in a managed link; `None` if it has none.
     pub share: Option<LinkShare>,
     /// Weight of its part in the left-over; 100 is the default.
     pub weight: u16,
     /// Order of its part in the left-over; 0 is first.
     pub priority: u8,
-    /// The code point of the packets that it sends; `None` if they keep theirs.
+    /// The code point of the packets that the target sends; `None` if they keep theirs.
     pub dscp: Option<Dscp>,
-    /// Whether it takes of every managed link only what no other traffic wants. Then it has no
-    /// `share`.
+    /// Whether the target yields: on every managed link it uses only bandwidth that no other
+    /// traffic uses. Then it has no `share`.
     pub yields: bool,
 }
 
@@ -181,7 +181,7 @@ pub struct LinkShare {
 /// A managed link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// The name of its interface.
+    /// The name of the link's interface.
     pub name: String,
     /// Managed sending rate; `None` if that direction is not managed.
     pub up: Option<Rate>,
@@ -194,11 +194,11 @@ pub struct Link {
 /// A desired class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Class {
-    /// Number of its parent class; 0 at the top.
+    /// Number of the parent class; 0 at the top.
     pub parent: u16,
-    /// Its parameters.
+    /// The class's parameters.
     pub htb: HtbClass,
-    /// Its queue, if it is a leaf.
+    /// The class's queue, if it is a leaf.
     pub queue: Option<LeafQueue>,
 }
 
@@ -295,15 +295,15 @@ fn link_trees(desired: &Desired, nesting: &Nesting, link: &Link, idle: &IdleNode
     let mut trees = LinkTrees::default();
     for (direction, rate) in [(Direction::Up, link.up), (Direction::Down, link.down)] {
         let Some(rate) = rate else { continue };
-        let stage = TreePlan::link(desired, nesting, link, direction, rate);
+        let tree_plan = TreePlan::link(desired, nesting, link, direction, rate);
         let at = direction as usize;
         let mut tree = Tree::new();
-        stage.write(&mut tree, idle.get(&link.name).map(|q| &q[at]));
-        trees.rest[at] = Some(stage.leaf(REST, direction, &tree));
+        tree_plan.write(&mut tree, idle.get(&link.name).map(|q| &q[at]));
+        trees.rest[at] = Some(tree_plan.leaf(REST, direction, &tree));
         for target in &desired.targets {
-            if let Some(slot) = stage.nearest(target) {
+            if let Some(slot) = tree_plan.nearest(target) {
                 trees.leaves.entry(target.id).or_default()[at] =
-                    Some(stage.leaf(slot, direction, &tree));
+                    Some(tree_plan.leaf(slot, direction, &tree));
             }
         }
         trees.trees[at] = Some(tree);
@@ -313,17 +313,17 @@ fn link_trees(desired: &Desired, nesting: &Nesting, link: &Link, idle: &IdleNode
 
 /// Whether a class is the parent of all nodes of a link's tree.
 pub(crate) fn is_top(number: u16) -> bool {
-    number == stage::TOP_CLASS
+    number == tree::TOP_CLASS
 }
 
 /// The slot of a node's class; 0 for traffic without a target, and for the parent of all nodes.
 pub(crate) fn slot_of(number: u16) -> u16 {
-    number / stage::CLASSES_PER_SLOT
+    number / tree::CLASSES_PER_SLOT
 }
 
 /// Whether a node's class limits what is received.
 pub(crate) fn is_down(number: u16) -> bool {
-    number % stage::CLASSES_PER_SLOT >= stage::CLASSES_UP
+    number % tree::CLASSES_PER_SLOT >= tree::CLASSES_UP
 }
 
 /// Highest slot: its block of class numbers still fits in 16 bits.

@@ -33,7 +33,7 @@ use crate::{
 pub struct Finding {
     /// The feature's name.
     pub name: &'static str,
-    /// Its state.
+    /// The feature's state.
     pub state: FeatureState,
     /// What was found, and what netnice uses.
     pub detail: String,

@@ -132,13 +132,13 @@ impl AsFd for PidFd {
 /// Properties of a process from /proc.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Its real user id.
+    /// The process's real user id.
     pub uid: u32,
-    /// Whether only its real user controls it: its effective, saved and file system user ids are
-    /// the same, and that user may inspect it (`PR_SET_DUMPABLE`). This is false for a set-user-id
-    /// program.
+    /// Whether only the real user of the process controls it: the effective, saved and file system
+    /// user ids are the same as the real one, and that user may inspect the process
+    /// (`PR_SET_DUMPABLE`). This is false for a set-user-id program.
     pub dumpable: bool,
-    /// Its command name for display: invalid text and control characters are replaced by U+FFFD.
+    /// The command name for display: invalid text and control characters are replaced by U+FFFD.
     pub name: String,
 }
 

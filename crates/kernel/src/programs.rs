@@ -538,7 +538,7 @@ impl Hook {
         self == Self::Egress
     }
 
-    /// Its name in messages and pins.
+    /// The hook's name in messages and pins.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Egress => "egress",

@@ -50,7 +50,7 @@ pub enum HostKind {
 /// The kernel's neighbour state of a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbour {
-    /// Its layer 2 address is known.
+    /// The layer 2 address of the next hop is known.
     Known([u8; 6]),
     /// Resolution is in progress.
     Resolving,
@@ -187,7 +187,7 @@ pub fn multicast_mac(group: IpAddr) -> Option<[u8; 6]> {
 pub enum RouteChange {
     /// The state of a next hop changed.
     Neighbour {
-        /// The index of its interface.
+        /// The index of the interface.
         index: u32,
         /// The next hop's address.
         next_hop: IpAddr,

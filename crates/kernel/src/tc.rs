@@ -52,7 +52,7 @@ pub(crate) struct HtbClass {
     pub burst: u32,
     /// How long it may exceed its ceiling, in ticks of 64 ns.
     pub cburst: u32,
-    /// Bytes that it sends per round of borrowing.
+    /// Bytes that the class sends per round of borrowing.
     pub quantum: u32,
     /// Order in borrowing; 0 is first.
     pub priority: u32,
@@ -109,28 +109,28 @@ pub(crate) struct Counts {
 /// A class found in the kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct FoundClass {
-    /// Its id.
+    /// The class id.
     pub id: Handle,
-    /// Its parent class; the qdisc's handle or [`Handle::ROOT`] if it has none.
+    /// The parent class; the qdisc's handle or [`Handle::ROOT`] if it has none.
     pub parent: Handle,
-    /// Its parameters, if it is an HTB class.
+    /// The parameters of an HTB class; `None` for a class of another qdisc.
     pub htb: Option<HtbClass>,
-    /// Its counts.
+    /// The counts of the class.
     pub counts: Counts,
 }
 
 /// A qdisc found in the kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct FoundQdisc {
-    /// Index of its interface.
+    /// Index of the qdisc's interface.
     pub ifindex: u32,
-    /// Its handle; 0 for the kernel's default qdiscs.
+    /// The qdisc's handle; 0 for the kernel's default qdiscs.
     pub handle: Handle,
-    /// Its parent: root, clsact or a class.
+    /// The qdisc's parent: root, clsact or a class.
     pub parent: Handle,
-    /// Its kind, for example `htb`.
+    /// The qdisc's kind, for example `htb`.
     pub kind: String,
-    /// Its counts.
+    /// The counts of the qdisc.
     pub counts: Counts,
 }
 

@@ -29,21 +29,21 @@ pub enum Distrust {
         /// The cause.
         source: io::Error,
     },
-    /// It belongs to a user other than root and the user of this process.
+    /// The file belongs to a user other than root and the user of this process.
     #[error("{} belongs to user {owner}, not to root", path.display())]
     Owner {
         /// The path, or a folder or symbolic link on the way to it.
         path: PathBuf,
-        /// Its owner's user id.
+        /// The user id of the file's owner.
         owner: u32,
     },
-    /// Its group or all users may write it, and it is not a folder with the sticky bit on the way
-    /// to the path.
+    /// The file's group or all users may write the file, and it is not a folder with the sticky bit
+    /// on the way to the path.
     #[error("{} can be written by others (mode {mode:04o})", path.display())]
     Mode {
         /// The path, or a folder on the way to it.
         path: PathBuf,
-        /// Its permission bits.
+        /// The file's permission bits.
         mode: u32,
     },
 }
@@ -151,12 +151,12 @@ mod tests {
         symlink(&link, &outer).expect("a link to the link");
         let paths = [&link, &outer, &outer.join("../inner")];
         for path in paths {
-            check(path).expect("nobody else can replace a link");
+            check(path).expect("no other user can replace a link");
             set_mode(&open, 0o777);
             let error = check(path).expect_err("others can").to_string();
             assert!(error.contains("open can be written by others"), "{error}");
             set_mode(&open, 0o1777);
-            check(path).expect("nobody else can replace this link");
+            check(path).expect("no other user can replace this link");
             set_mode(&open, 0o755);
         }
         set_mode(&open, 0o1777);
@@ -176,7 +176,7 @@ mod tests {
         let inner = folder.join("inner");
         fs::create_dir(&inner).expect("a folder");
         set_mode(&inner, 0o755);
-        check(&inner).expect("nobody else can write it");
+        check(&inner).expect("no other user can write it");
         for (path, bits) in [(&inner, 0o777), (&inner, 0o1777), (&folder, 0o775)] {
             set_mode(path, bits);
             let error = check(&inner).expect_err("others can").to_string();
@@ -184,7 +184,7 @@ mod tests {
             set_mode(path, 0o755);
         }
         set_mode(&folder, 0o1777);
-        check(&inner).expect("nobody can replace it");
+        check(&inner).expect("no user can replace it");
         set_mode(&folder, 0o755);
         if std::os::unix::fs::chown(&inner, Some(61_234), None).is_ok() {
             let error = check(&inner).expect_err("it is another's").to_string();

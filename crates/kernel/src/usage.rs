@@ -48,14 +48,14 @@ pub struct Counts {
 /// The process that made a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Creator {
-    /// Its process id, in the initial PID namespace.
+    /// Process id, in the initial PID namespace.
     pub pid: u32,
-    /// Its start time in clock ticks since boot, as [`process::start_time`].
+    /// The process's start time in clock ticks since boot, as [`process::start_time`].
     pub started: u64,
-    /// Its command name when it made the socket.
+    /// The process's command name when it made the socket.
     pub command: String,
-    /// True if it made this socket. False if it made the listening socket from which the kernel
-    /// made this one.
+    /// True if the process made this socket. False if it made the listening socket from which the
+    /// kernel made this one.
     pub made_itself: bool,
 }
 
@@ -64,14 +64,14 @@ pub struct Creator {
 pub struct SocketUsage {
     /// The counts.
     pub counts: Counts,
-    /// The process that made it; `None` if the socket is older than the counter, or if the kernel
-    /// made it.
+    /// The process that made the socket; `None` if the socket is older than the counter, or if the
+    /// kernel made it.
     pub creator: Option<Creator>,
-    /// The user id of its creator.
+    /// The user id of the socket's creator.
     pub uid: u32,
     /// The protocol number of IP.
     pub protocol: u16,
-    /// The local port at its first packet; 0 if the protocol has none.
+    /// The local port at the first packet of the socket; 0 if the protocol has none.
     pub port: u16,
 }
 

@@ -105,7 +105,7 @@ fn sending_rate(station: &Message) -> Option<Rate> {
     Rate::new(u64::from(wide.or_else(narrow)?) * BIT_RATE_UNIT)
 }
 
-/// Number of readings of which the smallest counts.
+/// Number of kept readings; the smallest of them counts.
 const READINGS: usize = 10;
 /// The unit of bit rates, in bit/s.
 const BIT_RATE_UNIT: u64 = 100_000;

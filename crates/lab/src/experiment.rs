@@ -51,9 +51,9 @@ pub use scale::sleepers;
 
 /// One experiment of the registry.
 pub struct Experiment {
-    /// Its name on the command line.
+    /// The experiment's name on the command line.
     pub id: &'static str,
-    /// What it measures, in one line.
+    /// What the experiment measures, in one line.
     pub what: &'static str,
     /// Approximate duration of the full form and of the quick form, in minutes.
     pub minutes: (f64, f64),

@@ -1,7 +1,6 @@
-//! Wraps system calls that std and socket2 do not have, by rustix and nix. What neither of them has
-//! is called by libc: scheduling classes, some socket options, packet sockets, tun devices, and one
-//! command of bpf(2).
-//! `wire::ring` is the only other file of this crate with unsafe code.
+//! Wraps system calls that std and socket2 do not have, by rustix and nix. Calls that neither of
+//! them has are made by libc: scheduling classes, some socket options, packet sockets, tun devices,
+//! and one command of bpf(2). `wire::ring` is the only other file of this crate with unsafe code.
 //!
 //! Rules: no function keeps a pointer after it returns, and each unsafe block has a safety comment.
 //! Unless its documentation says otherwise, a function fails with the error of its system call.
@@ -158,8 +157,8 @@ pub(crate) fn set_real_time_priority(priority: i32) -> io::Result<()> {
     set_scheduler(libc::SCHED_RR, priority)
 }
 
-/// Sets the calling thread to SCHED_IDLE: it runs only when no other thread wants its processor.
-/// Fails without the right to leave the present scheduling class.
+/// Sets the calling thread to SCHED_IDLE: it runs only when no other thread is ready on its
+/// processor. Fails without the right to leave the present scheduling class.
 pub fn set_idle_priority() -> io::Result<()> {
     set_scheduler(libc::SCHED_IDLE, 0)
 }

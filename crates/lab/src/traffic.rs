@@ -210,7 +210,7 @@ impl Direct {
         self.with("--iface", link)
     }
 
-    /// Its contract; the default is best effort.
+    /// Sets the contract of the flow; the default is best effort.
     pub fn contract(self, contract: &str) -> Direct {
         self.with("--contract", contract)
     }
@@ -326,7 +326,7 @@ programs!(Tcp, Udp, Direct, Unruly, Probe, Echo);
 /// The start and the end of a traffic process, and its sample interval.
 #[derive(Debug, Clone, Copy)]
 pub struct RunOptions {
-    /// Whether it starts at once instead of waiting for `go`.
+    /// Whether the process starts at once instead of waiting for `go`.
     pub at_once: bool,
     /// If set, it ends by itself after this time.
     pub lasts: Option<Duration>,
@@ -386,7 +386,7 @@ impl Running {
         Ok(crate::sys::now_ns())
     }
 
-    /// Its process id.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.proc.pid()
     }
@@ -488,7 +488,7 @@ pub(crate) struct FileClient {
 }
 
 impl FileClient {
-    /// Its process id.
+    /// Process id.
     pub(crate) fn pid(&self) -> u32 {
         self.proc.pid()
     }

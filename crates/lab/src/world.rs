@@ -91,11 +91,11 @@ pub enum Family {
 
 /// A host of a world: a namespace and its ports.
 pub struct Host {
-    /// Its name, by which [`World::host`] finds it.
+    /// The host's name, by which [`World::host`] finds it.
     pub name: String,
-    /// Its network namespace.
+    /// The host's network namespace.
     pub ns: Netns,
-    /// Its ports, in the order in which the cables were made.
+    /// The host's ports, in the order in which the cables were made.
     pub ports: Vec<Port>,
 }
 

@@ -29,7 +29,8 @@ use std::sync::Arc;
 use crate::layout::Ring;
 #[cfg(not(loom))]
 use crate::layout::{FlowLocation, Plan};
-use crate::record::{Head, MAX_PAIRS, Pair, RawPair, Record, Validator};
+use crate::layout::{Head, MAX_PAIRS, RawPair};
+use crate::record::{Pair, Record, Validator};
 #[cfg(not(loom))]
 use crate::region::Region;
 use crate::violation::{ProtocolViolation, Rule};

@@ -20,7 +20,6 @@
 mod flow;
 mod gaps;
 
-use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -28,17 +27,17 @@ use rustix::event::{EventfdFlags, epoll};
 use rustix::io::ReadWriteFlags;
 
 use crate::doorbell::{Notices, Notifications, Notifier, SleepFlag};
-use crate::layout::{
-    Budget, FileHeader, FlowLocation, MAGIC, NOTICE_WORDS, PAGE, SetupError, Shape, VERSION,
-};
+use crate::file_header::Header;
+use crate::layout::{Budget, FlowLocation, PAGE, SetupError, Shape};
 use crate::ledger::{Balance, Pool};
 use crate::program::Attachment;
 use crate::region::{MemoryFile, Region, system};
 use crate::violation::ProtocolViolation;
-use crate::words::{Ordering, Word, Words};
+use crate::words::{Ordering, Word};
 use gaps::Gaps;
 
-pub use flow::{DriverRings, Loss, Taken};
+pub use crate::layout::Loss;
+pub use flow::{DriverRings, Taken};
 
 /// The driver's side of one program: its memory file, its doorbells and its notices.
 pub struct ProgramMemory {
@@ -470,80 +469,6 @@ impl Retired {
             region: self.region,
         }
     }
-}
-
-/// The header of a memory file, as atomics.
-pub(crate) struct Header<'a> {
-    region: &'a Arc<Region>,
-}
-
-impl<'a> Header<'a> {
-    pub(crate) fn new(region: &'a Arc<Region>) -> Header<'a> {
-        Header { region }
-    }
-
-    fn write(&self, budget: &Budget, bytes: u64) {
-        self.double(offset_of!(FileHeader, magic))[0].store(MAGIC, Ordering::Relaxed);
-        self.double(offset_of!(FileHeader, bytes))[0].store(bytes, Ordering::Relaxed);
-        self.word(offset_of!(FileHeader, flows))
-            .store(budget.flows, Ordering::Relaxed);
-        self.word(offset_of!(FileHeader, version))
-            .store(VERSION, Ordering::Release);
-    }
-
-    /// Magic, version, bytes and flows, as read from shared memory.
-    pub(crate) fn read(&self) -> (u64, u32, u64, u32) {
-        let version = self.word(offset_of!(FileHeader, version));
-        (
-            self.double(offset_of!(FileHeader, magic))[0].load(Ordering::Relaxed),
-            version.load(Ordering::Acquire),
-            self.double(offset_of!(FileHeader, bytes))[0].load(Ordering::Relaxed),
-            self.word(offset_of!(FileHeader, flows))
-                .load(Ordering::Relaxed),
-        )
-    }
-
-    pub(crate) fn ended(&self) -> Word {
-        self.word(offset_of!(FileHeader, ended))
-    }
-
-    pub(crate) fn driver_sleeps(&self) -> SleepFlag {
-        SleepFlag {
-            flag: self.word(offset_of!(FileHeader, driver_sleeps)),
-        }
-    }
-
-    pub(crate) fn program_sleeps(&self) -> SleepFlag {
-        SleepFlag {
-            flag: self.word(offset_of!(FileHeader, program_sleeps)),
-        }
-    }
-
-    pub(crate) fn to_driver(&self, words: usize) -> Notices {
-        self.notices(offset_of!(FileHeader, to_driver), words)
-    }
-
-    pub(crate) fn to_program(&self, words: usize) -> Notices {
-        self.notices(offset_of!(FileHeader, to_program), words)
-    }
-
-    fn notices(&self, at: usize, words: usize) -> Notices {
-        Notices {
-            words: Words::new(self.region, field(at), words.min(NOTICE_WORDS)),
-        }
-    }
-
-    fn word(&self, at: usize) -> Word {
-        Word::new(self.region, field(at))
-    }
-
-    fn double(&self, at: usize) -> Words {
-        Words::new(self.region, field(at), 1)
-    }
-}
-
-const fn field(at: usize) -> u64 {
-    at as u64
 }
 
 #[cfg(test)]

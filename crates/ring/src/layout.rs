@@ -3,10 +3,11 @@
 //! [`Shape::plan`] takes a flow's shape and returns the offsets of the parts of the flow's region.
 //! It fails if a number is out of range, or is no power of two where one is required.
 //!
-//! The `repr(C)` structures of this module are never constructed. The crate uses the offsets of
-//! their fields ([`std::mem::offset_of`]). The assertions at the end compare the offsets with the
-//! numbers that `docs/reference/ring.md` gives to programs in other languages. All integers have
-//! the machine's byte order, because both sides run on the same machine.
+//! The headers of this module (`repr(C)`) are never constructed: the crate uses the offsets of
+//! their fields ([`std::mem::offset_of`]). `Head` and `RawPair` are the two kinds of entries of a
+//! ring. The assertions at the end compare the offsets with the numbers that
+//! `docs/reference/ring.md` gives to programs in other languages. All integers have the machine's
+//! byte order, because both sides run on the same machine.
 //!
 //! Indices that the program writes share no cache line with indices that the driver writes. Some
 //! processors also prefetch the other line of an aligned pair. The lines of one such pair have the
@@ -14,8 +15,6 @@
 
 use std::fmt;
 use std::mem::{offset_of, size_of};
-
-use crate::record::{Head, RawPair};
 
 /// The resources that one program may use. The driver or the driver's caller sets them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -269,6 +268,23 @@ pub enum SetupError {
     },
 }
 
+/// Why a flow lost a received packet. For each reason the flow has a counter in shared memory,
+/// which the program reads; the number of the variant is the index of the counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Loss {
+    /// The flow had no primed record left, or had no room in its deliver ring.
+    NoBuffer,
+    /// The flow's receive budget or the shared budget of the driver's processor time was used up.
+    OverBudget,
+    /// The packet was longer than the record.
+    TooLong,
+}
+
+impl Loss {
+    pub(crate) const KINDS: usize = 3;
+}
+
 /// The beginning of a memory file. The regions of flows start at the next page.
 #[repr(C)]
 pub(crate) struct FileHeader {
@@ -310,7 +326,7 @@ pub(crate) struct FlowHeader {
     /// Offset of the data area from the start of the region.
     pub area: u64,
     _label: [u64; 4],
-    /// Lost packets of the flow, indexed by `driver::Loss`. The driver writes them and never reads
+    /// Lost packets of the flow, indexed by [`Loss`]. The driver writes them and never reads
     /// them.
     pub lost: [u64; 8],
     // The program writes the next four lines.
@@ -332,6 +348,74 @@ pub(crate) struct IndexLine {
     _rest: [u32; 15],
 }
 
+/// The first entry of a record in shared memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    /// Number of pairs that follow, 1 to [`MAX_PAIRS`].
+    pub count: u32,
+    /// From the program: `CONTINUES_MESSAGE` or 0. From the driver: a `Status` (module `record`).
+    pub note: u32,
+    /// From the program: 0. From the driver: a time in ns of `CLOCK_MONOTONIC`, or 0.
+    pub stamp: u64,
+}
+
+/// One pair of a record in shared memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RawPair {
+    /// Offset of the buffer from the start of the flow's data area, in bytes.
+    pub base: u64,
+    /// Length of the buffer, or of its contents, in bytes.
+    pub length: u32,
+    /// Must be 0.
+    pub reserved: u32,
+}
+
+impl Head {
+    pub(crate) fn load([first, second]: [u64; 2]) -> Head {
+        let (count, note) = halves(first);
+        Head {
+            count,
+            note,
+            stamp: second,
+        }
+    }
+
+    pub(crate) fn store(self) -> [u64; 2] {
+        [word(self.count, self.note), self.stamp]
+    }
+}
+
+impl RawPair {
+    pub(crate) fn load([first, second]: [u64; 2]) -> RawPair {
+        let (length, reserved) = halves(second);
+        RawPair {
+            base: first,
+            length,
+            reserved,
+        }
+    }
+
+    pub(crate) fn store(self) -> [u64; 2] {
+        [self.base, word(self.length, self.reserved)]
+    }
+}
+
+/// The two halves of a word in memory, the half at the lower address first.
+fn halves(word: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
+    (
+        u32::from_ne_bytes([a, b, c, d]),
+        u32::from_ne_bytes([e, f, g, h]),
+    )
+}
+
+fn word(low: u32, high: u32) -> u64 {
+    let ([a, b, c, d], [e, f, g, h]) = (low.to_ne_bytes(), high.to_ne_bytes());
+    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+}
+
 /// Bytes of a page. Regions and data areas start at multiples of it.
 pub const PAGE: u64 = 4096;
 /// Alignment of the base of a pair, in bytes.
@@ -342,6 +426,8 @@ pub const MAX_FLOWS: u32 = 4096;
 pub const MAX_BYTES: u64 = 1 << 36;
 /// Largest number of entries of a ring.
 pub const MAX_ENTRIES: u64 = 32_768;
+/// Largest number of pairs of a record.
+pub const MAX_PAIRS: usize = 8;
 /// Bytes of an entry of a ring.
 pub const ENTRY: u64 = size_of::<RawPair>() as u64;
 /// The first word of a memory file: the bytes "netnring" as a little-endian number.

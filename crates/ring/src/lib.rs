@@ -42,6 +42,7 @@
 //! | [`doorbell`] | sleeping flags, notices and doorbells |
 //! | `words` | atomics in shared memory, which loom can replace |
 //! | `region` | memory files and their mappings |
+//! | `file_header` | the header of a memory file, as atomics |
 //! | `driver`, `program` | the two sides |
 
 // Under loom the crate omits the modules that map memory, and uses only parts of the others: loom
@@ -52,6 +53,8 @@ mod cursor;
 pub mod doorbell;
 #[cfg(not(loom))]
 pub mod driver;
+#[cfg(not(loom))]
+mod file_header;
 pub mod layout;
 pub mod ledger;
 #[cfg(all(test, loom))]

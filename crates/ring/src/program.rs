@@ -34,9 +34,9 @@ use rustix::io::Errno;
 
 use crate::cursor::{Consumer, Popped, Producer, SharedRing};
 use crate::doorbell::{Notices, Notifier, SleepFlag};
-use crate::driver::{Header, Loss};
+use crate::file_header::Header;
 use crate::layout::{
-    ALIGN, FlowHeader, FlowLocation, MAGIC, MAX_FLOWS, PAGE, Ring, SetupError, VERSION,
+    ALIGN, FlowHeader, FlowLocation, Loss, MAGIC, MAX_FLOWS, PAGE, Ring, SetupError, VERSION,
 };
 use crate::ledger::{Balance, Owned, Pool};
 use crate::record::{CONTINUES_MESSAGE, MAX_PAIRS, Pair, Record, Validator, Writer};

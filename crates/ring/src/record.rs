@@ -1,81 +1,15 @@
 //! I/O records: their format in shared memory, and their validated form.
 //!
-//! In shared memory a record is a run of entries of 16 bytes: a `Head` with the count, then that
-//! many `RawPair`s of base and length. The format is the iorec of paper VERT, section 2.2, whose
-//! header is "padded to make it the same size as a pair"; here a note and a time fill the padding.
-//! A [`Record`] is a validated copy in private memory. A `Validator` validates the head and each
-//! pair of a record, and fails with the [`Rule`] that the record breaks.
+//! In shared memory a record is a run of entries of 16 bytes (in `layout`): a `Head` with the
+//! count, then that many `RawPair`s of base and length. The format is the iorec of paper VERT,
+//! section 2.2, whose header is "padded to make it the same size as a pair"; here a note and a time
+//! fill the padding. A [`Record`] is a validated copy in private memory. A `Validator` validates
+//! the head and each pair of a record, and fails with the [`Rule`] that the record breaks.
 
-use crate::layout::{ALIGN, Shape};
+use crate::layout::{ALIGN, Head, RawPair, Shape};
 use crate::violation::Rule;
 
-/// The first entry of a record in shared memory.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
-    /// Number of pairs that follow, 1 to [`MAX_PAIRS`].
-    pub count: u32,
-    /// From the program: [`CONTINUES_MESSAGE`] or 0. From the driver: a [`Status`].
-    pub note: u32,
-    /// From the program: 0. From the driver: a time in ns of `CLOCK_MONOTONIC`, or 0.
-    pub stamp: u64,
-}
-
-/// One pair of a record in shared memory.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RawPair {
-    /// Offset of the buffer from the start of the flow's data area, in bytes.
-    pub base: u64,
-    /// Length of the buffer, or of its contents, in bytes.
-    pub length: u32,
-    /// Must be 0.
-    pub reserved: u32,
-}
-
-impl Head {
-    pub(crate) fn load([first, second]: [u64; 2]) -> Head {
-        let (count, note) = halves(first);
-        Head {
-            count,
-            note,
-            stamp: second,
-        }
-    }
-
-    pub(crate) fn store(self) -> [u64; 2] {
-        [word(self.count, self.note), self.stamp]
-    }
-}
-
-impl RawPair {
-    pub(crate) fn load([first, second]: [u64; 2]) -> RawPair {
-        let (length, reserved) = halves(second);
-        RawPair {
-            base: first,
-            length,
-            reserved,
-        }
-    }
-
-    pub(crate) fn store(self) -> [u64; 2] {
-        [self.base, word(self.length, self.reserved)]
-    }
-}
-
-/// The two halves of a word in memory, the half at the lower address first.
-fn halves(word: u64) -> (u32, u32) {
-    let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
-    (
-        u32::from_ne_bytes([a, b, c, d]),
-        u32::from_ne_bytes([e, f, g, h]),
-    )
-}
-
-fn word(low: u32, high: u32) -> u64 {
-    let ([a, b, c, d], [e, f, g, h]) = (low.to_ne_bytes(), high.to_ne_bytes());
-    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
-}
+pub use crate::layout::MAX_PAIRS;
 
 /// A part of one chunk: base and length. In a validated record it lies inside the flow's data area.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -234,8 +168,6 @@ fn reserved(field: &'static str, seen: u64) -> Rule {
     Rule::Reserved { field, seen }
 }
 
-/// Largest number of pairs of a record.
-pub const MAX_PAIRS: usize = 8;
 /// The only defined bit of a note to the driver: the record continues a message.
 pub(crate) const CONTINUES_MESSAGE: u32 = 1;
 

@@ -9,7 +9,8 @@ pub mod hostile;
 use std::sync::Arc;
 
 use crate::doorbell::Notices;
-use crate::driver::{DriverRings, Header, Taken};
+use crate::driver::{DriverRings, Taken};
+use crate::file_header::Header;
 use crate::layout::{FlowLocation, PAGE, Ring, Shape};
 use crate::program::{Chunk, Piece, ProgramRings};
 use crate::record::Record;

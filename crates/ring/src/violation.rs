@@ -59,7 +59,7 @@ pub enum Rule {
         waiting: u32,
     },
     /// A record with no pair or with more than 8 pairs (R30).
-    #[error("a record of {count} pairs, 1 to {most} are allowed", most = crate::record::MAX_PAIRS)]
+    #[error("a record of {count} pairs, 1 to {most} are allowed", most = crate::layout::MAX_PAIRS)]
     Count {
         /// The count in the record's head.
         count: u32,

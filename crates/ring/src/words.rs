@@ -19,31 +19,14 @@ pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Prefetches the cache line of `at`; no effect except on x86-64. With many flows the driver waits
-/// for memory most of its time, and the next flows are known in advance. A prefetch changes no
-/// value.
-#[cfg(not(loom))]
-#[inline(always)]
-pub(crate) fn prefetch(at: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: the instruction needs SSE, which is part of x86-64. It takes any address and
-        // never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = at;
-}
-
 #[cfg(not(loom))]
 mod mapped {
     use std::ops::Deref;
     use std::ptr::NonNull;
     use std::sync::Arc;
 
-    use super::{AtomicU32, AtomicU64, Ordering, prefetch};
-    use crate::region::Region;
+    use super::{AtomicU32, AtomicU64, Ordering};
+    use crate::region::{Region, prefetch};
 
     /// A word of 32 bits.
     #[derive(Clone)]

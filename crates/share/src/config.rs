@@ -59,9 +59,9 @@ pub struct Config {
 /// One service: where the super-server listens, and which program it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Service {
-    /// Its name, for display.
+    /// The service's name, for display.
     pub(crate) name: String,
-    /// Its location in the configuration.
+    /// The service's location in the configuration.
     pub(crate) location: Location,
     /// The address to listen at; `None`: all addresses.
     pub(crate) address: Option<IpAddr>,
@@ -76,9 +76,9 @@ pub(crate) struct Service {
     pub(crate) user: User,
     /// The program's file.
     pub(crate) program: PathBuf,
-    /// Its `argv[0]`.
+    /// The service's `argv[0]`.
     pub(crate) argv0: String,
-    /// Its further arguments.
+    /// The service's further arguments.
     pub(crate) args: Vec<String>,
     /// The rate of each session; `None`: a share.
     pub(crate) rate: Option<Rate>,

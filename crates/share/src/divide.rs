@@ -45,11 +45,11 @@ pub(crate) struct Pool {
 /// The demand of one session. Rates are in bit/s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Demand {
-    /// Its fixed rate. `None`: a share of the rest.
+    /// The session's fixed rate. `None`: a share of the rest.
     pub(crate) fixed: Option<u64>,
-    /// Its weight among the sessions without a fixed rate; not 0.
+    /// The session's weight among the sessions without a fixed rate; not 0.
     pub(crate) weight: u64,
-    /// The largest share that it may have. `None`: no bound.
+    /// The largest share that the session may have. `None`: no bound.
     pub(crate) bound: Option<u64>,
     /// The highest usage of an idle session in its present period of low usage. `None`: the session
     /// is busy.
@@ -59,7 +59,7 @@ pub(crate) struct Demand {
 /// Why a new session does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DoesNotFit {
-    /// Its fixed rate exceeds the rest of the total.
+    /// The session's fixed rate exceeds the rest of the total.
     #[error(
         "its rate of {} does not fit: {} are left of the total",
         Amount(*.asked), Amount(*.left)

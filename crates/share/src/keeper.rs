@@ -64,7 +64,7 @@ impl Member {
         )
     }
 
-    /// Its highest usage while it is idle, in bit/s; `None` if it is busy.
+    /// The member's highest usage while it is idle, in bit/s; `None` if it is busy.
     pub(crate) fn idle(&self) -> Option<u64> {
         self.usage.idle()
     }

@@ -137,18 +137,18 @@ pub struct Shares {
 /// A session and its share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SessionDoc {
-    /// Its first process, as a target.
+    /// The session's first process, as a target.
     pub session: String,
     /// The target that the session belongs to.
     pub service: String,
-    /// The command name of its first process.
+    /// The command name of the first process.
     pub name: String,
-    /// The id of its user.
+    /// The id of the user of that process.
     pub user: u32,
-    /// Its share in bit/s.
+    /// The session's share in bit/s.
     pub share: u64,
-    /// True if it has used at most a tenth of its share for 2 s. It lends a part of its share
-    /// while another session is busy. Always false in a preview.
+    /// True if the session has used at most a tenth of its share for 2 s. An idle session lends a
+    /// part of its share while another session is busy. Always false in a preview.
     pub idle: bool,
 }
 
@@ -277,9 +277,9 @@ fn with_target<T: Default>(
 
 /// A session.
 struct Session {
-    /// Index of its target.
+    /// Index of the session's target.
     target: usize,
-    /// Number of its first process.
+    /// Number of the first process.
     pid: u32,
     name: String,
     user: u32,
@@ -301,7 +301,7 @@ impl Session {
         }
     }
 
-    /// True if it could not be limited, and [`RETRY_DELAY`] has passed since.
+    /// True if the session could not be limited, and [`RETRY_DELAY`] has passed since.
     fn must_retry(&self) -> bool {
         let failure = self.failure.as_ref();
         failure.is_some_and(|(at, _)| at.elapsed() >= RETRY_DELAY)

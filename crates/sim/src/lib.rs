@@ -29,6 +29,7 @@
 
 pub mod adapter;
 mod admission;
+mod error;
 mod queueing;
 mod random;
 mod report;
@@ -37,11 +38,12 @@ mod simulation;
 mod source;
 mod validate;
 
+pub use error::SimulationError;
+pub use queueing::OverbookedSlice;
 pub use random::Random;
 pub use report::{FlowReport, Report};
-pub use simulation::{OverbookedSlice, SentPacket, SimFlow, Simulation};
+pub use simulation::{SentPacket, SimFlow, Simulation};
 pub use source::Source;
-pub use validate::SimulationError;
 
 #[cfg(test)]
 mod tests;

@@ -6,13 +6,21 @@
 
 use std::collections::VecDeque;
 
-use netnice_core::contract::Cell;
+use netnice_core::contract::{Cell, Slice};
 use netnice_core::sched::{
-    Departure, FlowId, Next, Packet, Scheduler, SchedulerError, Service, Wire,
+    Class, Departure, FlowId, Next, Packet, Scheduler, SchedulerError, Service, Wire,
 };
 use netnice_core::units::{Bytes, Instant};
 
-use crate::simulation::OverbookedSlice;
+/// A slice that flows share by classes of static priority, and inside a class in proportion to
+/// their contracted rates (paper CELL, section 4.5).
+#[derive(Clone, Debug)]
+pub struct OverbookedSlice {
+    /// The shared slice.
+    pub slice: Slice,
+    /// The classes, highest priority first: at least 1 class and at most 8.
+    pub classes: Vec<Class>,
+}
 
 /// An item of a queue: a packet on a link, a block on a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -34,13 +34,15 @@ use std::str::FromStr;
 
 use netnice_core::admission::timing::Processor;
 use netnice_core::contract::{Change, Clause, Contract, ContractError};
-use netnice_core::sched::{Class, NotServed, Overload, Wire};
+use netnice_core::sched::{Class, Overload, Wire};
 use netnice_core::units::{Bytes, Nanos, UnitError};
 use serde::Deserialize;
 
 use crate::Source;
-use crate::simulation::{OverbookedSlice, SimFlow, Simulation};
-use crate::validate::SimulationError;
+use crate::queueing::OverbookedSlice;
+use crate::simulation::{SimFlow, Simulation};
+
+pub use crate::error::ScenarioError;
 
 /// A simulation and its duration.
 #[derive(Clone, Debug)]
@@ -49,48 +51,6 @@ pub struct Scenario {
     pub simulation: Simulation,
     /// The time to simulate.
     pub duration: Nanos,
-}
-
-/// The reason why a text is no scenario.
-#[derive(Debug, thiserror::Error)]
-pub enum ScenarioError {
-    /// The TOML is malformed, or a key is unknown.
-    #[error("not a scenario: {0}")]
-    Form(#[from] toml::de::Error),
-    /// A quantity does not parse.
-    #[error("{key}: {error}")]
-    Unit {
-        /// The key.
-        key: &'static str,
-        /// The cause.
-        error: UnitError,
-    },
-    /// A contract does not parse, or contradicts itself.
-    #[error(transparent)]
-    Contract(#[from] ContractError),
-    /// A contract combines services that one flow cannot have.
-    #[error(transparent)]
-    NotServed(#[from] NotServed),
-    /// A contract has a clause without effect in a simulation.
-    #[error("`{flow}`: `{clause}` has no effect: only sending on one link is simulated")]
-    NoEffect {
-        /// The flow.
-        flow: String,
-        /// The clause.
-        clause: Clause,
-    },
-    /// The slice of the `[server]` does not parse, or is not just a time and a period.
-    #[error("server.slice, which is a time and its period: {0}")]
-    Server(ContractError),
-    /// A flow has a class, and the scenario has no `[server]`. Holds the flow.
-    #[error("`{0}` has a class: that needs a [server]")]
-    NoServer(String),
-    /// The simulation is invalid.
-    #[error(transparent)]
-    Simulation(#[from] SimulationError),
-    /// Two flows have the same name. Holds the name.
-    #[error("two flows are named `{0}`: give each flow its own name")]
-    SameName(String),
 }
 
 impl FromStr for Scenario {

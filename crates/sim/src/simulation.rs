@@ -7,17 +7,17 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use netnice_core::admission::timing::Processor;
-use netnice_core::contract::{Channel, Clause, Contract, Slice, Weight};
+use netnice_core::contract::{Channel, Clause, Contract, Weight};
 use netnice_core::policer::{Observation, Policer};
-use netnice_core::sched::{Class, Guarantee, Overload, SchedulerError, ServedAs, Service, Wire};
+use netnice_core::sched::{Guarantee, Overload, SchedulerError, ServedAs, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 
+use crate::Random;
 use crate::admission::{Admission, AdmissionQueue};
-use crate::queueing::{Item, LeftItem, NextCall, SchedulerQueues};
+use crate::error::{LONGEST_BLOCK, ScenarioError, SimulationError};
+use crate::queueing::{Item, LeftItem, NextCall, OverbookedSlice, SchedulerQueues};
 use crate::report::{FlowReport, Report};
 use crate::source::{Source, SourceState};
-use crate::validate::{LONGEST_BLOCK, SimulationError};
-use crate::{Random, scenario::ScenarioError};
 
 /// A link, optionally a processor before it, and flows.
 #[derive(Clone, Debug)]
@@ -32,16 +32,6 @@ pub struct Simulation {
     pub flows: Vec<SimFlow>,
     /// The seed of all random numbers.
     pub seed: u64,
-}
-
-/// A slice that flows share by classes of static priority, and inside a class in proportion to
-/// their contracted rates (paper CELL, section 4.5).
-#[derive(Clone, Debug)]
-pub struct OverbookedSlice {
-    /// The shared slice.
-    pub slice: Slice,
-    /// The classes, highest priority first: at least 1 class and at most 8.
-    pub classes: Vec<Class>,
 }
 
 /// A flow: its contract and its traffic.
@@ -156,7 +146,7 @@ pub struct SentPacket {
     pub start: Instant,
     /// Time at which its last bit is on the wire.
     pub end: Instant,
-    /// The reason why the scheduler chose it.
+    /// The reason why the scheduler chose the packet.
     pub served_as: ServedAs,
 }
 

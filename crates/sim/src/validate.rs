@@ -4,91 +4,12 @@
 //! link, the overbooked slice and the contracts when the simulation starts.
 
 use netnice_core::admission::timing::Processor;
-use netnice_core::sched::{SchedulerError, Service};
+use netnice_core::sched::Service;
 use netnice_core::units::{Bytes, Nanos};
 
+use crate::error::{LONGEST_BLOCK, LONGEST_MESSAGE, MAX_BURST, SimulationError};
 use crate::simulation::{SimFlow, Simulation};
 use crate::{Source, simulation};
-
-/// The reason why a simulation is invalid.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SimulationError {
-    /// The overbooked slice does not have this class.
-    #[error("`{flow}` has class {class} of the server, which has {classes}, counted from 0")]
-    NoClass {
-        /// The flow.
-        flow: String,
-        /// The class.
-        class: usize,
-        /// Number of classes of the overbooked slice.
-        classes: usize,
-    },
-    /// A flow with a class has a contract that is no cell contract.
-    #[error("`{0}` has a class: its contract must be a cell contract, and nothing else")]
-    ClassWithoutCell(String),
-    /// A flow behind a processor has a class.
-    #[error("`{0}` has a class: a server is on the link, with no [processor] before it")]
-    ClassBehindProcessor(String),
-    /// A flow without a channel contract has an overload policy.
-    #[error("`{0}` has an overload policy: that needs a channel contract")]
-    PolicyWithoutChannel(String),
-    /// A greedy flow has an overload policy, which would have no effect: the flow never exceeds its
-    /// contract.
-    #[error("`{0}` has an overload policy: its source is greedy, which never exceeds the contract")]
-    PolicyOfGreedy(String),
-    /// A flow has an overload policy and a queue limit, which contradict each other.
-    #[error("`{0}` has an overload policy and a `queue` of {1}: name only one of them")]
-    PolicyAndQueue(String, usize),
-    /// The source has messages of 0 bytes, or of more than 1 GiB.
-    #[error("`{flow}` has messages of {size}: 1B to {LONGEST_MESSAGE}")]
-    Size {
-        /// The flow.
-        flow: String,
-        /// The size.
-        size: Bytes,
-    },
-    /// The source has no time between messages, so their number is unlimited.
-    #[error("`{flow}` has 0s from one message to the next (`{key}`): 1ns at least")]
-    NoTime {
-        /// The flow.
-        flow: String,
-        /// The source's key for the time.
-        key: &'static str,
-    },
-    /// The source has bursts of no messages, or of more than 1,000,000.
-    #[error("`{flow}` has {count} messages in a burst: 1 to {MAX_BURST}")]
-    Burst {
-        /// The flow.
-        flow: String,
-        /// Messages per burst.
-        count: u32,
-    },
-    /// The processing of a block of the flow takes more than 10 ms.
-    #[error(
-        "`{flow}`: the processor takes {takes} for a block of {packets} packets of it, and is not \
-         interrupted meanwhile: {LONGEST_BLOCK} at most"
-    )]
-    LongBlock {
-        /// The flow.
-        flow: String,
-        /// Packets per block.
-        packets: u64,
-        /// The processing time of a block.
-        takes: Nanos,
-    },
-    /// The processor makes packets of 0 bytes.
-    #[error("the processor makes packets of 0B (`largest`): 1B at least")]
-    EmptyPackets,
-    /// The processor takes no time, so the simulation would not end.
-    #[error("the processor takes no time: leave it out")]
-    IdleProcessor,
-    /// The transfers of an adapter carry no cells, so the simulation might not end.
-    #[error("the adapter fetches 0 cells per transfer (`unit`): 1 at least")]
-    EmptyTransfers,
-    /// The scheduler refuses the link, the overbooked slice, a flow or a packet.
-    #[error(transparent)]
-    SchedulerError(#[from] SchedulerError),
-}
 
 impl Simulation {
     /// Checks the processor and the flows.
@@ -188,10 +109,3 @@ fn validate_blocks(flow: &SimFlow, processor: &Processor) -> Result<(), Simulati
         _ => Ok(()),
     }
 }
-
-/// 10 ms of processing, which is long for a block that is not interrupted.
-pub(crate) const LONGEST_BLOCK: Nanos = Nanos::from_millis(10);
-/// The longest simulated message: it is cut into packets when it arrives, and all of them wait.
-const LONGEST_MESSAGE: Bytes = Bytes(1 << 30);
-/// Most messages of one burst, which all wait at once.
-const MAX_BURST: u32 = 1_000_000;

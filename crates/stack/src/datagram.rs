@@ -15,7 +15,7 @@ use crate::headers::{ETHERNET, UDP, pseudo};
 /// A datagram in a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsedDatagram {
-    /// The byte range of its payload in the frame.
+    /// The byte range of the payload in the frame.
     pub payload: Range<usize>,
     /// The sender.
     pub from: SocketAddr,

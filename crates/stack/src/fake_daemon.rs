@@ -374,11 +374,11 @@ impl Session {
 
     fn deliver(&mut self, frame: &[u8]) {
         let datagram = datagram::parse(frame, Checks::Verify).expect("a datagram");
-        for (flow, speaks) in self.flows.values_mut() {
+        for (flow, endpoint) in self.flows.values_mut() {
             let same = |one: SocketAddr, other: &SocketAddr| {
                 (one.ip(), one.port()) == (other.ip(), other.port())
             };
-            let matches = match speaks {
+            let matches = match endpoint {
                 Endpoint::Udp { local, remote } => {
                     let from = |remote: &SocketAddr| same(datagram.from, remote);
                     same(datagram.to, local) && remote.as_ref().is_none_or(from)

@@ -1,8 +1,8 @@
 //! A program on the direct path ([`Program`]): its memory file, its connection to the daemon, and
-//! its threads that wait for the driver or the daemon. Options of flows come in, and a [`Socket`]
-//! for each flow goes out. A call fails with a [`StackError`] if its options, addresses, location
-//! or buffers are invalid, if there is no daemon, if the daemon refuses or cannot carry out the
-//! request, if the connection to the daemon fails, or if a system call fails.
+//! its threads that wait for the driver or the daemon. `udp::open_flow` opens its flows. A call
+//! fails with a [`StackError`] if its arguments are invalid, if there is no daemon, if the daemon
+//! refuses or cannot carry out the request, if the connection to the daemon fails, or if a system
+//! call fails.
 //!
 //! There is one doorbell for all flows, and only one thread can wait for it. So the first of
 //! several waiting threads *leads*: it sleeps until the doorbell or the connection becomes
@@ -16,27 +16,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use netnice_api::direct::{
-    Attach, CloseFlow, DirectReply, DirectRequest, FlowNotification, FlowOpened, ResolvedNextHop,
-};
-use netnice_api::{Client, Response, RuntimeDir};
+use netnice_api::RuntimeDir;
+use netnice_api::direct::{Attach, CloseFlow, DirectRequest, FlowNotification, ResolvedNextHop};
 use netnice_ring::layout::MAX_FLOWS;
 use netnice_ring::program::Attachment;
-use netnice_ring::{FlowLocation, Shape};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use crate::control::{Control, FlowStatus, Flows, unexpected_response};
-use crate::datagram::Checks;
+use crate::control::{Control, Flows};
 use crate::error::StackError;
-use crate::headers::FlowAddress;
-use crate::udp::{Socket, SocketParameters, UdpOptions};
 
 /// A program's attachment to the direct path. It is cheap to clone. The attachment ends with the
 /// last clone and the last socket.
 #[derive(Clone)]
 pub struct Program {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// The state that all flows of a program share.
@@ -106,67 +100,6 @@ impl Program {
     pub fn mode(&self) -> Option<&str> {
         let control = self.shared.control.as_ref()?;
         Some(&control.attached.mode)
-    }
-
-    /// Requests a UDP flow from the daemon, and makes a socket of it.
-    ///
-    /// # Errors
-    /// If the options are invalid, there is no connection to the daemon, the daemon does not grant
-    /// the flow, or a buffer is smaller than a packet of the path to the remote endpoint.
-    pub fn open_udp(&self, options: &UdpOptions) -> Result<Socket, StackError> {
-        let (open, shape) = options.request()?;
-        let control = self.shared.control()?;
-        let request = DirectRequest::Open(open);
-        let mut opened_status = None;
-        let opened = control.request(&self.shared.flows, request, Client::TIMEOUT, |response| {
-            let opened = match response {
-                Response::Direct(DirectReply::Opened(opened)) => opened,
-                other => return Err(unexpected_response(other, "open")),
-            };
-            let status = FlowStatus::new(opened.mtu);
-            self.shared
-                .flows
-                .insert(opened.flow, opened.slot, status.clone());
-            opened_status = Some(status);
-            Ok(opened)
-        })?;
-        let number = opened.flow;
-        let status = opened_status.unwrap_or_default();
-        self.socket(options, shape, opened, status)
-            .inspect_err(|_| self.shared.close(number))
-    }
-
-    fn socket(
-        &self,
-        options: &UdpOptions,
-        shape: Shape,
-        opened: FlowOpened,
-        status: Arc<FlowStatus>,
-    ) -> Result<Socket, StackError> {
-        let location = FlowLocation {
-            slot: opened.slot,
-            offset: opened.offset,
-            shape,
-        };
-        let flow = self.shared.attachment.flow(location)?;
-        let parameters = SocketParameters::granted(options, opened, status)?;
-        Socket::new(self.shared.clone(), flow, parameters)
-    }
-
-    /// Makes a socket of a UDP flow with one remote endpoint that the driver opened without a
-    /// daemon. Half of its buffers receive, or fewer if the receive rings are too short for them.
-    ///
-    /// # Errors
-    /// If the addresses, the location or the buffers are invalid.
-    pub fn udp(
-        &self,
-        location: FlowLocation,
-        address: &FlowAddress,
-        checks: Checks,
-    ) -> Result<Socket, StackError> {
-        let flow = self.shared.attachment.flow(location)?;
-        let parameters = SocketParameters::without_daemon(address, &location.shape, checks);
-        Socket::new(self.shared.clone(), flow, parameters)
     }
 
     /// Returns the next hop to a host: the stored result, else the daemon's, which is then stored

@@ -34,6 +34,7 @@
 //! - [`FORBIDDEN`](netnice_ring::Status::FORBIDDEN): the driver refuses the headers of the packet,
 //!   for example because the destination on a flow to any host is not a single host.
 
+mod open_flow;
 mod options;
 mod receiving;
 mod sending;
@@ -157,7 +158,7 @@ pub struct Datagram {
 /// The memory of a received datagram.
 #[derive(Debug, PartialEq, Eq)]
 enum Storage {
-    /// The buffer in which it arrived.
+    /// The buffer in which the datagram arrived.
     Chunk(Chunk),
     /// Heap memory, after reassembly from fragments.
     Heap(Vec<u8>),

@@ -5,7 +5,7 @@
 //! uses another one if it contains a path to that one that begins with `crate::` or with as many
 //! `super::` as lead to the crate's root. Tests may use any module, so files and items for tests
 //! are skipped. `lib.rs`, `main.rs` and the folder `bin` connect the others, so they are skipped
-//! too. The list [`WITH_CIRCLES`] has the crates that still have circles.
+//! too.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,12 +14,6 @@ use super::{Complaint, lexer};
 /// For each module the modules that it uses, each with the first place: the file below `src/`, and
 /// the line.
 type Uses = BTreeMap<String, BTreeMap<String, (String, usize)>>;
-
-/// True if the modules of a crate may still use each other, because the crate is in the list
-/// [`WITH_CIRCLES`].
-pub fn may_have_circles(krate: &str) -> bool {
-    WITH_CIRCLES.contains(&krate)
-}
 
 /// Complains about modules that use each other in a circle. For each module, in order of their
 /// names, a shortest circle through it is reported, unless a circle that was reported before
@@ -195,13 +189,6 @@ fn item_end(item: &str) -> usize {
     item.len()
 }
 
-/// Crates that have circles. The list must not grow; a crate without circles is removed.
-const WITH_CIRCLES: [&str; 4] = [
-    "netnice-driver",
-    "netnice-ring",
-    "netnice-sim",
-    "netnice-stack",
-];
 const FOR_TESTS: &str = "#[cfg(test)]";
 
 #[cfg(test)]

@@ -93,7 +93,7 @@ fn connecting_without_a_listener_fails_with_no_daemon() {
     assert_eq!(Exit::from(&error), Exit::NoDaemon);
     // The socket of a dead daemon exists but refuses connections.
     drop(UnixListener::bind(folder.dir().socket()).expect("bound"));
-    let error = Client::connect(&folder.dir()).expect_err("nobody listens");
+    let error = Client::connect(&folder.dir()).expect_err("no process listens");
     assert!(matches!(error, ClientError::NoDaemon { .. }), "{error}");
 }
 

@@ -126,7 +126,7 @@ fn structures_have_the_layout_of_the_header() {
     }
     layout!("netnice_udp", Udp: local remote local_length remote_length contract buffer_bytes
         sending receiving hops flags);
-    layout!("netnice_news", Notification: kind flow up mtu mac why);
+    layout!("netnice_notification", Notification: kind flow up mtu mac why);
     layout!("netnice_flow_info", FlowInfo: local remote longest under_way no_buffer over_share
         too_long dropped id contract);
     layout!("netnice_received", Received: from bytes whole stamp);
@@ -268,7 +268,7 @@ fn one_descriptor_wakes_a_loop_that_gets_the_ready_flows() {
     };
     let ready_flows = || {
         let mut flows = [0; 16];
-        let count = netnice_hear(test.program, flows.as_mut_ptr(), 16);
+        let count = netnice_poll(test.program, flows.as_mut_ptr(), 16);
         flows[..count as usize].to_vec()
     };
     // A new flow is reported once, because a packet may have arrived before it had a number.
@@ -285,7 +285,7 @@ fn one_descriptor_wakes_a_loop_that_gets_the_ready_flows() {
             }
             // One flow at a time: the remaining ones prevent the next call from sleeping.
             let mut flow = 0;
-            if netnice_hear(test.program, &mut flow, 1) == 1 && flow == wanted {
+            if netnice_poll(test.program, &mut flow, 1) == 1 && flow == wanted {
                 return true;
             }
         }
@@ -294,9 +294,12 @@ fn one_descriptor_wakes_a_loop_that_gets_the_ready_flows() {
     send(here, "hello");
     assert!(until(there));
     assert_eq!(recv(there).0, "hello");
-    let (mut news, mut info): (Notification, FlowInfo) = (empty(), empty());
-    assert_eq!(netnice_news(test.program, &mut news), 1);
-    assert_eq!((news.kind, news.up, news.flow), (1, 1, -1));
+    let (mut notification, mut info): (Notification, FlowInfo) = (empty(), empty());
+    assert_eq!(netnice_notification(test.program, &mut notification), 1);
+    assert_eq!(
+        (notification.kind, notification.up, notification.flow),
+        (1, 1, -1)
+    );
     assert_eq!(netnice_flow_info(here, &mut info), 0);
     test.daemon
         .send(DaemonCommand::Notify(FlowNotification::Closed {
@@ -304,12 +307,12 @@ fn one_descriptor_wakes_a_loop_that_gets_the_ready_flows() {
             why: "its route uses wire1 ".repeat(20),
         }));
     assert!(until(here));
-    assert_eq!(netnice_news(test.program, &mut news), 1);
-    assert_eq!((news.kind, news.flow), (5, here));
+    assert_eq!(netnice_notification(test.program, &mut notification), 1);
+    assert_eq!((notification.kind, notification.flow), (5, here));
     // SAFETY: the text is truncated and ends with a 0.
-    let why = unsafe { CStr::from_ptr(news.why.as_ptr()) };
+    let why = unsafe { CStr::from_ptr(notification.why.as_ptr()) };
     assert_eq!(why.count_bytes(), 233);
-    assert_eq!(netnice_news(test.program, &mut news), 0);
+    assert_eq!(netnice_notification(test.program, &mut notification), 0);
     assert_eq!(send(here, "more"), -1);
     assert_eq!(errno(), libc::ECONNABORTED);
 }
@@ -513,8 +516,8 @@ impl Misuse {
         match self.call {
             15 => netnice_flow_info(number, info).into(),
             16 => netnice_flow_change(number, udp.0.contract).into(),
-            17 => netnice_news(number, notification).into(),
-            18 => netnice_hear(number, null_mut(), self.count()).into(),
+            17 => netnice_notification(number, notification).into(),
+            18 => netnice_poll(number, null_mut(), self.count()).into(),
             19 => netnice_arm(number).into(),
             20 => netnice_descriptor(number).into(),
             _ => netnice_buffer_bytes(self.or_null(2, &raw const udp.0)),

@@ -22,11 +22,11 @@ use super::flow::{DatagramKey, IpPacket};
 /// A message, as the policer gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
-    /// Time of its first packet in ns.
+    /// Time of the first packet of the message, in ns.
     pub at: u64,
     /// Length in bytes.
     pub length: u64,
-    /// The number of its first packet in the file.
+    /// The number of the first packet of the message in the file.
     pub number: u64,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Messages {
 #[derive(Debug)]
 struct OpenMessage {
     message: Message,
-    /// Time of its latest packet in ns.
+    /// Time of the latest packet of the message, in ns.
     last: u64,
     datagrams: Vec<Datagram>,
 }

@@ -1,5 +1,5 @@
-//! The tests write captures byte by byte, as the specifications define them: draft-ietf-opsawg-pcap
-//! and draft-ietf-opsawg-pcapng.
+//! Tests of reading captures and of the verdict on them. The tests write the captures byte by byte,
+//! as draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng specify.
 
 use std::io::{self, Cursor, Read};
 use std::ops::ControlFlow;

@@ -1,14 +1,14 @@
-# netnice: an @rate at the end of a command limits it and all it starts.
+# netnice: an @rate at the end of a command limits the command and all programs that it starts.
 # For ~/.bashrc:  eval "$(netnice shell-init bash)"
 
 __netnice=@NETNICE@
 __netnice_name=
 __netnice_body=
 
-# Runs before each simple command; in most cases it does nothing else.
+# The DEBUG trap, which runs before each simple command. Without an @rate it only compares the text.
 __netnice_trap='case $__netnice_name:$BASH_COMMAND in :*[[:space:]]@*|[!:]*) __netnice_look "$BASH_COMMAND" "$_" ;; esac'
 
-# Looks at the simple command of the text $1 before it runs. ($2 is only there to be $_ again.)
+# Replaces the command in the text $1 by a function if the text has an @rate. ($2 restores $_.)
 __netnice_look() {
     local found
     [[ -z $__netnice_name ]] || __netnice_undo
@@ -21,7 +21,7 @@ __netnice_look() {
     return 0
 }
 
-# Makes a function of the name of the command $1, for that one command.
+# Makes a function with the name of the command $1, for one run of the command.
 __netnice_stand_in() {
     local run kinds
     [[ $1 =~ ^[[:alnum:]_./+:@%,~^-]+$ ]] || return 0
@@ -42,7 +42,7 @@ __netnice_stand_in() {
     eval "function $1 { $run $BASHPID $1 \"\$@\"; }"
 }
 
-# Gives the name back.
+# Removes that function, and restores a function of the user with the same name.
 __netnice_undo() {
     [[ -n $__netnice_name ]] || return 0
     unset -f -- "$__netnice_name"
@@ -51,7 +51,7 @@ __netnice_undo() {
     __netnice_body=
 }
 
-# Runs a program. In a process that was made for this command alone, becomes it.
+# Runs a program. A process that the shell made for this command alone executes the program itself.
 __netnice_program() {
     local by=$1
     shift
@@ -80,7 +80,7 @@ __netnice_function() {
 # For prompts:  PS1='\u@\h:\w$(netnice_limit)\$ '
 netnice_limit() { "$__netnice" shell-prompt; }
 
-# Sets the trap, after an existing one; again if another command has replaced it.
+# Sets the trap, and keeps an existing one before it. Sets it again if another command has replaced it.
 __netnice_arm() {
     local old
     old=$(trap -p DEBUG)

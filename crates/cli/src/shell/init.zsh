@@ -1,13 +1,13 @@
-# netnice: an @rate at the end of a command limits it and all it starts.
+# netnice: an @rate at the end of a command limits the command and all programs that it starts.
 # For ~/.zshrc:  eval "$(netnice shell-init zsh)"
 
 typeset -g __netnice=@NETNICE@
-# Commands that a function stands in for: p (a program), or f and the function that the user has.
+# The commands that a function replaces now: p for a program, or f and the text of the user's function.
 typeset -gA __netnice_kept
 typeset -gi __netnice_depth=0
 zmodload zsh/system 2>/dev/null
 
-# Looks at a text before it runs.
+# Replaces the commands with an @rate in the text $1 by functions, before the text runs.
 __netnice_look() {
     emulate -L zsh
     local found line
@@ -23,8 +23,8 @@ __netnice_look() {
     return 0
 }
 
-# Makes a function of the name of the command $1, until the next look. If that is a job all by itself ($2), its
-# process is a child of this shell and is made for it alone.
+# Makes a function with the name of the command $1, until __netnice_undo. If the command is a whole
+# job ($2), its process is a child of this shell that runs nothing else.
 __netnice_stand_in() {
     emulate -L zsh
     local run by
@@ -45,7 +45,7 @@ __netnice_stand_in() {
     functions[$1]="$run '$by' ${(q)1} \"\$@\""
 }
 
-# Gives the names back.
+# Removes these functions, and restores functions of the user with the same names.
 __netnice_undo() {
     emulate -L zsh
     local name kept
@@ -57,7 +57,7 @@ __netnice_undo() {
     __netnice_kept=()
 }
 
-# Runs a program. In a process that was made for this command alone, becomes it.
+# Runs a program. A process that the shell made for this command alone executes the program itself.
 __netnice_program() {
     emulate -L zsh
     local by=$1
@@ -100,7 +100,7 @@ if [[ -o interactive ]]; then
     add-zsh-hook preexec __netnice_preexec
     add-zsh-hook precmd __netnice_undo
 elif (( ! ${+functions[__netnice_before]} )); then
-    # A script has no preexec; what a DEBUG trap of its own did goes on.
+    # A script has no preexec. A TRAPDEBUG of the script runs first.
     __netnice_before() { true }
     (( ! ${+functions[TRAPDEBUG]} )) || functions[__netnice_before]=$functions[TRAPDEBUG]
     TRAPDEBUG() {

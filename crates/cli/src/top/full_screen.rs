@@ -37,7 +37,7 @@ use crate::{daemon, process};
 /// The process that a request is about.
 struct Wanted {
     pid: u32,
-    /// Its start time; `None` if any process with this id is meant.
+    /// The process's start time; `None` if any process with this id is meant.
     started: Option<u64>,
 }
 

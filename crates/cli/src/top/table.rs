@@ -75,9 +75,9 @@ pub(super) enum Sort {
 pub(super) struct Row {
     /// The target's index in the document.
     pub index: usize,
-    /// Number of shown targets that contain it.
+    /// Number of shown targets that contain this one.
     pub depth: usize,
-    /// Its traffic (sent, received); unless the view is flat, with that of the targets inside.
+    /// The traffic (sent, received); unless the view is flat, with that of the targets inside.
     pub moving: [Traffic; 2],
 }
 

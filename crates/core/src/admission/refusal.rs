@@ -144,9 +144,9 @@ pub enum Bound {
 pub struct Holder {
     /// The target.
     pub target: Target,
-    /// The link of its guarantee.
+    /// The link of the guarantee.
     pub link: IfName,
-    /// The direction of its guarantee.
+    /// The direction of the guarantee.
     pub direction: Direction,
     /// The guaranteed rate.
     pub amount: Amount,

@@ -43,7 +43,7 @@ use link::{at_deadline, at_rate};
 pub enum TimingFault {
     /// The promises together need more than the whole resource.
     Share {
-        /// Their long-term need, in millionths of the resource, rounded up.
+        /// The long-term need of all promises, in millionths of the resource, rounded up.
         millionths: u64,
     },
     /// Too much work can be due at once: within the interval `within`, `due` + `blocked` exceeds

@@ -26,12 +26,14 @@ fn change(text: &str) -> Change {
 }
 
 /// The claims after a list of requests.
-fn after(story: &[(Claimant, &str)]) -> Claims {
-    story.iter().fold(Claims::default(), |claims, (by, text)| {
-        claims
-            .apply(*by, &change(text))
-            .unwrap_or_else(|e| panic!("{by:?} {text}: {e}"))
-    })
+fn after(changes: &[(Claimant, &str)]) -> Claims {
+    changes
+        .iter()
+        .fold(Claims::default(), |claims, (by, text)| {
+            claims
+                .apply(*by, &change(text))
+                .unwrap_or_else(|e| panic!("{by:?} {text}: {e}"))
+        })
 }
 
 #[test]
@@ -107,8 +109,8 @@ fn the_smallest_limit_and_the_latest_privileged_clause_hold() {
             "up 4mbit burst 1ms",
         ),
     ];
-    for (why, story, holds) in cases {
-        assert_eq!(after(story).effective().to_string(), *holds, "{why}");
+    for (why, changes, holds) in cases {
+        assert_eq!(after(changes).effective().to_string(), *holds, "{why}");
     }
 }
 
@@ -149,8 +151,8 @@ fn code_points_and_yield_of_users_count_unless_root_asks_for_something_else() {
             "dscp LE",
         ),
     ];
-    for (why, story, holds) in cases {
-        assert_eq!(after(story).effective().to_string(), *holds, "{why}");
+    for (why, changes, holds) in cases {
+        assert_eq!(after(changes).effective().to_string(), *holds, "{why}");
     }
 }
 

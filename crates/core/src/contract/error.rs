@@ -80,7 +80,7 @@ pub enum ContractError {
     Schedule {
         /// The faulty part.
         input: String,
-        /// The fault in it.
+        /// The fault in that part.
         fault: &'static str,
     },
     /// The contract has a schedule and a clause that cannot have one.

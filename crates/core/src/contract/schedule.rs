@@ -18,7 +18,7 @@
 //! White space or `@` separates the parts. Contract text has `@`, because there white space
 //! separates the clauses: `when mon-fri@08:00-18:00@Europe/Berlin`. Parsing fails with
 //! [`ContractError::Schedule`] if the text has another form, or if a window begins and ends at the
-//! same time and therefore never comes. Whether a zone exists is not known here.
+//! same time and therefore never comes. The parser does not check whether the zone exists.
 
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -41,7 +41,7 @@ pub struct Schedule {
 struct Window {
     /// Bit 0 is Monday. At least one bit of 7 is set.
     days: u8,
-    /// Minute of the day at which it begins, below [`DAY`].
+    /// Minute of the day at which the window begins, below [`DAY`].
     start: u16,
     /// Minute of the day at which it has ended, at most [`DAY`]; below `start` if it ends on the
     /// next day.
@@ -49,7 +49,7 @@ struct Window {
 }
 
 impl Schedule {
-    /// The name of its time zone; `None`: the host's own zone.
+    /// The name of the schedule's time zone; `None`: the host's own zone.
     pub fn zone(&self) -> Option<&str> {
         self.zone.as_deref()
     }
@@ -101,8 +101,8 @@ impl Contract {
         }
     }
 
-    /// Checks that a schedule has something to schedule, and drops one that a change has left
-    /// alone by clearing all other clauses.
+    /// Checks that a contract with a schedule has another clause. If `change` has cleared all other
+    /// clauses, the result has no schedule either.
     ///
     /// # Errors
     /// [`ContractError::NothingScheduled`] if `change` sets a schedule and the contract has nothing

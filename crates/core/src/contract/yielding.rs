@@ -3,7 +3,7 @@
 
 use super::{Clause, Contract, ContractError};
 
-/// The value of the clause `yield`: the target takes of its links what no other traffic wants.
+/// The value of the clause `yield`: the target uses only bandwidth that no other traffic uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Yield;
 
@@ -13,7 +13,7 @@ impl Yield {
 }
 
 impl Contract {
-    /// Whether the target takes of every managed link only what no other traffic wants.
+    /// Whether the target uses only bandwidth of managed links that no other traffic uses.
     pub fn yields(&self) -> bool {
         self.yields.is_some()
     }

@@ -147,7 +147,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         }
     }
 
-    /// Bytes of its buckets and masks, independent of the number of entries.
+    /// Bytes of the buckets and masks, independent of the number of entries.
     pub(super) fn memory(&self) -> usize {
         size_of_val(&*self.masks) + size_of_val(&*self.tails)
     }

@@ -37,7 +37,7 @@ impl FairQueue {
         fair
     }
 
-    /// Bytes of its calendar.
+    /// Bytes of the calendar.
     pub(super) fn memory(&self) -> usize {
         self.calendar.memory()
     }

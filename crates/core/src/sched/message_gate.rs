@@ -51,7 +51,7 @@ pub enum Overload {
 pub enum GateDecision {
     /// The message is queued.
     Queued {
-        /// Its logical arrival, for [`super::Packet::first`].
+        /// The message's logical arrival, for [`super::Packet::first`].
         arrival: Instant,
     },
     /// The message is not accepted. Offer it again at this time.

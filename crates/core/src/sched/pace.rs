@@ -87,7 +87,7 @@ impl Span {
 /// 2^16`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment {
-    /// The first whole nanosecond that is not before it.
+    /// The first whole nanosecond that is not before this moment.
     pub(super) nanos: u64,
     /// The passed part of the nanosecond before that, in 2^-16 ns, less one.
     pub(super) part: u16,
@@ -100,7 +100,7 @@ impl Moment {
         Moment { nanos, part: WHOLE }
     }
 
-    /// The last whole nanosecond that is not after it.
+    /// The last whole nanosecond that is not after this moment.
     #[inline(always)]
     pub(super) fn floor(self) -> u64 {
         self.nanos.saturating_sub(u64::from(self.part != WHOLE))

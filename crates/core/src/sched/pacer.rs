@@ -208,8 +208,8 @@ impl Pacer {
     /// longest possible packet counts as that packet's.
     ///
     /// Returns `None` if no head may leave now, or if this call has examined 16 flows that must
-    /// still wait. [`Pacer::poll_timeout`] gives the time of the next call, which is not after
-    /// `now` in the second case if more flows have to be examined.
+    /// still wait. [`Pacer::poll_timeout`] gives the time of the next call. After a call that has
+    /// examined 16 flows this is at most `now` if more flows have to be examined.
     #[inline]
     pub fn poll(
         &mut self,

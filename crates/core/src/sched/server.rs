@@ -102,7 +102,7 @@ impl OverbookedServer {
         self.classes.len()
     }
 
-    /// Bytes of its classes.
+    /// Bytes of the server's classes.
     pub(super) fn memory(&self) -> usize {
         let each = |class: &ClassState| size_of::<ClassState>() + class.fair.memory();
         self.classes.iter().map(each).sum()

@@ -232,7 +232,7 @@ pub struct Departure {
     /// earlier than the packet's arrival. It is 0 if the contract sets no such time: for best
     /// effort, for the left-over without a limit, and for members of servers.
     pub eligible: Instant,
-    /// The reason why the scheduler chose it.
+    /// The reason why the scheduler chose the packet.
     pub served_as: ServedAs,
 }
 

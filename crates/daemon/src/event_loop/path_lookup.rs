@@ -1,5 +1,5 @@
 //! Looks up what an unprivileged user's request names, if that may take long: the path of an
-//! executable, or a user whom only the name service knows.
+//! executable, or a user that only the name service has.
 //!
 //! The daemon itself may read every path, and a file system or the name service may block for long.
 //! So a thread looks it up, a path with the user's rights only, and the request waits outside the

@@ -40,7 +40,7 @@ use tokio::time::{Instant, sleep};
 /// The arguments of a driver to be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Start {
-    /// Its initial rate, in bit/s.
+    /// The driver's initial rate, in bit/s.
     pub rate: u64,
     /// Bytes that the wire adds to each packet.
     pub overhead: u64,

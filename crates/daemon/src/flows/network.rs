@@ -16,13 +16,13 @@ use crate::error::RequestError;
 /// An interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Nic {
-    /// Its index.
+    /// The interface's index.
     pub index: u32,
-    /// Its Ethernet address; `None` if it is not an Ethernet interface.
+    /// The interface's Ethernet address; `None` if it is not an Ethernet interface.
     pub mac: Option<[u8; 6]>,
-    /// Its MTU, in bytes.
+    /// The interface's MTU, in bytes.
     pub mtu: u32,
-    /// True if it is up and has a carrier.
+    /// True if the interface is up and has a carrier.
     pub up: bool,
 }
 

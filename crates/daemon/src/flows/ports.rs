@@ -21,9 +21,9 @@ use crate::peer::Peer;
 
 /// A port that direct flows hold.
 pub(super) struct HeldPort<P> {
-    /// The uid of its user; `None` for a group's port, which all users share.
+    /// The uid of the user of the port; `None` for a group's port, which all users share.
     uid: Option<u32>,
-    /// The flows that share it.
+    /// The flows that share the port.
     sharers: Vec<Sharer>,
     /// Keeps the port held in the kernel.
     port: P,
@@ -32,9 +32,9 @@ pub(super) struct HeldPort<P> {
 /// A flow that shares a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sharer {
-    /// Its remote end; `None` for a flow to any host, and for each flow at a group's port.
+    /// The flow's remote end; `None` for a flow to any host, and for each flow at a group's port.
     remote: Option<SocketAddr>,
-    /// The index of its interface, which has joined the group if the port is a group's.
+    /// The index of the interface of the flow, which has joined the group if the port is a group's.
     index: u32,
 }
 

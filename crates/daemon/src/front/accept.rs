@@ -46,7 +46,7 @@ pub(super) struct Users {
     limits: Arc<SharedLimits>,
     daemon: Arc<DaemonPipe>,
     next: u32,
-    /// Sockets of users for whom no thread could be started; see [`Users::drop_socket`].
+    /// Sockets of users whose thread could not be started; see [`Users::drop_socket`].
     unclosed: Vec<(Option<u32>, OwnedFd)>,
     /// True if the kernel refuses descriptors that clients send.
     refuses_descriptors: bool,

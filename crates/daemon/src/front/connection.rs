@@ -41,7 +41,7 @@ pub(super) struct Connection {
     /// The user's count of activities when the connection was opened or got its last message from
     /// the daemon: of the idle connections, that with the smallest value is idle for longest.
     pub last_activity: u64,
-    /// True if it counts against the user's limit.
+    /// True if the connection counts against the user's limit.
     pub is_counted: bool,
     /// True if the client hung up while its request waits; the connection is closed when the daemon
     /// has the request.
@@ -109,12 +109,12 @@ impl Connection {
         matches!(self.state, State::Waiting(_))
     }
 
-    /// True if the daemon has its request.
+    /// True if the daemon has the request of this connection.
     pub(super) fn is_at_daemon(&self) -> bool {
         matches!(self.state, State::AtDaemon)
     }
 
-    /// True if it is to be read.
+    /// True if the connection is to be read.
     pub(super) fn wants_read(&self) -> bool {
         match self.state {
             // While an answer is unread, further requests of the client stay in the socket.

@@ -20,7 +20,7 @@ pub(super) enum InboxMessage {
     Connected {
         /// The connection's number.
         number: u64,
-        /// Its socket.
+        /// The connection's socket.
         socket: OwnedFd,
         /// The groups of the connecting process, the effective one first.
         groups: Vec<u32>,

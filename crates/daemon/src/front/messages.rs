@@ -24,7 +24,7 @@ pub(crate) enum FromFront {
     Ready(Ready),
     /// A connection has sent its first request, which follows.
     Opened {
-        /// Its number; unique in this front.
+        /// The connection's number; unique in this front.
         connection: u64,
         /// The peer's uid.
         uid: u32,
@@ -52,7 +52,7 @@ pub(crate) enum FromFront {
 pub(crate) struct Ready {
     /// True if its root folder is empty.
     pub empty_root: bool,
-    /// True if it does not run as root.
+    /// True if the front does not run as root.
     pub other_user: bool,
     /// True if the kernel refuses descriptors that clients send (SO_PASSRIGHTS, Linux 6.16).
     pub refuses_descriptors: bool,
@@ -67,7 +67,7 @@ pub(crate) struct ToFront {
     pub kind: Kind,
     /// The frame for the client; empty for [`Kind::Quota`].
     pub frame: Vec<u8>,
-    /// The descriptors to send with its first byte.
+    /// The descriptors to send with the first byte of the message.
     pub fds: Vec<OwnedFd>,
 }
 

@@ -19,15 +19,15 @@ use crate::ledger::{AppKey, CgroupRef, ProcessId, TargetPlace};
 /// A fake machine.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FakeMachine {
-    /// Its processes, by pid.
+    /// The machine's processes, by pid.
     pub processes: BTreeMap<u32, FakeProcess>,
-    /// Ids of its control groups, by path.
+    /// Ids of the machine's control groups, by path.
     pub groups: BTreeMap<String, u64>,
-    /// Its executables, by path.
+    /// The machine's executables, by path.
     pub apps: BTreeMap<String, AppKey>,
-    /// Uids of its users, by name.
+    /// Uids of the machine's users, by name.
     pub users: BTreeMap<String, u32>,
-    /// Its interfaces, and whether they are up.
+    /// The machine's interfaces, and whether they are up.
     pub interfaces: BTreeMap<String, bool>,
     /// Speeds that drivers report, by interface.
     pub speeds: BTreeMap<String, Rate>,
@@ -74,13 +74,13 @@ pub(crate) struct InForce {
 /// A process.
 #[derive(Clone, Debug)]
 pub(crate) struct FakeProcess {
-    /// Its identity.
+    /// The process's identity.
     pub process: Process,
-    /// Its parent's pid.
+    /// The pid of the process's parent.
     pub parent: u32,
-    /// Its control group.
+    /// The process's control group.
     pub cgroup: String,
-    /// Its executable.
+    /// The process's executable.
     pub runs: Option<AppKey>,
 }
 

@@ -5,8 +5,8 @@
 //!
 //! Two other kinds of targets become draining targets too. A limited target that an unprivileged
 //! user clears becomes one if nothing else is in force ([`Ledger::stay_loaded`]). After the loss of
-//! the state file, limits found in the kernel do, because their claims and members are unknown;
-//! they stay in force until root clears everything. No function fails.
+//! the state file, limits found in the kernel become draining targets, because their claims and
+//! members are unknown; they stay in force until root clears everything. No function fails.
 
 use netnice_core::admission::TargetId;
 use netnice_core::contract::Contract;
@@ -17,25 +17,25 @@ use super::{ClosedTarget, Ledger};
 /// A closed target whose limit is still in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DrainingTarget {
-    /// Its slot, which is in use until the draining target is removed.
+    /// The target's slot, which is in use until the draining target is removed.
     pub slot: TargetId,
-    /// Its id.
+    /// The target's id.
     pub id: u32,
-    /// The slot of the target around it, if there is one.
+    /// The slot of the target around this one, if there is one.
     pub parent: Option<TargetId>,
-    /// Its limits, its code point and whether it yields.
+    /// The target's limits, its code point and whether it yields.
     pub contract: Contract,
     /// The time at which the target ended.
     pub since: Instant,
-    /// The time at which the last movement of its packets was seen.
+    /// The time of the latest reading at which packets of the target had come, or were waiting.
     pub moved: Instant,
     /// Number of packets that the target had offered by that time, in both directions together.
     pub offered: u64,
-    /// True if it was found in the kernel after the loss of the state file. Then it stays until
-    /// root clears everything.
+    /// True if the target was found in the kernel after the loss of the state file. Such a target
+    /// stays until root clears everything.
     pub found: bool,
-    /// The unprivileged user for whose quota `targets` it counts until it is removed; `None` if it
-    /// counts for no user.
+    /// The unprivileged user in whose quota `targets` the target counts until it is removed; `None`
+    /// if it counts for no user.
     pub user: Option<u32>,
 }
 

@@ -17,14 +17,14 @@ use crate::schedule::Phase;
 /// A target in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HeldTarget {
-    /// Its slot, name and parent, and the admitted contract, which includes dormant claims.
+    /// The slot, the name, the parent, and the admitted contract, which includes dormant claims.
     /// [`HeldTarget::in_force`] is the contract in force.
     pub entry: TargetEntry,
-    /// Its id in the kernel's maps, which is not reused.
+    /// The target's id in the kernel's maps, which is not reused.
     pub id: u32,
-    /// What it consists of.
+    /// What the target consists of.
     pub body: Body,
-    /// What contains it.
+    /// What contains the target.
     pub place: TargetPlace,
     /// The requests, by user.
     pub claims: Claims,
@@ -34,7 +34,7 @@ pub(crate) struct HeldTarget {
     /// claims, or those of root and the group `netnice` conflict with them. `None` if it has not.
     /// Claims that contradict others on this target are in [`Claims::set_aside`] instead.
     pub aside: Option<String>,
-    /// The name of the policy rule that asks for it, if one does.
+    /// The name of the policy rule for the target, if there is one.
     pub rule: Option<String>,
     /// Time of the last change, in nanoseconds since 1970.
     pub changed_ns: u64,
@@ -84,23 +84,23 @@ pub(crate) struct AppKey {
 /// An existing control group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CgroupRef {
-    /// Its path below the root of cgroup2.
+    /// The group's path below the root of cgroup2.
     pub path: String,
-    /// The kernel's id of it. A group that is created again at the same path has another id.
+    /// The kernel's id of the group. A group that is created again at the same path has another id.
     pub id: u64,
 }
 
 /// A target to be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NewTarget {
-    /// Its name.
+    /// The target's name.
     pub target: Target,
-    /// What it consists of.
+    /// What the target consists of.
     pub body: Body,
-    /// What contains it.
+    /// What contains the target.
     pub place: TargetPlace,
-    /// Ids of the held targets that lie entirely inside it. Only for executables; for the others
-    /// the places determine it.
+    /// Ids of the held targets that lie entirely inside this one. Only for executables; for other
+    /// targets the places determine it.
     pub inside: BTreeSet<u32>,
 }
 
@@ -168,7 +168,7 @@ impl HeldTarget {
             .unwrap_or_else(|_| own.into_owned())
     }
 
-    /// The uid of the unprivileged user with a claim on it; `None` if no unprivileged user has one.
+    /// The uid of the unprivileged user with a claim on the target; `None` if there is none.
     pub(crate) fn user(&self) -> Option<u32> {
         let mut claims = self.claims.iter();
         let claim = claims.find(|claim| !claim.by.privileged)?;

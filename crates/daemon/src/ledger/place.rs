@@ -25,13 +25,13 @@ use super::{Body, HeldTarget, Ledger};
 /// The facts that determine which targets contain a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TargetPlace {
-    /// Id of the process or name target that its processes descend from.
+    /// Id of the process or name target that the target's processes descend from.
     pub own: Option<u32>,
-    /// Id of the executable target that its processes belong to.
+    /// Id of the executable target that the target's processes belong to.
     pub app: Option<u32>,
-    /// Path of the control group that contains it; for a target that is a control group, its own.
+    /// Path of the control group around the target; for a target that is a control group, its own.
     pub cgroup: Option<String>,
-    /// The real uid of its processes, if all have the same.
+    /// The real uid of the processes of the target, if all have the same.
     pub uid: Option<u32>,
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct Rollbacks {
 /// One pending rollback.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PendingRollback {
-    /// The number by which `netnice confirm` names it.
+    /// The number by which `netnice confirm` names the rollback.
     pub number: u64,
     /// The time of the rollback, on the monotonic clock; without meaning if `until` is set.
     pub at: Instant,
@@ -75,15 +75,15 @@ pub(crate) enum Undo {
 /// A target with withdrawn claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cleared {
-    /// Its name.
+    /// The target's name.
     pub target: Target,
-    /// What it consisted of then.
+    /// What the target consisted of then.
     pub body: Body,
-    /// What contained it then.
+    /// What contained the target then.
     pub place: TargetPlace,
     /// The withdrawn claims.
     pub claims: Vec<Claim>,
-    /// The name of the policy rule that asked for it, if one did.
+    /// The name of the policy rule for the target, if there was one.
     pub rule: Option<String>,
 }
 

@@ -21,7 +21,7 @@ use crate::user_names::user_name;
 /// A claim whose schedule has become active or inactive.
 #[derive(Debug)]
 pub(crate) struct ScheduleChange {
-    /// The unprivileged user whose claim it is; `None`: root's, the group's or the policy's.
+    /// The unprivileged user of the claim; `None` for a claim of root, the group or the policy.
     pub user: Option<u32>,
     target: Target,
     uid: u32,

@@ -13,9 +13,9 @@ use crate::ledger::{Body, HeldTarget, Ledger};
 /// The command name and the uid of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Command {
-    /// Its command name.
+    /// The process's command name.
     pub name: String,
-    /// Its real uid.
+    /// The process's real uid.
     pub uid: u32,
 }
 

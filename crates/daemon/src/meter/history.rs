@@ -33,7 +33,7 @@ pub(crate) struct History {
 pub(crate) struct Point {
     /// The end of the interval.
     pub at: Instant,
-    /// Its length, in milliseconds.
+    /// The interval's length, in milliseconds.
     pub time_ms: u32,
     /// Packets dropped, in both directions.
     pub drops: u32,

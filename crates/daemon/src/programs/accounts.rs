@@ -2,13 +2,13 @@
 //! in, a [`Snapshot`] goes out; no function fails.
 //!
 //! Each byte of a reading is credited once: to the program that owns the socket, or to the sum of
-//! sockets without a known process. What a program has moved goes to the sum of ended programs of
-//! its user when the program has ended and has no socket left. If a socket's owner becomes known
-//! later, or turns out to be another one, all that the socket moved goes to the new owner. So the
-//! sums stay complete while programs and sockets come and go.
+//! sockets without a known process. The bytes of a program are added to the sum of ended programs
+//! of its user when the program has ended and has no socket left. If a socket's owner becomes known
+//! later, or is corrected, all bytes of the socket are credited to the new owner. So the sums stay
+//! complete while programs and sockets come and go.
 //!
 //! A socket that has been idle is closed here and in the kernel ([`Accounts::idle`],
-//! [`Accounts::close`]); if it moves something again, it is a new one.
+//! [`Accounts::close`]); if it sends or receives again, it counts as a new one.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -54,9 +54,9 @@ struct Program {
     /// When the facts were read; `None` if they are those of a socket.
     facts_at: Option<Instant>,
     moved: Moved,
-    /// Number of its sockets.
+    /// Number of the program's sockets.
     sockets: u64,
-    /// Number of its sockets that moved something recently.
+    /// Number of the program's sockets that sent or received recently.
     active: u64,
     lives: bool,
 }
@@ -68,7 +68,7 @@ pub(super) struct Facts {
     pub uid: u32,
     /// The command name.
     pub command: String,
-    /// The path of its control group.
+    /// The path of the process's control group.
     pub cgroup: Option<String>,
 }
 
@@ -304,7 +304,7 @@ impl Accounts {
 }
 
 impl Program {
-    /// A program of which only a socket is known.
+    /// A program that is known only by a socket.
     fn of(owner: ProcessId, usage: &SocketUsage) -> Program {
         let creator = usage.creator.as_ref();
         let is_creator = |pid: u32, started: u64| owner == ProcessId { pid, started };

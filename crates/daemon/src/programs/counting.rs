@@ -355,7 +355,7 @@ mod tests {
         Instant(0).after(Nanos::from_millis(100_000 + millis))
     }
 
-    /// A thread that only records what it is asked.
+    /// A thread that only records the requests to it.
     struct FakeThread {
         asks: Receiver<Ask>,
     }

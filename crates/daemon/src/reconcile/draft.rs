@@ -1,5 +1,7 @@
-//! [`Draft`], a change that is computed and not yet installed. [`super::Reconciler::install`]
-//! installs it. A draft that is dropped has no effect. No function fails.
+//! [`Draft`]: the books as a change will leave them, and the acts that bind or release processes,
+//! groups and executables for it. A draft begins as a copy of the books; a request changes the
+//! copy, and [`super::Reconciler::install`] installs it as a whole. A draft that is dropped has no
+//! effect. No function fails.
 
 use netnice_core::admission::TargetId;
 use netnice_core::target::Target;

@@ -17,11 +17,11 @@ use crate::peer::Peer;
 /// The conditions under which a change is rolled back. A change without any is permanent.
 #[derive(Clone, Copy)]
 pub(crate) struct ChangeDuration {
-    /// Nanoseconds until it is rolled back unless it is confirmed (`--confirm`).
+    /// Nanoseconds until the change is rolled back unless it is confirmed (`--confirm`).
     pub confirm_ns: Option<u64>,
-    /// Nanoseconds until it is rolled back (`--for`).
+    /// Nanoseconds until the change is rolled back (`--for`).
     pub for_ns: Option<u64>,
-    /// The process at whose end it is rolled back (`--until-exit`).
+    /// The process at whose end the change is rolled back (`--until-exit`).
     pub until: Option<Until>,
 }
 

@@ -39,7 +39,7 @@ pub(super) fn preview(present: &Ledger, draft: &Draft) -> Vec<String> {
 /// A guarantee that is not in force any more, or is in force again.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct GuaranteeChange {
-    /// True if it is not in force any more.
+    /// True if the guarantee is not in force any more.
     pub lost: bool,
     /// The target, who asked, and the guarantee, as a message.
     pub text: String,

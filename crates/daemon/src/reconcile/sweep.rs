@@ -1,8 +1,8 @@
 //! Follows changes that no request caused: puts claims into force and out of force by their
-//! schedules, closes targets whose processes have ended (a target with
-//! a claim of the policy stays), binds control groups and executables that were created again,
-//! releases executables whose file is gone, and removes draining targets without traffic. Errors
-//! and what has changed go to the journal.
+//! schedules, closes targets whose processes have ended (a target with a claim of the policy
+//! stays), binds control groups and executables that were created again, releases executables whose
+//! file is gone, and removes draining targets without traffic. Changes and errors go to the
+//! journal; no function returns an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 

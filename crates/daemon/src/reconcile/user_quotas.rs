@@ -1,10 +1,10 @@
-//! Quotas of the books: refuses a draft that gives an unprivileged user more targets, pending
-//! rollbacks or bytes of state than the quota allows, and a change whose time until its rollback
-//! exceeds the quota.
+//! Applies the quotas of users to the books (the ledger and the pending rollbacks): refuses a draft
+//! that gives an unprivileged user more targets, pending rollbacks or bytes of state than the quota
+//! allows, and a change whose time until its rollback exceeds the quota.
 //!
-//! What the user would have after the request is compared with the limit and with the present
-//! amount. An amount that the request does not increase is no reason for a refusal, even if the
-//! limit was lowered below it. All unprivileged users together have at most [`MAX_OF_USERS`]
+//! The amount that the user would have after the request is compared with the limit and with the
+//! present amount. An amount that the request does not increase is no reason for a refusal, even if
+//! the limit was lowered below it. All unprivileged users together have at most [`MAX_OF_USERS`]
 //! targets (6,256).
 
 use std::collections::BTreeSet;

@@ -43,9 +43,9 @@ pub(super) struct FrontProcess {
 pub(super) enum FrontStart {
     /// As a process.
     Process {
-        /// Its working folder.
+        /// The front's working folder.
         folder: PathBuf,
-        /// True if it accepts descriptors that clients send.
+        /// True if the front accepts descriptors that clients send.
         takes_descriptors: bool,
     },
     /// As a thread of this process.
@@ -143,7 +143,7 @@ impl FrontStart {
 }
 
 /// The user and group of the front: `netnice-front` if `/etc/passwd` has it or the name service
-/// finds it within a second, else nobody.
+/// finds it within a second, else `nobody`.
 fn user() -> (u32, u32) {
     if let Some(own) = name_files::ids_of_user(USER) {
         return own;
@@ -276,5 +276,5 @@ fn doctor(front: Option<(u32, Ready)>) -> DoctorItem {
 
 /// The user account for the front.
 const USER: &str = "netnice-front";
-/// The uid and gid of nobody.
+/// The uid and gid of `nobody`.
 const NOBODY: u32 = 65_534;

@@ -10,7 +10,7 @@ use crate::peer::Peer;
 
 /// A process that a request names by a pidfd.
 pub(crate) struct NamedProcess {
-    /// The pid of its process when the pidfd was received.
+    /// The pid of the process when the pidfd was received.
     pub pid: u32,
     /// Returns true while the process lives. It checks the pidfd, so a reused pid does not count.
     pub lives: Box<dyn Fn() -> bool>,

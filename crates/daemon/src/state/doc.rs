@@ -27,7 +27,7 @@ pub(super) struct StateDoc {
     next_undo: u64,
     links: Vec<LinkDoc>,
     targets: Vec<TargetDoc>,
-    remnants: Vec<RemnantDoc>,
+    remnants: Vec<DrainingDoc>,
     undos: Vec<UndoDoc>,
 }
 
@@ -91,7 +91,7 @@ struct ClaimDoc {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RemnantDoc {
+struct DrainingDoc {
     slot: u16,
     id: u32,
     parent: Option<u16>,
@@ -174,7 +174,7 @@ impl StateDoc {
             next_undo: rollbacks.next(),
             links: ledger.links().map(LinkDoc::from).collect(),
             targets: ledger.held().map(TargetDoc::from).collect(),
-            remnants: ledger.draining().map(RemnantDoc::from).collect(),
+            remnants: ledger.draining().map(DrainingDoc::from).collect(),
             undos: rollbacks.iter().map(UndoDoc::from).collect(),
         }
     }
@@ -195,8 +195,8 @@ impl StateDoc {
             }
             ledger.restore(held);
         }
-        for remnant in self.remnants {
-            ledger.restore_draining(remnant.restore()?);
+        for target in self.remnants {
+            ledger.restore_draining(target.restore()?);
         }
         if let Some(fault) = ledger.fault() {
             return Err(fault);
@@ -373,21 +373,21 @@ impl ClaimDoc {
     }
 }
 
-impl From<&DrainingTarget> for RemnantDoc {
-    fn from(remnant: &DrainingTarget) -> RemnantDoc {
-        RemnantDoc {
-            slot: remnant.slot.get(),
-            id: remnant.id,
-            parent: remnant.parent.map(TargetId::get),
-            contract: remnant.contract.to_string(),
-            since_ns: remnant.since.0,
-            found: remnant.found,
-            user: remnant.user,
+impl From<&DrainingTarget> for DrainingDoc {
+    fn from(target: &DrainingTarget) -> DrainingDoc {
+        DrainingDoc {
+            slot: target.slot.get(),
+            id: target.id,
+            parent: target.parent.map(TargetId::get),
+            contract: target.contract.to_string(),
+            since_ns: target.since.0,
+            found: target.found,
+            user: target.user,
         }
     }
 }
 
-impl RemnantDoc {
+impl DrainingDoc {
     fn restore(self) -> Result<DrainingTarget, String> {
         Ok(DrainingTarget {
             slot: slot(self.slot)?,

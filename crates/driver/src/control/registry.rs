@@ -130,7 +130,7 @@ pub enum RegistryError {
 /// The identity of a program that attaches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProgramIdentity {
-    /// Its process number.
+    /// The program's process number.
     pub(crate) pid: u32,
     /// The user that its memory is charged to.
     pub(crate) uid: u32,

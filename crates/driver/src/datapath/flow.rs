@@ -10,26 +10,26 @@ use crate::receive_budget::shared::FlowBudget;
 /// The parameters of a new flow.
 #[derive(Clone, Debug)]
 pub struct FlowParameters {
-    /// The sizes of its memory.
+    /// The sizes of the flow's memory.
     pub shape: Shape,
-    /// The scheduler's service for its contract.
+    /// The scheduler's service for the flow's contract.
     pub service: Service,
-    /// The packets that it may send.
+    /// The packets that the flow may send.
     pub sender: crate::template::Sender,
-    /// The packets that it receives.
+    /// The packets that the flow receives.
     pub matches: Vec<Match>,
-    /// Which fragments it receives.
+    /// Which fragments the flow receives.
     pub reassembly: Reassembly,
-    /// Its receive budget; `None`: unlimited.
+    /// The flow's receive budget; `None`: unlimited.
     pub receive_budget: Option<ReceiveBudget>,
 }
 
 /// A flow that was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenedFlow {
-    /// Its number.
+    /// The flow's number.
     pub flow: FlowNo,
-    /// Its place in its program's memory.
+    /// The flow's place in its program's memory.
     pub location: FlowLocation,
 }
 
@@ -136,7 +136,7 @@ pub(super) struct FlowState {
     /// time, since the flow has no cell contract.
     pub(super) tolerance: Nanos,
     budget: Option<FlowBudget>,
-    /// Its rings moved in this iteration.
+    /// The flow's rings moved in this iteration.
     touched: bool,
     /// A record became its head since [`FlowState::take_new_head`] was last called.
     has_new_head: bool,
@@ -171,7 +171,7 @@ impl FlowState {
         }
     }
 
-    /// Its program was disconnected: the flow is ignored from now on.
+    /// The flow's program was disconnected: the flow is ignored from now on.
     pub(super) fn ignore(&mut self) {
         self.is_ignored = true;
     }
@@ -191,7 +191,7 @@ impl FlowState {
         self.ring.publish()
     }
 
-    /// Whether a record became its head since the last call.
+    /// Whether a record became the head of the flow since the last call.
     pub(super) fn take_new_head(&mut self) -> bool {
         std::mem::take(&mut self.has_new_head)
     }

@@ -49,6 +49,3 @@ impl Datapath {
         self.in_flight.len()
     }
 }
-
-/// Largest number of frames that a NIC holds at once. Older entries of `in_flight` count as sent.
-pub(crate) const MAX_IN_FLIGHT: usize = 2048;

@@ -24,19 +24,19 @@ use crate::receive_budget::shared::ActiveSet;
 pub(super) struct Program {
     pub(super) memory: ProgramMemory,
     pub(super) doorbell: ProgramDoorbell,
-    /// The number of the flow in each slot of its memory file.
+    /// The number of the flow in each slot of the memory file.
     pub(super) slots: Vec<Option<u32>>,
     /// Those of its flows that received frames recently.
     pub(super) receivers: ActiveSet,
-    /// Its allowance of spurious wake-ups.
+    /// The program's allowance of spurious wake-ups.
     pub(super) wakeup_credit: WakeupCredit,
-    /// Whether it has written its doorbell, which stays readable from then on.
+    /// Whether the program has written its doorbell, which stays readable from then on.
     pub(super) doorbell_written: bool,
-    /// Whether its next doorbell event may report an old write.
+    /// Whether the next doorbell event of the program may report an old write.
     pub(super) may_repeat_event: bool,
-    /// Whether it is in `to_notify` of the datapath.
+    /// Whether the program is in `to_notify` of the datapath.
     pub(super) is_to_notify: bool,
-    /// Whether it was disconnected because it violated the protocol.
+    /// Whether the program was disconnected because it violated the protocol.
     pub(super) disconnected: bool,
 }
 

@@ -84,10 +84,10 @@ pub(crate) struct Totals {
 
 /// The result of closing a flow.
 pub(crate) struct Closed {
-    /// Its counters.
+    /// The flow's counters.
     pub(crate) counters: FlowCounters,
-    /// Its region, if its program is still attached. [`Datapath::reuse`](super::Datapath::reuse)
-    /// returns the region to the program's memory, after [`Retired::clear`].
+    /// The flow's region; `None` if the program was detached. After [`Retired::clear`],
+    /// [`Datapath::reuse`](super::Datapath::reuse) returns the region to the program's memory.
     pub(crate) retired: Option<Retired>,
 }
 

@@ -7,7 +7,8 @@
 //! Opening fails with [`LinkError`] if the kernel refuses a step. [`PacketLink::flush`] fails while
 //! the interface is down.
 //!
-//! rustix has neither recvmmsg(2) nor the addresses, options and filters of packet sockets.
+//! The module makes some calls by libc, because rustix has neither recvmmsg(2) nor the addresses,
+//! options and filters of packet sockets.
 
 use std::cell::Cell;
 use std::io;

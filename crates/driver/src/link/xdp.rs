@@ -35,8 +35,7 @@ use queue::Queue;
 
 use super::socket::system;
 use super::{FRAME, Flushed, Interface, LinkCounters, LinkError};
-use crate::datapath::MAX_IN_FLIGHT;
-use crate::frames::{Frames, Holder, Tally};
+use crate::frames::{Frames, Holder, MAX_IN_FLIGHT, Tally};
 use crate::template::{Checked, Forbidden};
 
 /// AF_XDP sockets on all receive queues. Frames leave by the first.

@@ -6,11 +6,11 @@ use crate::datapath::LATENESS;
 
 const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
-fn request(speaks: Endpoint) -> DriverFlow {
+fn request(endpoint: Endpoint) -> DriverFlow {
     DriverFlow {
         program: 0,
         number: 1,
-        endpoint: speaks,
+        endpoint,
         next_hop: Some([2, 0, 0, 0, 0, 2]),
         mtu: 1500,
         contract: "none".to_owned(),
@@ -98,11 +98,11 @@ fn other_protocols_are_received_by_pattern() {
             value: 7,
         },
     ];
-    let speaks = Endpoint::EtherType {
+    let endpoint = Endpoint::EtherType {
         number: 0x88b5,
         pattern,
     };
-    let (parameters, frame_match) = flow(&request(speaks), OWN, 1500).unwrap();
+    let (parameters, frame_match) = flow(&request(endpoint), OWN, 1500).unwrap();
     assert_eq!(frame_match, FrameMatch::EtherType(0x88b5));
     let [Match::EtherType { pattern, .. }] = &parameters.matches[..] else {
         panic!("{:?}", parameters.matches)

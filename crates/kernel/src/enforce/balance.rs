@@ -132,9 +132,9 @@ struct TopClass {
     slot: u16,
     /// Bytes carried so far.
     bytes: u64,
-    /// Bytes queued in it and below it.
+    /// Bytes queued in the class and below it.
     queued: u64,
-    /// Its highest rate on the link in bytes per second.
+    /// The class's highest rate on the link in bytes per second.
     ceil: u64,
 }
 

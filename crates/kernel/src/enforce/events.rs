@@ -15,11 +15,11 @@ use crate::{abi, error::KernelError};
 /// A member that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit {
-    /// Its process id.
+    /// Process id.
     pub pid: u32,
-    /// Its process target; 0: none.
+    /// The process target of the process; 0: none.
     pub process: u32,
-    /// Its executable target; 0: none.
+    /// The executable target of the process; 0: none.
     pub app: u32,
 }
 

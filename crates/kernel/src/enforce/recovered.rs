@@ -33,9 +33,9 @@ pub struct Recovered {
 /// A limit that was read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoveredLimit {
-    /// The slot of the target that has it.
+    /// The slot of the target that has the limit.
     pub slot: u16,
-    /// The slot of the limit around it; `None` if there is none.
+    /// The slot of the limit around this one; `None` if there is none.
     pub parent: Option<u16>,
     /// The limit's rates.
     pub limit: Limit,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::{plan as plan_for, stage::TOP_CLASS, *};
+use super::{plan as plan_for, tree::TOP_CLASS, *};
 use crate::tc::Queue;
 
 mod yielding;

@@ -95,15 +95,15 @@ impl AsFd for SocketCopy<'_> {
 /// The properties of a socket that matter for ownership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SocketFacts {
-    /// The cookie of its network namespace.
+    /// The cookie of the socket's network namespace.
     pub netns_cookie: u64,
-    /// Whether it accepts connections.
+    /// Whether the socket accepts connections.
     pub listens: bool,
     /// `IPPROTO_*`; `None` for 0.
     pub protocol: Option<Protocol>,
-    /// The user id of its creator.
+    /// The user id of the socket's creator.
     pub uid: u32,
-    /// Its inode number.
+    /// The socket's inode number.
     pub inode: u64,
 }
 

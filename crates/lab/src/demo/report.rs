@@ -52,7 +52,7 @@ fn head(out: &mut String, before: &Figures, after: &Figures) {
     let span = time::TO - time::FROM;
     out.push_str(
         "<p class=\"kicker\">netnice · demo</p>\
-         <h1>Four programs share a 20&nbsp;Mbit/s line. Then somebody types <code>netnice</code>.</h1>\
+         <h1>Four programs share a 20&nbsp;Mbit/s line, without <code>netnice</code> and with it.</h1>\
          <p class=\"lead\">A video plays, and it needs 5&nbsp;Mbit/s. A backup starts to upload, a big \
          download starts with twelve connections, and both take whatever they can get. Without netnice \
          the video stands still and every answer from the network comes late. With netnice, three \

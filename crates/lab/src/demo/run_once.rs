@@ -107,7 +107,7 @@ pub fn run(with_netnice: bool, say: &impl Fn(f64, &str)) -> Result<RunRecord> {
     let what = if with_netnice {
         "netnice was typed"
     } else {
-        "nobody types anything"
+        "no netnice command is typed"
     };
     until(time::TO + 0.2, what);
     say(time::TO, "done");

@@ -43,7 +43,7 @@ pub enum Violation {
     NoPairs,
     /// A record whose head says 9 pairs; 8 are allowed.
     ManyPairs,
-    /// A record of which only a part is published.
+    /// A record that is published only in part.
     HalfRecord,
     /// The stamp of a submitted record is not zero.
     Stamp,

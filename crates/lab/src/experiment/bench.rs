@@ -157,5 +157,5 @@ pub fn wait_until(ns: u64) {
 pub const SECOND: u64 = 1_000_000_000;
 /// A millisecond in ns.
 pub(crate) const MS: u64 = 1_000_000;
-/// Bits per second in a megabit.
+/// 1 Mbit/s in bit/s.
 pub const MBIT: f64 = 1e6;

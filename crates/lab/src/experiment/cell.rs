@@ -32,7 +32,7 @@ struct Connection {
     peak: u64,
     /// Slots for each cell in the long run, cells in a burst, and the bucket's kind.
     bucket: Option<(u64, u64, &'static str)>,
-    /// The slot in which it starts.
+    /// The slot in which the connection starts.
     start: u64,
 }
 
@@ -316,9 +316,10 @@ fn overload(least: Option<Rate>) -> Result<(Report, Vec<SentPacket>)> {
 /// Section 4.4: cells are fetched from host memory just in time over a bus whose access time
 /// varies, in units from one cell to a whole PDU (a message of 103 cells). The paper claims that
 /// this works, without a measurement. Checks that all cells are sent and none is early, that no
-/// connection runs out of cells or has more than its window in the adapter, and that the host is
-/// told of each finished connection; and that a bus that is too slow does cause underruns. Fails if
-/// the subject is not netnice, and as [`Experiment::run`](crate::experiment::Experiment::run) does.
+/// connection runs out of cells or has more than its window in the adapter, and that the adapter
+/// reports each finished connection to the host; and that a bus that is too slow does cause
+/// underruns. Fails if the subject is not netnice, and as
+/// [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn fetch_just_in_time(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     outcome.paper = json!("claimed: no delays by fetching on demand, small buffers, host notified");

@@ -23,14 +23,14 @@ pub struct Call {
 /// The effect of a system call outside of the process that makes it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Effect {
-    /// It always changes something.
+    /// The call always changes something.
     Changes,
-    /// It changes something, depending on its arguments.
+    /// The call changes something, depending on its arguments.
     Depends,
-    /// It changes nothing outside of the process, and a test may make it fail.
+    /// The call changes nothing outside of the process, and a test may make it fail.
     Reads,
-    /// It concerns the process alone: memory, threads, clocks, signals, waiting. A failure of such
-    /// a call does not concern netnice, or the standard library ends the process because of it.
+    /// The call concerns the process alone: memory, threads, clocks, signals, waiting. netnice does
+    /// not depend on such a call, or the standard library ends the process if the call fails.
     Internal,
 }
 
@@ -95,8 +95,8 @@ impl Call {
         is_route && (flags & NLM_F_DUMP == NLM_F_DUMP || kind % 4 == RTM_GET)
     }
 
-    /// Whether it uses a standard stream, or an eventfd or epoll descriptor of the process's own
-    /// event loop.
+    /// Whether the call uses a standard stream, or an eventfd or epoll descriptor of the process's
+    /// own event loop.
     fn is_own_channel(&self) -> bool {
         let [first, ..] = self.arguments;
         first <= 2

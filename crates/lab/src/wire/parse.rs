@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// A flow as a tap distinguishes it: direction, protocol, and both endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WireFlow {
-    /// True if the tap's device received it, false if the device sent it.
+    /// True if the tap's device received the packets, false if the device sent them.
     pub inbound: bool,
     /// The transport protocol.
     pub transport: Transport,

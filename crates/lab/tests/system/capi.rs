@@ -91,7 +91,7 @@ fn who_0_is_the_caller_its_group_or_its_user() {
     );
 }
 
-/// A user of whom no other test starts a process.
+/// A user whose processes only this test starts.
 const LONE_USER: u32 = 61_240;
 
 #[test]

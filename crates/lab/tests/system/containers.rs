@@ -161,7 +161,7 @@ fn check_limited(connection: Connection) {
         let arrived = received_rate(&network, 0.0);
         let to = sys::now_ns();
         let record = tap.stop(&bed.world.server().ns).expect("a record");
-        record.validate().expect("sound");
+        record.validate().expect("a valid record");
         arrived + record.rate(wire::inbound, from, to)
     };
     bed.await_limited(sum, R4M, "both in sum");
@@ -216,7 +216,7 @@ fn check_restarts(times: u16) {
         let _ = bed.world.client().ns.ip("link del vbox");
     }
     let record = tap.stop(server).expect("a record");
-    record.validate().expect("sound");
+    record.validate().expect("a valid record");
     assert_limited_from_first_packet(&record, ports, MAX_FIRST_BYTES);
 }
 
@@ -442,7 +442,10 @@ fn what_a_container_sends_and_forwards_carries_its_code_point() {
     let _forwards = traffic::start_now(&behind, &flow).expect("a program behind");
     let seen = |port: u16| -> Vec<(u8, bool)> {
         let marks = marks(&bed, move |flow| flow.target.1 == port);
-        marks.iter().map(|mark| (mark.dscp, mark.sound)).collect()
+        marks
+            .iter()
+            .map(|mark| (mark.dscp, mark.valid_checksum))
+            .collect()
     };
     let assert_seen = |dscp: u8| {
         for port in [5001, 5002] {

@@ -66,7 +66,7 @@ fn a_daemon_killed_repeatedly_under_traffic_keeps_limit_and_state() {
     }
     let until = sys::now_ns();
     let record = tap.stop(&bed.world.server().ns).expect("a record");
-    record.validate().expect("sound");
+    record.validate().expect("a valid record");
     // The child must be limited: without a limit it sends as much in a tenth of a second as all may
     // in several. A window of 100 ms contains the burst of 5 ms and two packets more than its share
     // (8 %), and packets that a busy host delivers late add to the next window. The experiment

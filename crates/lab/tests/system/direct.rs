@@ -109,18 +109,22 @@ fn check_receiving(mode: Mode, family: Family) -> Result<()> {
     );
     // A kernel socket holds the port, as for every direct flow.
     let _held = socket(client, family, DIRECT)?;
-    let (mut link, mut ear) = open_link(client, mode)?;
+    let (mut link, mut ingress) = open_link(client, mode)?;
     let mut demux = demux(&link, local, None)?;
-    ear.add_match(&claim(local), Some(FlowNo(0)))?;
-    ensure!(!has_xdp(client)?, "before anybody listens");
-    let elsewhere = ear.start();
+    ingress.add_match(&claim(local), Some(FlowNo(0)))?;
+    ensure!(!has_xdp(client)?, "before the ingress starts");
+    let elsewhere = ingress.start();
     ensure!(elsewhere.is_err(), "from another namespace");
-    client.ns.enter(|| Ok(ear.start()?))?;
-    let mode_now = ear.mode();
-    ensure!(mode_now == mode, "{mode_now:?}: {:?}", ear.why_not_native());
+    client.ns.enter(|| Ok(ingress.start()?))?;
+    let mode_now = ingress.mode();
+    ensure!(
+        mode_now == mode,
+        "{mode_now:?}: {:?}",
+        ingress.why_not_native()
+    );
     ensure!(
         has_xdp(client)? == (mode != Mode::Fallback),
-        "while somebody listens"
+        "while the ingress runs"
     );
     let mut buffer = [0; 100];
     for k in 0..COUNT {
@@ -163,16 +167,16 @@ fn check_receiving(mode: Mode, family: Family) -> Result<()> {
     };
     ensure!(
         receive_frames(&mut link, &mut demux, come).len() == come,
-        "shut"
+        "suspended"
     );
     let counted = link.dropped(FlowNo(0));
     ensure!(counted == dropped, "{counted} were counted");
     check_frames(&mut link)?;
-    ear.remove_match(&claim(local))?;
-    ear.stop()?;
-    ensure!(!has_xdp(client)?, "when nobody listens");
-    client.ns.enter(|| Ok(ear.start()?))?;
-    drop((link, ear));
+    ingress.remove_match(&claim(local))?;
+    ingress.stop()?;
+    ensure!(!has_xdp(client)?, "after the ingress has stopped");
+    client.ns.enter(|| Ok(ingress.start()?))?;
+    drop((link, ingress));
     ensure!(!has_xdp(client)?, "when the link is gone");
     // The queue can be opened again.
     drop(open_link(client, mode)?);
@@ -268,10 +272,10 @@ fn check_queues(mode: Mode) -> Result<()> {
     }
     let local = at(client, Family::V4, DIRECT);
     let _held = socket(client, Family::V4, DIRECT)?;
-    let (mut link, mut ear) = open_link(client, mode)?;
+    let (mut link, mut ingress) = open_link(client, mode)?;
     let mut demux = demux(&link, local, None)?;
-    ear.add_match(&claim(local), Some(FlowNo(0)))?;
-    client.ns.enter(|| Ok(ear.start()?))?;
+    ingress.add_match(&claim(local), Some(FlowNo(0)))?;
+    client.ns.enter(|| Ok(ingress.start()?))?;
     // Each connection maps to one queue.
     let senders: Result<Vec<_>> = (0..32)
         .map(|k| socket(server, Family::V4, 7000 + k))
@@ -379,13 +383,13 @@ fn check_fragments(mode: Mode) -> Result<()> {
     let world = World::pair(Pair::default())?;
     let (client, server) = (world.client(), world.server());
     let kernels = socket(client, Family::V4, KERNEL)?;
-    let (mut link, mut ear) = open_link(client, mode)?;
+    let (mut link, mut ingress) = open_link(client, mode)?;
     let local = at(client, Family::V4, DIRECT);
     let mut demux = demux(&link, local, None)?;
-    ear.add_match(&claim(local), Some(FlowNo(0)))?;
+    ingress.add_match(&claim(local), Some(FlowNo(0)))?;
     // A suspended flow, which would lose fragments that were classified as its own.
-    ear.add_match(&claim(at(client, Family::V4, DIRECT + 2)), Some(FlowNo(1)))?;
-    client.ns.enter(|| Ok(ear.start()?))?;
+    ingress.add_match(&claim(at(client, Family::V4, DIRECT + 2)), Some(FlowNo(1)))?;
+    client.ns.enter(|| Ok(ingress.start()?))?;
     link.suspend(FlowNo(1), units::Instant(u64::MAX));
     let mut raw_socket = server.ns.enter(|| Ok(sys::open_raw_socket("eth0")?))?;
     for (id, port, begins) in [

@@ -303,15 +303,15 @@ fn check_watched_doorbells(bounds: Bounds) -> Result<()> {
     let most = sys::raise_file_limit()?;
     let count = (most.saturating_sub(1000)).min(20_000) as usize;
     let frame = udp(&rig.world, BAD, PEER, &[1; 100])?;
-    let bell = greedy.doorbell().try_clone()?;
-    let ear = greedy.attachment.doorbell().try_clone_to_owned()?;
+    let to_driver = greedy.doorbell().try_clone()?;
+    let to_program = greedy.attachment.doorbell().try_clone_to_owned()?;
     let began = thread::scope(|scope| {
         let all = scope.spawn(|| {
             sys::become_user(GREEDY_USER)?;
             let watch = || {
                 let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
                 let no_data = epoll::EventData::new_u64(0);
-                epoll::add(&epoll, &bell, no_data, epoll::EventFlags::IN)?;
+                epoll::add(&epoll, &to_driver, no_data, epoll::EventFlags::IN)?;
                 Ok(epoll)
             };
             let all: rustix::io::Result<Vec<OwnedFd>> = (0..count).map(|_| watch()).collect();
@@ -324,7 +324,7 @@ fn check_watched_doorbells(bounds: Bounds) -> Result<()> {
             let waits = scope.spawn(|| {
                 sys::become_user(GREEDY_USER)?;
                 while !stop.load(Ordering::Relaxed) {
-                    let mut all = vec![PollFd::new(&ear, PollFlags::PRI); count];
+                    let mut all = vec![PollFd::new(&to_program, PollFlags::PRI); count];
                     let within = Timespec {
                         tv_sec: 0,
                         tv_nsec: 100_000_000,

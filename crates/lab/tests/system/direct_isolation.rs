@@ -58,9 +58,9 @@ const SLOW: Contracts = Contracts {
 
 /// The bounds of a good flow beside bad ones.
 struct Bounds {
-    /// The relative deviation of its rate from its contract's.
+    /// The relative deviation of the good flow's rate from its contract's.
     rate: RangeInclusive<f64>,
-    /// The most that p99 of its lateness may grow, as a factor.
+    /// The most that p99 of the good flow's lateness may grow, as a factor.
     later: Option<f64>,
 }
 

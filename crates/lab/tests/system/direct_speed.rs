@@ -295,7 +295,7 @@ fn clock() -> f64 {
 /// The datapath's speed as a share of the bare link's.
 fn compare(load: Load) -> Result<f64> {
     let world = World::pair(Pair::default())?;
-    let (mut link, _ear) = open(world.client())?;
+    let (mut link, _ingress) = open(world.client())?;
     let mut programs = Programs::new(link.interface().mac, load)?;
     let (mut alone, mut with) = (Vec::new(), Vec::new());
     for _ in 0..load.rounds {
@@ -395,7 +395,7 @@ struct Receivers {
 }
 
 impl Receivers {
-    fn new(own: Mac, ear: &mut Ingress) -> Result<Receivers> {
+    fn new(own: Mac, ingress: &mut Ingress) -> Result<Receivers> {
         let shape = Shape {
             chunk_bytes: 2048,
             chunks: 128,
@@ -428,7 +428,7 @@ impl Receivers {
                 local: (host.into(), port),
                 remote: None,
             };
-            ear.add_match(&ends, Some(opened.flow))?;
+            ingress.add_match(&ends, Some(opened.flow))?;
         }
         Ok(Receivers {
             turn,
@@ -464,10 +464,10 @@ impl Receivers {
 fn compare_receive() -> Result<f64> {
     let world = World::pair(Pair::default())?;
     let (client, server) = (world.client(), world.server());
-    let ((mut link, mut ear), (mut far, _ear)) = (open(client)?, open(server)?);
+    let ((mut link, mut ingress), (mut far, _ingress)) = (open(client)?, open(server)?);
     let own = link.interface().mac;
-    let mut receivers = Receivers::new(own, &mut ear)?;
-    client.ns.enter(|| Ok(ear.start()?))?;
+    let mut receivers = Receivers::new(own, &mut ingress)?;
+    client.ns.enter(|| Ok(ingress.start()?))?;
     Receivers::recycle(&mut receivers.flows)?;
     let stop = AtomicBool::new(false);
     let (mut alone, mut with) = (Vec::new(), Vec::new());

@@ -189,7 +189,10 @@ fn kill_each() -> Result<()> {
     );
     ensure!(bad.flow()?.is_open());
     bad.violate_a_rule()?;
-    let event = rig.daemon.event(EVENT_TIMEOUT).context("expelled")?;
+    let event = rig
+        .daemon
+        .event(EVENT_TIMEOUT)
+        .context("the event of a disconnected program")?;
     let DriverEvent::ProgramDisconnected { program, why } = &event else {
         anyhow::bail!("{event:?}")
     };

@@ -324,12 +324,12 @@ impl Program {
             bail!("{answer:?}")
         };
         let mut descriptor = || daemon.descriptors.pop_front().context("three descriptors");
-        let (memory, bell, ear) = (descriptor()?, descriptor()?, descriptor()?);
+        let (memory, to_driver, to_program) = (descriptor()?, descriptor()?, descriptor()?);
         let file = File::from(memory.try_clone()?);
         Ok(Program {
             number: program,
-            doorbell: bell.try_clone()?,
-            attachment: Attachment::new(memory, bell, ear)?,
+            doorbell: to_driver.try_clone()?,
+            attachment: Attachment::new(memory, to_driver, to_program)?,
             process,
             memory: Arc::new(Shared::map(&file)?),
             file,
@@ -342,7 +342,7 @@ impl Program {
         &self.doorbell
     }
 
-    /// Its memory file.
+    /// The program's memory file.
     pub fn file(&self) -> &File {
         &self.file
     }

@@ -21,7 +21,7 @@ use crate::users::{ANN, process_of, run_as};
 pub(crate) struct Mark {
     pub dscp: u8,
     pub ecn: u8,
-    pub sound: bool,
+    pub valid_checksum: bool,
 }
 
 /// The different marks of the packets that the server receives in 0.3 s from flows that `of`
@@ -38,7 +38,7 @@ pub(crate) fn marks(
     tap.stop(server)
         .expect("a record")
         .validate()
-        .expect("sound");
+        .expect("a valid record");
     let bytes = fs::read(&file).expect("a capture");
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
     let mut marks = BTreeSet::new();
@@ -57,7 +57,7 @@ fn mark(ip: &[u8]) -> Mark {
         4 => ip[1],
         _ => ip[0] << 4 | ip[1] >> 4,
     };
-    // The sum of all words of a sound IPv4 header, in ones' complement, is all ones (RFC 791 3.1).
+    // The sum of all words of a valid IPv4 header, in ones' complement, is all ones (RFC 791 3.1).
     let words = ip[..usize::from(ip[0] & 0x0f) * 4].chunks_exact(2);
     let sum: u32 = words
         .map(|word| u32::from(word[0]) << 8 | u32::from(word[1]))
@@ -65,14 +65,14 @@ fn mark(ip: &[u8]) -> Mark {
     Mark {
         dscp: octet >> 2,
         ecn: octet & 3,
-        sound: ip[0] >> 4 == 6 || (sum & 0xffff) + (sum >> 16) == 0xffff,
+        valid_checksum: ip[0] >> 4 == 6 || (sum & 0xffff) + (sum >> 16) == 0xffff,
     }
 }
 
 /// The code points of packets to a port of the server.
 fn code_points(bed: &TestBed, port: u16) -> Vec<u8> {
     let marks = marks(bed, move |flow| flow.target.1 == port);
-    assert!(marks.iter().all(|mark| mark.sound), "{marks:?}");
+    assert!(marks.iter().all(|mark| mark.valid_checksum), "{marks:?}");
     let codes: BTreeSet<u8> = marks.iter().map(|mark| mark.dscp).collect();
     codes.into_iter().collect()
 }

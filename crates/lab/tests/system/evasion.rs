@@ -145,7 +145,7 @@ fn a_socket_without_room_for_a_tag_is_limited() {
     bed.netnice.start_daemon().expect("it starts again");
     bed.await_limited(|| sent_rate(&bed), R4M, "after the daemon was killed");
     bed.run_ok(&format!("clear pid:{pid}"));
-    bed.await_unlimited((0.3, 0.5), R4M, "nobody limits it");
+    bed.await_unlimited((0.3, 0.5), R4M, "it has no limit");
     // A rule of the policy has the same effect.
     let rule = format!("[[rule]]\nname = \"ann\"\nmatch = \"user:{ANN}\"\nup = \"4mbit\"\n");
     fs::write(bed.netnice.policy(), rule).expect("a policy");
@@ -163,7 +163,7 @@ fn each_of_thousands_of_sockets_is_limited() {
     assert!(answer.stdout.contains("held a moment later"), "{answer:?}");
     await_limited(&bed, "a process");
     bed.run_ok(&format!("clear pid:{pid}"));
-    bed.await_unlimited((0.3, 0.5), R4M, "nobody limits it");
+    bed.await_unlimited((0.3, 0.5), R4M, "it has no limit");
     // A daemon that is killed before it has tagged all sockets leaves the rest to the next one.
     bed.run_ok(&format!("set pid:{pid} --up 4mbit"));
     bed.netnice.kill_daemon();

@@ -59,7 +59,7 @@ fn two_interfaces_and_loopback_keep_one_limit_in_sum() {
     wait_until(until + SECOND / 20);
     let rates = taps.map(|(ns, tap)| {
         let record = tap.stop(ns).expect("a record");
-        record.validate().expect("sound");
+        record.validate().expect("a valid record");
         let data = |flow: &WireFlow| wire::inbound(flow) && flow.target.1 == 5001;
         record.rate(data, from, until)
     });

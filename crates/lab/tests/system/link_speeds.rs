@@ -1,6 +1,6 @@
 //! Tests links whose rate changes under load: the speed that the interface's driver reports, and
-//! the rate of a request. Who still fits keeps the guarantee, the others are named, and all is as
-//! before when the rate comes back.
+//! the rate of a request. Guarantees that still fit are kept, the targets of the others are named,
+//! and all guarantees are in force again when the rate comes back.
 //!
 //! The cable with a driver's speed is a tunnel: the kernel's tun driver reports the speed that
 //! `ethtool -s` has set. A veth pair always reports 10 Gbit/s.
@@ -163,7 +163,7 @@ fn a_link_without_a_carrier_keeps_its_speed_and_promises() {
 }
 
 #[test]
-fn a_rate_below_the_promises_degrades_whom_the_dry_run_names() {
+fn a_rate_below_the_promises_degrades_the_targets_that_the_dry_run_names() {
     let bed = TestBed::new().expect("a test bed");
     bed.run_ok("link eth0 --rate 10mbit");
     let (a, b) = (bed.sleeper(), bed.sleeper());

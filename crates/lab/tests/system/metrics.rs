@@ -86,7 +86,7 @@ for family in text_string_to_metric_families(sys.stdin.read()):
 #[test]
 fn metrics_are_valid_and_sums_agree() {
     let mut bed = TestBed::new().expect("a test bed");
-    assert!(connect(&bed).is_err(), "nobody asked for it");
+    assert!(connect(&bed).is_err(), "no option asked for it");
     bed.netnice.restart_with(&["--metrics"]).expect("a daemon");
     // The kernel verifies the programs before the traffic loads the machine.
     bed.run_ok("set user:65533 --both 1gbit");

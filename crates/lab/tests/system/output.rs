@@ -287,7 +287,7 @@ fn a_dry_run_shows_a_change_and_does_not_make_it() {
 }
 
 #[test]
-fn a_dry_run_says_what_changes_for_whom() {
+fn a_dry_run_lists_the_changes_by_target() {
     let bed = TestBed::new().expect("a test bed");
     let program = bed.sleeper();
     let pid = program.pid();
@@ -422,7 +422,7 @@ fn a_confirmed_change_stays_and_an_unconfirmed_one_is_undone() {
     assert!(TIMES.iter().any(managed), "{}", bed.shown());
     assert!(
         becomes_true(|| bed.shown()["links"] == json!([])),
-        "a link that nobody confirmed stays: {}",
+        "a link that was not confirmed stays: {}",
         bed.shown()
     );
     assert_eq!(up(), 8_000_000, "what was confirmed has gone");

@@ -148,7 +148,7 @@ fn many_children_at_once_keep_the_limit() {
     let born = sys::now_ns();
     wait_until(born + SECOND);
     let record = tap.stop(server).expect("a record");
-    record.validate().expect("sound");
+    record.validate().expect("a valid record");
     // The measurement starts with the first packet: children that start under load are limited from
     // the start. A child without a limit would send as much in some milliseconds as all may in half
     // a second. Packets without payload open connections.
@@ -304,7 +304,7 @@ fn loopback_is_limited_too() {
         let until = from + 3 * SECOND;
         wait_until(until + SECOND / 20);
         let record = tap.stop(&client.ns).expect("a record");
-        record.validate().expect("sound");
+        record.validate().expect("a valid record");
         (record, from, until)
     };
     let judge = |when: &str| {

@@ -334,7 +334,7 @@ fn a_user_with_costly_requests_waits_and_others_do_not() {
         "half of the pings within {half:?}, all within {:?}; {answered} answers",
         pings[39]
     );
-    assert!(answered > 0, "whoever waits is answered in the end");
+    assert!(answered > 0, "a request that waits is answered in the end");
     assert!(
         half < MAX_MEDIAN_PING,
         "half of the pings took {half:?} and more"

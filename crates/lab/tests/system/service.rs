@@ -86,7 +86,7 @@ fn install_to_removal() -> Result<()> {
     systemctl(&["start", "netniced.socket"])?;
     ensure!(
         property("netniced.service", "ActiveState")? == "inactive",
-        "the service runs before anybody asks"
+        "the service runs before the first request"
     );
     // The first request starts it.
     netnice(&["show"])?;

@@ -210,7 +210,7 @@ fn sessions_of_a_running_ftp_server_share_a_total() {
     pause(2.0);
     let end = sys::now_ns();
     let record = tap.stop(client).expect("a record");
-    record.validate().expect("a sound record");
+    record.validate().expect("a valid record");
     // The second session's times according to its packets: it has a share during its login, and
     // leaves a queue behind.
     let asked = record.first_of(ftp::of_session(1)).expect("it connects");

@@ -197,7 +197,7 @@ fn a_limit_does_not_apply_to_a_process_with_a_reused_number() {
         second.is_some(),
         "the number {pid} was not given again in 50 tries"
     );
-    bed.await_unlimited((0.5, 0.7), R4M, "somebody else of the same number");
+    bed.await_unlimited((0.5, 0.7), R4M, "another process of the same number");
 }
 
 #[test]

@@ -59,7 +59,7 @@ fn check_rate_through_htb(family: Family, offloads: Offloads) {
     assert!(becomes_true(is_quiet), "packets still arrive");
     let record = tap.stop(&server.ns).expect("record");
     let end = start + 1_500_000_000;
-    record.validate().expect("sound");
+    record.validate().expect("a valid record");
     assert_near(
         record.rate(wire::inbound, start, end),
         20e6,

@@ -1,5 +1,6 @@
-//! Tests `--yield`: a target that yields has what others leave of a link, gives it to others that
-//! begin, and gets it back when they end, in both directions. It does not leave a limit.
+//! Tests `--yield`: a target that yields gets the bandwidth of a link that others do not use, gives
+//! way to others that begin, and gets the bandwidth back when they end, in both directions. Its
+//! rate stays below a limit around it.
 
 use netnice_lab::experiment::bench::{R4M, at, pause};
 use netnice_lab::sys;
@@ -107,7 +108,7 @@ impl Setting {
         drop(other);
         pause(3.2);
         let record = tap.stop(&host.ns).expect("a record");
-        record.validate().expect("sound");
+        record.validate().expect("a valid record");
         let begin = record.first_of(of(1)).expect("the other sends");
         let part = |program, from, until| self.part(&record, program, from, until);
         let beside = part(0, begin + settle, end);

@@ -2,9 +2,10 @@
 //! rings; and violations of the rules, one at a time. The tests of `record` cover R32.
 
 use crate::driver::Taken;
+use crate::layout::{Head, RawPair};
 use crate::layout::{Ring, Shape};
 use crate::program::RecordError;
-use crate::record::{Head, RawPair, Status};
+use crate::record::Status;
 use crate::scenario::{BothSides, SMALL, piece};
 use crate::violation::{ProtocolViolation, Rule};
 

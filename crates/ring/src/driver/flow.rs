@@ -6,10 +6,10 @@
 use std::mem::offset_of;
 use std::sync::Arc;
 
-use super::field;
 use crate::cursor::{Consumer, Popped, Producer, SharedRing};
 use crate::doorbell::Notices;
-use crate::layout::{FlowHeader, FlowLocation, Ring};
+use crate::file_header::field;
+use crate::layout::{FlowHeader, FlowLocation, Loss, Ring};
 use crate::ledger::{Balance, Owned};
 use crate::record::{Pair, Record, Status, Validator, Writer};
 use crate::region::Region;
@@ -49,23 +49,6 @@ pub enum Taken {
     /// The return ring has no room for the next record and all records that the driver holds. It
     /// has room again after the program collects returned records.
     NoRoom,
-}
-
-/// Why a flow lost a received packet. For each reason the flow has a counter in shared memory,
-/// which the program reads; the number of the variant is the index of the counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Loss {
-    /// The flow had no primed record left, or had no room in its deliver ring.
-    NoBuffer,
-    /// The flow's receive budget or the shared budget of the driver's processor time was used up.
-    OverBudget,
-    /// The packet was longer than the record.
-    TooLong,
-}
-
-impl Loss {
-    const KINDS: usize = 3;
 }
 
 impl DriverRings {

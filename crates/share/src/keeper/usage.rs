@@ -15,12 +15,12 @@ pub(super) struct Usage {
     low: Option<(u64, u64)>,
     /// Set if the session is idle: its highest usage in bit/s.
     idle: Option<u64>,
-    /// The share that it had when it was last not idle, in bit/s.
+    /// The share that the session had when it was last not idle, in bit/s.
     full_share: u64,
 }
 
 impl Usage {
-    /// Its highest usage while it is idle, in bit/s; `None` if it is busy.
+    /// The session's highest usage while it is idle, in bit/s; `None` if it is busy.
     pub(super) fn idle(&self) -> Option<u64> {
         self.idle
     }

@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 
 /// Access to processes; tests have a fake.
 pub(super) trait Processes {
-    /// The processes of which a target consists. For [`Found::Processes`] only the named processes,
+    /// The processes of a target. For [`Found::Processes`] only the named processes,
     /// without their descendants.
     fn members(&self, of: &Found) -> Vec<u32>;
     /// The parent of a process; `None` if the process has ended.

@@ -69,7 +69,8 @@ pub(super) struct Demand {
     pub cap: Option<Fluid>,
     /// The longest piece that is not interrupted once it has begun, in ticks.
     pub piece: u128,
-    /// Whether pieces of it can also be sent from the left-over, behind all work with a deadline.
+    /// Whether pieces of the work can also be sent from the left-over, behind all work with a
+    /// deadline.
     pub in_leftover: bool,
     /// The shortest interval, in ticks, in which the promise's deadlines must be kept; `None` for a
     /// promise of a rate.

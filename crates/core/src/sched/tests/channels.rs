@@ -156,7 +156,7 @@ fn a_piece_at_an_empty_queue_continues_its_message() {
     assert_eq!(reasons(&sim, flow)[4..], [deadline(14_001_000)]);
 }
 
-/// Its old deadline would put it before packets that can still be in time.
+/// The old deadline of the message would put the piece before packets that can still be in time.
 #[test]
 fn a_piece_after_the_deadline_begins_its_own_message() {
     let mut sim = Simulation::new(Wire::new(mbit(100)));

@@ -171,13 +171,13 @@ pub(super) struct Driver {
     pub starts: usize,
     /// Pids of its programs, by program id.
     pub programs: BTreeMap<u32, u32>,
-    /// Its flows, by the driver's id.
+    /// The driver's flows, by the driver's id.
     pub flows: BTreeMap<u32, DriverFlow>,
-    /// Its rate, in bit/s.
+    /// The driver's rate, in bit/s.
     pub rate: u64,
-    /// The discard patterns that it was sent.
+    /// The discard patterns that the driver was sent.
     pub discards: Option<Vec<Vec<Term>>>,
-    /// The totals that it reports.
+    /// The totals that the driver reports.
     pub totals: TotalsDoc,
     /// Why it refuses flows; `None` if it accepts them.
     pub refuses: Option<String>,

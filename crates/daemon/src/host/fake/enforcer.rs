@@ -92,7 +92,7 @@ impl Enforcer for FakeMachine {
         let taken = |name: &str| self.foreign.contains(name);
         if let Some(link) = desired.links.iter().find(|link| taken(&link.name)) {
             return Err(RequestError::NotAdmitted(format!(
-                "{} is somebody's",
+                "{} has the root qdisc of another program",
                 link.name
             )));
         }

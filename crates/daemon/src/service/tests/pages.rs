@@ -258,7 +258,7 @@ fn the_log_says_what_was_changed_and_what_is_in_force() {
 }
 
 #[test]
-fn a_dry_run_names_the_others_whom_a_change_affects() {
+fn a_dry_run_names_the_other_targets_that_a_change_affects() {
     let mut fixture = Fixture::new();
     fixture.machine().groups.insert("/g".to_owned(), 5);
     fixture.machine().spawn(10, 1000);

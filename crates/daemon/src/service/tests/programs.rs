@@ -1,5 +1,5 @@
-//! Tests of the response to `Programs`: each user sees the own programs and a sum of the others,
-//! and the sum of everything is complete for each of them.
+//! Tests of the response to `Programs`: the response to a user lists the programs of that user and
+//! has a sum of the others, and the total is complete in the response to each user.
 
 use netnice_api::{ProgramsDoc, TrafficSum};
 use netnice_kernel::usage::Counts;

@@ -189,7 +189,7 @@ fn a_link_taken_by_another_program_is_reported_and_the_rest_is_served() {
     let shown = fixture.show();
     assert!(!shown.links[0].installed);
     assert!(
-        shown.targets[0].degraded[0].contains("somebody"),
+        shown.targets[0].degraded[0].contains("of another program"),
         "{shown:?}"
     );
     ok(fixture.set("pid:10", "up 9mbit"));

@@ -174,7 +174,7 @@ fn a_link_gets_the_speed_of_its_driver_and_a_foreign_qdisc_is_refused() {
     assert_eq!(up.expect("up").source, "driver");
     assert!(failed(fixture.link("nosuch0", "1mbit", "")).contains("nosuch0"));
     fixture.machine().foreign.insert("lo".to_owned());
-    assert!(refused(fixture.link("lo", "1gbit", "")).contains("somebody"));
+    assert!(refused(fixture.link("lo", "1gbit", "")).contains("of another program"));
     assert_eq!(fixture.show().links.len(), 1);
     fixture.check();
 }

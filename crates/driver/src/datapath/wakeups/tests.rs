@@ -285,7 +285,7 @@ fn a_doorbell_write_after_its_news_were_read_is_no_fault() {
 }
 
 #[test]
-fn news_of_a_throttled_program_are_read_after_the_pause() {
+fn a_record_of_a_throttled_program_is_read_after_the_pause() {
     let mut program = test_program();
     program.iterations_until_throttled(|program| {
         if program.take_flag() {
@@ -298,7 +298,10 @@ fn news_of_a_throttled_program_are_read_after_the_pause() {
     program.datapath.publish();
     assert_eq!(program.datapath.totals().sent, 0);
     program.now.0 += PAUSE.0;
-    assert!(!program.datapath.prepare_sleep(program.now), "it has news");
+    assert!(
+        !program.datapath.prepare_sleep(program.now),
+        "a notice is set"
+    );
     program.datapath.transmit(&mut DroppingNic, program.now);
     assert_eq!(program.datapath.totals().sent, 1);
 }

@@ -33,17 +33,17 @@ enum Event {
     Stopped,
     /// SIGKILL.
     Killed,
-    /// It ends by itself, with queued packets.
+    /// The program ends by itself, with queued packets.
     Exits,
-    /// It forks a child, which ends at once.
+    /// The program forks a child, which ends at once.
     Forks,
-    /// It forks a child that uses the same rings, and writes invalid values into them when both are
-    /// disconnected.
+    /// The program forks a child that uses the same rings. The child writes invalid values into the
+    /// rings when both are disconnected.
     SharingChild,
-    /// It forks a child that holds all its descriptors and outlives it. Then the child writes into
-    /// the memory.
+    /// The program forks a child that holds all its descriptors, and ends. The child then
+    /// writes into the memory.
     OrphanedChild,
-    /// It executes another program, which inherits its descriptors.
+    /// The program executes another program, which inherits all descriptors.
     Exec,
 }
 
@@ -62,7 +62,7 @@ enum State {
     Running,
     /// Stopped until this time.
     Stopped(Instant),
-    /// It is killed at this time.
+    /// The program is killed at this time.
     ToBeKilled(Instant),
 }
 

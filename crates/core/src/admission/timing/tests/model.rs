@@ -33,8 +33,8 @@ struct Task {
 }
 
 impl Task {
-    /// Its demand. A tick is the smallest time here, so a piece in the way has begun at least one
-    /// tick before.
+    /// The task's demand. A tick is the smallest time here, so a piece in the way has begun at
+    /// least one tick before.
     fn demand(&self) -> Demand {
         Demand {
             deadline: self.deadline.into(),

@@ -83,7 +83,7 @@ struct Node {
     weight: u16,
     /// Priority of its sparse and its bulk leaf.
     priorities: [u32; 2],
-    /// Whether it takes only what no other node wants.
+    /// Whether the node takes only bandwidth that no other node uses.
     yields: bool,
 }
 

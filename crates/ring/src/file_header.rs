@@ -1,0 +1,85 @@
+//! The header of a memory file as atomics ([`Header`]): its sizes, the sleeping flags and the
+//! notices. Both sides use it. A call panics if the header is not inside the region.
+
+use std::mem::offset_of;
+use std::sync::Arc;
+
+use crate::doorbell::{Notices, SleepFlag};
+use crate::layout::{Budget, FileHeader, MAGIC, NOTICE_WORDS, VERSION};
+use crate::region::Region;
+use crate::words::{Ordering, Word, Words};
+
+/// The header of a memory file, as atomics.
+pub(crate) struct Header<'a> {
+    region: &'a Arc<Region>,
+}
+
+impl<'a> Header<'a> {
+    pub(crate) fn new(region: &'a Arc<Region>) -> Header<'a> {
+        Header { region }
+    }
+
+    pub(crate) fn write(&self, budget: &Budget, bytes: u64) {
+        self.double(offset_of!(FileHeader, magic))[0].store(MAGIC, Ordering::Relaxed);
+        self.double(offset_of!(FileHeader, bytes))[0].store(bytes, Ordering::Relaxed);
+        self.word(offset_of!(FileHeader, flows))
+            .store(budget.flows, Ordering::Relaxed);
+        self.word(offset_of!(FileHeader, version))
+            .store(VERSION, Ordering::Release);
+    }
+
+    /// Magic, version, bytes and flows, as read from shared memory.
+    pub(crate) fn read(&self) -> (u64, u32, u64, u32) {
+        let version = self.word(offset_of!(FileHeader, version));
+        (
+            self.double(offset_of!(FileHeader, magic))[0].load(Ordering::Relaxed),
+            version.load(Ordering::Acquire),
+            self.double(offset_of!(FileHeader, bytes))[0].load(Ordering::Relaxed),
+            self.word(offset_of!(FileHeader, flows))
+                .load(Ordering::Relaxed),
+        )
+    }
+
+    pub(crate) fn ended(&self) -> Word {
+        self.word(offset_of!(FileHeader, ended))
+    }
+
+    pub(crate) fn driver_sleeps(&self) -> SleepFlag {
+        SleepFlag {
+            flag: self.word(offset_of!(FileHeader, driver_sleeps)),
+        }
+    }
+
+    pub(crate) fn program_sleeps(&self) -> SleepFlag {
+        SleepFlag {
+            flag: self.word(offset_of!(FileHeader, program_sleeps)),
+        }
+    }
+
+    pub(crate) fn to_driver(&self, words: usize) -> Notices {
+        self.notices(offset_of!(FileHeader, to_driver), words)
+    }
+
+    pub(crate) fn to_program(&self, words: usize) -> Notices {
+        self.notices(offset_of!(FileHeader, to_program), words)
+    }
+
+    fn notices(&self, at: usize, words: usize) -> Notices {
+        Notices {
+            words: Words::new(self.region, field(at), words.min(NOTICE_WORDS)),
+        }
+    }
+
+    fn word(&self, at: usize) -> Word {
+        Word::new(self.region, field(at))
+    }
+
+    fn double(&self, at: usize) -> Words {
+        Words::new(self.region, field(at), 1)
+    }
+}
+
+/// The offset of a field, from [`std::mem::offset_of`], as a number of the type of offsets.
+pub(crate) const fn field(at: usize) -> u64 {
+    at as u64
+}
