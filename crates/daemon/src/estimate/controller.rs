@@ -34,6 +34,9 @@ pub(super) struct Probe {
     pub sequence: u16,
 }
 
+/// An excess, and when the probe was sent.
+type Measured = (Nanos, Instant);
+
 /// A probe that waits for its reply.
 #[derive(Clone, Copy, Debug)]
 struct Outstanding {
@@ -156,29 +159,28 @@ impl Controller {
             return self.end_start(now);
         }
         let (round_trip, one_way) = self.excess(now);
-        self.learn_usual(round_trip, percent);
+        self.learn_usual(round_trip.map(|(excess, _)| excess), percent);
         let ascribed = ascribed(percent);
         for n in 0..2 {
             let growth = self.growth(n);
-            let best = self.reflectors.iter().filter_map(ReflectorDelays::best).min();
             let Some(direction) = &mut self.directions[n] else {
                 continue;
             };
             // Two packets of full length may always be in front of the probe.
             let packets = direction.rate().time_for(netnice_core::units::Bytes(2 * 1514));
             let threshold = THRESHOLD.max(Nanos(2 * self.usual.0).min(Nanos(4 * THRESHOLD.0)));
-            let excess = match (one_way, ascribed[n]) {
+            let known = match (one_way, ascribed[n]) {
                 (Some(one_way), _) => Some(one_way[n]),
                 (None, true) => round_trip,
-                (None, false) => round_trip.map(|_| Nanos(0)),
+                (None, false) => round_trip.map(|(_, sent)| (Nanos(0), sent)),
             };
             let findings = Findings {
                 carried: carried[n],
                 is_receiving: n == 1,
-                excess,
+                excess: known.map(|(excess, _)| excess),
+                sent: known.map_or(now, |(_, sent)| sent),
                 threshold: Nanos(threshold.0.saturating_add(packets.0)),
                 growth,
-                best: best.unwrap_or_default(),
                 is_silent: self.unanswered >= SILENT_PROBES
                     && is_active
                     && now.since(self.active_since) >= SILENT_TIME,
@@ -301,15 +303,15 @@ impl Controller {
     }
 
     /// The excess of the round trip and of each direction: the medians over the reflectors that
-    /// count. `None` if none counts; the excess of each direction is `None` unless most of them
+    /// count, and when that probe was sent. `None` if none counts; the excess of each direction is `None` unless most of them
     /// report it.
-    fn excess(&self, now: Instant) -> (Option<Nanos>, Option<[Nanos; 2]>) {
+    fn excess(&self, now: Instant) -> (Option<Measured>, Option<[Measured; 2]>) {
         let counts = |one: &&ReflectorDelays| {
             one.replied().is_some_and(|at| now.since(at) <= REFLECTOR_TIME)
         };
         let counting = self.reflectors.iter().filter(counts).count();
         let mut round_trips = Vec::new();
-        let mut one_ways: [Vec<Nanos>; 2] = Default::default();
+        let mut one_ways: [Vec<Measured>; 2] = Default::default();
         for (n, delays) in self.reflectors.iter().enumerate() {
             if !counts(&delays) {
                 continue;
@@ -321,14 +323,15 @@ impl Controller {
             // without a reply counts.
             let skipped = usize::from(counting == 1);
             let mut waiting = self.outstanding.iter().filter(|one| one.probe.reflector == n);
-            let overdue = waiting.nth(skipped).map_or(Nanos(0), |one| {
-                Nanos(now.since(one.sent).0.saturating_sub(best.0))
+            let overdue = waiting.nth(skipped).map(|one| {
+                let excess = now.since(one.sent).0.saturating_sub(best.0);
+                (Nanos(excess), one.sent)
             });
-            let is_overdue = overdue > last.round_trip;
-            round_trips.push(last.round_trip.max(overdue));
-            if let Some(one_way) = last.one_way.filter(|_| !is_overdue) {
-                one_ways[0].push(one_way[0]);
-                one_ways[1].push(one_way[1]);
+            let overdue = overdue.filter(|(excess, _)| *excess > last.round_trip);
+            round_trips.push(overdue.unwrap_or((last.round_trip, last.sent)));
+            if let Some(one_way) = last.one_way.filter(|_| overdue.is_none()) {
+                one_ways[0].push((one_way[0], last.sent));
+                one_ways[1].push((one_way[1], last.sent));
             }
         }
         let is_known = !one_ways[0].is_empty() && 2 * one_ways[0].len() > round_trips.len();

@@ -106,13 +106,6 @@ impl ReflectorDelays {
     pub(super) fn replies(&self) -> u32 {
         self.replies
     }
-
-    /// Forgets the best times, because the path has changed.
-    pub(super) fn forget_best(&mut self) {
-        self.round_trip = WindowedMin::default();
-        self.one_way = Default::default();
-        (self.last, self.before) = (None, None);
-    }
 }
 
 /// The smallest value of the last one to two [`WINDOW`]s.
