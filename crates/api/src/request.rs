@@ -219,12 +219,29 @@ pub enum ClearWhat {
 pub struct LinkChange {
     /// The interface.
     pub iface: String,
-    /// Sending rate as text; `none` or `0`: sending is not managed.
+    /// Sending rate as text; `none` or `0`: sending is not managed; [`LinkChange::AUTO`]: the rate
+    /// is estimated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<String>,
-    /// Receiving rate as text; `none` or `0`: receiving is not managed.
+    /// Receiving rate as text; `none` or `0`: receiving is not managed; [`LinkChange::AUTO`]: the
+    /// rate is estimated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub down_rate: Option<String>,
+    /// Lower bound of an estimated sending rate, as text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<String>,
+    /// Upper bound of an estimated sending rate, as text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<String>,
+    /// Lower bound of an estimated receiving rate, as text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_down: Option<String>,
+    /// Upper bound of an estimated receiving rate, as text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_down: Option<String>,
+    /// The addresses of the hosts to probe, for an estimate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probes: Option<Vec<String>>,
     /// Bytes that the wire adds to each packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overhead: Option<u64>,
@@ -243,6 +260,11 @@ pub struct LinkChange {
     /// Undo the change when this process ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Until>,
+}
+
+impl LinkChange {
+    /// The rate that says: estimate it.
+    pub const AUTO: &str = "auto";
 }
 
 /// The parameters of [`Request::Explain`].

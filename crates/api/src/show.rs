@@ -1,8 +1,8 @@
 //! The state of the daemon ([`ShowDoc`]), as `netnice show --json` prints it.
 //!
 //! Rates are integers in bit/s, times in nanoseconds, sizes in bytes. Everything that changes
-//! without a request is under `counters`, except [`TargetDoc::command`], [`TargetDoc::user`] and
-//! [`UnconfirmedDoc::left_ns`]. Absent values are omitted, except the capacities of a [`LinkDoc`]
+//! without a request is under `counters`, except [`TargetDoc::command`], [`TargetDoc::user`],
+//! [`UnconfirmedDoc::left_ns`], and [`CapacityDoc::rate`] of a rate that nobody gave. Absent values are omitted, except the capacities of a [`LinkDoc`]
 //! and [`TargetDoc::installed`], which are null. No function fails.
 
 use std::collections::BTreeMap;
@@ -113,6 +113,10 @@ pub struct LinkDoc {
     pub down: Option<CapacityDoc>,
     /// Bytes that the wire adds to each packet.
     pub overhead: u64,
+    /// The addresses of the hosts that are probed to estimate the rates. Absent if no rate is an
+    /// estimate.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub probes: Vec<String>,
     /// True if the interface exists and the kernel has not refused the classes of the link.
     pub installed: bool,
     /// Reasons why the link is degraded; empty if it is not.
@@ -126,9 +130,16 @@ pub struct LinkDoc {
 pub struct CapacityDoc {
     /// Rate of the link in this direction, in bit/s.
     pub rate: u64,
-    /// Source of the rate: `operator` (the operator gave it) or `driver` (the interface's driver
-    /// reported it).
+    /// Source of the rate: `operator` (the operator gave it), `driver` (the interface's driver
+    /// reported it) or `estimate` (it is estimated from delays, and changes while the link is
+    /// used).
     pub source: String,
+    /// Lower bound of an estimate, in bit/s. Absent if the rate is no estimate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<u64>,
+    /// Upper bound of an estimate, in bit/s. Absent if the rate is no estimate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<u64>,
     /// The part of the rate that can be guaranteed, in bit/s.
     pub usable: u64,
     /// The promised rate, in bit/s: the sum of the guarantees of all targets that are in no target
@@ -430,13 +441,18 @@ impl LinkDoc {
     /// and for receiving. The caller adds state and counters.
     pub fn new(link: &Link, held: [Amount; 2]) -> LinkDoc {
         let capacity = |direction: Direction, held: Amount| {
-            let Capacity { rate, source } = link.capacity(direction)?;
+            let capacity = link.capacity(direction)?;
+            let Capacity { rate, source } = capacity;
+            let bounds = capacity.bounds();
             Some(CapacityDoc {
                 rate: rate.bits_per_second(),
                 source: match source {
                     CapacitySource::Operator => "operator".to_string(),
                     CapacitySource::Driver => "driver".to_string(),
+                    CapacitySource::Estimate(_) => "estimate".to_string(),
                 },
+                min: bounds.map(|bounds| bounds.min().bits_per_second()),
+                max: bounds.map(|bounds| bounds.max().bits_per_second()),
                 usable: link
                     .usable(direction)
                     .map_or(0, |rate| rate.bits_per_second()),

@@ -39,6 +39,12 @@ pub struct WatchedLink {
     /// The promised rate for receiving, in bit/s ([`crate::CapacityDoc::held`]).
     #[serde(skip_serializing_if = "is_zero")]
     pub down_held: u64,
+    /// True if the rate for sending is an estimate.
+    #[serde(skip_serializing_if = "crate::request::is_false")]
+    pub up_estimated: bool,
+    /// True if the rate for receiving is an estimate.
+    #[serde(skip_serializing_if = "crate::request::is_false")]
+    pub down_estimated: bool,
     /// Reasons why the link is degraded; empty if it is not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub degraded: Vec<String>,

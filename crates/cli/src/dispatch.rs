@@ -24,7 +24,7 @@ use crate::error::CommandError;
 use crate::output::{print_response, print_text};
 use crate::render::{self, Style};
 use crate::{
-    check, daemon, doctor, incomplete, inetd, pages, process, run, share, shell, show_all, start,
+    check, daemon, doctor, hosts, incomplete, inetd, pages, process, run, share, shell, show_all, start,
     top,
 };
 
@@ -56,7 +56,7 @@ fn execute_verb(command: Command) -> Result<Exit, CommandError> {
         return Err(CommandError::NoFolder(dir));
     }
     match verb {
-        Verb::Request(request) => call(&dir, json, &request, None),
+        Verb::Request(request) => call(&dir, json, &hosts::resolve(request)?, None),
         Verb::ProcessRequest(pid, request) => {
             let process = process::open(pid)?;
             match call(&dir, json, &request, Some(process.as_fd())) {

@@ -27,6 +27,7 @@ mod daemon;
 mod dispatch;
 mod doctor;
 mod error;
+mod hosts;
 mod incomplete;
 mod inetd;
 mod output;

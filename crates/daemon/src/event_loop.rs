@@ -133,6 +133,8 @@ impl Daemon {
     async fn serve(&mut self) -> Result<(), RunError> {
         self.drivers.connect_existing(&mut self.flows, Now::read());
         self.timers.set(Timer::Tick, Some(Now::read().monotonic));
+        let estimated = self.service.estimated_links();
+        self.sources.estimators.update(estimated);
         loop {
             self.set_timers();
             let connections = self.service.quotas().limit(Quota::Connections);
@@ -141,6 +143,7 @@ impl Daemon {
             let follow_routes = !self.flows.is_idle();
             let event = self.next(follow_routes).await?;
             if let Event::Stop = event {
+                self.service.save_estimates(Now::read());
                 return Ok(());
             }
             let (kind, began) = (event.kind(), Now::read());
@@ -148,6 +151,8 @@ impl Daemon {
             // An event may have changed the capacity of a link, or what is promised on it.
             self.flows.settle_all(&mut self.service, Now::read());
             self.drivers.carry_out(self.flows.take_commands());
+            let estimated = self.service.estimated_links();
+            self.sources.estimators.update(estimated);
             let took = Now::read().monotonic.since(began.monotonic);
             if took > SLOW_EVENT {
                 tracing::warn!(event = kind, %took, "this event took long and delayed all others");
@@ -316,6 +321,7 @@ impl Daemon {
         }
         self.timers.set(Timer::Rollback, self.service.next_due());
         self.timers.set(Timer::Flows, self.flows.next_due());
+        self.timers.set(Timer::Estimates, self.service.estimates_due());
         // A ready request needs no timer: [`Daemon::next`] alternates it with the other events.
         let quota = self.service.quotas().time(Quota::ServiceTime);
         let request_at = self.queue.ready_at(quota).filter(|at| *at > now);
@@ -344,6 +350,13 @@ impl Daemon {
                 }
             }
             Event::Programs(message) => self.programs_counted(message, now),
+            Event::Estimated(message) => {
+                if self.sources.estimators.is_present(&message) {
+                    self.service.handle_estimated(*message, now);
+                    let took = Now::read().monotonic.since(now.monotonic);
+                    self.service.delay_estimates(took, now);
+                }
+            }
             Event::Metrics(scrape) => {
                 // The send fails if the scraper has closed its connection; the page is dropped
                 // then.
@@ -395,6 +408,11 @@ impl Daemon {
             Timer::Balance => {
                 self.service.balance(now);
                 self.flows.balance(Now::read());
+            }
+            Timer::Estimates => {
+                self.service.follow_estimates(now);
+                let took = Now::read().monotonic.since(now.monotonic);
+                self.service.delay_estimates(took, now);
             }
             Timer::Tick => {
                 // If no watchdog message arrives for `WatchdogSec=`, the service manager restarts

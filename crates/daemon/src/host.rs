@@ -21,6 +21,7 @@ pub(crate) mod kernel;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::IpAddr;
 
 use netnice_api::Found;
 use netnice_core::units::{Instant, Rate};
@@ -265,6 +266,8 @@ pub(crate) trait Inventory {
     fn user(&mut self, name: &str) -> Result<u32, RequestError>;
     /// The interfaces.
     fn interfaces(&mut self) -> Result<Vec<Interface>, RequestError>;
+    /// True if packets to a host leave over an interface, by a router or over a point-to-point link.
+    fn leads_to(&mut self, interface: &str, host: IpAddr) -> Result<bool, RequestError>;
     /// The speed that an interface's driver reports; `None` if it reports none.
     fn speed(&mut self, interface: &str) -> Result<Option<Rate>, RequestError>;
     /// The sockets of these processes, of the processes that run an executable or are in a control

@@ -31,6 +31,7 @@
 mod authority;
 mod clock;
 mod error;
+mod estimate;
 mod event_loop;
 mod flows;
 pub mod front;

@@ -27,6 +27,7 @@ mod direct_parts;
 mod draft;
 mod duration;
 mod finder;
+pub(crate) mod estimates;
 mod install;
 mod link_speeds;
 mod preview;
@@ -57,6 +58,7 @@ use crate::journal::Journal;
 use crate::ledger::{Body, HeldTarget, Ledger};
 use crate::state::{Books, Store};
 use desired::{desired, expected_groups};
+use estimates::Estimates;
 use repair::Repairs;
 
 /// The machine and the books, and how the state in force differs from the books.
@@ -69,6 +71,8 @@ pub(crate) struct Reconciler<H> {
     pub deviations: Deviations,
     /// The journal.
     pub journal: Journal,
+    /// What is known of the estimated links.
+    pub estimates: Estimates,
     /// The time from which the speeds of links are read again.
     speeds_due: Instant,
 }
@@ -102,6 +106,7 @@ impl<H: Host> Reconciler<H> {
             books: Books::new(store),
             deviations: Deviations::default(),
             journal: Journal::default(),
+            estimates: Estimates::default(),
             speeds_due: Instant::default(),
         }
     }

@@ -44,13 +44,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use netnice_api::{Clear, ClearWhat, LogLines, Pong, Request, Response, UsersDoc};
-use netnice_core::units::Instant;
+use netnice_core::units::{Instant, Nanos, Rate};
 use netnice_kernel::probe::Finding;
 
 pub(crate) use named_process::NamedProcess;
 
 use crate::clock::Now;
 use crate::error::RequestError;
+use crate::estimate::{Estimated, EstimatedLink};
 use crate::host::Host;
 use crate::journal::EventKind;
 use crate::ledger::Ledger;
@@ -286,6 +287,7 @@ impl<H: Host> Service<H> {
                 .log_result(now, "measuring", measurements);
         }
         reconciler.check_all(now);
+        reconciler.save_estimates(false, now);
         if self.rules.instances_changed(&mut reconciler.host) {
             unit_files::reload_units(reconciler, &mut self.rules, now);
         }
@@ -333,6 +335,36 @@ impl<H: Host> Service<H> {
     pub(crate) fn repair(&mut self, now: Now) {
         self.reconciler.follow_speeds(now);
         self.reconciler.repair(true, now);
+    }
+
+    /// The links that are estimated, and their present rates.
+    pub(crate) fn estimated_links(&self) -> Vec<(EstimatedLink, [Option<Rate>; 2])> {
+        self.reconciler.estimated_links()
+    }
+
+    /// Puts the estimates of a link into force.
+    pub(crate) fn handle_estimated(&mut self, message: Estimated, now: Now) {
+        self.reconciler.handle_estimated(message, now);
+    }
+
+    /// Puts the estimates into force that wait.
+    pub(crate) fn follow_estimates(&mut self, now: Now) {
+        self.reconciler.follow_estimates(now);
+    }
+
+    /// When [`Service::follow_estimates`] is due; `None` if no estimate waits.
+    pub(crate) fn estimates_due(&self) -> Option<Instant> {
+        self.reconciler.estimates.next_due()
+    }
+
+    /// Bounds the time that estimates take: the last change of one took so long.
+    pub(crate) fn delay_estimates(&mut self, took: Nanos, now: Now) {
+        self.reconciler.estimates.delay(took, now);
+    }
+
+    /// Writes the estimates to the state file before the daemon ends.
+    pub(crate) fn save_estimates(&mut self, now: Now) {
+        self.reconciler.save_estimates(true, now);
     }
 
     /// Divides the left-over of managed links again, and follows their speeds. The caller calls it

@@ -24,6 +24,7 @@
 //!   [`process`], [`cgroup`], [`executable`], [`connections`], [`peer`] and [`trust`] that of
 //!   processes, sockets and files. [`usage`] counts what every socket sends and receives while that
 //!   is asked for.
+//! - [`icmp`] measures the delay to a host.
 //! - [`confine`] confines a process, and [`probe`] reports what the kernel offers.
 //! - `abi` has the keys and values of the eBPF maps; [`netlink`], `bpf`, `rcu` and `retry` are
 //!   tools for the others. Most calls fail with [`KernelError`].
@@ -39,6 +40,7 @@ pub mod enforce;
 mod error;
 pub mod ethtool;
 pub mod executable;
+pub mod icmp;
 pub mod netlink;
 pub mod nic;
 pub mod peer;

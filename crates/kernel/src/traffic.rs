@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::netlink::{NetlinkClient, NetlinkError, Request, find};
+use crate::netlink::{Attributes, Message, NetlinkClient, NetlinkError, Request, find};
 
 /// Bytes that have passed an interface since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,23 +27,43 @@ pub fn byte_counts(netlink: &mut NetlinkClient) -> Result<BTreeMap<u32, ByteCoun
         "read the byte counts of the interfaces",
         Request::new(libc::RTM_GETLINK, 0, &[0; LINK_HEAD]),
     )?;
-    let read = |reply: &crate::netlink::Message| {
-        let head = reply.head::<LINK_HEAD>()?;
-        let row = reply.attributes(LINK_HEAD);
-        let stats = find(&row, libc::IFLA_STATS64)?;
-        // struct rtnl_link_stats64: rx_packets, tx_packets, rx_bytes, tx_bytes, …
-        let word = |at: usize| {
-            let bytes = stats.get(8 * at..)?.first_chunk()?;
-            Some(u64::from_ne_bytes(*bytes))
-        };
-        let index = u32::from_ne_bytes([head[4], head[5], head[6], head[7]]);
-        let counts = ByteCounts {
-            received: word(2)?,
-            sent: word(3)?,
-        };
-        Some((index, counts))
-    };
     Ok(replies.iter().filter_map(read).collect())
+}
+
+/// Reads the counters of one interface; `None` if there is none of this name, or if the kernel
+/// reports no counters for it.
+///
+/// # Errors
+/// If the request fails for another reason.
+pub fn byte_counts_of(
+    netlink: &mut NetlinkClient,
+    interface: &str,
+) -> Result<Option<ByteCounts>, NetlinkError> {
+    let name = Attributes::new().text(libc::IFLA_IFNAME, interface);
+    let request = Request::new(libc::RTM_GETLINK, 0, &[0; LINK_HEAD]).with(&name);
+    match netlink.query("read the byte counts of an interface", request) {
+        Ok(replies) => Ok(replies.iter().find_map(read).map(|(_, counts)| counts)),
+        Err(error) if error.source.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The index of the interface in a message, and its counters.
+fn read(reply: &Message) -> Option<(u32, ByteCounts)> {
+    let head = reply.head::<LINK_HEAD>()?;
+    let row = reply.attributes(LINK_HEAD);
+    let stats = find(&row, libc::IFLA_STATS64)?;
+    // struct rtnl_link_stats64: rx_packets, tx_packets, rx_bytes, tx_bytes, …
+    let word = |at: usize| {
+        let bytes = stats.get(8 * at..)?.first_chunk()?;
+        Some(u64::from_ne_bytes(*bytes))
+    };
+    let index = u32::from_ne_bytes([head[4], head[5], head[6], head[7]]);
+    let counts = ByteCounts {
+        received: word(2)?,
+        sent: word(3)?,
+    };
+    Some((index, counts))
 }
 
 const LINK_HEAD: usize = 16;

@@ -5,25 +5,45 @@
 use clap::Args;
 use netnice_api::{LinkChange, Request};
 use netnice_core::contract::IfName;
+use netnice_core::units::Rate;
 
-use super::{BadUsage, Common, Verb, overhead, rate};
+use super::{BadUsage, Common, Verb, overhead, quantity, rate};
 
 #[derive(Debug, Args)]
 pub(super) struct LinkArgs {
     /// The interface
     pub(super) iface: Option<String>,
     /// Capacity for sending; guarantees that do not fit it are taken out of force, the youngest
-    /// first (see --dry-run) [default: the speed that its driver reports, followed as it changes]
+    /// first (see --dry-run). `auto`: estimate it from delays, between --min and --max [default: the
+    /// speed that its driver reports, followed as it changes]
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     rate: Option<String>,
-    /// Capacity for receiving; 97 % of it can be guaranteed
+    /// Capacity for receiving; 97 % of it can be guaranteed. `auto`: estimate it, between --min-down
+    /// and --max-down
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     down_rate: Option<String>,
+    /// With --rate auto: what the link carries at any time; this can be guaranteed
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
+    min: Option<String>,
+    /// With --rate auto: the most that the link carries
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
+    max: Option<String>,
+    /// As --min, for --down-rate auto
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
+    min_down: Option<String>,
+    /// As --max, for --down-rate auto
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
+    max_down: Option<String>,
+    /// With `auto`: hosts beyond the slowest part of the way that answer ping, at most 8; up to 20
+    /// pings a second go to them while the link is used [default: 1.1.1.1,9.9.9.9,8.8.8.8]
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    probe: Vec<String>,
     /// Bytes that the wire adds to each packet (24 for Ethernet)
     #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
     overhead: Option<String>,
     /// Stop managing the link
-    #[arg(long, conflicts_with_all = ["rate", "down_rate", "overhead"])]
+    #[arg(long, conflicts_with_all = ["rate", "down_rate", "overhead", "min", "max", "min_down", "max_down",
+        "probe"])]
     unmanage: bool,
 }
 
@@ -31,9 +51,17 @@ impl LinkArgs {
     /// Converts the arguments to the verb. Fails for the reasons in the module's documentation.
     pub(super) fn into_verb(self, common: &Common) -> Result<Verb, BadUsage> {
         let Some(iface) = &self.iface else {
-            let has_options = self.rate.is_some()
-                || self.down_rate.is_some()
-                || self.overhead.is_some()
+            let values = [
+                &self.rate,
+                &self.down_rate,
+                &self.min,
+                &self.max,
+                &self.min_down,
+                &self.max_down,
+                &self.overhead,
+            ];
+            let has_options = values.iter().any(|value| value.is_some())
+                || !self.probe.is_empty()
                 || self.unmanage;
             return match has_options {
                 true => Err(BadUsage::Invalid(
@@ -46,8 +74,13 @@ impl LinkArgs {
         let overhead = self.overhead.as_deref().map(overhead).transpose()?;
         Ok(Verb::Request(Request::Link(LinkChange {
             iface: iface.to_string(),
-            rate: rate("--rate", self.rate.as_deref())?,
-            down_rate: rate("--down-rate", self.down_rate.as_deref())?,
+            rate: capacity("--rate", self.rate.as_deref())?,
+            down_rate: capacity("--down-rate", self.down_rate.as_deref())?,
+            min: bound("--min", self.min.as_deref())?,
+            max: bound("--max", self.max.as_deref())?,
+            min_down: bound("--min-down", self.min_down.as_deref())?,
+            max_down: bound("--max-down", self.max_down.as_deref())?,
+            probes: (!self.probe.is_empty()).then_some(self.probe),
             overhead,
             unmanage: self.unmanage,
             dry_run: common.dry_run,
@@ -56,4 +89,18 @@ impl LinkArgs {
             until: common.until()?,
         })))
     }
+}
+
+/// Parses the capacity of a direction: a rate, `none`, or `auto`.
+fn capacity(option: &'static str, text: Option<&str>) -> Result<Option<String>, BadUsage> {
+    match text {
+        Some(LinkChange::AUTO) => Ok(Some(LinkChange::AUTO.to_owned())),
+        other => rate(option, other),
+    }
+}
+
+/// Parses a bound of an estimate.
+fn bound(option: &'static str, text: Option<&str>) -> Result<Option<String>, BadUsage> {
+    let rate = text.map(|text| quantity::<Rate>(option, text));
+    Ok(rate.transpose()?.map(|rate| rate.compact()))
 }

@@ -94,6 +94,10 @@ fn links(links: &[LinkDoc], style: &Style) -> String {
             sources.push(format!("{} bytes are added to each packet", link.overhead));
         }
         table.note(&sources.join(", "));
+        if !link.probes.is_empty() {
+            let hosts: Vec<String> = link.probes.iter().map(|host| printable(host)).collect();
+            table.note(&format!("probes go to {}", hosts.join(", ")));
+        }
         if !link.installed {
             table.note("not installed");
         }
@@ -116,6 +120,7 @@ fn capacity_source(direction: Direction, capacity: &CapacityDoc) -> String {
     let from = match capacity.source.as_str() {
         "operator" => "given by the operator".to_string(),
         "driver" => "reported by the driver".to_string(),
+        "estimate" => estimate(capacity),
         other => printable(other),
     };
     let word = direction.word();
@@ -126,6 +131,16 @@ fn capacity_source(direction: Direction, capacity: &CapacityDoc) -> String {
             format!("{word} {from} ({usable} of it can be promised)")
         }
     }
+}
+
+/// The source of an estimated capacity.
+fn estimate(capacity: &CapacityDoc) -> String {
+    let [min, max] = [capacity.min, capacity.max].map(|bound| Amount(bound.unwrap_or_default()));
+    format!(
+        "an estimate from delays, from {} to {}",
+        min.bits_text(),
+        max.bits_text()
+    )
 }
 
 /// Formats targets as a table.

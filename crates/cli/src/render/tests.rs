@@ -30,6 +30,7 @@ fn capacity(rate: u64, usable: u64, held: u64) -> Option<CapacityDoc> {
         source: "operator".into(),
         usable,
         held,
+        ..CapacityDoc::default()
     })
 }
 

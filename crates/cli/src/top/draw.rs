@@ -160,16 +160,20 @@ fn header(screen: &Screen, terminal: TerminalStyle, width: usize) -> Vec<(String
     let title = Style::new().add_modifier(Modifier::BOLD);
     let mut lines = vec![(cut(&parts.join("  "), width), title)];
     for link in table.doc().links.iter().take(MAX_LINKS) {
-        let side = |word: &str, capacity: Option<u64>, held: u64| {
+        let side = |word: &str, capacity: Option<u64>, is_estimated: bool, held: u64| {
+            let about = if is_estimated { "about " } else { "" };
             let capacity = format::round(capacity?);
             Some(match held {
-                0 => format!("  {word} {capacity}bit/s"),
-                held => format!("  {word} {capacity}bit/s, {} promised", format::round(held)),
+                0 => format!("  {word} {about}{capacity}bit/s"),
+                held => format!(
+                    "  {word} {about}{capacity}bit/s, {} promised",
+                    format::round(held)
+                ),
             })
         };
         let mut text = printable(&link.link);
-        text.extend(side("up", link.up, link.up_held));
-        text.extend(side("down", link.down, link.down_held));
+        text.extend(side("up", link.up, link.up_estimated, link.up_held));
+        text.extend(side("down", link.down, link.down_estimated, link.down_held));
         let mut style = Style::new();
         if let Some(why) = link.degraded.first() {
             text.push_str(&format!("  degraded: {}", printable(why)));

@@ -433,7 +433,7 @@ pub(super) fn with_nearest(
             Direction::Down => link.down.as_mut(),
         };
         if let Some(capacity) = capacity {
-            capacity.rate = rate;
+            *capacity = capacity.with_certain(rate);
         }
         match carries(&link) {
             Err(Reason::LinkTooSlow(slow)) if slow.direction == direction => match slow.too_large {
@@ -444,7 +444,7 @@ pub(super) fn with_nearest(
             _ => Fit::Fits,
         }
     };
-    let rate = new.capacity(direction).map(|capacity| capacity.rate);
+    let rate = new.capacity(direction).map(|capacity| capacity.certain());
     let start = rate.map_or(0, Rate::bits_per_second);
     // Both ends are outside the range that is searched.
     let (mut low, mut high) = match slow.too_large {

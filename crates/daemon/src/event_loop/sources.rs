@@ -27,6 +27,7 @@ use super::path_lookup::PathLookups;
 use super::probe::Probes;
 use super::timers::{Timer, Timers};
 use crate::clock::Now;
+use crate::estimate::{self, Estimated, Estimators};
 use crate::flows::driver;
 use crate::flows::drivers::{DriverEvents, Drivers};
 use crate::host::kernel::KernelHost;
@@ -51,6 +52,8 @@ pub(super) enum Event {
     Probed(Vec<Finding>),
     /// The thread that counts programs sent a message.
     Programs(Counted),
+    /// The thread of an estimated link sent a message.
+    Estimated(Box<Estimated>),
     /// A scraper requests the metrics page.
     Metrics(Scrape),
     /// A driver connected, sent a message or ended.
@@ -80,6 +83,7 @@ impl Event {
             Event::PathLookedUp(_) => "path look-up",
             Event::Probed(_) => "probe",
             Event::Programs(_) => "counts of programs",
+            Event::Estimated(_) => "estimate of a link",
             Event::Metrics(_) => "metrics",
             Event::Driver(_) => "driver",
             Event::ConnectionEnded(_) => "end of a connection",
@@ -111,6 +115,8 @@ pub(super) struct Sources {
     /// The thread that counts what programs send and receive.
     pub programs: ProgramCounting<PendingRequest>,
     counted: mpsc::Receiver<Counted>,
+    /// The threads that estimate the rates of links.
+    pub estimators: Estimators,
     scrapes: mpsc::Receiver<Scrape>,
     drivers: DriverEvents,
     disconnected: UnboundedReceiver<u64>,
@@ -183,6 +189,7 @@ impl Sources {
             probed,
             programs,
             counted,
+            estimators: Estimators::default(),
             scrapes,
             drivers,
             disconnected,
@@ -228,6 +235,7 @@ impl Sources {
         timers: &mut Timers,
         follow_routes: bool,
     ) -> Result<Event, RunError> {
+        let estimates = self.estimators.mailbox();
         loop {
             let event = tokio::select! {
                 biased;
@@ -247,6 +255,7 @@ impl Sources {
                 changes = self.routes.changed(), if follow_routes => {
                     Event::Routes(changes.during("read netlink events")?)
                 }
+                estimated = estimate::take(&estimates) => Event::Estimated(Box::new(estimated)),
                 Some(scrape) = self.scrapes.recv() => Event::Metrics(scrape),
                 changed = self.links.changed() => {
                     changed.during("read netlink events")?;

@@ -23,6 +23,8 @@ pub(super) enum Timer {
     Repair,
     /// Divide the left-over of managed links again.
     Balance,
+    /// Put the estimates of links into force that wait.
+    Estimates,
     /// Check what changes without an event.
     Tick,
     /// End the waits of the flow manager that have taken too long, for answers of drivers and for
@@ -45,6 +47,7 @@ impl Timer {
             Timer::UnitFiles => "unit files",
             Timer::Repair => "repair",
             Timer::Balance => "balance",
+            Timer::Estimates => "estimates",
             Timer::Tick => "tick",
             Timer::Flows => "flows",
             Timer::Sockets => "sockets",

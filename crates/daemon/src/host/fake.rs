@@ -5,6 +5,7 @@
 mod enforcer;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use netnice_api::Found;
 use netnice_core::units::Rate;
@@ -31,6 +32,8 @@ pub(crate) struct FakeMachine {
     pub interfaces: BTreeMap<String, bool>,
     /// Speeds that drivers report, by interface.
     pub speeds: BTreeMap<String, Rate>,
+    /// The interface of the default route.
+    pub default_route: Option<String>,
     /// Links with a root qdisc of another program.
     pub foreign: BTreeSet<String>,
     /// Links whose interface was created again and has no classes yet.
@@ -306,6 +309,10 @@ impl Inventory for FakeMachine {
             up: *up,
         };
         Ok(self.interfaces.iter().enumerate().map(interface).collect())
+    }
+
+    fn leads_to(&mut self, interface: &str, _host: IpAddr) -> Result<bool, RequestError> {
+        Ok(self.default_route.as_deref() == Some(interface))
     }
 
     fn speed(&mut self, interface: &str) -> Result<Option<Rate>, RequestError> {

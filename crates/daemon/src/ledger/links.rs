@@ -10,11 +10,12 @@
 //! degraded targets again when there is room.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use netnice_core::admission::{self, Reason, Refusal, TargetEntry, TargetId};
 use netnice_core::contract::{Direction, IfName};
 use netnice_core::link::{CapacitySource, Link};
-use netnice_core::units::Amount;
+use netnice_core::units::{Amount, Rate};
 
 use super::{HeldTarget, Ledger};
 use crate::error::RequestError;
@@ -26,6 +27,8 @@ pub(crate) struct ManagedLink {
     pub link: Link,
     /// The uid of the user who manages it; for the policy, that of [`crate::peer::POLICY`].
     pub by: u32,
+    /// The hosts that are probed for an estimated rate; empty without one.
+    pub reflectors: Vec<IpAddr>,
 }
 
 impl ManagedLink {
@@ -106,9 +109,51 @@ impl Ledger {
     pub(crate) fn manage(&mut self, link: Link, by: u32) -> Result<(), RequestError> {
         let grant = admission::admit_link(&self.capacities(), &self.entries(), link)?;
         let link = grant.into_link();
-        self.links
-            .insert(link.name.clone(), ManagedLink { link, by });
+        let managed = self.managed(link, by);
+        self.links.insert(managed.link.name.clone(), managed);
         Ok(())
+    }
+
+    /// A link with the reflectors that the present one of this name has, if one of its rates is an
+    /// estimate.
+    fn managed(&self, link: Link, by: u32) -> ManagedLink {
+        let present = self.links.get(&link.name).filter(|_| link.is_estimated());
+        let reflectors = present.map_or_else(Vec::new, |present| present.reflectors.clone());
+        ManagedLink {
+            link,
+            by,
+            reflectors,
+        }
+    }
+
+    /// Sets the hosts that are probed for the estimated rate of a managed link. Without such a rate
+    /// or link, nothing changes.
+    pub(crate) fn set_reflectors(&mut self, name: &IfName, reflectors: Vec<IpAddr>) {
+        if let Some(managed) = self.links.get_mut(name)
+            && managed.link.is_estimated()
+        {
+            managed.reflectors = reflectors;
+        }
+    }
+
+    /// Sets the present estimates of a link, each within its bounds. What can be promised does not
+    /// change. Returns whether a rate has changed.
+    pub(crate) fn set_estimates(&mut self, name: &IfName, rates: [Option<Rate>; 2]) -> bool {
+        let Some(managed) = self.links.get_mut(name) else {
+            return false;
+        };
+        let mut has_changed = false;
+        let link = &mut managed.link;
+        for (capacity, rate) in [&mut link.up, &mut link.down].into_iter().zip(rates) {
+            if let (Some(capacity), Some(rate)) = (capacity, rate)
+                && let Some(bounds) = capacity.bounds()
+            {
+                let rate = bounds.clamp(rate);
+                has_changed |= capacity.rate != rate;
+                capacity.rate = rate;
+            }
+        }
+        has_changed
     }
 
     /// As [`Ledger::manage`]. If the link is too slow for the promises on it, targets become
@@ -124,7 +169,8 @@ impl Ledger {
         {
             return Err(refusal.into());
         }
-        self.set_capacity(ManagedLink { link, by });
+        let managed = self.managed(link, by);
+        self.set_capacity(managed);
         Ok(())
     }
 
@@ -214,6 +260,17 @@ impl Ledger {
     pub(crate) fn unmanage(&mut self, name: &IfName) -> Result<(), RequestError> {
         admission::admit_unmanage(&self.capacities(), &self.entries(), name)?;
         self.links.remove(name);
+        Ok(())
+    }
+
+    /// Manages a link again as it was, after it was cleared.
+    ///
+    /// # Errors
+    /// As [`Ledger::manage`].
+    pub(crate) fn restore_cleared_link(&mut self, managed: ManagedLink) -> Result<(), RequestError> {
+        let name = managed.link.name.clone();
+        self.manage(managed.link, managed.by)?;
+        self.set_reflectors(&name, managed.reflectors);
         Ok(())
     }
 

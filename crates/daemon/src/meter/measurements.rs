@@ -55,7 +55,7 @@ impl Measurements {
         let links: Vec<_> = ledger
             .links()
             .map(|managed| {
-                let usable = managed.link.usable(Direction::Down);
+                let usable = managed.link.shaped(Direction::Down);
                 (managed.link.name.to_string(), usable)
             })
             .collect();

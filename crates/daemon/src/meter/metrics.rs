@@ -216,11 +216,24 @@ impl Page {
         self.head(
             capacity,
             "gauge",
-            "what a managed link carries, by direction",
+            "what a managed link carries, by direction; of an estimated link, the present estimate",
         );
         for link in &doc.links {
             let rates = [("up", link.up), ("down", link.down)];
             self.amounts(capacity, ("link", &link.link), "direction", &rates);
+        }
+        let estimated = "netnice_link_estimated";
+        self.head(
+            estimated,
+            "gauge",
+            "1 if the rate of a managed link is an estimate from delays, by direction",
+        );
+        for link in &doc.links {
+            let flags = [
+                ("up", link.up.map(|_| u64::from(link.up_estimated))),
+                ("down", link.down.map(|_| u64::from(link.down_estimated))),
+            ];
+            self.amounts(estimated, ("link", &link.link), "direction", &flags);
         }
         self.head(
             promised,

@@ -127,12 +127,12 @@ pub(crate) fn burst(contract: &Contract) -> Nanos {
 /// The rates of a link for the kernel's classes, without the direct path's part.
 fn link(ledger: &Ledger, managed: &ManagedLink) -> plan::Link {
     let link = &managed.link;
-    let usable = link.usable(Direction::Up);
+    let rate = link.shaped(Direction::Up);
     let tree = ledger.direct_part(&link.name).map(|part| part.tree);
     plan::Link {
         name: link.name.to_string(),
-        up: usable.map(|usable| tree.map_or(usable, |tree| tree.min(usable))),
-        down: link.usable(Direction::Down),
+        up: rate.map(|rate| tree.map_or(rate, |tree| tree.min(rate))),
+        down: link.shaped(Direction::Down),
         overhead: u16::try_from(link.overhead.0).unwrap_or(u16::MAX),
     }
 }

@@ -63,8 +63,7 @@ impl<H: Host> Reconciler<H> {
         );
         let before = self.books.ledger.clone();
         let mut draft = self.unrequested_draft();
-        let by = managed.by;
-        draft.ledger.set_capacity(ManagedLink { link, by });
+        draft.ledger.set_capacity(ManagedLink { link, ..managed });
         self.install(draft)?;
         self.journal.note(now, text);
         self.note_guarantees(&before, now);
@@ -101,7 +100,7 @@ fn with_speed(link: &Link, speed: Rate) -> Link {
                 rate: speed,
                 ..capacity
             },
-            CapacitySource::Operator => capacity,
+            CapacitySource::Operator | CapacitySource::Estimate(_) => capacity,
         })
     };
     let followed = Link {

@@ -133,6 +133,7 @@ impl<H: Host> Reconciler<H> {
                 Some(managed) => {
                     let text = describe_link(&managed.link);
                     draft.ledger.manage_or_degrade(managed.link, managed.by)?;
+                    draft.ledger.set_reflectors(&name, managed.reflectors);
                     text
                 }
                 None => {
@@ -173,7 +174,7 @@ impl<H: Host> Reconciler<H> {
             let known = draft.ledger.link(&name).is_some();
             let result = match known {
                 true => Ok(()),
-                false => draft.ledger.manage(managed.link, managed.by),
+                false => draft.ledger.restore_cleared_link(managed),
             };
             let result = result.and_then(|()| self.install(draft));
             report(name, result.map(|_| true));

@@ -349,6 +349,7 @@ fn managed(link: &plan::Link) -> Option<ManagedLink> {
             overhead: Bytes(u64::from(link.overhead)),
         },
         by: 0,
+        reflectors: Vec::new(),
     })
 }
 

@@ -221,6 +221,18 @@ impl<H: Host> View<'_, H> {
             return;
         };
         let link = &managed.link;
+        for direction in Direction::ALL {
+            if let Some(capacity) = link.capacity(direction).filter(|c| c.bounds().is_some()) {
+                let text = format!(
+                    "{} {} {:#} now is {}; guarantees count against the lower bound",
+                    link.name,
+                    direction.word(),
+                    capacity.rate,
+                    capacity.source
+                );
+                page.row("link", &text);
+            }
+        }
         if let Some(slice) = contract.slice()
             && let Some(usable) = link.usable(Direction::Up)
         {

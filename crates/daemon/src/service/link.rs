@@ -4,7 +4,11 @@
 //! promises or is not managed, a slice would exceed a limit because the link becomes faster, the
 //! kernel refuses the classes, or the state file cannot be written. If it fails, nothing has
 //! changed. If the link becomes too slow for the promises on it, targets become degraded, and the
-//! answer names them.
+//! answer names them. Estimated rates are in `estimated`.
+
+mod estimated;
+
+use std::net::IpAddr;
 
 use netnice_api::{Done, LinkChange};
 use netnice_core::contract::{Direction, IfName};
@@ -47,9 +51,14 @@ pub(super) fn change_link<H: Host>(
             format!("{name} is no longer managed")
         }
         false => {
-            let link = wanted_link(reconciler, &name, change)?;
-            let message = describe_link(&link);
+            let (link, reflectors) = wanted_link(reconciler, &name, change)?;
+            let mut message = describe_link(&link);
+            if !reflectors.is_empty() {
+                let hosts: Vec<String> = reflectors.iter().map(IpAddr::to_string).collect();
+                message.push_str(&format!("; probes go to {}", hosts.join(", ")));
+            }
             draft.ledger.manage_or_degrade(link, peer.uid)?;
+            draft.ledger.set_reflectors(&name, reflectors);
             message
         }
     };
@@ -89,12 +98,12 @@ pub(super) fn change_link<H: Host>(
 
 /// The link after the change. What the change does not name stays as it is. A change without rates
 /// sets both rates to the speed that the interface's driver reports, unless it only sets the
-/// overhead of a managed link.
+/// overhead of a managed link. The second result are the hosts that are probed.
 fn wanted_link<H: Host>(
     reconciler: &mut Reconciler<H>,
     name: &IfName,
     change: &LinkChange,
-) -> Result<Link, RequestError> {
+) -> Result<(Link, Vec<IpAddr>), RequestError> {
     let interfaces = reconciler.host.interfaces()?;
     if !interfaces.iter().any(|i| i.name == name.as_str()) {
         return Err(netnice_kernel::KernelError::NoInterface(name.to_string()).into());
@@ -109,26 +118,19 @@ fn wanted_link<H: Host>(
         }
         other => other.map(Bytes),
     };
-    let old = reconciler
-        .books
-        .ledger
-        .link(name.as_str())
-        .map(|managed| managed.link.clone());
-    let mut link = old.clone().unwrap_or(Link {
+    let old = reconciler.books.ledger.link(name.as_str()).cloned();
+    let mut link = old.as_ref().map(|old| old.link.clone()).unwrap_or(Link {
         name: name.clone(),
         up: None,
         down: None,
         overhead: Bytes(0),
     });
     link.overhead = overhead.unwrap_or(link.overhead);
-    if let Some(text) = &change.rate {
-        link.up = capacity(text)?;
-    }
-    if let Some(text) = &change.down_rate {
-        link.down = capacity(text)?;
-    }
+    link.up = estimated::changed(change, Direction::Up, link.up)?;
+    link.down = estimated::changed(change, Direction::Down, link.down)?;
     let asks_driver = change.rate.is_none()
         && change.down_rate.is_none()
+        && estimated::is_plain(change)
         && (old.is_none() || change.overhead.is_none());
     if asks_driver {
         let reported = reported_capacity(&mut reconciler.host, name)?;
@@ -140,7 +142,9 @@ fn wanted_link<H: Host>(
              it back"
         )));
     }
-    Ok(link)
+    let machine = &mut reconciler.host;
+    let reflectors = estimated::reflectors(machine, change, &link, old.as_ref())?;
+    Ok((link, reflectors))
 }
 
 /// The speed that an interface's driver reports. Fails if the driver reports none.

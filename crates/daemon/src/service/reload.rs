@@ -226,8 +226,11 @@ fn change_link(
         overhead: Bytes(rule.overhead),
         ..present.link
     });
-    let by = POLICY.uid;
-    draft.ledger.set_capacity(ManagedLink { link, by });
+    draft.ledger.set_capacity(ManagedLink {
+        link,
+        by: POLICY.uid,
+        reflectors: Vec::new(),
+    });
     Ok(())
 }
 

@@ -2,6 +2,8 @@
 //! [`ShowDoc`]. Fails if the named text is no target, a named target is not held, a named process
 //! does not exist, or the machine cannot be read.
 
+use std::net::IpAddr;
+
 use netnice_api::{
     ContractDoc, CountersDoc, InstalledDoc, LinkDoc, ScheduleDoc, ShowDoc, TargetDoc,
     UnconfirmedDoc,
@@ -135,7 +137,9 @@ impl<H: Host> View<'_, H> {
         };
         let mut degraded = self.link_faults(managed, interfaces);
         degraded.extend(self.missing_guarantees(managed));
+        degraded.extend(self.estimate_fault(managed));
         LinkDoc {
+            probes: managed.reflectors.iter().map(IpAddr::to_string).collect(),
             installed: there && !self.deviations.broken.contains_key(&link.name),
             degraded,
             counters,

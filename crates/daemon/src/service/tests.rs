@@ -1,6 +1,7 @@
 //! Tests of the service on a fake machine.
 
 mod clauses;
+mod estimates;
 mod link_speeds;
 mod model;
 mod nesting;

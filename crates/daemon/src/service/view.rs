@@ -11,6 +11,7 @@ use crate::error::RequestError;
 use crate::host::{Enforcer, Interface, Inventory};
 use crate::ledger::{Body, HeldTarget, Ledger, ManagedLink};
 use crate::meter::Measurements;
+use crate::reconcile::estimates::Estimates;
 use crate::reconcile::{Deviations, Finder, Reconciler, desired};
 use crate::state::Books;
 use crate::user_names::user_name;
@@ -21,6 +22,7 @@ pub(super) struct View<'a, H> {
     pub(super) machine: &'a mut H,
     pub(super) books: &'a Books,
     pub(super) deviations: &'a Deviations,
+    pub(super) estimates: &'a Estimates,
     pub(super) measurements: &'a Measurements,
 }
 
@@ -34,6 +36,7 @@ impl<'a, H> View<'a, H> {
             machine: &mut reconciler.host,
             books: &reconciler.books,
             deviations: &reconciler.deviations,
+            estimates: &reconciler.estimates,
             measurements,
         }
     }
@@ -119,7 +122,7 @@ impl<H: Enforcer> View<'_, H> {
         if contract.min(Direction::Down).is_some()
             && let Some(rate) = self.measurements.rates.overload(link.as_str())
         {
-            let usable = managed.link.usable(Direction::Down);
+            let usable = managed.link.shaped(Direction::Down);
             faults.push(format!(
                 "{link} receives {rate:#}, more than the {:#} that can be shared out here: what is \
                  lost before it \
@@ -130,6 +133,17 @@ impl<H: Enforcer> View<'_, H> {
             ));
         }
         faults
+    }
+
+    /// Why the rates of a link are not estimated now; `None` if they are, or shall not be.
+    pub(super) fn estimate_fault(&self, managed: &ManagedLink) -> Option<String> {
+        let state = self.estimates.state(&managed.link.name);
+        let fault = state.filter(|_| managed.link.is_estimated())?.fault.as_ref()?;
+        let name = &managed.link.name;
+        Some(format!(
+            "{fault}, so under load its rate falls to the least of the estimate; name other hosts \
+             with netnice link {name} --probe HOST[,HOST...]"
+        ))
     }
 
     /// Names the targets whose guarantees on a link are not in force, because they do not fit;

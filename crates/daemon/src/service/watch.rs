@@ -164,9 +164,15 @@ impl<H: Host> View<'_, H> {
             link: doc.link,
             up: doc.up.as_ref().map(|capacity| capacity.rate),
             down: doc.down.as_ref().map(|capacity| capacity.rate),
-            up_held: doc.up.map_or(0, |capacity| capacity.held),
-            down_held: doc.down.map_or(0, |capacity| capacity.held),
-            degraded: self.link_faults(managed, interfaces),
+            up_held: doc.up.as_ref().map_or(0, |capacity| capacity.held),
+            down_held: doc.down.as_ref().map_or(0, |capacity| capacity.held),
+            up_estimated: doc.up.is_some_and(|capacity| capacity.min.is_some()),
+            down_estimated: doc.down.is_some_and(|capacity| capacity.min.is_some()),
+            degraded: self
+                .link_faults(managed, interfaces)
+                .into_iter()
+                .chain(self.estimate_fault(managed))
+                .collect(),
         }
     }
 }

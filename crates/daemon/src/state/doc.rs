@@ -2,10 +2,12 @@
 //! and back. Targets, contracts and rates are in the text form of `netnice-core`. The conversion
 //! back fails with a text that describes what is invalid.
 
+use std::net::IpAddr;
+
 use netnice_core::admission::{TargetEntry, TargetId};
 use netnice_core::claims::{Claim, Claimant, Claims};
 use netnice_core::contract::{Change, Contract, IfName};
-use netnice_core::link::{Capacity, CapacitySource, Link};
+use netnice_core::link::{Capacity, CapacitySource, EstimateBounds, Link};
 use netnice_core::units::{Bytes, Instant, Rate};
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +41,8 @@ struct LinkDoc {
     down: Option<CapacityDoc>,
     overhead: u64,
     by: u32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    reflectors: Vec<IpAddr>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -46,6 +50,9 @@ struct LinkDoc {
 struct CapacityDoc {
     rate: String,
     by_driver: bool,
+    /// The bounds of an estimate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bounds: Option<(String, String)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -214,10 +221,12 @@ impl StateDoc {
 impl From<&ManagedLink> for LinkDoc {
     fn from(managed: &ManagedLink) -> LinkDoc {
         let capacity = |capacity: Option<Capacity>| {
-            let Capacity { rate, source } = capacity?;
+            let capacity = capacity?;
+            let bounds = capacity.bounds();
             Some(CapacityDoc {
-                rate: rate.compact(),
-                by_driver: source == CapacitySource::Driver,
+                rate: capacity.rate.compact(),
+                by_driver: capacity.source == CapacitySource::Driver,
+                bounds: bounds.map(|bounds| (bounds.min().compact(), bounds.max().compact())),
             })
         };
         LinkDoc {
@@ -226,6 +235,7 @@ impl From<&ManagedLink> for LinkDoc {
             down: capacity(managed.link.down),
             overhead: managed.link.overhead.0,
             by: managed.by,
+            reflectors: managed.reflectors.clone(),
         }
     }
 }
@@ -235,9 +245,14 @@ impl LinkDoc {
         let capacity = |doc: Option<CapacityDoc>| -> Result<Option<Capacity>, String> {
             let Some(doc) = doc else { return Ok(None) };
             let rate: Rate = text(&doc.rate)?;
-            let source = match doc.by_driver {
-                true => CapacitySource::Driver,
-                false => CapacitySource::Operator,
+            let source = match (doc.bounds, doc.by_driver) {
+                (Some((min, max)), _) => {
+                    let bounds = EstimateBounds::new(text(&min)?, text(&max)?);
+                    let invalid = || format!("an estimate from {min} to {max}");
+                    CapacitySource::Estimate(bounds.ok_or_else(invalid)?)
+                }
+                (None, true) => CapacitySource::Driver,
+                (None, false) => CapacitySource::Operator,
             };
             Ok(Some(Capacity { rate, source }))
         };
@@ -249,6 +264,7 @@ impl LinkDoc {
                 overhead: Bytes(self.overhead),
             },
             by: self.by,
+            reflectors: self.reflectors,
         })
     }
 }

@@ -29,6 +29,7 @@ fn managed() -> ManagedLink {
             overhead: Bytes(24),
         },
         by: 0,
+        reflectors: Vec::new(),
     }
 }
 

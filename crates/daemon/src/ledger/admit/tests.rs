@@ -166,6 +166,7 @@ fn a_degraded_target_stays_degraded_when_all_is_admitted_once_more() {
     let slower = crate::ledger::ManagedLink {
         link: link("5mbit"),
         by: 0,
+        reflectors: Vec::new(),
     };
     ledger.restore_link(slower);
     ledger.readmit();

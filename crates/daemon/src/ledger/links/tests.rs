@@ -53,6 +53,7 @@ fn link(name: &str, rate: Rate) -> ManagedLink {
             overhead: Bytes(0),
         },
         by: 0,
+        reflectors: Vec::new(),
     }
 }
 
