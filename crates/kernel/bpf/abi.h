@@ -52,11 +52,13 @@
 struct leaf {
 	__u32 sparse;		/* class id, major:minor, of the leaf for flows far below their share */
 	__u32 bulk;		/* class id of the leaf for all other flows */
-	__u32 local;		/* class id of the leaf for other flows on lo (packets of 64 KiB) */
+	__u32 local;		/* class id of the leaf for other flows on lo with long packets */
 	__u32 patient;		/* class id of the leaf for other flows whose sender waits (not TCP) */
 	__u32 window_us;	/* length of a window of the flow accounting, in microseconds */
 	__u32 window_bytes;	/* bytes that the class is assured in a window */
 	__u32 bound;		/* bytes that may wait in the bulk leaf; 0: not counted, its queue drops */
+	__u32 longest;		/* longest packet in bytes that the bulk leaf takes whole; 0: any */
+	__u32 rate;		/* of the limit, in bytes per second; 0 on a link */
 };
 
 /* targets: target id -> the queues that hold its packets, and their code point. */
@@ -115,6 +117,12 @@ struct sock_owner {
 struct sock_cgroup {
 	__u32 target;
 	__u32 generation;
+};
+
+/* tcp_tunings: what netnice set of a TCP connection, so that it can be taken back. 0: nothing. */
+struct tcp_tuning {
+	__u32 window;		/* the most packets in flight */
+	__u32 pacing;		/* the highest rate in bytes per second */
 };
 
 /* expected_groups: name of a cgroup that will belong to a target -> target. The name is the path
@@ -194,6 +202,8 @@ struct flow {
 	__u32 dropped_ms;	/* time of the last drop of a received packet */
 	__u32 dropped_seq;	/* its sequence number, if it was of TCP */
 	__u32 generation;	/* of the window to which `inside` belongs */
+	__u32 long_on_lo;	/* whether its last packet entered the local leaf */
+	__u32 bulk_epoch;	/* epoch of its last packet that was not sparse */
 	struct content inside;	/* in all leaves but the sparse one */
 };
 
@@ -205,7 +215,9 @@ struct window {
 	__u64 bytes;
 	__u64 last_bytes;
 	__u32 generation;	/* differs each time that the entry is made */
-	__u32 pad;
+	__u32 local_ms;		/* time of the last packet in the local leaf; 0: none */
+	__u32 bulk;		/* flows with a packet that was not sparse, in this window */
+	__u32 last_bulk;
 	struct content queues[2];	/* of the bulk leaf, and of the local leaf */
 };
 
@@ -222,6 +234,7 @@ struct event {
 /* counts: what the programs count for the daemon, by index. */
 #define COUNT_MISSED_FORKS 0	/* children that could not join their parent's targets */
 #define COUNT_COOKIE_CGROUPS 1	/* entries made in cookie_cgroups since it was last empty */
-#define COUNTS 2
+#define COUNT_LOCAL 2	/* packets that entered a local leaf */
+#define COUNTS 3
 
 #endif

@@ -49,15 +49,17 @@ static __always_inline bool is_over(__u32 window, __u32 epoch)
  * find the sparse part used up.) */
 static __always_inline void advance_window(struct window *w, __u32 epoch)
 {
-	__u32 old = w->epoch, active;
+	__u32 old = w->epoch, active, bulk;
 	__u64 bytes;
 
 	if (!is_over(old, epoch) || __sync_val_compare_and_swap(&w->epoch, old, epoch) != old)
 		return;
 	bytes = __sync_lock_test_and_set(&w->bytes, 0);
 	active = __sync_lock_test_and_set(&w->active, 0);
+	bulk = __sync_lock_test_and_set(&w->bulk, 0);
 	w->last_bytes = old + 1 == epoch ? bytes : 0;
 	w->last_active = old + 1 == epoch ? active : 0;
+	w->last_bulk = old + 1 == epoch ? bulk : 0;
 	w->sparse_bytes = 0;
 }
 
@@ -121,6 +123,16 @@ static __always_inline __u32 wire_bytes(struct __sk_buff *skb)
 	return skb->wire_len > skb->len ? skb->wire_len : skb->len;
 }
 
+/* Bytes of the longest of a packet's segments, on the wire. */
+static __always_inline __u32 segment_bytes(struct __sk_buff *skb)
+{
+	__u32 more = skb->gso_segs;
+
+	if (!skb->gso_size || more < 2)
+		return skb->len;
+	return skb->gso_size + (wire_bytes(skb) - skb->len) / (more - 1);
+}
+
 /* The sequence number of a TCP packet. 0 if it is not TCP or has extension headers of IPv6; a wrong
  * number if it has options of IPv4. */
 static __always_inline __u32 sequence_number(struct __sk_buff *skb, struct iface *iface)
@@ -177,7 +189,9 @@ static __always_inline bool is_dropped(struct __sk_buff *skb, struct iface *ifac
 static __always_inline __u32 select_leaf(struct __sk_buff *skb, struct leaf *leaf, struct iface *iface, __u32 link,
 					 __u32 sender)
 {
-	bool local = iface->flags & IFACE_LOOPBACK;
+	bool on_lo = iface->flags & IFACE_LOOPBACK;
+	/* A packet of lo that is as short as those of cables waits with them. */
+	bool local = on_lo && (!leaf->longest || segment_bytes(skb) > leaf->longest);
 	__u32 rest = local ? leaf->local : sender == SENDER_WAITS ? leaf->patient : leaf->bulk;
 	struct flow_key key = { .window = { .leaf = leaf->bulk, .link = link } };
 	__u32 epoch, most, active, length = wire_bytes(skb), of_flow, of_all, part;
@@ -229,8 +243,16 @@ static __always_inline __u32 select_leaf(struct __sk_buff *skb, struct leaf *lea
 			f->inside.left = f->inside.entered;
 		}
 		patience = patience_ns(leaf);
-		queue = &w->queues[local ? QUEUE_LOCAL : QUEUE_BULK];
 		of_flow = waiting(&f->inside, now, patience);
+		/* No packet changes from one leaf to the other while earlier ones of its flow wait. */
+		if (on_lo && of_flow && local != f->long_on_lo) {
+			if (local && sender == SENDER_TOLD)
+				return 0;
+			local = true;
+			rest = leaf->local;
+		}
+		f->long_on_lo = local;
+		queue = &w->queues[local ? QUEUE_LOCAL : QUEUE_BULK];
 		of_all = waiting(queue, now, patience);
 		part = leaf->bound / (active ? active : 1);
 		/* A packet of lo is one segment, which its receiver acknowledges late if no other follows. */
@@ -244,6 +266,14 @@ static __always_inline __u32 select_leaf(struct __sk_buff *skb, struct leaf *lea
 			    of_all + length > (of_flow + length > MAX_SPARSE ? leaf->bound / 2 : leaf->bound) &&
 			    (sender == SENDER_TOLD || is_dropped(skb, iface, f, leaf, of_flow + length, part, now)))
 				return 0;
+			if (is_over(f->bulk_epoch, epoch)) {
+				f->bulk_epoch = epoch;
+				__sync_fetch_and_add(&w->bulk, 1);
+			}
+			if (local) {
+				w->local_ms = now / 1000000 | 1;
+				count_one(COUNT_LOCAL);
+			}
 			skb->cb[0] = sender == SENDER_WAITS ? 0 : enter(queue, length, of_all, now);
 			skb->cb[1] = length | (local ? IN_LOCAL : 0);
 			skb->cb[2] = key.hash;

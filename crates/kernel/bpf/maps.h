@@ -25,6 +25,7 @@ MAP(BPF_MAP_TYPE_LRU_HASH, MAX_FLOWS, struct flow_key, struct flow, 0, flows);
 MAP(BPF_MAP_TYPE_LRU_HASH, MAX_FLOWS, struct window_key, struct window, 0, windows);
 MAP(BPF_MAP_TYPE_SK_STORAGE, 0, int, struct sock_owner, BPF_F_NO_PREALLOC | BPF_F_CLONE, sock_owners);
 MAP(BPF_MAP_TYPE_SK_STORAGE, 0, int, struct sock_cgroup, BPF_F_NO_PREALLOC | BPF_F_CLONE, sock_cgroups);
+MAP(BPF_MAP_TYPE_SK_STORAGE, 0, int, struct tcp_tuning, BPF_F_NO_PREALLOC, tcp_tunings);
 MAP(BPF_MAP_TYPE_HASH, MAX_COOKIES, __u64, struct sock_owner, BPF_F_NO_PREALLOC, cookie_owners);
 MAP(BPF_MAP_TYPE_HASH, MAX_COOKIES, __u64, struct sock_cgroup, BPF_F_NO_PREALLOC, cookie_cgroups);
 MAP(BPF_MAP_TYPE_ARRAY, COUNTS, __u32, __u64, 0, counts);

@@ -25,12 +25,13 @@
 #include "owner.h"
 #include "container.h"
 #include "path.h"
+#include "tcp.h"
 
-_Static_assert(sizeof(struct leaf) == 28, "leaf");
-_Static_assert(sizeof(struct target) == 64, "target");
-_Static_assert(sizeof(struct iface) == 80, "iface");
+_Static_assert(sizeof(struct leaf) == 36, "leaf");
+_Static_assert(sizeof(struct target) == 80, "target");
+_Static_assert(sizeof(struct iface) == 96, "iface");
 _Static_assert(sizeof(struct settings) == 48, "settings");
-_Static_assert(sizeof(struct window) == 72, "window");
+_Static_assert(sizeof(struct window) == 80, "window");
 _Static_assert(sizeof(struct group_name) == MAX_GROUP_NAME, "group_name");
 
 char _license[] SEC("license") = "Dual BSD/GPL";

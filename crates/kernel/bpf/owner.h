@@ -62,6 +62,7 @@ struct sock_common {
 };
 struct sock {
 	struct sock_common __sk_common;
+	unsigned long sk_max_pacing_rate;
 };
 #pragma clang attribute pop
 

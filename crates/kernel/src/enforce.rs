@@ -49,6 +49,7 @@ mod sample;
 mod sockets;
 mod stages;
 mod target_classes;
+mod turns;
 
 pub use containers::ContainerPlacement;
 pub use events::{Exit, Exits};
@@ -72,6 +73,9 @@ pub struct Kernel {
     /// than a change may.
     written: BTreeMap<u32, abi::Target>,
     idle_nodes: plan::IdleNodes,
+    /// The slots of the targets whose local leaves carry packets, and [`abi::COUNT_LOCAL`] when
+    /// they were last read.
+    on_lo: (BTreeSet<u16>, u64),
     last_counts: balance::LastCounts,
     stages: stages::Stages,
     interfaces: BTreeMap<u32, interfaces::Attached>,
@@ -110,6 +114,7 @@ impl Kernel {
             desired: Desired::default(),
             written: BTreeMap::new(),
             idle_nodes: plan::IdleNodes::new(),
+            on_lo: (BTreeSet::new(), 0),
             last_counts: balance::LastCounts::default(),
             stages: stages::Stages::default(),
             interfaces: BTreeMap::new(),
@@ -236,6 +241,7 @@ impl Kernel {
         let desired = Desired {
             longest_packet: longest_packet(&devices),
             loopback: loopback(&devices),
+            on_lo: self.on_lo.0.clone(),
             ..desired
         };
         let plan = plan::plan(&desired, &self.idle_nodes);

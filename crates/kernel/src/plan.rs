@@ -74,6 +74,15 @@
 //! own, the patient one, so that TCP does not wait behind a flood. Received packets are bounded in
 //! the same way, but dropped one at a time, because a remote sender finds its rate by losses only.
 //!
+//! # Packets of lo
+//! On lo a packet can have 64 KiB, and HTB sends at least one packet at each turn of a leaf. So
+//! while packets of lo wait in the local leaf of a node, all leaves of the outermost node around it
+//! have turns of that length; otherwise lo would get 43 times as much as cables. Without packets in
+//! a local leaf, turns are short, so that packets of the leaves take turns one by one.
+//!
+//! Packets of lo that are no longer than those of cables wait in the bulk leaf, with them
+//! ([`NodeLeaves::longest`]).
+//!
 //! On a link, a bulk queue for sent packets that is a plain FIFO holds at least `FIFO_FLOOR` bytes
 //! (164,000). In a short one, a large packet of segmentation offload would never pass, and a
 //! flooding UDP sender would use a whole core for drops. For received packets, the FIFO of a node
@@ -87,12 +96,14 @@ use netnice_core::units::{Nanos, Rate};
 use crate::tc::{HtbClass, LeafQueue};
 
 mod difference;
+mod nesting;
 #[cfg(test)]
 mod tests;
 mod tree;
 
 pub(crate) use difference::{Step, difference};
-use tree::{Direction, Nesting, TreePlan};
+use nesting::Nesting;
+use tree::{Direction, TreePlan};
 
 /// The input of `plan`: the granted targets, the managed links, and the properties of the machine
 /// on which the classes depend.
@@ -108,6 +119,8 @@ pub struct Desired {
     pub longest_packet: u32,
     /// The name of the loopback interface; `None` if it is unknown.
     pub loopback: Option<String>,
+    /// The slots of the targets whose local leaves carry packets now. It is measured, not granted.
+    pub on_lo: BTreeSet<u16>,
 }
 
 /// The queueing discipline (qdisc) of the leaves of links. [`crate::probe::leaf_qdisc`] selects it.
@@ -219,6 +232,11 @@ pub(crate) struct NodeLeaves {
     pub patient: u16,
     /// Bytes that may wait in the bulk leaf; 0: as many as its queue takes.
     pub bound: u32,
+    /// The longest packet in bytes that the bulk leaf of the cap stage takes whole; longer ones are
+    /// segmented or, if they cannot be, dropped. 0: it takes any.
+    pub longest: u32,
+    /// The limit in bytes per second; 0 on a link.
+    pub rate: u32,
     /// Length of the window in which the eBPF program accounts flows, to choose a packet's leaf.
     pub window: Nanos,
     /// Bytes that the node is assured in a window.

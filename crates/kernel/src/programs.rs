@@ -23,7 +23,7 @@ use aya::{
     maps::{Array, HashMap, Map, MapData, PerCpuHashMap, RingBuf, SkStorage},
     programs::{
         BtfTracePoint, CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, CgroupSock,
-        CgroupSockAddr, LinkOrder, SchedClassifier, TcAttachType,
+        CgroupSockAddr, Iter, LinkOrder, SchedClassifier, SockOps, TcAttachType,
         links::{FdLink, Link, LinkError, PinnedLink},
         tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle},
     },
@@ -40,7 +40,7 @@ use crate::{
     tc,
 };
 
-use loading::{SOCK_ADDR, TRACEPOINTS, load_programs};
+use loading::{SOCK_ADDR, TAKE_BACK, TRACEPOINTS, TUNE, load_programs, load_tcp};
 use pins::{layout_file, made_clsact, mount, remove_pins};
 
 pub(crate) use loading::test_load;
@@ -90,6 +90,10 @@ impl Programs {
             tcx: has_tcx(),
         };
         programs.attach_trackers()?;
+        // Without it limits hold too, but queues in them are longer.
+        if let Err(error) = programs.attach_tcp() {
+            tracing::warn!(%error, "TCP connections are not tuned to limits");
+        }
         // Written last and only if absent: the file's presence means that everything is pinned.
         if Self::layout(runtime)?.as_deref() != Some(abi::LAYOUT) {
             let layout = layout_file(&programs.folder);
@@ -180,6 +184,28 @@ impl Programs {
             self.pin(link.try_into(), name)?;
         }
         Ok(())
+    }
+
+    /// Loads and attaches the program that tunes TCP connections, and pins the one that takes its
+    /// settings back, first. Fails if the kernel refuses a program, its link or its pin.
+    fn attach_tcp(&mut self) -> Result<(), KernelError> {
+        load_tcp(&mut self.ebpf)?;
+        let what = |name: &str| format!("attach {name}");
+        let program: &mut Iter = self.program(TAKE_BACK)?;
+        let link = program
+            .attach()
+            .and_then(|id| program.take_link(id))
+            .map_err(|e| KernelError::bpf(what(TAKE_BACK), e))?;
+        self.pin(link.try_into(), TAKE_BACK)?;
+        let root = cgroup::root()?;
+        let root =
+            fs::File::open(&root).map_err(KernelError::file("open the cgroup root", root))?;
+        let program: &mut SockOps = self.program(TUNE)?;
+        let link = program
+            .attach(&root, CgroupAttachMode::Single)
+            .and_then(|id| program.take_link(id))
+            .map_err(|e| KernelError::bpf(what(TUNE), e))?;
+        self.pin(link.try_into(), TUNE)
     }
 
     fn program<'a, P>(&'a mut self, name: &str) -> Result<&'a mut P, KernelError>
@@ -421,7 +447,7 @@ impl Programs {
         &self,
         name: &str,
     ) -> Result<Vec<(K, V)>, KernelError> {
-        let Some(found @ Map::HashMap(map)) = self.ebpf.map(name) else {
+        let Some(found @ (Map::HashMap(map) | Map::LruHashMap(map))) = self.ebpf.map(name) else {
             return Err(missing_from_object(name));
         };
         // Fails if the keys or values differ in size from these types.
@@ -634,7 +660,7 @@ const PID_MAX_LIMIT: u32 = 1 << 22;
 /// The name of the folder of pins in the runtime folder.
 pub(crate) const FOLDER: &str = "bpf";
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/netnice.bpf.o"));
-const MAPS: [&str; 23] = [
+const MAPS: [&str; 24] = [
     "settings",
     "ports",
     "procs",
@@ -654,6 +680,7 @@ const MAPS: [&str; 23] = [
     "windows",
     "sock_owners",
     "sock_cgroups",
+    "tcp_tunings",
     "cookie_owners",
     "cookie_cgroups",
     "counts",

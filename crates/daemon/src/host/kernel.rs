@@ -424,6 +424,7 @@ impl Enforcer for KernelHost {
 
     fn maintain_tables(&mut self) -> Result<Vec<String>, RequestError> {
         self.kernel.remove_closed_cookies()?;
+        self.kernel.adapt_turns()?;
         let lost = self.kernel.adopt_missed_forks()?;
         Ok(lost
             .map(|lost| {

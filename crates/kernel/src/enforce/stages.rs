@@ -422,6 +422,8 @@ pub(super) fn leaf(major: u16, leaf: Option<plan::NodeLeaves>) -> abi::Leaf {
         local: Handle::new(major, l.local).0,
         patient: Handle::new(major, l.patient).0,
         bound: l.bound,
+        longest: l.longest,
+        rate: l.rate,
         window_us: (l.window.0 / 1_000) as u32,
         window_bytes: u32::try_from(l.assured).unwrap_or(u32::MAX),
     })

@@ -288,6 +288,34 @@ fn packets_are_segmented_where_one_would_take_more_than_a_millisecond() {
 }
 
 #[test]
+fn a_leaf_has_its_limit_and_the_longest_packet_that_it_takes() {
+    for (bits, longest) in [(4_000_000, 1_518), (1_000_000_000, 0)] {
+        let leaf = plan(&desired(vec![up(1, bits)])).leaves[&1_001].cap[0].expect("a limit");
+        assert_eq!((leaf.longest, u64::from(leaf.rate)), (longest, bits / 8));
+    }
+}
+
+#[test]
+fn turns_are_long_around_a_leaf_with_long_packets_of_lo() {
+    let mut wanted = desired(vec![
+        up(1, 4_000_000),
+        inside(1, up(2, 2_000_000)),
+        up(3, 4_000_000),
+    ]);
+    // The bulk, local and patient leaves of each slot.
+    let quanta = |wanted: &Desired| {
+        let cap = plan(wanted).cap;
+        [1, 2, 3].map(|slot| [2, 3, 4].map(|leaf| cap[&(slot * 9 + leaf)].htb.quantum))
+    };
+    let short = [1_518, 65_550, 1_518];
+    assert_eq!(quanta(&wanted), [short; 3]);
+    wanted.on_lo = [2].into();
+    assert_eq!(quanta(&wanted), [[65_550; 3], [65_550; 3], short]);
+    wanted.on_lo = [99].into();
+    assert_eq!(quanta(&wanted), [short; 3], "no target has this slot");
+}
+
+#[test]
 fn a_fifo_always_takes_two_of_the_largest_packets() {
     for bits in [8_000, 64_000, 4_000_000, 10_000_000_000] {
         for number in [11, 12, 13] {

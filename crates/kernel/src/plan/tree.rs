@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::units::{Nanos, Rate};
 
+use super::nesting::Nesting;
 use super::{Class, Desired, LeafQdisc, Limit, Link, NodeLeaves, REST, Target, Tree};
 use crate::tc::{HtbClass, LeafQueue, Queue};
 
@@ -18,39 +19,6 @@ use yielding::put_yielding_last;
 pub(super) enum Direction {
     Up,
     Down,
-}
-
-/// The nesting of the targets.
-pub(super) struct Nesting<'a> {
-    by_slot: BTreeMap<u16, &'a Target>,
-}
-
-impl<'a> Nesting<'a> {
-    pub(super) fn new(targets: &'a [Target]) -> Self {
-        Self {
-            by_slot: targets.iter().map(|t| (t.slot, t)).collect(),
-        }
-    }
-
-    /// The target and the targets around it, from the inside outwards. The chain ends at a missing
-    /// parent, and after as many steps as there are targets, so that no input makes it loop.
-    fn with_ancestors(&self, target: &Target) -> impl Iterator<Item = &'a Target> + '_ {
-        let mut next = self.by_slot.get(&target.slot).copied();
-        std::iter::from_fn(move || {
-            let here = next?;
-            next = here
-                .parent
-                .and_then(|slot| self.by_slot.get(&slot).copied());
-            Some(here)
-        })
-        .take(self.by_slot.len())
-    }
-
-    pub(super) fn limits_the_sum(&self, slot: u16) -> bool {
-        self.by_slot
-            .get(&slot)
-            .is_some_and(|t| matches!(t.limit, Limit::Both(_)))
-    }
 }
 
 /// The nodes of one direction of one tree.
@@ -66,6 +34,8 @@ pub(super) struct TreePlan<'a> {
     nodes: BTreeMap<u16, Node>,
     /// Assured rate of a node that yields, in bytes per second.
     yield_assured: u64,
+    /// The nodes whose leaves have turns of the longest packet of lo.
+    long_turns: BTreeSet<u16>,
 }
 
 /// The nodes by parent; `None`: the nodes without a parent.
@@ -119,6 +89,10 @@ impl<'a> TreePlan<'a> {
             top: None,
             nodes,
             yield_assured: 0,
+            long_turns: match desired.on_lo.is_empty() {
+                true => BTreeSet::new(),
+                false => nesting.around(&desired.on_lo),
+            },
         }
         .with_parents()
     }
@@ -184,6 +158,7 @@ impl<'a> TreePlan<'a> {
             top: Some(top),
             nodes,
             yield_assured: (ceil / 100 / yielding.next_power_of_two()).clamp(1, MIN_ASSURED),
+            long_turns: BTreeSet::new(),
         }
         .with_parents()
     }
@@ -240,6 +215,14 @@ impl<'a> TreePlan<'a> {
             patient,
             bound: match self.top {
                 None => bound(ceil, direction),
+                Some(_) => 0,
+            },
+            longest: match self.top {
+                None => self.segment_to(ceil).unwrap_or(0),
+                Some(_) => 0,
+            },
+            rate: match self.top {
+                None => to_u32(ceil),
                 Some(_) => 0,
             },
             window,
@@ -308,7 +291,7 @@ impl<'a> TreePlan<'a> {
             }
             None => 0,
         };
-        let base_quantum = self.base_quantum(tops);
+        let base_quanta = [false, true].map(|long| self.base_quantum(tops, long));
         let shares = self.shares(tops, &nested, idle);
         for slot in tops {
             let assured = match self.top {
@@ -319,7 +302,7 @@ impl<'a> TreePlan<'a> {
                 *slot,
                 parent,
                 assured.max(self.least_assured(*slot)),
-                base_quantum,
+                base_quanta[usize::from(self.long_turns.contains(slot))],
                 &nested,
                 tree,
             );
@@ -388,7 +371,7 @@ impl<'a> TreePlan<'a> {
         tree.insert(own, class);
         self.write_leaves(slot, spare / 4, bulk_rate, base_quantum, tree);
         let share = spare / 2 / parts.max(1).next_power_of_two() as u64;
-        let base_quantum = self.base_quantum(children);
+        let base_quantum = self.base_quantum(children, self.long_turns.contains(&slot));
         for child in children {
             let share = if self.nodes[child].yields { 0 } else { share };
             let assured = self.guaranteed(*child, nested) + share;
@@ -480,8 +463,8 @@ impl<'a> TreePlan<'a> {
     /// HTB sends a whole packet even if the quantum is smaller, so shares are correct only if no
     /// quantum is below the longest packet. It must not be larger either: a class that is below its
     /// own rate for a moment loses the rest of its turn (with 16 packets a turn, a class with a
-    /// minimum got half its share of the left-over).
-    fn base_quantum(&self, siblings: &[u16]) -> u64 {
+    /// minimum got half its share of the left-over). `long`: a leaf among them has long packets.
+    fn base_quantum(&self, siblings: &[u16], long: bool) -> u64 {
         let weights = || {
             siblings
                 .iter()
@@ -493,7 +476,7 @@ impl<'a> TreePlan<'a> {
             .map(|s| self.nodes[s].ceil)
             .max()
             .unwrap_or_default();
-        let packet = if ceil < SEGMENT_BELOW {
+        let packet = if ceil < SEGMENT_BELOW && !long {
             u64::from(self.longest_packet)
         } else {
             LARGEST_PACKET
@@ -501,11 +484,17 @@ impl<'a> TreePlan<'a> {
         packet.max(FULL_PACKET) * 1_000 / smallest
     }
 
+    /// The length to which packets are segmented before the bulk leaf of a node with this highest
+    /// rate; `None` if they are not.
+    fn segment_to(&self, ceil: u64) -> Option<u32> {
+        let longest = self.longest_packet.max(FULL_PACKET as u32);
+        let is_segmented = ceil < SEGMENT_BELOW && u64::from(longest) < LARGEST_PACKET;
+        is_segmented.then_some(longest)
+    }
+
     /// The queues of a node's leaves: sparse, bulk, local, patient.
     fn queues(&self, node: &Node) -> [LeafQueue; 4] {
-        let longest = self.longest_packet.max(FULL_PACKET as u32);
-        let is_segmented = node.ceil < SEGMENT_BELOW && u64::from(longest) < LARGEST_PACKET;
-        let segment_to = is_segmented.then_some(longest);
+        let segment_to = self.segment_to(node.ceil);
         let fifo = |limit: u64| Queue::Fifo {
             limit: to_u32(limit),
         };

@@ -2,7 +2,7 @@
 //! error names it and contains the last lines of the verifier's log. Loading also fails if the
 //! kernel has no type information (BTF), and [`test_load`] if the kernel refuses a map.
 
-use aya::programs::{BtfTracePoint, CgroupSkb, CgroupSock, CgroupSockAddr, SchedClassifier};
+use aya::programs::{BtfTracePoint, CgroupSkb, CgroupSock, CgroupSockAddr, Iter, SchedClassifier, SockOps};
 use aya::{Btf, Ebpf, EbpfLoader};
 
 use super::{Hook, OBJECT, program};
@@ -21,10 +21,7 @@ pub(crate) fn test_load() -> Result<(), KernelError> {
 
 /// Loads each program without attaching it. Fails if the kernel has no BTF or refuses a program.
 pub(super) fn load_programs(ebpf: &mut Ebpf) -> Result<(), KernelError> {
-    let btf = Btf::from_sys_fs().map_err(|_| KernelError::Missing {
-        what: "type information (BTF, /sys/kernel/btf/vmlinux)",
-        hint: "it needs CONFIG_DEBUG_INFO_BTF, which Debian and Ubuntu kernels have",
-    })?;
+    let btf = kernel_types()?;
     for (name, tracepoint) in TRACEPOINTS {
         let program: &mut BtfTracePoint = program(ebpf, name)?;
         program
@@ -53,6 +50,31 @@ pub(super) fn load_programs(ebpf: &mut Ebpf) -> Result<(), KernelError> {
     Ok(())
 }
 
+/// Loads the programs that tune TCP connections to limits, without attaching them. Fails as
+/// [`load_programs`].
+pub(super) fn load_tcp(ebpf: &mut Ebpf) -> Result<(), KernelError> {
+    let btf = kernel_types()?;
+    let take_back: &mut Iter = program(ebpf, TAKE_BACK)?;
+    take_back
+        .load("tcp", &btf)
+        .map_err(|e| KernelError::bpf(format!("load {TAKE_BACK}"), e))?;
+    let tune: &mut SockOps = program(ebpf, TUNE)?;
+    tune.load()
+        .map_err(|e| KernelError::bpf(format!("load {TUNE}"), e))
+}
+
+fn kernel_types() -> Result<Btf, KernelError> {
+    Btf::from_sys_fs().map_err(|_| KernelError::Missing {
+        what: "type information (BTF, /sys/kernel/btf/vmlinux)",
+        hint: "it needs CONFIG_DEBUG_INFO_BTF, which Debian and Ubuntu kernels have",
+    })
+}
+
+/// The program that tunes TCP connections to limits.
+pub(super) const TUNE: &str = "on_tcp";
+/// The program that takes back what [`TUNE`] set of all connections, each time that its link is
+/// read.
+pub(super) const TAKE_BACK: &str = "on_each_tcp";
 pub(super) const TRACEPOINTS: [(&str, &str); 4] = [
     ("on_fork", "sched_process_fork"),
     ("on_exec", "sched_process_exec"),

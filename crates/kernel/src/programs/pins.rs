@@ -6,8 +6,12 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use aya::programs::iter::IterLink;
+use aya::programs::links::{FdLink, PinnedLink};
 use rustix::mount::{MountFlags, UnmountFlags};
 
+use super::loading::{TAKE_BACK, TUNE};
+use crate::bpf::detach_pinned;
 use crate::cgroup;
 use crate::error::KernelError;
 use crate::retry::{self, with_retries};
@@ -29,6 +33,7 @@ pub(super) fn mount(folder: &Path) -> Result<(), KernelError> {
 pub(super) fn remove_pins(folder: &Path) {
     // Removed first: without this file, what remains after an interruption counts as incomplete.
     retry::remove_file(layout_file(folder));
+    take_back_tcp(folder);
     if let Ok(entries) = fs::read_dir(folder) {
         for entry in entries.flatten() {
             retry::remove_file(entry.path());
@@ -39,6 +44,23 @@ pub(super) fn remove_pins(folder: &Path) {
         rustix::mount::unmount(folder, UnmountFlags::DETACH).map_err(io::Error::from)
     });
     let _ = with_retries(|| fs::remove_dir(folder));
+}
+
+/// Ends the tuning of TCP connections, and takes back what was set of them.
+fn take_back_tcp(folder: &Path) {
+    let tune = folder.join(format!("link_{TUNE}"));
+    let _ = detach_pinned(&tune);
+    retry::remove_file(tune);
+    let Ok(pinned) = PinnedLink::from_pin(folder.join(format!("link_{TAKE_BACK}"))) else {
+        return; // never attached
+    };
+    let taken_back = IterLink::try_from(FdLink::from(pinned))
+        .and_then(IterLink::into_file)
+        .map_err(io::Error::other)
+        .and_then(|mut connections| io::copy(&mut connections, &mut io::sink()));
+    if let Err(error) = taken_back {
+        tracing::warn!(%error, "TCP connections keep what a limit set");
+    }
 }
 
 /// The file whose presence marks an interface's clsact as made by netnice.
