@@ -21,6 +21,7 @@
 //! [`direct::DirectRequest::Attach`] ([`fds`]).
 #![forbid(unsafe_code)]
 
+mod budgets;
 mod client;
 pub mod direct;
 pub mod driver;
@@ -38,6 +39,7 @@ mod users;
 mod watch;
 mod wire;
 
+pub use budgets::{BudgetDoc, BudgetPartDoc};
 pub use client::{Client, ClientError};
 pub use exit::Exit;
 pub use history::{HistoryDoc, TargetHistory};

@@ -7,11 +7,13 @@
 
 use std::collections::BTreeMap;
 
-use netnice_core::contract::{Bucket, Contract, Direction, Slice};
+use netnice_core::contract::{Bucket, Contract, Delegate, Direction, Slice};
 use netnice_core::link::{Capacity, CapacitySource, Link};
 use netnice_core::meter::{COUNTERS, DirectionCounters, Meter};
 use netnice_core::units::Amount;
 use serde::{Deserialize, Serialize};
+
+use crate::budgets::BudgetDoc;
 
 use crate::driver::FlowCounts;
 
@@ -161,6 +163,9 @@ pub struct TargetDoc {
     pub user: Option<String>,
     /// The requested contract, merged from all claims.
     pub contract: ContractDoc,
+    /// The division of the target's minimums, if a user may divide them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<BudgetDoc>,
     /// The claims with a schedule, in the order of their latest change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub schedules: Vec<ScheduleDoc>,
@@ -234,6 +239,9 @@ pub struct ContractDoc {
     /// True if the target uses only bandwidth of links that no other traffic uses.
     #[serde(rename = "yield", skip_serializing_if = "std::ops::Not::not")]
     pub yields: bool,
+    /// Id of the user who divides the minimums among own programs inside the target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delegate: Option<u32>,
     /// A slice of a link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slice: Option<SliceDoc>,
@@ -403,6 +411,7 @@ impl From<&Contract> for ContractDoc {
             burst_ns: contract.burst().map(|burst| burst.0),
             dscp: contract.dscp().map(|dscp| dscp.get()),
             yields: contract.yields(),
+            delegate: contract.delegate().and_then(Delegate::uid),
             slice: contract.slice().map(SliceDoc::from),
             cpu: contract.cpu().map(SliceDoc::from),
             cell: contract.cell().map(|cell| CellDoc {

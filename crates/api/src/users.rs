@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::budgets::BudgetDoc;
+
 /// The response to [`crate::Request::Users`], and the output of `netnice show --users --json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsersDoc {
@@ -18,6 +20,10 @@ pub struct UsersDoc {
     /// `netnice` is listed with its connections only, because no other quota applies to it. Root
     /// and the group see all users; every other user sees only itself.
     pub users: Vec<UserDoc>,
+    /// The budgets in force: all of them for root and the group, those of the user for every other
+    /// user.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub budgets: Vec<BudgetDoc>,
 }
 
 impl UsersDoc {

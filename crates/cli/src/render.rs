@@ -8,6 +8,7 @@
 //!
 //! No function fails.
 
+mod budgets;
 mod contract;
 mod history;
 mod programs;

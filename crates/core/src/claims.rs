@@ -9,8 +9,12 @@
 //! - **the code point** (`dscp`): the privileged claim that names one and was changed latest
 //!   decides; if there is none, the other claim that names one and was changed latest.
 //! - **`yield`**: one claim that counts and names it is enough.
-//! - **all other clauses** come from *privileged* claims only (root and the group `netnice`). If
-//!   two of them name the same clause, the claim that was changed latest decides.
+//! - **all other clauses** come from *privileged* claims (root and the group `netnice`). If two of
+//!   them name the same clause, the claim that was changed latest decides.
+//! - **shares** (`min`, `min-down`, `on`, `weight`, `priority`) may also come from an unprivileged
+//!   claim, if no privileged claim that counts names the same clause. Only
+//!   [`Claims::apply_in_budget`] makes such a claim; the caller checks that a budget of the user
+//!   contains the target.
 //! - **schedules** (`when`): each claim has its own, which is not part of the effective contract.
 //!   The effective contract has the clauses of all claims, whatever the time, and is what admission
 //!   checks: so nothing that a schedule brings into force later can fail to fit. A schedule brings
@@ -138,9 +142,34 @@ impl Claims {
             aside: self.aside.clone(),
             ..Claims::default()
         };
-        // This does not fail: unprivileged claims and claims with a schedule add no guarantees, and
-        // claims that agree with more limits, code points and `yield` also agree without them.
+        // This does not fail: clauses that agree with more limits, shares, code points and `yield`
+        // also agree without them.
         all.combined_contract().unwrap_or_default()
+    }
+
+    /// The contract that results from the claims, without the shares of unprivileged users.
+    pub fn without_users_shares(&self) -> Contract {
+        let change = self.combined_clauses(false);
+        // This does not fail: clauses that agree with shares also agree without them.
+        Contract::default().apply(&change).unwrap_or_default()
+    }
+
+    /// The share clauses of the effective contract that an unprivileged claim decides, with the
+    /// user id; `None` if there are none.
+    pub fn users_shares(&self) -> Option<(u32, Vec<Clause>)> {
+        let of_users = |clause: &Clause| {
+            let uid = self.set_by(*clause)?;
+            let mut claims = self.claims.iter();
+            let by = claims.find(|claim| claim.by.uid == uid)?.by;
+            (!by.privileged).then_some(uid)
+        };
+        let named = self.effective.as_change().clauses().into_iter();
+        let shares: Vec<(Clause, u32)> = named
+            .filter(|clause| clause.is_share())
+            .filter_map(|clause| Some((clause, of_users(&clause)?)))
+            .collect();
+        let uid = shares.first()?.1;
+        Some((uid, shares.into_iter().map(|(clause, _)| clause).collect()))
     }
 
     /// The user id whose claim decides a clause; `None` if the effective contract does not name it.
@@ -159,6 +188,9 @@ impl Claims {
             }
             Clause::Dscp => uid_of(self.marking()),
             Clause::Yield => uid_of(self.yielding()),
+            _ if clause.is_share() => {
+                uid_of(self.sharing(|contract| names_clause(contract, clause).then_some(())))
+            }
             _ => uid_of(self.latest(|contract| names_clause(contract, clause).then_some(()))),
         }
     }
@@ -172,14 +204,33 @@ impl Claims {
     /// claim would contradict itself, or if the change would set aside this claim or a privileged
     /// claim that counts now.
     pub fn apply(&self, by: Claimant, change: &Change) -> Result<Claims, ClaimError> {
+        match change.needs_privilege() {
+            Some(clause) if !by.privileged => Err(ClaimError::NeedsPrivilege(clause)),
+            _ => self.apply_in_budget(by, change),
+        }
+    }
+
+    /// As [`Claims::apply`], for a target inside a budget of `by`: the change may also name shares.
+    ///
+    /// # Errors
+    /// As [`Claims::apply`].
+    pub fn apply_in_budget(&self, by: Claimant, change: &Change) -> Result<Claims, ClaimError> {
         if !by.privileged
-            && let Some(clause) = change.needs_privilege()
+            && let Some(clause) = change.needs_privilege_in_budget()
         {
             return Err(ClaimError::NeedsPrivilege(clause));
         }
         let mut claims = self.claims.clone();
         let own = claims.iter().position(|claim| claim.by.uid == by.uid);
         let own = own.map(|at| claims.remove(at));
+        // The shares of a privileged claim count as such, also after the user has left the group.
+        if own
+            .as_ref()
+            .is_some_and(|own| own.by.privileged && !by.privileged)
+            && let Some(clause) = change.needs_privilege()
+        {
+            return Err(ClaimError::NeedsPrivilege(clause));
+        }
         let old = own.as_ref().map(|claim| &claim.contract);
         self.check_clearing(by, old, change)?;
         if by.uid == 0 {
@@ -187,6 +238,7 @@ impl Claims {
         }
         let contract = old.cloned().unwrap_or_default().apply(change)?;
         let contract = contract.with_useful_schedule(change)?;
+        contract.check_delegate()?;
         let was_privileged = own.as_ref().is_some_and(|claim| claim.by.privileged);
         claims.push(Claim {
             by: Claimant {
@@ -273,7 +325,7 @@ impl Claims {
 
     /// The contract that results from the claims that are not set aside.
     fn combined_contract(&self) -> Result<Contract, ContractError> {
-        let change = self.combined_clauses();
+        let change = self.combined_clauses(true);
         match change.is_empty() {
             true => Ok(Contract::default()),
             false => Contract::default().apply(&change),
@@ -286,8 +338,9 @@ impl Claims {
         self.claims.iter().filter(counts)
     }
 
-    /// The clauses that result from the claims that are not set aside.
-    fn combined_clauses(&self) -> Change {
+    /// The clauses that result from the claims that are not set aside; without the shares of
+    /// unprivileged users if `users_shares` is false.
+    fn combined_clauses(&self, users_shares: bool) -> Change {
         fn set<T>(deciding: Option<(&Claim, T)>) -> Option<Setting<T>> {
             deciding.map(|(_, value)| Setting::Set(value))
         }
@@ -299,13 +352,14 @@ impl Claims {
             down: set(self.smallest(Contract::down)),
             both: set(self.smallest(Contract::both)),
             burst: named.then(|| set(self.smallest(burst_of))).flatten(),
-            min: set(self.latest(|c| c.min(Direction::Up))),
-            min_down: set(self.latest(|c| c.min(Direction::Down))),
-            on: set(self.latest(|c| c.on().cloned())),
-            weight: set(self.latest(Contract::weight)),
-            priority: set(self.latest(Contract::priority)),
+            min: set(self.share(users_shares, |c| c.min(Direction::Up))),
+            min_down: set(self.share(users_shares, |c| c.min(Direction::Down))),
+            on: set(self.share(users_shares, |c| c.on().cloned())),
+            weight: set(self.share(users_shares, Contract::weight)),
+            priority: set(self.share(users_shares, Contract::priority)),
             dscp: set(self.marking()),
             yields: set(self.yielding()),
+            delegate: set(self.latest(|c| c.delegate().cloned())),
             slice: set(self.latest(Contract::slice)),
             cpu: set(self.latest(Contract::cpu)),
             cell: set(self.latest(Contract::cell)),
@@ -336,6 +390,28 @@ impl Claims {
         let mut claims = self.counting();
         let found = claims.find(|claim| claim.contract.yields());
         found.map(|claim| (claim, Yield))
+    }
+
+    /// The claim that decides a share, with its value; only a privileged one if `of_users` is
+    /// false.
+    fn share<T>(
+        &self,
+        of_users: bool,
+        read: impl Fn(&Contract) -> Option<T>,
+    ) -> Option<(&Claim, T)> {
+        match of_users {
+            true => self.sharing(read),
+            false => self.latest(read),
+        }
+    }
+
+    /// The claim that decides a share, with its value.
+    fn sharing<T>(&self, read: impl Fn(&Contract) -> Option<T>) -> Option<(&Claim, T)> {
+        let of_users = || {
+            let mut latest_first = self.counting().rev();
+            latest_first.find_map(|claim| Some((claim, read(&claim.contract)?)))
+        };
+        self.latest(&read).or_else(of_users)
     }
 
     /// The privileged claim that names a clause and was changed latest.

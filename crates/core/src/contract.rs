@@ -14,6 +14,7 @@
 //! on IFACE     the link of the guarantees      priority 0..7 (4), 0 is first
 //! burst T      burst of the limits (5ms)       dscp D   code point of what it sends (RFC 2474)
 //! yield on     take what others leave          when HOURS         the hours of the claim (all)
+//! delegate U   user U divides the minimums among own programs inside the target (a budget)
 //! none         clears a clause; 0 also clears a rate
 //! ```
 //!
@@ -30,6 +31,7 @@
 //! links and other targets, and [`crate::claims`] what depends on the user.
 
 mod clauses;
+mod delegate;
 mod dscp;
 mod error;
 mod grammar;
@@ -39,6 +41,7 @@ mod yielding;
 use alloc::vec::Vec;
 
 pub use clauses::{Bucket, Cell, Channel, IfName, MessageRate, Priority, Slice, Sustained, Weight};
+pub use delegate::Delegate;
 pub use dscp::{Dscp, NotADscp};
 pub use error::{ContractError, Unsupported};
 pub use schedule::Schedule;
@@ -83,6 +86,7 @@ pub struct Contract {
     burst: Option<Nanos>,
     dscp: Option<Dscp>,
     yields: Option<Yield>,
+    delegate: Option<Delegate>,
     slice: Option<Slice>,
     cpu: Option<Slice>,
     cell: Option<Cell>,
@@ -237,6 +241,7 @@ impl Contract {
             burst: after(&self.burst, &change.burst),
             dscp: after(&self.dscp, &change.dscp),
             yields: after(&self.yields, &change.yields),
+            delegate: after(&self.delegate, &change.delegate),
             slice: after(&self.slice, &change.slice),
             cpu: after(&self.cpu, &change.cpu),
             cell: after(&self.cell, &change.cell),
@@ -264,6 +269,7 @@ impl Contract {
             burst: set(&self.burst),
             dscp: set(&self.dscp),
             yields: set(&self.yields),
+            delegate: set(&self.delegate),
             slice: set(&self.slice),
             cpu: set(&self.cpu),
             cell: set(&self.cell),
@@ -272,14 +278,15 @@ impl Contract {
         }
     }
 
-    /// The same contract without what needs a link: its minimums, its slice and `yield`. This is
-    /// the part of a degraded contract that stays in force.
+    /// The same contract without what needs a link: its minimums and their delegation, its slice
+    /// and `yield`. This is the part of a degraded contract that stays in force.
     pub fn without_guarantees(&self) -> Contract {
         Contract {
             min: None,
             min_down: None,
             slice: None,
             yields: None,
+            delegate: None,
             ..self.clone()
         }
     }
@@ -391,6 +398,8 @@ pub struct Change {
     pub dscp: Option<Setting<Dscp>>,
     /// Whether the target uses only bandwidth of links that no other traffic uses.
     pub yields: Option<Setting<Yield>>,
+    /// The user who divides the minimums among own programs inside the target.
+    pub delegate: Option<Setting<Delegate>>,
     /// A slice of a link's transmit time.
     pub slice: Option<Setting<Slice>>,
     /// A slice of a CPU.
@@ -439,6 +448,7 @@ impl Change {
             burst: keep(&self.burst),
             dscp: keep(&self.dscp),
             yields: keep(&self.yields),
+            delegate: keep(&self.delegate),
             slice: keep(&self.slice),
             cpu: keep(&self.cpu),
             cell: keep(&self.cell),
@@ -452,10 +462,8 @@ impl Change {
     /// `down`, `both`, `burst`), their hours (`when`), `yield`, and a code point if the policy
     /// allows that code point; and may reserve nothing.
     pub fn needs_privilege(&self) -> Option<Clause> {
-        self.clauses().into_iter().find(|clause| {
-            use Clause::{Both, Burst, Down, Dscp, Up, When, Yield};
-            !matches!(clause, Up | Down | Both | Burst | Dscp | Yield | When)
-        })
+        let mut clauses = self.clauses().into_iter();
+        clauses.find(|clause| clause.needs_privilege())
     }
 
     /// Each named clause, with `true` if the change clears it.
@@ -475,6 +483,7 @@ impl Change {
             (Clause::Burst, state(&self.burst)),
             (Clause::Dscp, state(&self.dscp)),
             (Clause::Yield, state(&self.yields)),
+            (Clause::Delegate, state(&self.delegate)),
             (Clause::Slice, state(&self.slice)),
             (Clause::Cpu, state(&self.cpu)),
             (Clause::Cell, state(&self.cell)),
@@ -511,6 +520,8 @@ pub enum Clause {
     Dscp,
     /// `yield`
     Yield,
+    /// `delegate`
+    Delegate,
     /// `slice`, with `extra`
     Slice,
     /// `cpu`, with `cpu-extra`
@@ -521,6 +532,14 @@ pub enum Clause {
     Channel,
     /// `when`
     When,
+}
+
+impl Clause {
+    /// Whether only root and the group `netnice` may use the clause, outside budgets.
+    fn needs_privilege(self) -> bool {
+        use Clause::{Both, Burst, Down, Dscp, Up, When, Yield};
+        !matches!(self, Up | Down | Both | Burst | Dscp | Yield | When)
+    }
 }
 
 /// Checks that the kernel path can serve a contract. It serves everything but `cpu`, `cell` and

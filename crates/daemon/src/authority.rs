@@ -7,8 +7,8 @@
 //!   limit name:N               any                      if all its processes are the user's own
 //!   limit app, cgroup, unit,   any                      none: they may hold others' processes
 //!     container, user
-//!   clauses but up, down,      all                      none
-//!     both, burst, dscp, yield
+//!   clauses but up, down,      all                      shares (min, min-down, on, weight,
+//!     both, burst, dscp, yield                          priority) inside a budget of the user
 //!   dscp                       any code point           those of the policy's dscp_users
 //!   direct flows               of any process           of own ones; none if the policy forbids it
 //!   links, reload the policy   all                      none
@@ -47,6 +47,19 @@ pub(crate) fn may_request(peer: &Peer, change: &Change) -> Result<(), RequestErr
              are for all"
         ))),
         _ => Ok(()),
+    }
+}
+
+/// As [`may_request`], for a target that may be inside a budget of the peer: the change may also
+/// name shares of a link. [`crate::ledger::Ledger::change_claim`] checks that a budget contains the
+/// target.
+///
+/// # Errors
+/// [`RequestError::NotPermitted`] with the first clause that the peer may not use.
+pub(crate) fn may_request_in_budget(peer: &Peer, change: &Change) -> Result<(), RequestError> {
+    match change.needs_privilege_in_budget() {
+        Some(_) => may_request(peer, change),
+        None => Ok(()),
     }
 }
 

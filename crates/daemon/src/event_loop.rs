@@ -304,7 +304,10 @@ impl Daemon {
             has.insert(Quota::ServiceTime, time.0);
             waiting.insert(uid, wait);
         }
-        users_doc(quotas, &used, &waiting, peer)
+        UsersDoc {
+            budgets: self.service.budgets(peer),
+            ..users_doc(quotas, &used, &waiting, peer)
+        }
     }
 
     /// Sets the timers that depend on waiting work.

@@ -29,6 +29,7 @@
 //! ```
 
 mod admit;
+mod budgets;
 pub(crate) mod direct_part;
 mod draining;
 mod held;
@@ -46,6 +47,7 @@ use netnice_core::contract::{Contract, IfName};
 use netnice_core::target::Target;
 use netnice_kernel::plan::MAX_SLOT;
 
+pub(crate) use budgets::BudgetUse;
 pub(crate) use draining::DrainingTarget;
 pub(crate) use held::{AppKey, Body, CgroupRef, ClosedTarget, HeldTarget, NewTarget, ProcessId};
 pub(crate) use links::{ManagedLink, describe_link};

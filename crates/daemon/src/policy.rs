@@ -29,6 +29,7 @@
 //! line if the file could be read. Whether a contract fits is checked when the policy is put into
 //! force (`service::reload`).
 
+mod delegates;
 mod discard;
 mod quotas;
 mod rules;
@@ -243,6 +244,7 @@ struct RuleDoc {
     burst: Option<Spanned<String>>,
     dscp: Option<Spanned<String>>,
     r#yield: Option<Spanned<bool>>,
+    delegate: Option<Spanned<String>>,
     slice: Option<Spanned<String>>,
     extra: Option<Spanned<bool>>,
     cpu: Option<Spanned<String>>,
@@ -277,6 +279,7 @@ impl RuleDoc {
             (Clause::Burst, text(&self.burst)),
             (Clause::Dscp, text(&self.dscp)),
             (Clause::Yield, yields),
+            (Clause::Delegate, text(&self.delegate)),
             (Clause::Slice, text(&self.slice)),
             (Clause::Cpu, text(&self.cpu)),
             (Clause::Cell, text(&self.cell)),
@@ -461,6 +464,11 @@ pub(crate) fn contract_of<At: Copy>(
             contract.with_useful_schedule(&change)
         })
         .map_err(|error| (whole, error.to_string()))?;
+    let named = clauses
+        .iter()
+        .find(|(clause, ..)| *clause == Clause::Delegate);
+    let contract = delegates::with_user_id(contract)
+        .map_err(|error| (named.map_or(whole, |(_, _, at)| *at), error))?;
     if let Some(when) = contract.when() {
         let named = clauses.iter().find(|(clause, ..)| *clause == Clause::When);
         let at = named.map_or(whole, |(_, _, at)| *at);

@@ -16,6 +16,7 @@
 //! The event loop calls [`Service::tick`] and the methods next to it for changes on the machine
 //! that no request caused. Time is always an argument.
 
+mod budgets;
 mod clear;
 mod confirm;
 mod connections;

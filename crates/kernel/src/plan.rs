@@ -63,6 +63,14 @@
 //! that yields, the priorities behind the last unused one move forward by one; if all are in use, 6
 //! and 7 become one.
 //!
+//! **In a budget** ([`Target::is_budget`]) the nested nodes divide the half by their weights. Only
+//! nodes that carry traffic, and of these only those of the first priority, take part, as the top
+//! nodes of a link do. HTB's priorities count in the whole tree, so all nodes in a budget have that
+//! of the budget's node: a priority of a nested node never takes anything from a node outside.
+//!
+//! **A minimum inside a limit** has a node in the cap stage too, which is assured the minimum.
+//! Otherwise the other packets under that limit would crowd it out before it reaches its link.
+//!
 //! # Queues
 //! The leaves of the cap stage are FIFOs. The eBPF programs bound what waits in the bulk leaf
 //! ([`NodeLeaves::bound`]), and refuse the rest before it enters. So a TCP sender of this host
@@ -158,6 +166,8 @@ pub struct Target {
     /// Whether the target yields: on every managed link it uses only bandwidth that no other
     /// traffic uses. Then it has no `share`.
     pub yields: bool,
+    /// Whether the weights and priorities of the targets inside it count only among these.
+    pub is_budget: bool,
 }
 
 /// A limit, by direction.

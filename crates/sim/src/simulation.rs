@@ -675,11 +675,12 @@ fn blocks() -> Wire {
 
 /// Clauses on receiving, another link, the order in the left-over, processors and hours of the
 /// week; these are not simulated.
-const NO_EFFECT: [Clause; 6] = [
+const NO_EFFECT: [Clause; 7] = [
     Clause::Down,
     Clause::MinDown,
     Clause::On,
     Clause::Priority,
     Clause::Cpu,
     Clause::When,
+    Clause::Delegate,
 ];

@@ -51,6 +51,9 @@ pub(crate) struct ContractArgs {
         default_missing_value = Yield::TEXT
     )]
     yields: Option<String>,
+    /// Let this user divide the minimums among own programs inside the target
+    #[arg(long, value_name = "USER")]
+    delegate: Option<String>,
     /// Guarantee a slice of the link's time in every period, for example 2.4ms/50ms
     #[arg(long, value_name = "S/P", allow_hyphen_values = true)]
     slice: Option<String>,
@@ -90,6 +93,7 @@ impl ContractArgs {
             (Clause::Burst, &self.burst),
             (Clause::Dscp, &self.dscp),
             (Clause::Yield, &self.yields),
+            (Clause::Delegate, &self.delegate),
             (Clause::Slice, &self.slice),
             (Clause::Cpu, &self.cpu),
             (Clause::Cell, &self.cell),
@@ -125,6 +129,6 @@ pub(super) fn hide_refused(command: clap::Command) -> clap::Command {
 const FOR_FLOWS: [&str; 2] = ["cell", "channel"];
 
 /// The clauses that a capture cannot violate.
-const NOT_CHECKABLE: [&str; 7] = [
-    "min", "min_down", "on", "weight", "priority", "slice", "extra",
+const NOT_CHECKABLE: [&str; 8] = [
+    "min", "min_down", "on", "weight", "priority", "delegate", "slice", "extra",
 ];

@@ -80,6 +80,7 @@ pub(super) fn sharing(doc: &ContractDoc) -> Vec<String> {
     let dscp = doc.dscp.and_then(Dscp::new);
     clauses.extend(dscp.map(|dscp| format!("dscp {dscp}")));
     clauses.extend(doc.yields.then(|| "yields".to_owned()));
+    clauses.extend(doc.delegate.map(|uid| format!("delegate {uid}")));
     if let Some(cpu) = &doc.cpu {
         let (slice, period) = (Nanos(cpu.slice_ns), Nanos(cpu.period_ns));
         clauses.push(format!("cpu {slice}/{period}"));

@@ -11,6 +11,7 @@ use netnice_core::contract::{Contract, Direction, Schedule};
 use netnice_core::units::{Amount, Nanos};
 
 use super::Style;
+use super::budgets;
 use super::contract::sharing;
 use super::printable;
 use super::table::{Cell, Table, wrap};
@@ -254,6 +255,9 @@ fn notes(target: &TargetDoc, table: &mut Table) {
     }
     if target.effective.burst_ns.is_some() && !is_limited(&target.effective) {
         table.note("a burst has no effect without a limit");
+    }
+    for line in target.budget.iter().flat_map(budgets::notes) {
+        table.note(&line);
     }
     for schedule in &target.schedules {
         table.note(&schedule_line(schedule));

@@ -4,9 +4,9 @@
 use netnice_api::{QuotaDoc, UsersDoc};
 use netnice_core::units::{Bytes, Nanos};
 
-use super::Style;
 use super::printable;
 use super::table::{Cell, Table};
+use super::{Style, budgets};
 
 /// Formats the quotas, and how much of them each user uses.
 pub(super) fn users(doc: &UsersDoc, style: &Style) -> String {
@@ -31,7 +31,10 @@ pub(super) fn users(doc: &UsersDoc, style: &Style) -> String {
             ));
         }
     }
-    table.render(style)
+    match doc.budgets.is_empty() {
+        true => table.render(style),
+        false => [table.render(style), budgets::table(&doc.budgets, style)].join("\n\n"),
+    }
 }
 
 /// Formats a row; only the user's first row has the name.

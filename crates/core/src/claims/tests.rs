@@ -451,3 +451,60 @@ fn a_claim_that_contradicts_root_is_set_aside_and_counts_again_later() {
     assert_eq!(claims.effective().to_string(), "up 1mbit");
     assert!(claims.set_aside().is_empty());
 }
+
+#[test]
+fn shares_of_users_count_if_no_privileged_claim_names_them() {
+    let none = Claims::default();
+    let refused = none.apply(ANN, &change("min 1mbit"));
+    assert!(matches!(
+        refused,
+        Err(ClaimError::NeedsPrivilege(Clause::Min))
+    ));
+    let ann = none.apply_in_budget(ANN, &change("min 4mbit weight 7 up 9mbit"));
+    let ann = ann.expect("shares");
+    assert_eq!(ann.effective().to_string(), "up 9mbit min 4mbit weight 7");
+    let shares = Some((ANN.uid, vec![Clause::Min, Clause::Weight]));
+    assert_eq!(ann.users_shares(), shares);
+    assert_eq!(ann.without_users_shares().to_string(), "up 9mbit");
+    let both = ann.apply(OPS, &change("weight 200")).expect("a weight");
+    assert_eq!(both.users_shares(), Some((ANN.uid, vec![Clause::Min])));
+    assert_eq!(
+        both.effective().to_string(),
+        "up 9mbit min 4mbit weight 200"
+    );
+    assert_eq!(
+        both.without_users_shares().to_string(),
+        "up 9mbit weight 200"
+    );
+    assert_eq!(both.set_by(Clause::Min), Some(ANN.uid));
+    for clause in ["slice 1ms/10ms", "delegate ann", "cpu 1ms/10ms"] {
+        let refused = none.apply_in_budget(ANN, &change(clause));
+        assert!(
+            matches!(refused, Err(ClaimError::NeedsPrivilege(_))),
+            "{clause}"
+        );
+    }
+    let conflict = ann
+        .apply(OPS, &change("up 2mbit"))
+        .expect("ops comes first");
+    assert_eq!(
+        conflict.set_aside(),
+        [ANN.uid],
+        "min 4 Mbit/s is above up 2 Mbit/s"
+    );
+}
+
+#[test]
+fn a_user_who_has_left_the_group_changes_no_share_of_the_privileged_claim() {
+    let claims = Claims::default().apply(OPS, &change("min 4mbit"));
+    let claims = claims.expect("a minimum");
+    let left = Claimant {
+        privileged: false,
+        ..OPS
+    };
+    let refused = claims.apply_in_budget(left, &change("min 9mbit"));
+    assert!(matches!(
+        refused,
+        Err(ClaimError::NeedsPrivilege(Clause::Min))
+    ));
+}

@@ -26,7 +26,7 @@ pub enum ContractError {
     TooLong(usize),
     /// The word begins no clause.
     #[error("{} is not a clause: write up, down, both, min, min-down, on, weight, priority, burst, \
-             dscp, yield, slice, cpu, cell, channel or when", Escaped(.0))]
+             dscp, yield, delegate, slice, cpu, cell, channel or when", Escaped(.0))]
     UnknownWord(String),
     /// The clause is named twice.
     #[error("{0} is named twice")]
@@ -139,6 +139,12 @@ pub enum ContractError {
              one of them with `yield none` or `{0} none`"
     )]
     YieldAndShare(Clause),
+    /// The contract delegates its minimums and has none.
+    #[error(
+        "delegate needs a minimum to divide: name min or min-down too, or clear it with \
+         `delegate none`"
+    )]
+    NothingDelegated,
     /// The period is zero.
     #[error("the period is zero: write time/period, for example 2.4ms/50ms")]
     ZeroPeriod,

@@ -10,8 +10,8 @@ use core::fmt;
 use core::str::FromStr;
 
 use super::{
-    Bucket, Cell, Change, Channel, Clause, Contract, ContractError, Dscp, IfName, MessageRate,
-    Priority, Schedule, Setting, Slice, Sustained, Weight, Yield,
+    Bucket, Cell, Change, Channel, Clause, Contract, ContractError, Delegate, Dscp, IfName,
+    MessageRate, Priority, Schedule, Setting, Slice, Sustained, Weight, Yield,
 };
 use crate::units::{Bytes, Nanos, Rate, UnitError};
 
@@ -132,6 +132,12 @@ impl Change {
                     _ => Err(number(clause, v, "on or none")),
                 })?);
             }
+            Clause::Delegate => {
+                let range = "the name or number of a user, or none";
+                self.delegate = Some(setting(value, |v| {
+                    v.parse().map_err(|()| number(clause, v, range))
+                })?);
+            }
             Clause::Slice => self.slice = Some(setting(value, |v| slice(clause, v))?),
             Clause::Cpu => self.cpu = Some(setting(value, |v| slice(clause, v))?),
             Clause::Cell => self.cell = Some(setting(value, cell)?),
@@ -194,6 +200,7 @@ impl fmt::Display for Change {
             Clause::Yield,
             text(&self.yields, |_| Yield::TEXT.to_string()),
         );
+        push(Clause::Delegate, text(&self.delegate, Delegate::to_string));
         push(Clause::Slice, text(&self.slice, |s| slice_text(s, "extra")));
         push(Clause::Cpu, text(&self.cpu, |s| slice_text(s, "cpu-extra")));
         push(Clause::Cell, text(&self.cell, Cell::to_string));
@@ -428,7 +435,7 @@ const LONGEST_BURST: Nanos = Nanos::from_secs(10);
 const CELL_FORM: &str = "pcr=10mbit,cdvt=100us[,scr=2mbit,mbs=64KiB,bucket=single|dual]";
 const CHANNEL_FORM: &str = "mmax=60KiB,rmax=30/s,bmax=4,deadline=20ms";
 
-const WORDS: [(Clause, &str); 16] = [
+const WORDS: [(Clause, &str); 17] = [
     (Clause::Up, "up"),
     (Clause::Down, "down"),
     (Clause::Both, "both"),
@@ -440,6 +447,7 @@ const WORDS: [(Clause, &str); 16] = [
     (Clause::Burst, "burst"),
     (Clause::Dscp, "dscp"),
     (Clause::Yield, "yield"),
+    (Clause::Delegate, "delegate"),
     (Clause::Slice, "slice"),
     (Clause::Cpu, "cpu"),
     (Clause::Cell, "cell"),

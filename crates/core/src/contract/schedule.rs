@@ -132,6 +132,9 @@ impl Contract {
             Contract {
                 channel: Some(_), ..
             } => Clause::Channel,
+            Contract {
+                delegate: Some(_), ..
+            } => Clause::Delegate,
             Contract { dscp: Some(_), .. } => Clause::Dscp,
             _ if self.yields() => Clause::Yield,
             _ => return Ok(()),

@@ -6,8 +6,8 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::{
-    Bucket, Cell, Change, Channel, Clause, Contract, Direction, Dscp, IfName, MessageRate,
-    Priority, Schedule, Setting, Slice, Sustained, Weight, Yield, kernel_path_support,
+    Bucket, Cell, Change, Channel, Clause, Contract, Delegate, Direction, Dscp, IfName,
+    MessageRate, Priority, Schedule, Setting, Slice, Sustained, Weight, Yield, kernel_path_support,
 };
 use crate::units::{Bytes, Nanos, Rate};
 
@@ -37,6 +37,9 @@ fn every_clause_parses_and_prints() {
         ("best effort", "dscp 0", "dscp CS0"),
         ("yield", "up 4mbit dscp CS1 yield on", ""),
         ("yield cleared", "yield none", ""),
+        ("a budget", "up 20mbit min 10mbit delegate ann", ""),
+        ("a budget by number", "min-down 1mbit delegate 1000", ""),
+        ("a delegation cleared", "delegate none", ""),
         ("hours", "up 4mbit when mon-fri@08:00-18:00", ""),
         ("a slice", "slice 2.4ms/50ms extra", ""),
         ("a slice alone", "slice 2.4ms/50ms", ""),
@@ -400,12 +403,39 @@ fn an_unprivileged_user_may_set_limits_only() {
         ("on eth0", Clause::On),
         ("weight 1", Clause::Weight),
         ("priority none", Clause::Priority),
+        ("delegate ann", Clause::Delegate),
         ("slice 1ms/2ms", Clause::Slice),
         ("cpu 1ms/2ms", Clause::Cpu),
         ("cell none", Clause::Cell),
         ("channel none", Clause::Channel),
     ] {
         assert_eq!(change(text).needs_privilege(), Some(clause), "{text}");
+        let in_budget = (!clause.is_share()).then_some(clause);
+        assert_eq!(
+            change(text).needs_privilege_in_budget(),
+            in_budget,
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn minimums_are_delegated_to_a_user_by_name_or_number() {
+    let budget = contract("up 20mbit min 10mbit delegate ann");
+    assert_eq!(budget.delegate().map(Delegate::as_str), Some("ann"));
+    assert_eq!(budget.delegate().and_then(Delegate::uid), None);
+    let stored = budget.apply(&Change::default().with_delegate(1000));
+    let stored = stored.expect("a budget");
+    assert_eq!(stored.delegate().and_then(Delegate::uid), Some(1000));
+    assert_eq!(stored.to_string(), "up 20mbit min 10mbit delegate 1000");
+    assert!(stored.check_delegate().is_ok());
+    let left = stored.apply(&change("min none")).expect("a limit");
+    assert_eq!(left.delegate(), None, "there is nothing to divide");
+    let error = left.check_delegate().expect_err("nothing to divide");
+    assert!(error.to_string().contains("needs a minimum"), "{error}");
+    assert_eq!(stored.without_guarantees(), contract("up 20mbit"));
+    for name in ["", "a b", "-ann", "ann/x", "4294967296"] {
+        assert!(name.parse::<Delegate>().is_err(), "{name}");
     }
 }
 
@@ -534,6 +564,11 @@ fn changes() -> impl Strategy<Value = Change> {
         settings((1_000..=10_000_000_000_u64).prop_map(Nanos)),
         settings((0..64_u8).prop_map(|number| Dscp::new(number).unwrap())),
         settings(Just(Yield)),
+        settings(
+            "[a-z_][a-z0-9_-]{0,20}".prop_filter_map("not none", |name| {
+                name.parse().ok().filter(|_| name != "none")
+            }),
+        ),
     );
     let others = (
         settings(slices()),
@@ -554,6 +589,7 @@ fn changes() -> impl Strategy<Value = Change> {
         burst: sharing.2,
         dscp: sharing.3,
         yields: sharing.4,
+        delegate: sharing.5,
         slice: others.0,
         cpu: others.1,
         cell: others.2,
@@ -599,7 +635,7 @@ proptest! {
 
     #[test]
     fn no_sequence_of_words_makes_the_parser_panic(words in proptest::collection::vec(
-        "(up|down|both|min|min-down|on|weight|priority|burst|dscp|yield|slice|extra|cpu|cpu-extra|cell|channel\
+        "(up|down|both|min|min-down|on|weight|priority|burst|dscp|yield|delegate|slice|extra|cpu|cpu-extra|cell|channel\
           |when|mon|08:00-18:00|none|0|4mbit|9mbit|5ms|1ms/2ms|eth0|7|pcr=4mbit,cdvt=1ms|mmax=1,rmax=1/s)", 0..12)
     ) {
         let text = words.join(" ");
@@ -613,10 +649,10 @@ proptest! {
 fn each_clause_maps_to_its_word_and_back() {
     let all: Vec<Clause> = change(
         "up none down none both none min none min-down none on none weight none priority none \
-         burst none dscp none yield none slice none cpu none cell none channel none when none",
+         burst none dscp none yield none delegate none slice none cpu none cell none channel none when none",
     )
     .clauses();
-    assert_eq!(all.len(), 16);
+    assert_eq!(all.len(), 17);
     for clause in all {
         assert_eq!(Clause::from_word(clause.word()), Some(clause));
         assert_eq!(format!("{clause}"), clause.word());

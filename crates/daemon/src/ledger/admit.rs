@@ -24,7 +24,7 @@
 
 use std::collections::BTreeSet;
 
-use netnice_core::admission::{self, Grant, MAX_DEPTH, Refusal, TargetEntry, TargetId};
+use netnice_core::admission::{self, Grant, MAX_DEPTH, TargetEntry, TargetId};
 use netnice_core::claims::{Claimant, Claims};
 use netnice_core::contract::{Change, Contract, kernel_path_support};
 use netnice_core::target::Target;
@@ -48,13 +48,15 @@ impl Ledger {
         change: &Change,
         now_ns: u64,
     ) -> Result<(), RequestError> {
-        let claims = self.held_at(slot)?.claims.apply(by, change)?;
+        let held = self.held_at(slot)?;
         if by.privileged {
+            let claims = held.claims.apply(by, change)?;
             return self.admit(slot, claims, now_ns);
         }
+        self.check_may_share(held, by.uid, change)?;
+        let claims = held.claims.apply_in_budget(by, change)?;
         kernel_path_support(claims.effective())?;
-        let request = self.request(slot, claims.effective().clone())?;
-        let grant = admission::admit(&self.capacities(), &self.entries(), request)?;
+        let grant = self.admit_whole(slot, &claims)?;
         self.check_reserved_level(grant.entry())?;
         self.record_grant(slot, claims, grant, now_ns);
         Ok(())
@@ -73,16 +75,34 @@ impl Ledger {
         now_ns: u64,
     ) -> Result<(), RequestError> {
         kernel_path_support(claims.effective())?;
-        let request = self.request(slot, claims.effective().clone())?;
-        match admission::admit(&self.capacities(), &self.entries(), request) {
-            Ok(grant) => {
-                self.record_grant(slot, claims, grant, now_ns);
-                Ok(())
-            }
-            Err(refusal) if claims.iter().any(|claim| claim.by.privileged) => {
-                self.set_aside_users(slot, claims, refusal, now_ns)
-            }
-            Err(refusal) => Err(refusal.into()),
+        let privileged = claims.iter().any(|claim| claim.by.privileged);
+        match self.admit_whole(slot, &claims) {
+            Ok(grant) => self.record_grant(slot, claims, grant, now_ns),
+            Err(refusal) if privileged => self.set_aside_users(slot, claims, refusal, now_ns)?,
+            Err(refusal) => return Err(refusal),
+        }
+        self.keep_budgets();
+        Ok(())
+    }
+
+    /// Admits all claims of a target. Minimums of unprivileged users are no reason against
+    /// privileged claims.
+    fn admit_whole(&self, slot: TargetId, claims: &Claims) -> Result<Grant, RequestError> {
+        let held = self.held_at(slot)?;
+        let effective = claims.effective().clone();
+        let contract = self.on_budget_link(held.entry.parent, claims, effective);
+        let request = self.request(slot, contract)?;
+        self.check_shares(&request, claims)?;
+        let others = self.entries_beside(claims);
+        Ok(admission::admit(&self.capacities(), &others, request)?)
+    }
+
+    /// The entries in force that count against these claims.
+    fn entries_beside(&self, claims: &Claims) -> Vec<TargetEntry> {
+        let privileged = claims.iter().any(|claim| claim.by.privileged);
+        match privileged && claims.users_shares().is_none() {
+            true => self.entries_before_users(),
+            false => self.entries(),
         }
     }
 
@@ -127,7 +147,7 @@ impl Ledger {
         &mut self,
         slot: TargetId,
         claims: Claims,
-        refusal: Refusal,
+        refusal: RequestError,
         now_ns: u64,
     ) -> Result<(), RequestError> {
         let users = self.unprivileged_near(slot);
@@ -138,12 +158,15 @@ impl Ledger {
             });
         }
         let links = self.capacities();
-        let whole = self.request(slot, claims.effective().clone())?;
+        let without_shares = self.request(slot, claims.without_users_shares())?;
         let own = self.request(slot, claims.of_privileged())?;
-        let admitted = admission::admit(&links, &self.entries(), whole)
-            .or_else(|_| admission::admit(&links, &self.entries(), own));
+        let others = self.entries_before_users();
+        let admitted = self
+            .admit_whole(slot, &claims)
+            .or_else(|_| admission::admit(&links, &others, without_shares))
+            .or_else(|_| admission::admit(&links, &others, own));
         let Ok(grant) = admitted else {
-            return Err(refusal.into());
+            return Err(refusal);
         };
         self.record_grant(slot, claims, grant, now_ns);
         // Each try is a pass over all targets, so their number is bounded. `Ledger::heal` tries the
@@ -240,12 +263,16 @@ impl Ledger {
     /// neither degraded nor set aside any more. One call tries at most [`MAX_TRIED`] of the targets
     /// with claims set aside, and the next call continues after them.
     pub(crate) fn heal(&mut self) -> Vec<Target> {
+        self.keep_budgets();
         let degraded = self.held.values().filter(|held| held.refused.is_some());
         let mut tried = by_age(degraded.collect());
         let is_many = tried.len() > MAX_TRIED;
         let aside = self.held.values().filter(|held| held.aside.is_some());
-        let (before, mut next): (Vec<&HeldTarget>, Vec<&HeldTarget>) =
-            aside.partition(|held| held.id <= self.healed_to);
+        let aside: Vec<&HeldTarget> = aside.collect();
+        let all = aside.len() <= MAX_TRIED;
+        let (before, mut next): (Vec<&HeldTarget>, Vec<&HeldTarget>) = aside
+            .into_iter()
+            .partition(|held| !all && held.id <= self.healed_to);
         next.sort_by_key(|held| held.id);
         let next: Vec<&HeldTarget> = match next.is_empty() {
             true => before,
@@ -279,15 +306,16 @@ impl Ledger {
         self.readmit_one(slot);
     }
 
-    /// Admits the first of these that fits: all claims of a target in its present place; the
-    /// privileged ones there, with the rest set aside; the privileged ones outside all other
+    /// Admits the first of these that fits: all claims of a target in its present place; those
+    /// without the users' minimums, or without all their shares; the privileged ones there, with
+    /// the rest set aside; the privileged ones outside all other
     /// targets; the limits alone, which makes the target degraded.
     fn readmit_one(&mut self, slot: TargetId) {
         let Some(held) = self.held.get(&slot) else {
             return;
         };
         let links = self.capacities();
-        let others = self.entries();
+        let others = self.entries_beside(&held.claims);
         let of = |contract: Contract, parent| TargetEntry {
             contract,
             parent,
@@ -295,11 +323,24 @@ impl Ledger {
         };
         let parent = held.entry.parent;
         let effective = held.claims.effective().clone();
-        let whole = of(self.on_its_link(held, effective), parent);
-        let refusal = match admission::admit(&links, &others, whole.clone()) {
+        let whole = match held.claims.users_shares() {
+            Some(_) => self.on_budget_link(parent, &held.claims, effective),
+            None => self.on_its_link(held, effective),
+        };
+        let whole = of(whole, parent);
+        let admitted = self.check_shares(&whole, &held.claims);
+        let admitted =
+            admitted.and_then(|()| Ok(admission::admit(&links, &others, whole.clone())?));
+        let refusal = match admitted {
             Ok(grant) => return self.update(slot, |held| held.granted(grant)),
             Err(refusal) => refusal,
         };
+        if let Some(grant) = self.admit_without_minimums(held, &whole) {
+            return self.update(slot, |held| {
+                held.granted(grant);
+                held.aside = Some(held.why_shares_aside(&refusal.to_string()));
+            });
+        }
         let privileged = self.on_its_link(held, held.claims.of_privileged());
         if privileged != whole.contract
             && let Ok(grant) = admission::admit(&links, &others, of(privileged.clone(), parent))
@@ -326,6 +367,29 @@ impl Ledger {
             Err(_) => privileged.without_guarantees(),
         };
         self.update(slot, |held| held.degrade(left, refusal.to_string()));
+    }
+
+    /// Admits an entry without the minimums of users, or without all their shares. `None` if it has
+    /// no shares of users, or neither fits.
+    fn admit_without_minimums(&self, held: &HeldTarget, whole: &TargetEntry) -> Option<Grant> {
+        let (links, others) = (self.capacities(), self.entries_before_users());
+        let all = HeldTarget {
+            entry: whole.clone(),
+            ..held.clone()
+        };
+        all.claims.users_shares()?;
+        let fewer = [all.without_users_minimums(), {
+            let contract = held.claims.without_users_shares();
+            self.on_its_link(held, contract)
+        }];
+        fewer.into_iter().find_map(|contract| {
+            let entry = TargetEntry {
+                contract,
+                ..whole.clone()
+            };
+            self.check_shares(&entry, &held.claims).ok()?;
+            admission::admit(&links, &others, entry).ok()
+        })
     }
 
     /// A contract of a target's claims, with the link of its guarantees named: the link that they

@@ -107,7 +107,8 @@ impl Ledger {
     /// # Errors
     /// If the promises on it do not fit the capacity.
     pub(crate) fn manage(&mut self, link: Link, by: u32) -> Result<(), RequestError> {
-        let grant = admission::admit_link(&self.capacities(), &self.entries(), link)?;
+        let entries = self.entries_before_users();
+        let grant = admission::admit_link(&self.capacities(), &entries, link)?;
         let link = grant.into_link();
         let managed = self.managed(link, by);
         self.links.insert(managed.link.name.clone(), managed);
@@ -163,7 +164,8 @@ impl Ledger {
     /// If a direction with promises would not be managed any more, or a slice would exceed a limit
     /// because the capacity is too large.
     pub(crate) fn manage_or_degrade(&mut self, link: Link, by: u32) -> Result<(), RequestError> {
-        let admitted = admission::admit_link(&self.capacities(), &self.entries(), link.clone());
+        let entries = self.entries_before_users();
+        let admitted = admission::admit_link(&self.capacities(), &entries, link.clone());
         if let Err(refusal) = admitted
             && !is_too_slow(&refusal)
         {
@@ -177,12 +179,14 @@ impl Ledger {
     /// Sets a link's capacity whatever is promised on it. Targets that do not fit become degraded.
     pub(crate) fn set_capacity(&mut self, managed: ManagedLink) {
         let link = &managed.link;
-        let fits = admission::admit_link(&self.capacities(), &self.entries(), link.clone()).is_ok();
+        let entries = self.entries_before_users();
+        let fits = admission::admit_link(&self.capacities(), &entries, link.clone()).is_ok();
         let name = link.name.clone();
         self.links.insert(name.clone(), managed);
         if !fits {
             self.degrade_surplus(&name);
         }
+        self.keep_budgets();
     }
 
     /// Takes those guarantees on a link out of force that do not fit.
@@ -198,7 +202,11 @@ impl Ledger {
         let mut by_age: Vec<&HeldTarget> =
             counted.iter().filter_map(|slot| self.get(*slot)).collect();
         by_age.sort_by_key(|held| held.id);
-        let targets = by_age.into_iter().map(|held| held.entry.clone());
+        // The minimums of users are part of their budgets.
+        let targets = by_age.into_iter().map(|held| TargetEntry {
+            contract: held.without_users_minimums(),
+            ..held.entry.clone()
+        });
         let wanted: Vec<TargetEntry> = self
             .least_part_entry(name)
             .into_iter()

@@ -70,12 +70,13 @@ impl HeldTarget {
         let all = self.claims.effective();
         let users_count = match &self.refused {
             Some(_) => self.entry.contract == all.without_guarantees(),
-            None => self.aside.is_none(),
+            None => self.aside.is_none() || self.keeps_users_limits(),
         };
         let mut contract = self.claims.in_force(&dormant, !users_count);
         if self.refused.is_some() {
             contract = contract.without_guarantees();
         }
+        contract = self.without_lost_shares(contract);
         // The link of a guarantee, if admission has chosen it.
         match self.entry.contract.on() {
             Some(link) if contract.is_guaranteed() && contract.on().is_none() => {
@@ -83,6 +84,15 @@ impl HeldTarget {
             }
             _ => Cow::Owned(contract),
         }
+    }
+
+    /// True if the limits of unprivileged users are part of the admitted contract.
+    fn keeps_users_limits(&self) -> bool {
+        let limits = |contract: &Contract| {
+            let one_way = (contract.up(), contract.down());
+            (one_way, contract.both(), contract.burst())
+        };
+        limits(&self.entry.contract) == limits(self.claims.effective())
     }
 
     /// The claims with a schedule and a known phase, in the order of their latest change.

@@ -206,6 +206,32 @@ impl Page {
         for user in doc.users.iter().filter(|user| user.waiting > 0) {
             self.sample(waiting, &[("user", &user.uid.to_string())], user.waiting);
         }
+        self.budgets(doc);
+    }
+
+    fn budgets(&mut self, doc: &UsersDoc) {
+        let (budget, used) = (
+            "netnice_budget_bits_per_second",
+            "netnice_budget_used_bits_per_second",
+        );
+        let directions = |budget: &netnice_api::BudgetDoc| {
+            [("up", budget.up.clone()), ("down", budget.down.clone())]
+        };
+        self.head(
+            budget,
+            "gauge",
+            "the minimum that a user may divide, by direction",
+        );
+        for of in &doc.budgets {
+            let rates = directions(of).map(|(word, part)| (word, part.map(|part| part.min)));
+            self.amounts(budget, ("target", &of.target), "direction", &rates);
+        }
+        let help = "what of it is promised to programs inside, by direction";
+        self.head(used, "gauge", help);
+        for of in &doc.budgets {
+            let rates = directions(of).map(|(word, part)| (word, part.map(|part| part.used)));
+            self.amounts(used, ("target", &of.target), "direction", &rates);
+        }
     }
 
     fn links(&mut self, doc: &WatchDoc) {

@@ -167,7 +167,7 @@ enum Key {
 }
 
 /// The keys, named like the service manager's own (`CPUWeight=`, `IOReadBandwidthMax=`).
-const KEYS: [(&str, Key); 14] = [
+const KEYS: [(&str, Key); 15] = [
     ("NetworkUpMax", Key::Clause(Clause::Up)),
     ("NetworkDownMax", Key::Clause(Clause::Down)),
     ("NetworkMax", Key::Clause(Clause::Both)),
@@ -179,6 +179,7 @@ const KEYS: [(&str, Key); 14] = [
     ("NetworkBurst", Key::Clause(Clause::Burst)),
     ("NetworkDSCP", Key::Clause(Clause::Dscp)),
     ("NetworkYield", Key::Clause(Clause::Yield)),
+    ("NetworkDelegate", Key::Clause(Clause::Delegate)),
     ("NetworkSlice", Key::Clause(Clause::Slice)),
     ("NetworkSliceExtra", Key::Extra),
     ("NetworkWhen", Key::Clause(Clause::When)),

@@ -69,13 +69,34 @@ pub(super) fn guarantee_changes(before: &Ledger, after: &Ledger) -> Vec<Guarante
                 let text = format!("{target} (asked by {asked}) has {guarantee} again");
                 Some(GuaranteeChange { lost: false, text })
             }
-            _ => None,
+            _ => share_change(was, is, &asked),
         }
     };
     let mut changes: Vec<GuaranteeChange> = held.iter().filter_map(of_target).collect();
     let shortages = direct_shortages(before, after).into_iter();
     changes.extend(shortages.map(|text| GuaranteeChange { lost: true, text }));
     changes
+}
+
+/// The minimums that users have in a budget, and that are in force in only one of two ledgers.
+fn share_change(was: &HeldTarget, is: &HeldTarget, asked: &str) -> Option<GuaranteeChange> {
+    let target = &is.entry.target;
+    let before = guarantee(&was.entry.contract).filter(|_| was.aside.is_none());
+    let after = guarantee(&is.entry.contract).filter(|_| is.aside.is_none());
+    match (before, after) {
+        (Some(guarantee), None) if is.aside.is_some() => Some(GuaranteeChange {
+            lost: true,
+            text: format!(
+                "{target} (asked by {asked}) loses {guarantee}, which has no room in its budget \
+                 any more: it is not in force until there is room"
+            ),
+        }),
+        (None, Some(guarantee)) if was.aside.is_some() => Some(GuaranteeChange {
+            lost: false,
+            text: format!("{target} (asked by {asked}) has {guarantee} again"),
+        }),
+        _ => None,
+    }
 }
 
 /// The guarantees of a contract as text; `None` if it has none.

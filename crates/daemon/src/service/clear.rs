@@ -102,7 +102,12 @@ pub(super) fn clear<H: Host>(
         false => draft.add_rollback(duration, peer, Undo::Cleared { targets, links }, now),
     };
     draft.within(&reconciler.books, quotas, peer)?;
+    let before = reconciler.books.ledger.clone();
     reconciler.install(draft)?;
+    let mut told = Vec::new();
+    if peer.privileged {
+        told = reconciler.note_guarantees(&before, now);
+    }
     let who = user_name(peer.uid);
     for message in &messages {
         let text = format!("{who}: {message}");
@@ -111,7 +116,11 @@ pub(super) fn clear<H: Host>(
             .log(now, peer.user(), EventKind::Done, text);
     }
     Ok(Done {
-        messages: messages.into_iter().chain(duration.remarks()).collect(),
+        messages: messages
+            .into_iter()
+            .chain(told)
+            .chain(duration.remarks())
+            .collect(),
         confirm,
         ..Done::default()
     })

@@ -13,6 +13,7 @@ use netnice_core::units::Nanos;
 use netnice_kernel::enforce::{ContainerPlacement, TargetClass};
 
 use self::contract::{format_contract, schedule_rows};
+use super::budgets;
 use super::view::View;
 use crate::authority;
 use crate::clock::Now;
@@ -127,6 +128,9 @@ impl<H: Host> View<'_, H> {
         for inner in self.ledger().children(held.entry.id) {
             let text = format!("{}: {}", inner.entry.target, inner.in_force());
             page.row("contains", &text);
+        }
+        for line in budgets::rows(self.ledger(), held) {
+            page.row("budget", &line);
         }
         let contract = held.in_force();
         self.serving_rows(held, &contract, page);

@@ -12,6 +12,7 @@ use netnice_core::target::Target;
 
 pub(super) use remarks::socket_remarks;
 
+use super::budgets;
 use super::named_process::{NamedProcess, named_process};
 use crate::authority;
 use crate::clock::Now;
@@ -68,7 +69,9 @@ pub(super) fn set<H: Host>(
     let request = SetRequest {
         peer,
         target: set.target.parse()?,
-        change: change_of(set, !rules.policy.input_meter)?,
+        change: change_of(set, !rules.policy.input_meter)?
+            .map(|change| budgets::resolved(&mut reconciler.host, change))
+            .transpose()?,
         named,
         set,
         duration: ChangeDuration {
@@ -82,7 +85,7 @@ pub(super) fn set<H: Host>(
     let quotas = &rules.policy.quotas;
     request.duration.within(quotas, peer)?;
     if let Some(change) = &request.change {
-        authority::may_request(peer, change)?;
+        authority::may_request_in_budget(peer, change)?;
         authority::may_mark(peer, change, &rules.policy.dscp_users)?;
     }
     let prepared = prepare(reconciler, &request, &rules.policy)?;
@@ -138,9 +141,15 @@ fn prepare<H: Host>(
         let (id, before) = held.map_or((0, Default::default()), |held| {
             (held.id, claim_of(held, request.peer.uid))
         });
+        if let (Some(held), Some(uid)) = (held, request.peer.user()) {
+            draft.ledger.check_may_share(held, uid, change)?;
+        }
         let by = request.peer.claimant();
         // A change that contradicts itself is bad usage, whatever other users ask for.
         let asks = before.apply(change)?;
+        if let Some(held) = held {
+            budgets::check(held, &asks)?;
+        }
         if let Some(when) = asks.when() {
             schedule::check_zone(when).map_err(RequestError::BadUsage)?;
         }
@@ -327,6 +336,7 @@ fn finish<H: Host>(
         done.plan = Some(reconciler.preview(&draft));
         return Ok(done);
     }
+    let before = reconciler.books.ledger.clone();
     let adoption = reconciler.install_if(draft, |host| {
         check_alive(host, process.as_ref(), request.named.as_ref())
     })?;
@@ -344,6 +354,10 @@ fn finish<H: Host>(
              applies to its descendants here",
             process.root.pid
         ));
+    }
+    if request.peer.privileged {
+        done.messages
+            .extend(reconciler.note_guarantees(&before, request.now));
     }
     done.messages.extend(request.duration.remarks());
     done.confirm = number;

@@ -12,6 +12,7 @@ use netnice_core::contract::{Contract, Direction};
 use netnice_core::target::Target;
 use netnice_kernel::enforce::{Sample, TargetCounts};
 
+use super::budgets;
 use super::confirm::may_confirm;
 use super::view::View;
 use crate::clock::Now;
@@ -176,6 +177,7 @@ impl<H: Host> View<'_, H> {
             command: command.map(|command| command.name.clone()),
             user: command.map(|command| user_name(command.uid)),
             contract,
+            budget: budgets::document(self.ledger(), held),
             schedules: schedule_docs(held),
             effective: ContractDoc::from(&held.effective(self.ledger())),
             installed: installed(self.ledger(), held, self.machine.link_leaf()),

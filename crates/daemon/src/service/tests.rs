@@ -1,5 +1,6 @@
 //! Tests of the service on a fake machine.
 
+mod budgets;
 mod clauses;
 mod estimates;
 mod link_speeds;

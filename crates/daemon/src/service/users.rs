@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use netnice_api::{QuotaDoc, UserDoc, UsersDoc};
+use netnice_api::{BudgetDoc, QuotaDoc, UserDoc, UsersDoc};
 
-use super::Service;
+use super::{Service, budgets};
 use crate::host::Host;
 use crate::name_files;
 use crate::peer::Peer;
@@ -20,6 +20,15 @@ impl<H: Host> Service<H> {
     /// The quotas in force.
     pub(crate) fn quotas(&self) -> &Quotas {
         &self.rules.policy.quotas
+    }
+
+    /// The budgets in force that a peer may see.
+    pub(crate) fn budgets(&self, peer: &Peer) -> Vec<BudgetDoc> {
+        let ledger = self.ledger();
+        let all = ledger.budgets();
+        all.filter_map(|held| budgets::document(ledger, held))
+            .filter(|budget| peer.privileged || peer.uid == budget.uid)
+            .collect()
     }
 
     /// The users' amounts on the books and in the journal. The event loop adds those of
@@ -63,6 +72,7 @@ pub(crate) fn users_doc(
                 waiting: waiting.get(uid).copied().unwrap_or(0),
             })
             .collect(),
+        budgets: Vec::new(),
     }
 }
 

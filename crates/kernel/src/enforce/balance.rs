@@ -9,10 +9,13 @@
 //! than half a percent and has no such queue. The queue matters because a class that becomes busy
 //! while the others use the whole link carries almost nothing.
 //!
+//! A budget ([`plan::Target::is_budget`]) is divided in the same way among the nodes directly inside
+//! it, so these are observed too.
+//!
 //! If the daemon ends, the division stays as it is. Guaranteed minimums do not depend on it.
 //! [`Kernel::balance`] fails if the classes cannot be listed or changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::units::Instant;
 
@@ -23,8 +26,10 @@ use crate::{error::KernelError, plan, tc};
 #[derive(Debug, Default)]
 pub(super) struct LastCounts {
     at: Option<Instant>,
-    /// Bytes carried by each top class, by link, direction and slot.
+    /// Bytes carried by each observed class, by link, direction and slot.
     bytes: BTreeMap<(String, usize, u16), u64>,
+    /// Bytes that the top classes of each link have sent together.
+    sent: BTreeMap<String, u64>,
 }
 
 impl Kernel {
@@ -43,9 +48,13 @@ impl Kernel {
         let mut idle = self.idle_nodes.clone();
         idle.retain(|name, _| links.contains(name));
         let mut bytes = BTreeMap::new();
+        let mut sent: BTreeMap<String, u64> = BTreeMap::new();
+        let targets = self.desired.targets.iter();
+        let budgets = targets.filter(|target| target.is_budget);
+        let budgets: BTreeSet<u16> = budgets.map(|target| target.slot).collect();
         for name in links {
             for dir in 0..2 {
-                for node in self.top_classes(&name, dir)? {
+                for node in self.observed_classes(&name, dir, &budgets)? {
                     let key = (name.clone(), dir, node.slot);
                     if let (Some(before), Some(passed)) = (self.last_counts.bytes.get(&key), passed)
                     {
@@ -59,6 +68,9 @@ impl Kernel {
                             set.insert(node.slot);
                         }
                     }
+                    if node.is_top && dir == 0 {
+                        *sent.entry(name.clone()).or_default() += node.bytes;
+                    }
                     bytes.insert(key, node.bytes);
                 }
             }
@@ -66,6 +78,7 @@ impl Kernel {
         self.last_counts = LastCounts {
             at: Some(now),
             bytes,
+            sent,
         };
         if idle == self.idle_nodes {
             return Ok(false);
@@ -78,15 +91,17 @@ impl Kernel {
     /// Bytes that all top classes of a link's sending direction together had sent at the last call
     /// of [`Kernel::balance`]; 0 for a link without classes. `None` before the first such call.
     pub fn sent_on(&self, link: &str) -> Option<u64> {
-        let of_link = |((name, dir, _), bytes): (&(String, usize, u16), &u64)| {
-            (name == link && *dir == 0).then_some(*bytes)
-        };
         self.last_counts.at?;
-        Some(self.last_counts.bytes.iter().filter_map(of_link).sum())
+        Some(self.last_counts.sent.get(link).copied().unwrap_or(0))
     }
 
-    /// The top classes of one tree.
-    fn top_classes(&mut self, link: &str, dir: usize) -> Result<Vec<TopClass>, KernelError> {
+    /// The top classes of one tree, and the classes of the nodes directly inside budgets.
+    fn observed_classes(
+        &mut self,
+        link: &str,
+        dir: usize,
+        budgets: &BTreeSet<u16>,
+    ) -> Result<Vec<ObservedClass>, KernelError> {
         let location = [
             self.stages
                 .up
@@ -108,15 +123,20 @@ impl Kernel {
             .collect();
         let mut queued: BTreeMap<u16, u64> = BTreeMap::new();
         for class in &classes {
-            if let Some(top) = below_top(&parents, class.id.minor()) {
-                *queued.entry(top).or_default() += u64::from(class.counts.backlog);
+            for around in up_to_top(&parents, class.id.minor()) {
+                *queued.entry(around).or_default() += u64::from(class.counts.backlog);
             }
         }
+        let in_budget = |c: &&tc::FoundClass| {
+            let (own, parent) = (c.id.minor(), c.parent.minor());
+            budgets.contains(&plan::slot_of(parent)) && plan::slot_of(own) != plan::slot_of(parent)
+        };
         Ok(classes
             .iter()
-            .filter(|c| plan::is_top(c.parent.minor()))
+            .filter(|c| plan::is_top(c.parent.minor()) || in_budget(c))
             .filter_map(|c| {
-                Some(TopClass {
+                Some(ObservedClass {
+                    is_top: plan::is_top(c.parent.minor()),
                     slot: plan::slot_of(c.id.minor()),
                     bytes: c.counts.bytes,
                     queued: queued.get(&c.id.minor()).copied().unwrap_or_default(),
@@ -127,8 +147,10 @@ impl Kernel {
     }
 }
 
-/// The state of one top class.
-struct TopClass {
+/// The state of one class.
+struct ObservedClass {
+    /// False if it is inside a budget.
+    is_top: bool,
     slot: u16,
     /// Bytes carried so far.
     bytes: u64,
@@ -138,17 +160,18 @@ struct TopClass {
     ceil: u64,
 }
 
-/// The top class above this class, or this class itself.
-fn below_top(parents: &BTreeMap<u16, u16>, class: u16) -> Option<u16> {
-    let mut current = class;
+/// This class and those above it up to its top class; none if it has no top class.
+fn up_to_top(parents: &BTreeMap<u16, u16>, class: u16) -> Vec<u16> {
+    let mut chain = vec![class];
     for _ in 0..parents.len() {
-        let above = *parents.get(&current)?;
-        if plan::is_top(above) {
-            return Some(current);
+        let current = chain.last().copied().unwrap_or_default();
+        match parents.get(&current) {
+            Some(above) if plan::is_top(*above) => return chain,
+            Some(above) => chain.push(*above),
+            None => return Vec::new(),
         }
-        current = above;
     }
-    None
+    Vec::new()
 }
 
 /// The divisor of a top class's highest rate below which the class becomes idle: half a percent.
@@ -166,10 +189,11 @@ mod tests {
     #[test]
     fn a_queue_of_a_nested_class_counts_for_its_top_class() {
         let parents = BTreeMap::from([(1, 0), (8, 1), (16, 8), (18, 16), (5, 5)]);
-        assert_eq!(below_top(&parents, 18), Some(8));
-        assert_eq!(below_top(&parents, 8), Some(8));
-        assert_eq!(below_top(&parents, 1), None);
-        assert_eq!(below_top(&parents, 5), None, "a circle ends");
-        assert_eq!(below_top(&parents, 99), None);
+        assert_eq!(up_to_top(&parents, 18), [18, 16, 8]);
+        assert_eq!(up_to_top(&parents, 8), [8]);
+        let none: [u16; 0] = [];
+        assert_eq!(up_to_top(&parents, 1), none);
+        assert_eq!(up_to_top(&parents, 5), none, "a circle ends");
+        assert_eq!(up_to_top(&parents, 99), none);
     }
 }

@@ -174,6 +174,7 @@ mod tests {
             priority: 4,
             dscp: None,
             yields: false,
+            is_budget: false,
         }
     }
 

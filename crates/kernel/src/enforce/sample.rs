@@ -241,6 +241,7 @@ mod tests {
             priority: 4,
             dscp: None,
             yields: false,
+            is_budget: false,
         };
         let desired = Desired {
             targets: vec![target],

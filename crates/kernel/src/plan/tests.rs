@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::{plan as plan_for, tree::TOP_CLASS, *};
 use crate::tc::Queue;
 
+mod budgets;
 mod yielding;
 
 /// The plan if all targets are busy.
@@ -30,6 +31,7 @@ fn target(slot: u16) -> Target {
         priority: 4,
         dscp: None,
         yields: false,
+        is_budget: false,
     }
 }
 
@@ -585,6 +587,7 @@ fn any_target(slot: u16) -> impl Strategy<Value = Target> {
     (limit, share, sharing, parent).prop_map(
         move |(limit, share, (weight, priority, yields), parent)| Target {
             yields,
+            is_budget: false,
             parent: parent.filter(|p| *p < slot),
             limit,
             // Admission ensured that the members of a slice fit into it.

@@ -11,6 +11,7 @@ use super::nesting::Nesting;
 use super::{Class, Desired, LeafQdisc, Limit, Link, NodeLeaves, REST, Target, Tree};
 use crate::tc::{HtbClass, LeafQueue, Queue};
 
+mod budgets;
 mod yielding;
 use yielding::put_yielding_last;
 
@@ -55,6 +56,10 @@ struct Node {
     priorities: [u32; 2],
     /// Whether the node takes only bandwidth that no other node uses.
     yields: bool,
+    /// The priority of its contract, for the division of a budget.
+    rank: u8,
+    /// Whether its nested nodes divide its rate by weight and rank.
+    is_budget: bool,
 }
 
 impl<'a> TreePlan<'a> {
@@ -75,12 +80,15 @@ impl<'a> TreePlan<'a> {
             weight: target.weight,
             priorities: [0, 1],
             yields: false,
+            rank: DEFAULT_PRIORITY,
+            is_budget: false,
         };
-        let nodes = desired
+        let nodes: BTreeMap<u16, Node> = desired
             .targets
             .iter()
             .filter_map(|t| Some((t.slot, node(t, limit_of(t)?))))
             .collect();
+        let nodes = nesting.with_minimums(nodes, desired, direction);
         Self {
             nesting,
             leaf_qdisc: desired.leaf_qdisc,
@@ -123,6 +131,8 @@ impl<'a> TreePlan<'a> {
                 weight: target.weight,
                 priorities: [u32::from(target.priority); 2],
                 yields: share.is_none(),
+                rank: target.priority,
+                is_budget: target.is_budget,
             };
             nodes.insert(target.slot, node);
         }
@@ -134,8 +144,11 @@ impl<'a> TreePlan<'a> {
             weight: DEFAULT_WEIGHT,
             priorities: [u32::from(DEFAULT_PRIORITY); 2],
             yields: false,
+            rank: DEFAULT_PRIORITY,
+            is_budget: false,
         };
         nodes.insert(REST, rest);
+        nesting.contain_priorities(&mut nodes);
         let yielding = put_yielding_last(&mut nodes);
         let top = HtbClass {
             overhead: link.overhead,
@@ -303,7 +316,7 @@ impl<'a> TreePlan<'a> {
                 parent,
                 assured.max(self.least_assured(*slot)),
                 base_quanta[usize::from(self.long_turns.contains(slot))],
-                &nested,
+                (&nested, idle),
                 tree,
             );
         }
@@ -320,16 +333,7 @@ impl<'a> TreePlan<'a> {
         let spare = self
             .top
             .map_or(0, |top| top.rate.saturating_sub(guaranteed));
-        let busy = || {
-            let divides = |s: &&u16| !self.nodes[s].yields && !idle.is_some_and(|q| q.contains(s));
-            tops.iter().filter(divides)
-        };
-        let first = busy().map(|s| self.nodes[s].priorities[1]).min();
-        let takers = || busy().filter(|s| Some(self.nodes[s].priorities[1]) == first);
-        let weights: u64 = takers().map(|s| u64::from(self.nodes[s].weight)).sum();
-        takers()
-            .map(|s| (*s, spare * u64::from(self.nodes[s].weight) / weights.max(1)))
-            .collect()
+        self.divided(spare, tops, idle, |node| node.priorities[1])
     }
 
     /// Writes a node, its leaves and the nodes nested in it.
@@ -339,7 +343,7 @@ impl<'a> TreePlan<'a> {
         parent: u16,
         assured: u64,
         base_quantum: u64,
-        nested: &ChildrenByParent,
+        (nested, idle): (&ChildrenByParent, Option<&BTreeSet<u16>>),
         tree: &mut Tree,
     ) {
         let node = self.nodes[&slot];
@@ -359,7 +363,8 @@ impl<'a> TreePlan<'a> {
             Some(_) if parts == 0 => (assured, spare - spare / 4),
             Some(_) => (assured, spare / 8),
             None if node.parent.is_none() => (node.ceil, 0),
-            None => (0, 0),
+            // Nothing but a minimum, which holds whatever the others under the limit send.
+            None => (self.guaranteed(slot, nested), 0),
         };
         let burst_rule = self.burst_rule(&node);
         let htb = self.htb_class(&node, own_rate, burst_rule, INNER_QUANTUM, INNER_PRIORITY);
@@ -371,12 +376,17 @@ impl<'a> TreePlan<'a> {
         tree.insert(own, class);
         self.write_leaves(slot, spare / 4, bulk_rate, base_quantum, tree);
         let share = spare / 2 / parts.max(1).next_power_of_two() as u64;
+        let of_budget = self.budget_shares(slot, spare / 2, children, idle);
         let base_quantum = self.base_quantum(children, self.long_turns.contains(&slot));
         for child in children {
-            let share = if self.nodes[child].yields { 0 } else { share };
+            let share = match &of_budget {
+                Some(shares) => shares.get(child).copied().unwrap_or(0),
+                None if self.nodes[child].yields => 0,
+                None => share,
+            };
             let assured = self.guaranteed(*child, nested) + share;
             let assured = assured.max(self.least_assured(*child));
-            self.write_node(*child, own, assured, base_quantum, nested, tree);
+            self.write_node(*child, own, assured, base_quantum, (nested, idle), tree);
         }
     }
 

@@ -7,6 +7,7 @@
 //! of all others may run concurrently.
 
 mod access;
+mod budgets;
 mod c_compiler;
 mod capi;
 mod clock;

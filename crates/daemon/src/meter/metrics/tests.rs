@@ -1,6 +1,8 @@
 //! Tests of the metrics page: its samples, help texts and types; and of the address that serves it.
 
-use netnice_api::{QuotaDoc, UserDoc, UsersDoc, WatchDoc, Watched, WatchedLink};
+use netnice_api::{
+    BudgetDoc, BudgetPartDoc, QuotaDoc, UserDoc, UsersDoc, WatchDoc, Watched, WatchedLink,
+};
 use netnice_core::meter::{DirectionCounters, Meter};
 
 use super::http::{Address, AddressError};
@@ -58,6 +60,16 @@ fn example() -> String {
             used: [("targets".to_owned(), 3)].into(),
             waiting: 2,
         }],
+        budgets: vec![BudgetDoc {
+            target: "user:1000".into(),
+            uid: 1000,
+            up: Some(BudgetPartDoc {
+                min: 10,
+                used: 6,
+                left: 4,
+            }),
+            ..BudgetDoc::default()
+        }],
     };
     page(&doc, &[meter], &users, &tally)
 }
@@ -87,6 +99,8 @@ fn the_page_has_every_amount() {
         "netnice_link_capacity_bits_per_second{link=\"eth0\",direction=\"up\"} 100",
         "netnice_link_promised_bits_per_second{link=\"eth0\",direction=\"up\"} 60",
         "netnice_targets 1",
+        "netnice_budget_bits_per_second{target=\"user:1000\",direction=\"up\"} 10",
+        "netnice_budget_used_bits_per_second{target=\"user:1000\",direction=\"up\"} 6",
         "# HELP netnice_grants_total requests set and run carried out since netniced was started",
         "netnice_grants_total 5",
         "netnice_refusals_total 6",
