@@ -97,6 +97,7 @@ mod server;
 mod service;
 mod share;
 mod slice;
+mod wire;
 
 use alloc::vec::Vec;
 
@@ -105,11 +106,11 @@ use cell::CellState;
 use channel::ChannelState;
 pub use deadline::effective_bound;
 use fair::FairQueue;
-use flow::{Flag, FlowState, GENERAL_PATH_INTERVAL, MAX_LENGTH, ServiceState};
+use flow::{Flag, FlowState, GENERAL_PATH_INTERVAL, ServiceState};
 use limit::{LimitState, Limits};
 use member::MemberState;
 pub use message_gate::{GateDecision, MessageGate, Overload};
-use pace::{Moment, Pace};
+use pace::Moment;
 pub use pacer::Pacer;
 use server::OverbookedServer;
 pub use server::{Class, MAX_CLASSES};
@@ -118,8 +119,9 @@ pub use service::{
 };
 use share::ShareState;
 use slice::SliceState;
+use wire::WireState;
 
-use crate::units::{Bytes, Instant, Rate};
+use crate::units::{Bytes, Instant};
 
 /// A link and the flows that send on it, see [the module](self).
 #[derive(Debug)]
@@ -147,21 +149,6 @@ pub struct Scheduler {
     /// Indexes of removed servers in which old entries are left.
     closed_servers: Vec<u16>,
     limits: Limits,
-}
-
-/// The wire, in the units of the arithmetic.
-#[derive(Debug)]
-struct WireState {
-    rate: Rate,
-    pace: Pace,
-    overhead: u32,
-    ahead: u64,
-    horizon: u64,
-    longest: u32,
-    /// End of the last transmission.
-    busy_until: Moment,
-    /// Earliest time of the next decision: `busy_until` less `ahead`.
-    next_decision: u64,
 }
 
 impl Scheduler {
@@ -197,29 +184,6 @@ impl Scheduler {
             closed_servers: Vec::new(),
             limits: Vec::with_capacity(flows),
         })
-    }
-
-    /// Changes the rate, the overhead and the other parameters of the link, from the next packet
-    /// on. Flows, their heads and their state stay. The minimums of the classes of servers are not
-    /// checked again. A head that is longer than the new [`Wire::longest`] is sent as a packet of
-    /// that length. A call that reduces this length takes time linear in the number of flows.
-    ///
-    /// # Errors
-    /// As [`Scheduler::new`].
-    pub fn set_wire(&mut self, wire: Wire) -> Result<(), SchedulerError> {
-        let (busy, longest) = (self.wire.busy_until, self.wire.longest);
-        self.wire = WireState::new(wire)?;
-        self.wire.set_busy_until(busy);
-        if self.wire.longest < longest {
-            self.shorten_heads();
-        }
-        for server in self.servers.iter_mut().flatten() {
-            // The flow of a removed server may belong to another contract now.
-            if let ServiceState::Server { slice, .. } = &self.flows[server.flow as usize].service {
-                server.set_rate(slice.of(self.wire.pace.rate()));
-            }
-        }
-        Ok(())
     }
 
     /// Sets the length of each head that is longer than the wire's longest packet to that length.
@@ -545,27 +509,6 @@ impl Scheduler {
         self.sleepers.flush(&mut self.pool, |id, position| {
             flows[id as usize].position = position;
         });
-    }
-}
-
-impl WireState {
-    fn new(wire: Wire) -> Result<WireState, SchedulerError> {
-        let both = Bytes(wire.longest.0.saturating_add(wire.overhead.0));
-        let longest = u32::try_from(wire.longest.0);
-        let overhead = u32::try_from(wire.overhead.0);
-        match (longest, overhead) {
-            (Ok(longest), Ok(overhead)) if both.0 <= u64::from(MAX_LENGTH) => Ok(WireState {
-                rate: wire.rate,
-                pace: Pace::of(wire.rate),
-                overhead,
-                ahead: wire.ahead.0.min(MAX_AHEAD),
-                horizon: wire.horizon.0,
-                longest,
-                busy_until: Moment::at(0),
-                next_decision: 0,
-            }),
-            _ => Err(SchedulerError::WireTooLong(both)),
-        }
     }
 }
 

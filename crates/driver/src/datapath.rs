@@ -13,8 +13,8 @@
 //! ```
 //! - The scheduler holds one record of each flow, its head; the others stay in the ring. The head
 //!   is copied when it leaves, and the copy is checked.
-//! - A record returns with its status in the same iteration. A forbidden record has used its time
-//!   on the link, at its own flow's expense.
+//! - A record returns with its status in the same iteration. A refused record is charged to its own
+//!   flow, which then pauses, and its time on the link goes to other flows (`refused`).
 //! - A program that violates the ring protocol is disconnected with all its flows: none of its
 //!   memory is read afterwards. `Datapath::poll_disconnected` returns the program and the
 //!   violation. The caller closes the flows, which may be many, and detaches the program.
@@ -22,14 +22,15 @@
 //!   caller reports the time by [`Datapath::all_sent`], so that the next packet does not follow too
 //!   soon.
 //! - Work is bounded: `BATCH` (64) packets and `FLOWS_PER_ITERATION` (128) flows with notices per
-//!   iteration. A record that is too long to be sent waits for its time on the link as a forbidden
-//!   one does, so a program cannot have more of them read than it may send.
+//!   iteration. A record that is too long to be sent waits for its turn as a forbidden one does, so
+//!   a program cannot have more of them read than it may send.
 //! - Memory of the next flows and packets is prefetched: with many flows, latency dominates.
 
 mod flow;
 mod in_flight;
 mod programs;
 mod receive;
+mod refused;
 mod results;
 mod wakeups;
 
@@ -51,6 +52,7 @@ use flow::{Delivery, FlowState, RESERVED_FLOWS};
 pub use flow::{FlowCounters, FlowParameters, OpenedFlow};
 pub use programs::ProgramNo;
 use programs::{Program, Programs};
+use refused::PausedFlows;
 pub(crate) use results::{Closed, Totals};
 pub use results::{Disconnected, FrameSink, Next, OpenError};
 use wakeups::WakeupCredit;
@@ -76,6 +78,8 @@ pub struct Datapath {
     budget_is_low: bool,
     /// Flows that cannot pay for received packets, with the end of that time.
     suspended: Vec<(FlowNo, Instant)>,
+    /// Flows that pause after a refused packet.
+    paused: PausedFlows,
     /// Flows whose rings moved in this iteration.
     touched: Vec<u32>,
     /// Programs to notify.
@@ -122,6 +126,7 @@ impl Datapath {
             shared_budget: SharedBudget::default(),
             budget_is_low: false,
             suspended: Vec::new(),
+            paused: PausedFlows::default(),
             touched: Vec::new(),
             to_notify: Vec::new(),
             noticed: Vec::new(),
@@ -172,6 +177,7 @@ impl Datapath {
             doorbell_written: false,
             may_repeat_event: false,
             is_to_notify: false,
+            refused_until: Instant(0),
             disconnected: false,
         };
         let inserted = self.programs.insert(number, program);
@@ -406,9 +412,9 @@ impl Datapath {
         Ok(())
     }
 
-    /// Changes the link's parameters. Fails if the scheduler refuses them.
+    /// Changes the link's parameters. Slices keep their bytes. Fails if the scheduler refuses them.
     pub(crate) fn rewire(&mut self, wire: Wire) -> Result<(), SchedulerError> {
-        self.scheduler.set_wire(wire)
+        self.scheduler.set_wire_keeping_bytes(wire)
     }
 
     /// A flow's counters; `None` if the flow is closed.
@@ -445,6 +451,7 @@ impl Datapath {
         if self.in_flight.len() > 2 * MAX_IN_FLIGHT {
             self.completed(self.in_flight.len() - MAX_IN_FLIGHT, now);
         }
+        self.end_pauses(now);
         self.find_heads(now);
         let room = match self.link_is_up {
             true => sink.room(),
@@ -457,13 +464,14 @@ impl Datapath {
         }
         self.send_chosen(sink, now);
         self.publish_rings();
-        match self.scheduler.poll_timeout() {
+        let next = match self.scheduler.poll_timeout() {
             _ if self.handled < self.noticed.len() => Next::Again,
             Some(at) if at <= now && room == 0 => Next::Full,
             Some(at) if at <= now => Next::Again,
             Some(at) => Next::Wait(at),
             None => Next::Idle,
-        }
+        };
+        self.paused.limit(next, now)
     }
 
     /// Publishes moved ring indices before the flush, while they are in the cache. After the flush,
@@ -557,7 +565,7 @@ impl Datapath {
             let Some(Some(flow)) = self.flows.get_mut(number as usize) else {
                 continue;
             };
-            if flow.head.is_some() || flow.is_ignored() {
+            if flow.head.is_some() || flow.paused_until.is_some() || flow.is_ignored() {
                 continue;
             }
             if flow.touch() {
@@ -637,38 +645,6 @@ impl Datapath {
             });
         }
         true
-    }
-
-    /// Sends the chosen packets.
-    fn send_chosen(&mut self, sink: &mut impl FrameSink, now: Instant) {
-        for ChosenPacket {
-            departure,
-            head,
-            since,
-        } in self.departures.drain(..)
-        {
-            let Some(Some(flow)) = self.flows.get_mut(departure.flow.index()) else {
-                continue;
-            };
-            let bytes = head.bytes() as u64;
-            if flow.send(
-                head,
-                since,
-                self.link_is_up.then_some(&mut *sink),
-                &departure,
-            ) {
-                self.totals.sent += 1;
-                self.totals.sent_bytes += bytes;
-                if let Some(by) = flow.latest_departure(departure.eligible, now) {
-                    self.in_flight_limit = match self.in_flight.is_empty() {
-                        true => by,
-                        false => by.min(self.in_flight_limit),
-                    };
-                    // The scheduler's length: a short packet counts as the shortest.
-                    self.in_flight.push((departure.flow, departure.length.0));
-                }
-            }
-        }
     }
 
     fn flows_of(&self, program: ProgramNo) -> impl Iterator<Item = FlowNo> {

@@ -5,11 +5,9 @@
 
 use super::calendar::{BucketRef, DetachedNode, Run};
 use super::flow::{Flag, FlowState, ServiceState};
-use super::pace::Moment;
 use super::service::{Departure, FlowId, Next, Packet, ServedAs};
 use super::{
-    DROPPED_PER_CALL, DUE_PER_CALL, END_OF_TIME, QueueEntry, Scheduler, WireState, deadline,
-    max_width,
+    DROPPED_PER_CALL, DUE_PER_CALL, END_OF_TIME, QueueEntry, Scheduler, deadline, max_width,
 };
 use crate::prefetch;
 use crate::units::{Bytes, Instant};
@@ -659,27 +657,6 @@ impl FlowState {
             ServiceState::Slice { weight, .. } => (*weight).max(1),
             _ => 1,
         }
-    }
-}
-
-impl WireState {
-    /// Charges a packet that is chosen at `now`. Returns the start of its transmission and its
-    /// duration, rounded up.
-    #[inline(always)]
-    fn charge(&mut self, now: u64, length: u32) -> (u64, u64) {
-        let span = self.pace.span(length + self.overhead);
-        let free = match self.busy_until.nanos > now {
-            true => self.busy_until,
-            false => Moment::at(now),
-        };
-        self.set_busy_until(free.plus(span));
-        (free.nanos, span.ceil())
-    }
-
-    #[inline(always)]
-    pub(super) fn set_busy_until(&mut self, until: Moment) {
-        self.busy_until = until;
-        self.next_decision = until.nanos.saturating_sub(self.ahead);
     }
 }
 

@@ -1,15 +1,21 @@
-//! Corrects the state of a cell contract after a packet left later than the scheduler decided.
+//! Corrects the scheduler's state after a packet left later than the scheduler decided, or did not
+//! leave at all.
 //!
-//! Between [`Scheduler::poll`] and the wire the sender may be stopped, for example by the
+//! **Late.** Between [`Scheduler::poll`] and the wire the sender may be stopped, for example by the
 //! hypervisor. A policer of a cell contract counts from the arrival of a packet, so the policer's
 //! theoretical arrival time may then be ahead of the scheduler's by more than CDVT, and the next
 //! packet would violate the contract. The correction moves the scheduler's theoretical arrival time
 //! on until the policer's is ahead by exactly CDVT. So the flow loses no rate that it could have
 //! kept. The call fails only for an unknown flow.
+//!
+//! **Not at all.** The sender may find out that it must not send a packet after the scheduler has
+//! chosen it. Then the packet's time on the link goes to the next packets, of whatever flow. The
+//! packet stays charged to its own flow.
 
 use super::flow::{MAX_LENGTH, ServiceState};
+use super::pace::Moment;
 use super::service::{FlowId, SchedulerError, Service};
-use super::{Flag, Scheduler};
+use super::{Departure, Flag, Scheduler};
 use crate::units::{Bytes, Instant, Nanos};
 
 impl Scheduler {
@@ -38,6 +44,17 @@ impl Scheduler {
             self.requeue(flow.0);
         }
         Ok(())
+    }
+
+    /// Reports that a packet that [`Scheduler::poll`] chose is not sent, and gives its time on the
+    /// link to the next packets. Its own flow has used that time: its contract and its share of the
+    /// left-over are charged as for a packet that was sent. A report later than the next change of
+    /// the link's rate gives back the time at the former rate.
+    pub fn handle_unsent(&mut self, departure: &Departure) {
+        let span = departure.end.0.saturating_sub(departure.start.0);
+        let busy = self.wire.busy_until.nanos.saturating_sub(span);
+        // Rounded up: what is left of other packets is not shortened.
+        self.wire.set_busy_until(Moment::at(busy.saturating_add(1)));
     }
 }
 

@@ -1,9 +1,9 @@
 //! Adapts the division of a link between its driver and the kernel's classes to what each of them
 //! sends. [`Flows::balance`] asks the drivers for their counts of sent bytes. At each answer, the
 //! counts of the driver and the classes give the rates since the last answer, and from these rates
-//! [`super::division`] computes the next division. The division stays while a flow has a slice,
-//! while the classes wait for a higher rate, and if the kernel refuses the new rate of the classes;
-//! then the journal gets a warning.
+//! [`super::division`] computes the next division. The division stays while the classes wait for a
+//! higher rate, and if the kernel refuses the new rate of the classes; then the journal gets a
+//! warning. A slice does not mind a new division: its driver keeps its bytes and its period.
 
 use netnice_api::driver::{DriverRequest, TotalsDoc};
 use netnice_core::contract::IfName;
@@ -66,10 +66,7 @@ impl<N: Network> Flows<N> {
             },
         };
         state.sending_rate = used.driver.0;
-        // A change of scale starts a new period of a slice, so the division is fixed while a flow
-        // has one.
-        let slices = state.promised.values().any(|c| c.slice().is_some());
-        if slices || state.pending_tree.is_some() {
+        if state.pending_tree.is_some() {
             return;
         }
         let whole = LinkNeeds {

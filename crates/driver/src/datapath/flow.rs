@@ -33,6 +33,17 @@ pub struct OpenedFlow {
     pub location: FlowLocation,
 }
 
+/// The outcome of a chosen packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SendResult {
+    /// Handed to the NIC.
+    Sent,
+    /// Refused: the flow may not send it, it is too long, or the flow has no next hop.
+    Refused,
+    /// Not sent for a reason of the link: it is down, or the NIC has no room.
+    NotSent,
+}
+
 /// The outcome of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Delivery {
@@ -129,6 +140,8 @@ pub(super) struct FlowState {
     pub(super) head: Option<Record>,
     /// When the scheduler got the head.
     pub(super) head_since: Instant,
+    /// After a refused packet no record is taken until then ([`super::refused`]).
+    pub(super) paused_until: Option<Instant>,
     /// Frames have a next hop.
     has_next_hop: bool,
     is_ignored: bool,
@@ -161,6 +174,7 @@ impl FlowState {
             template,
             head: None,
             head_since: Instant(0),
+            paused_until: None,
             has_next_hop: true,
             is_ignored: false,
             tolerance,
@@ -242,16 +256,44 @@ impl FlowState {
         let Some(record) = self.next_record()? else {
             return Ok(());
         };
-        match scheduler.handle_head(self.id, self.packet(&record, now), now) {
+        let packet = self.packet(&record, now);
+        self.has_new_head = true;
+        self.give_head(scheduler, record, packet, now);
+        Ok(())
+    }
+
+    /// The end of its pause: gives its head to the scheduler again, or takes one from the ring.
+    /// Fails if the program broke a rule.
+    pub(super) fn resume(
+        &mut self,
+        scheduler: &mut Scheduler,
+        now: Instant,
+    ) -> Result<(), ProtocolViolation> {
+        let Some(head) = self.head.take() else {
+            return self.find_head(scheduler, now);
+        };
+        let packet = self.packet(&head, now);
+        self.give_head(scheduler, head, packet, now);
+        Ok(())
+    }
+
+    /// Gives a head to the scheduler, which has none of this flow.
+    fn give_head(
+        &mut self,
+        scheduler: &mut Scheduler,
+        record: Record,
+        packet: Packet,
+        now: Instant,
+    ) {
+        match scheduler.handle_head(self.id, packet, now) {
             Ok(()) => {
-                self.replace_head(Some(record));
+                self.head = Some(record);
                 self.head_since = now;
             }
             // The length is within the scheduler's limit, so this does not happen; a lost packet is
             // better than a stuck flow.
             Err(_) => self.refuse(record),
         }
-        Ok(())
     }
 
     fn refuse(&mut self, record: Record) {
@@ -259,19 +301,20 @@ impl FlowState {
         self.ring.give_back(record, Status::TOO_LONG, 0);
     }
 
-    /// Sends the head: copies it, checks the copy, and returns the record to the program. True if
-    /// it was sent. Without a `sink` there is no link.
+    /// Sends the head: copies it, checks the copy, and returns the record to the program. Without a
+    /// `sink` there is no link.
     pub(super) fn send(
         &mut self,
         head: Record,
         since: Instant,
         sink: Option<&mut impl FrameSink>,
         departure: &Departure,
-    ) -> bool {
+    ) -> SendResult {
         if head.bytes() > self.longest {
             self.refuse(head);
-            return false;
+            return SendResult::Refused;
         }
+        let no_next_hop = sink.is_some() && !self.has_next_hop;
         let (ring, template) = (&self.ring, &self.template);
         let sink = sink.filter(|_| self.has_next_hop);
         let done = sink.and_then(|sink| {
@@ -280,23 +323,27 @@ impl FlowState {
                 template.check(&mut frame[..length])
             })
         });
-        let (status, stamp) = match done {
+        let (status, stamp, result) = match done {
             Some(Ok(())) => {
                 self.counters.count_sent(head.bytes(), since, departure);
-                (Status::DONE, departure.start.0)
+                (Status::DONE, departure.start.0, SendResult::Sent)
             }
             Some(Err(_)) => {
                 self.counters.forbidden += 1;
-                (Status::FORBIDDEN, 0)
+                (Status::FORBIDDEN, 0, SendResult::Refused)
             }
             // No link, no next hop, or no room in the NIC.
             None => {
                 self.counters.no_link += 1;
-                (Status::NO_LINK, 0)
+                let result = match no_next_hop {
+                    true => SendResult::Refused,
+                    false => SendResult::NotSent,
+                };
+                (Status::NO_LINK, 0, result)
             }
         };
         self.ring.give_back(head, status, stamp);
-        status == Status::DONE
+        result
     }
 
     /// Latest departure time that needs no correction of the schedule, for a packet that is chosen

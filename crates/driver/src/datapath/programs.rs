@@ -14,6 +14,7 @@
 //! program. Inserting a program fails, and returns the program, if its number is not reserved or is
 //! in use.
 
+use netnice_core::units::Instant;
 use netnice_ring::driver::ProgramMemory;
 
 use super::wakeups::WakeupCredit;
@@ -36,6 +37,8 @@ pub(super) struct Program {
     pub(super) may_repeat_event: bool,
     /// Whether the program is in `to_notify` of the datapath.
     pub(super) is_to_notify: bool,
+    /// The time at which the refused packets of the program would all have left, one after the other.
+    pub(super) refused_until: Instant,
     /// Whether the program was disconnected because it violated the protocol.
     pub(super) disconnected: bool,
 }

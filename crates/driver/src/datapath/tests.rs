@@ -383,6 +383,90 @@ fn too_long_records_are_read_no_faster_than_the_contract_sends() {
     );
 }
 
+/// A flow whose packets are all refused takes none of the link: another best effort has all of it.
+/// The refused packets are read no faster than the link could have carried them, however many flows
+/// the program has.
+#[test]
+fn refused_packets_cost_only_their_own_program() {
+    const SECOND: u64 = 1_000_000_000;
+    let forged = udp("10.0.0.1:6", "10.0.0.2:9").data(&[0; 1458]).frame();
+    let long = udp("10.0.0.1:5000", "10.0.0.2:9").data(&[0; 1473]).frame();
+    for (refused, with_other) in [(&forged, true), (&long, true), (&forged, false)] {
+        let mut rig = rig(100_000_000);
+        let best = Service::best_effort(Weight::default());
+        let mut violator = rig.program(5000, best, None);
+        let mut others = Vec::from_iter(with_other.then(|| rig.program(5001, best, None)));
+        let mut iterations = 0;
+        while rig.now.0 < SECOND {
+            while violator.submit(refused) {}
+            for other in &mut others {
+                while other.submit_datagram(1458) {}
+            }
+            iterations += 1;
+            rig.now = match rig.transmit() {
+                Next::Wait(at) => at,
+                next => panic!("another iteration is wanted at once: {next:?}"),
+            };
+        }
+        violator.collect();
+        assert!(violator.returned.iter().all(|one| *one != Status::DONE));
+        // 120 us for each packet.
+        let read = violator.returned.len();
+        assert!((4_000..=8_400).contains(&read), "{read} refused packets");
+        assert!(iterations <= 40_000, "{iterations} iterations");
+        if with_other {
+            let sent = rig.sink.sent.len();
+            assert!((8_300..=8_400).contains(&sent), "{sent} packets of 8,333");
+        }
+    }
+}
+
+/// After a refused packet a flow goes on: with the records behind it, and with those that come
+/// during its pause or afterwards. A closed flow's pause does not touch the next flow.
+#[test]
+fn a_flow_goes_on_after_a_refused_packet() {
+    let mut rig = rig(100_000_000);
+    let best = Service::best_effort(Weight::default());
+    let mut program = rig.program(5000, best, None);
+    let forged = udp("10.0.0.1:6", "10.0.0.2:9").data(&[0; 1458]).frame();
+    assert!(program.submit(&forged) && program.submit_datagram(10));
+    assert_eq!(rig.transmit(), Next::Wait(Instant(120_000)), "the pause");
+    rig.now.0 = 119_999;
+    assert_eq!(rig.transmit(), Next::Wait(Instant(120_000)));
+    rig.now.0 = 120_000;
+    rig.transmit();
+    assert_eq!(rig.sink.sent.len(), 1, "the record behind it");
+    rig.now.0 = 1_000_000;
+    assert!(program.submit(&forged));
+    rig.transmit();
+    assert!(program.submit_datagram(10));
+    rig.now.0 = 1_100_000;
+    rig.transmit();
+    assert_eq!(rig.sink.sent.len(), 1);
+    rig.now.0 = 1_120_000;
+    rig.transmit();
+    assert_eq!(rig.sink.sent.len(), 2, "a record of the pause");
+    rig.now.0 = 2_000_000;
+    assert!(program.submit(&forged));
+    rig.transmit();
+    rig.now.0 = 3_000_000;
+    assert_eq!(rig.transmit(), Next::Idle);
+    assert!(program.submit_datagram(10));
+    rig.transmit();
+    assert_eq!(rig.sink.sent.len(), 3, "a later record");
+    assert!(program.submit(&forged));
+    rig.now.0 = 4_000_000;
+    rig.transmit();
+    rig.datapath.detach(program.program, rig.now);
+    let mut next = rig.program(5000, best, None);
+    assert_eq!(next.opened.flow, program.opened.flow, "the same number");
+    assert!(next.submit_datagram(10));
+    rig.transmit();
+    assert_eq!(rig.sink.sent.len(), 4);
+    rig.now.0 = 5_000_000;
+    assert_eq!(rig.transmit(), Next::Idle);
+}
+
 #[test]
 fn a_refused_flow_releases_its_place() {
     let mut rig = rig(100_000_000);

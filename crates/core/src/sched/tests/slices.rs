@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::simulation::*;
-use crate::sched::{FlowId, Wire};
+use crate::sched::{Departure, FlowId, ServedAs, Service, Wire};
+use crate::units::Rate;
 
 /// A link of 10 Mbit/s, on which a packet of 1,500 bytes takes 1.2 ms.
 fn ethernet() -> Simulation {
@@ -168,4 +169,66 @@ proptest! {
         prop_assert!(got.iter().all(|time| time + packet >= share), "{share}: {got:?}");
         prop_assert!(all <= (periods + 1) * share + packet);
     }
+}
+
+proptest! {
+    #![proptest_config(cases(64))]
+
+    /// A slice that is a number of bytes keeps it in every period, at whatever moments the link's
+    /// rate changes, also beside an endless best effort.
+    #[test]
+    fn a_slice_of_bytes_keeps_them_while_the_rate_changes(
+        extra in any::<bool>(),
+        steps in prop::collection::vec((1_u64..60_000, 40_u64..=100), 1..100),
+    ) {
+        // 20 packets of 1,250 bytes in each period of 50 ms: 20 ms at 10 Mbit/s.
+        const PERIOD: u64 = 50_000_000;
+        let mut sim = Simulation::new(Wire::new(mbit(10)));
+        sim.checks_invariants = true;
+        let flow = sim.flow(slice(ms(20), ms(50), extra));
+        let rest = sim.flow(Service::best_effort(weight(100)));
+        sim.greedy(flow, 1250);
+        sim.greedy(rest, 1250);
+        for (wait, tenths) in steps {
+            sim.run(sim.now + wait * 1_000);
+            let rate = Rate::new(tenths * 100_000).unwrap();
+            sim.link.set_wire_keeping_bytes(Wire::new(rate)).unwrap();
+        }
+        sim.run(sim.now + PERIOD);
+        let guaranteed = |one: &&Departure| matches!(one.served_as, ServedAs::Guaranteed { .. });
+        let mut counts = alloc::vec![0_u64; (sim.now / PERIOD) as usize];
+        for one in sim.sent_by(flow).filter(guaranteed) {
+            if let Some(count) = counts.get_mut((one.start.0 / PERIOD) as usize) {
+                *count += 1;
+            }
+        }
+        // A packet across the end of a period, and the nanoseconds of the rounding.
+        prop_assert!(counts.iter().all(|count| (19..=21).contains(count)), "{counts:?}");
+        let sum: u64 = counts.iter().sum();
+        prop_assert!(sum.abs_diff(20 * counts.len() as u64) <= 2, "{counts:?}");
+    }
+}
+
+/// A packet that was chosen and not sent leaves its time to the packets of others. Its own flow
+/// has used its share.
+#[test]
+fn the_time_of_an_unsent_packet_goes_to_the_next_packets() {
+    let mut sim = ethernet();
+    let refused = sim.flow(Service::best_effort(weight(100)));
+    let other = sim.flow(Service::best_effort(weight(100)));
+    sim.greedy(refused, 1500);
+    sim.greedy(other, 1500);
+    let mut chosen = [0_u64; 2];
+    while sim.now < 1_000_000_000 {
+        while let Some(departure) = sim.poll() {
+            chosen[usize::from(departure.flow == other)] += 1;
+            if departure.flow == refused {
+                sim.link.handle_unsent(&departure);
+            }
+        }
+        sim.now = sim.link.poll_timeout().unwrap().0;
+    }
+    // 833 packets of 1.2 ms in a second, all of the other flow.
+    assert!(chosen[1].abs_diff(833) <= 2, "{chosen:?}");
+    assert!(chosen[0].abs_diff(chosen[1]) <= 2, "{chosen:?}");
 }

@@ -1,7 +1,7 @@
 //! Tests of the classes inside budgets, and of minimums inside a limit.
 
 use super::*;
-use crate::plan::stage;
+use crate::plan::tree::CLASSES_PER_SLOT;
 
 fn budget(slot: u16, min: u64) -> Target {
     Target {
@@ -11,7 +11,7 @@ fn budget(slot: u16, min: u64) -> Target {
 }
 
 fn rates(tree: &Tree, slots: &[u16]) -> Vec<u64> {
-    let own = |slot: &u16| tree[&(slot * stage::CLASSES_PER_SLOT)].htb.rate;
+    let own = |slot: &u16| tree[&(slot * CLASSES_PER_SLOT)].htb.rate;
     slots.iter().map(own).collect()
 }
 
@@ -61,7 +61,7 @@ fn a_priority_inside_a_budget_is_that_of_the_budget_for_the_rest_of_the_link() {
     };
     let plan = plan(&desired(vec![budget(1, 10_000_000), first, outside]));
     let priority = |slot: u16| {
-        let bulk = slot * stage::CLASSES_PER_SLOT + 2;
+        let bulk = slot * CLASSES_PER_SLOT + 2;
         link_tree(&plan)[&bulk].htb.priority
     };
     assert_eq!([priority(1), priority(2), priority(3)], [4, 4, 0]);
@@ -81,7 +81,7 @@ fn a_minimum_inside_a_limit_is_assured_under_the_limit() {
         on_link(5, 1_000_000),
     ]));
     let stage = &plan.cap;
-    let own = |slot: u16| slot * stage::CLASSES_PER_SLOT;
+    let own = |slot: u16| slot * CLASSES_PER_SLOT;
     assert_eq!(rates(stage, &[1, 2, 3]), [1_500_000, 750_000, 500_000]);
     for slot in [2, 3] {
         assert_eq!(stage[&own(slot)].parent, own(1));

@@ -1,0 +1,114 @@
+//! The link of a scheduler: its parameters, and until when it is busy ([`WireState`]).
+//! [`Scheduler::set_wire`] and [`Scheduler::set_wire_keeping_bytes`] change the parameters. They
+//! fail as [`Scheduler::new`] does, if the longest packet is too long.
+
+use super::flow::{MAX_LENGTH, ServiceState};
+use super::pace::{Moment, Pace};
+use super::service::{SchedulerError, Wire};
+use super::{MAX_AHEAD, Scheduler};
+use crate::units::{Bytes, Rate};
+
+/// The wire, in the units of the arithmetic.
+#[derive(Debug)]
+pub(super) struct WireState {
+    pub(super) rate: Rate,
+    pub(super) pace: Pace,
+    pub(super) overhead: u32,
+    pub(super) ahead: u64,
+    pub(super) horizon: u64,
+    pub(super) longest: u32,
+    /// End of the last transmission.
+    pub(super) busy_until: Moment,
+    /// Earliest time of the next decision: `busy_until` less `ahead`.
+    pub(super) next_decision: u64,
+}
+
+impl Scheduler {
+    /// Changes the rate, the overhead and the other parameters of the link, from the next packet
+    /// on. Flows, their heads and their state stay. The minimums of the classes of servers are not
+    /// checked again. A head that is longer than the new [`Wire::longest`] is sent as a packet of
+    /// that length. A call that reduces this length takes time linear in the number of flows.
+    ///
+    /// # Errors
+    /// As [`Scheduler::new`].
+    pub fn set_wire(&mut self, wire: Wire) -> Result<(), SchedulerError> {
+        let (busy, longest) = (self.wire.busy_until, self.wire.longest);
+        self.wire = WireState::new(wire)?;
+        self.wire.set_busy_until(busy);
+        if self.wire.longest < longest {
+            self.shorten_heads();
+        }
+        for server in self.servers.iter_mut().flatten() {
+            // The flow of a removed server may belong to another contract now.
+            if let ServiceState::Server { slice, .. } = &self.flows[server.flow as usize].service {
+                server.set_rate(slice.of(self.wire.pace.rate()));
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Scheduler::set_wire`], for a link whose slices are numbers of bytes: each slice, and
+    /// what is left of it in the present period, keeps its bytes, so it takes another time. The
+    /// periods stay. A slice that would be longer than its period becomes its period. The call
+    /// takes time linear in the number of flows.
+    ///
+    /// # Errors
+    /// As [`Scheduler::new`].
+    pub fn set_wire_keeping_bytes(&mut self, wire: Wire) -> Result<(), SchedulerError> {
+        let (before, after) = (self.wire.rate, wire.rate);
+        // Checks the parameters before a slice is changed.
+        WireState::new(wire)?;
+        if before != after {
+            let (before, after) = (before.bits_per_second(), after.bits_per_second());
+            for flow in &mut self.flows {
+                if let ServiceState::Slice { slice, .. } | ServiceState::Server { slice, .. } =
+                    &mut flow.service
+                {
+                    slice.scale(before, after);
+                }
+            }
+        }
+        self.set_wire(wire)
+    }
+}
+
+impl WireState {
+    /// The state of an idle link. Fails if the longest packet is too long.
+    pub(super) fn new(wire: Wire) -> Result<WireState, SchedulerError> {
+        let both = Bytes(wire.longest.0.saturating_add(wire.overhead.0));
+        let longest = u32::try_from(wire.longest.0);
+        let overhead = u32::try_from(wire.overhead.0);
+        match (longest, overhead) {
+            (Ok(longest), Ok(overhead)) if both.0 <= u64::from(MAX_LENGTH) => Ok(WireState {
+                rate: wire.rate,
+                pace: Pace::of(wire.rate),
+                overhead,
+                ahead: wire.ahead.0.min(MAX_AHEAD),
+                horizon: wire.horizon.0,
+                longest,
+                busy_until: Moment::at(0),
+                next_decision: 0,
+            }),
+            _ => Err(SchedulerError::WireTooLong(both)),
+        }
+    }
+
+    /// Charges a packet that is chosen at `now`. Returns the start of its transmission and its
+    /// duration, rounded up.
+    #[inline(always)]
+    pub(super) fn charge(&mut self, now: u64, length: u32) -> (u64, u64) {
+        let span = self.pace.span(length + self.overhead);
+        let free = match self.busy_until.nanos > now {
+            true => self.busy_until,
+            false => Moment::at(now),
+        };
+        self.set_busy_until(free.plus(span));
+        (free.nanos, span.ceil())
+    }
+
+    #[inline(always)]
+    pub(super) fn set_busy_until(&mut self, until: Moment) {
+        self.busy_until = until;
+        self.next_decision = until.nanos.saturating_sub(self.ahead);
+    }
+}
