@@ -162,6 +162,9 @@ impl Frames {
     }
 }
 
+/// Size of a frame in bytes; it holds the longest packet of common Ethernet. Twice the size would
+/// take twice the memory for all frames.
+pub(crate) const FRAME: usize = 2048;
 /// Largest number of frames that a NIC holds at once for sending.
 pub(crate) const MAX_IN_FLIGHT: usize = 2048;
 

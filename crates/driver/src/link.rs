@@ -420,9 +420,6 @@ impl FrameSink for Link {
     }
 }
 
-/// Size of a frame in bytes; it holds the longest packet of common Ethernet. Twice the size would
-/// take twice the memory for all frames.
-pub(crate) const FRAME: usize = 2048;
 /// The largest allowed MTU, in bytes. Such a packet and its Ethernet header fit into a frame beside
 /// the bytes that the kernel reserves in front of a received packet (`XDP_PACKET_HEADROOM`, 256).
 pub(crate) const MAX_MTU: u32 = 1700;

@@ -27,7 +27,7 @@ pub(crate) mod shared;
 
 use netnice_core::units::{Instant, Nanos};
 
-use crate::link::FRAME;
+use crate::frames::FRAME;
 
 /// The receive budget of one flow, and its present level.
 #[derive(Clone, Copy, Debug)]

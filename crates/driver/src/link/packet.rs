@@ -17,7 +17,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::socket::{bind, check, get, set, system};
-use super::{FRAME, Flushed, Interface, LinkCounters, LinkError};
+use super::{Flushed, Interface, LinkCounters, LinkError};
+use crate::frames::FRAME;
 use crate::template::{Checked, Forbidden};
 
 /// A packet socket, and frames that wait to be sent.

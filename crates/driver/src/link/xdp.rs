@@ -34,8 +34,8 @@ use gates::Gates;
 use queue::Queue;
 
 use super::socket::system;
-use super::{FRAME, Flushed, Interface, LinkCounters, LinkError};
-use crate::frames::{Frames, Holder, MAX_IN_FLIGHT, Tally};
+use super::{Flushed, Interface, LinkCounters, LinkError};
+use crate::frames::{FRAME, Frames, Holder, MAX_IN_FLIGHT, Tally};
 use crate::template::{Checked, Forbidden};
 
 /// AF_XDP sockets on all receive queues. Frames leave by the first.

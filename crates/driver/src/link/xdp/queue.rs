@@ -20,8 +20,9 @@ use rustix::net::xdp::{
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::{Mapping, RING_ENTRIES, Ring};
+use crate::frames::FRAME;
 use crate::link::socket::{set, system};
-use crate::link::{FRAME, Interface, LinkCounters, LinkError};
+use crate::link::{Interface, LinkCounters, LinkError};
 
 /// A receive queue: its socket and its two receive rings.
 #[derive(Debug)]
