@@ -10,8 +10,8 @@
 //! The thread loads the programs of the kernel at its start, and unloads them before it ends. It
 //! reads the counts when asked, but at most every [`MIN_INTERVAL`] (half a second), and so seldom
 //! that readings take at most 2 % of the time: clients that ask more often get the last snapshot.
-//! Walks over `/proc`, which have a bound of their own, visit at most [`MOST_DESCRIPTORS`] (200,000)
-//! descriptors. If loading or
+//! Walks over `/proc`, which have a bound of their own, visit at most [`MOST_DESCRIPTORS`]
+//! (200,000) descriptors. If loading or
 //! reading fails, the waiting requests fail with that error, and so do further ones for
 //! [`RETRY_PAUSE`] (5 s).
 

@@ -1,9 +1,9 @@
 //! The connections of one target, of one process or of the whole host, from the kernel's socket
-//! lists, for `netnice top`. A privileged peer sees all of them, any other peer those of its own sockets. The response has at most
-//! [`MAX_LISTED`] (200), those with the most traffic first. It also has the number of further
-//! connections that the peer may see, and the number of those of other users. Fails if the text is
-//! no target, if the target is not held, for a process if it does not exist or no target contains
-//! it, or if the machine cannot be read.
+//! lists, for `netnice top`. A privileged peer sees all of them, any other peer those of its own
+//! sockets. The response has at most [`MAX_LISTED`] (200), those with the most traffic first. It
+//! also has the number of further connections that the peer may see, and the number of those of
+//! other users. Fails if the text is no target, if the target is not held, for a process if it does
+//! not exist or no target contains it, or if the machine cannot be read.
 
 use netnice_api::{Connection, Connections, ConnectionsDoc, Found};
 use netnice_core::target::Target;
