@@ -316,7 +316,14 @@ const LAB: &str = "netnice-lab";
 const CASES: &str = "netnice-cases";
 const DOCUMENTS: &str = "netnice-documents";
 /// The lab's experiments about the cost of enforcement.
-const COST_RUNS: [&str; 4] = ["nice-tab1", "cost", "burning", "scale"];
+const COST_RUNS: [&str; 6] = [
+    "nice-tab1",
+    "cost",
+    "burning",
+    "scale",
+    "programs",
+    "programs-cost",
+];
 /// Experiments about exact rates, times and shares. A busy machine disturbs them, so no test judges
 /// them.
 const EXACT_RUNS: [&str; 15] = [

@@ -9,8 +9,9 @@
 //!
 //! The thread loads the programs of the kernel at its start, and unloads them before it ends. It
 //! reads the counts when asked, but at most every [`MIN_INTERVAL`] (half a second), and so seldom
-//! that a reading takes at most 2 % of the time: clients that ask more often get the last snapshot.
-//! A walk over `/proc` visits at most [`MOST_DESCRIPTORS`] (200,000) descriptors. If loading or
+//! that readings take at most 2 % of the time: clients that ask more often get the last snapshot.
+//! Walks over `/proc`, which have a bound of their own, visit at most [`MOST_DESCRIPTORS`]
+//! (200,000) descriptors. If loading or
 //! reading fails, the waiting requests fail with that error, and so do further ones for
 //! [`RETRY_PAUSE`] (5 s).
 
@@ -266,7 +267,7 @@ impl Counter {
             return Ok(last);
         }
         let reading = self.usage.read()?;
-        self.find_owners(&reading);
+        let walked = self.find_owners(&reading);
         let owners = &self.owners;
         self.accounts
             .update(&reading, |cookie, usage| owners.of(cookie, usage));
@@ -284,18 +285,18 @@ impl Counter {
         }
         let snapshot = Arc::new(snapshot);
         self.last = Some(Arc::clone(&snapshot));
-        let took = process::monotonic().since(began);
+        let took = process::monotonic().since(began.after(walked));
         let pause = Nanos(took.0.saturating_mul(PAUSE_FACTOR)).max(MIN_INTERVAL);
         self.next_reading = began.after(pause);
         Ok(snapshot)
     }
 
     /// Looks for the holders of sockets whose owner is not known, if a walk is due. If the sockets
-    /// cannot be listed, they stay unknown until the next walk.
-    fn find_owners(&mut self, reading: &Reading) {
+    /// cannot be listed, they stay unknown until the next walk. Returns the time that it took.
+    fn find_owners(&mut self, reading: &Reading) -> Nanos {
         let began = process::monotonic();
         if !self.owners.needs_walk(reading, began) {
-            return;
+            return Nanos(0);
         }
         let listed =
             NetlinkClient::open_diagnosis().and_then(|mut diag| connections::list(&mut diag));
@@ -309,6 +310,7 @@ impl Counter {
         let ended = process::monotonic();
         self.owners
             .record_walk(reading, &sockets, &holders, began, ended);
+        ended.since(began)
     }
 
     /// Reads which programs still live, and the facts of some.

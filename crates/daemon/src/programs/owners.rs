@@ -12,7 +12,7 @@
 //!
 //! A walk takes long on a machine with many descriptors. So it is made only if a socket needs one
 //! ([`Owners::needs_walk`]): soon if nothing is known about its owner, later if rule 2 or 3 gave
-//! one that may not be the holder. Walks take at most a twentieth of the time.
+//! one that may not be the holder. Walks take at most a hundredth of the time.
 
 use std::collections::{HashMap, HashSet};
 
@@ -130,7 +130,7 @@ const PAUSE: Nanos = Nanos::from_secs(2);
 /// The shortest pause before a walk for sockets that have an owner.
 const CHECK_PAUSE: Nanos = Nanos::from_secs(10);
 /// The pause is at least this many times as long as the walk.
-const PAUSE_FACTOR: u64 = 20;
+const PAUSE_FACTOR: u64 = 100;
 
 #[cfg(test)]
 mod tests {
@@ -267,7 +267,7 @@ mod tests {
         let mut owners = Owners::default();
         owners.record_walk(&unknown, &[], &Holders::default(), at(0), at(3));
         let newer = reading(&[socket(10, None, 4000)]);
-        assert!(!owners.needs_walk(&newer, at(62)));
-        assert!(owners.needs_walk(&newer, at(63)));
+        assert!(!owners.needs_walk(&newer, at(302)));
+        assert!(owners.needs_walk(&newer, at(303)));
     }
 }

@@ -14,8 +14,8 @@
 //!   the daemon below 64 MiB of growth, with every byte in the sum.
 //!
 //! [`cost`] is the experiment `programs-cost`: transfers over loopback as in `nice-tab1`, in pairs.
-//! Without a viewer the throughput must be at least 0.99 of that without a daemon (0.97 in the quick
-//! form); the cost of a viewer is reported, and must be at most 10 %.
+//! Without a viewer the throughput must be at least 0.99 of that without a daemon (0.97 in the
+//! quick form); the cost of a viewer is reported, and must be at most 10 %.
 //!
 //! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
 //! is not netnice, or if a step of the measurement fails.

@@ -1,6 +1,5 @@
 //! The lines below an open row: its connections, or a sum for each remote host; and the same lines
-//! for the whole host. The screen and the
-//! space for the lines come in. No function fails.
+//! for the whole host. The screen and the space for the lines come in. No function fails.
 
 use ratatui::style::{Color, Style};
 
