@@ -319,13 +319,14 @@ const DOCUMENTS: &str = "netnice-documents";
 const COST_RUNS: [&str; 4] = ["nice-tab1", "cost", "burning", "scale"];
 /// Experiments about exact rates, times and shares. A busy machine disturbs them, so no test judges
 /// them.
-const EXACT_RUNS: [&str; 15] = [
+const EXACT_RUNS: [&str; 16] = [
     "accuracy",
     "change",
     "latency",
     "queue",
     "guarantees",
     "weights",
+    "estimate",
     "receive",
     "two-interfaces",
     "death",

@@ -325,6 +325,37 @@ fn a_reply_that_is_not_awaited_changes_nothing() {
     assert_eq!(controller.awaited(probe.sequence), None, "it counts once");
 }
 
+#[test]
+fn a_probe_that_waits_in_a_queue_of_this_host_is_no_sign_of_a_queue_beyond() {
+    let both = [Some(bounds(1, 100)), None];
+    let mut controller = Controller::new(both, [Some(rate(20 * MBIT)), None], 3, at(0));
+    let reply = Reply {
+        round_trip: Nanos::from_millis(10),
+        one_way: None,
+    };
+    let mut sent = 0;
+    for millis in 0..3000 {
+        let now = at(millis);
+        if controller.wants_counts(now) {
+            sent += 20 * MBIT / 8 / 20;
+            let counts = ByteCounts { received: 0, sent };
+            controller.handle_counts(Some(counts), now);
+        }
+        if let Some(probe) = controller.poll_probe(now) {
+            controller.handle_sent();
+            // From the second second on, probes do not leave.
+            if millis < 1000 {
+                controller.handle_departure(probe.sequence, now);
+                controller.handle_reply(probe.sequence, reply, now);
+            }
+        }
+        if millis == 1900 {
+            assert!(controller.rates()[0] >= Some(rate(20 * MBIT)));
+        }
+    }
+    assert!(controller.state().fault.is_some(), "after a second nothing is measured");
+}
+
 mod any_replies {
     use proptest::prelude::*;
 

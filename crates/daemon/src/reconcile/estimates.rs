@@ -49,7 +49,8 @@ impl Estimates {
 
     /// Lets the next change wait: the last one took so long.
     pub(crate) fn delay(&mut self, took: Nanos, now: Now) {
-        self.install_from = now.monotonic.after(Nanos(took.0.saturating_mul(20)));
+        let next = now.monotonic.after(Nanos(took.0.saturating_mul(20)));
+        self.install_from = self.install_from.max(next);
     }
 }
 
@@ -122,6 +123,9 @@ impl<H: Host> Reconciler<H> {
             for name in waiting.keys() {
                 self.log_estimate(name, now);
             }
+        } else {
+            self.estimates.waiting = waiting;
+            self.estimates.install_from = now.monotonic.after(RETRY_PAUSE);
         }
         self.journal
             .log_result(now, "following the estimate of a link", installed.map(drop));
@@ -198,6 +202,8 @@ fn differ(old: [Option<Rate>; 2], new: [Option<Rate>; 2], percent: u64) -> bool 
     })
 }
 
+/// Time until a change that the kernel has refused is tried again.
+const RETRY_PAUSE: Nanos = Nanos::from_secs(1);
 /// How often the estimates of a link are logged at most.
 const LOG_PERIOD: Nanos = Nanos::from_secs(60);
 /// How often the estimates are written to the state file at most.

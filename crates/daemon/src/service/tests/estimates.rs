@@ -264,3 +264,17 @@ fn an_estimate_for_a_time_is_given_back() {
     let links = fixture.service.estimated_links();
     assert_eq!(links[0].0.reflectors.len(), 1, "the hosts come back too");
 }
+
+#[test]
+fn an_estimate_that_the_kernel_does_not_take_is_tried_again() {
+    let mut fixture = fixture();
+    ok(ask(&mut fixture, BOUNDS));
+    fixture.machine().fails_in = Some(0);
+    estimate(&mut fixture, 20);
+    assert_eq!(class_rate(&mut fixture), mbit(2));
+    assert!(log(&mut fixture).contains("following the estimate of a link"));
+    fixture.now.monotonic = fixture.service.estimates_due().expect("it waits");
+    fixture.service.follow_estimates(fixture.now);
+    assert_eq!(class_rate(&mut fixture), mbit(20));
+    fixture.check();
+}
