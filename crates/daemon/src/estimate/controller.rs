@@ -173,7 +173,9 @@ impl Controller {
                 continue;
             };
             // Two packets of full length may always be in front of the probe.
-            let packets = direction.rate().time_for(netnice_core::units::Bytes(2 * 1514));
+            let packets = direction
+                .rate()
+                .time_for(netnice_core::units::Bytes(2 * 1514));
             let threshold = THRESHOLD.max(Nanos(2 * self.usual.0).min(Nanos(4 * THRESHOLD.0)));
             let known = match (one_way, ascribed[n]) {
                 (Some(one_way), _) => Some(one_way[n]),
@@ -201,7 +203,11 @@ impl Controller {
             return None;
         }
         let is_active = now < self.active_until;
-        self.next_probe = now.after(if is_active { PROBE_PERIOD } else { IDLE_PROBE_PERIOD });
+        self.next_probe = now.after(if is_active {
+            PROBE_PERIOD
+        } else {
+            IDLE_PROBE_PERIOD
+        });
         let probe = Probe {
             reflector: usize::from(self.sequence) % self.reflectors.len(),
             sequence: self.sequence,
@@ -218,7 +224,8 @@ impl Controller {
 
     /// Notes that a probe could not be sent, and why.
     pub(super) fn handle_unsent(&mut self, sequence: u16, why: String) {
-        self.outstanding.retain(|one| one.probe.sequence != sequence);
+        self.outstanding
+            .retain(|one| one.probe.sequence != sequence);
         self.unsent = Some(why);
     }
 
@@ -266,8 +273,7 @@ impl Controller {
             delays.handle_reply(one.sent, reply, now);
         }
         // An earlier probe to this reflector is lost: packets of one flow keep their order.
-        let earlier =
-            |it: &Outstanding| it.probe.reflector == reflector && it.sent < one.sent;
+        let earlier = |it: &Outstanding| it.probe.reflector == reflector && it.sent < one.sent;
         self.outstanding.retain(|it| !earlier(it));
         self.unanswered = 0;
     }
@@ -328,7 +334,8 @@ impl Controller {
     /// report it.
     fn excess(&self, now: Instant) -> (Option<Measured>, Option<[Measured; 2]>) {
         let counts = |one: &&ReflectorDelays| {
-            one.replied().is_some_and(|at| now.since(at) <= REFLECTOR_TIME)
+            one.replied()
+                .is_some_and(|at| now.since(at) <= REFLECTOR_TIME)
         };
         let counting = self.reflectors.iter().filter(counts).count();
         let mut round_trips = Vec::new();
@@ -368,7 +375,10 @@ impl Controller {
     /// The growth of the excess of a direction: the median over the reflectors for which it is
     /// known.
     fn growth(&self, direction: usize) -> Option<u64> {
-        let growths = self.reflectors.iter().filter_map(|one| one.growth(direction));
+        let growths = self
+            .reflectors
+            .iter()
+            .filter_map(|one| one.growth(direction));
         median(&mut growths.collect::<Vec<_>>())
     }
 

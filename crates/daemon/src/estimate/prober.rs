@@ -277,13 +277,16 @@ impl Reflector {
     /// The times of a reply with a valid secret; `None` if it belongs to no request, or to the kind
     /// that does not count.
     fn judge(&mut self, reply: &ProbeReply) -> Option<Reply> {
-        let at = self.sent.iter().position(|sent| {
-            sent.sequence == reply.id.sequence && sent.kind == reply.id.kind
-        })?;
+        let at = self
+            .sent
+            .iter()
+            .position(|sent| sent.sequence == reply.id.sequence && sent.kind == reply.id.kind)?;
         let sent = self.sent.remove(at)?;
         self.learn_kind(reply);
         let arrived = reply.received_ns.unwrap_or_else(|| Now::read().wall_ns);
-        let left = sent.departed_ns.filter(|left| *left >= sent.sent_ns && *left <= arrived);
+        let left = sent
+            .departed_ns
+            .filter(|left| *left >= sent.sent_ns && *left <= arrived);
         let left = left.unwrap_or(sent.sent_ns);
         let one_way = reply.remote.map(|[there, back]| {
             [

@@ -14,9 +14,7 @@ use netnice_kernel::enforce::{
 };
 use netnice_kernel::netlink::NetlinkClient;
 use netnice_kernel::plan::{Desired, LeafQdisc};
-use netnice_kernel::{
-    KernelError, device, executable, process, routes, traffic, wireless::Speeds,
-};
+use netnice_kernel::{KernelError, device, executable, process, routes, traffic, wireless::Speeds};
 
 use super::{
     Act, Enforcer, Interface, InterfaceTraffic, Inventory, LookupRights, Members, Meter, Process,
@@ -338,7 +336,11 @@ impl Inventory for KernelHost {
 
     fn leads_to(&mut self, interface: &str, host: IpAddr) -> Result<bool, RequestError> {
         let interfaces = self.interfaces()?;
-        let Some(index) = interfaces.iter().find(|i| i.name == interface).map(|i| i.index) else {
+        let Some(index) = interfaces
+            .iter()
+            .find(|i| i.name == interface)
+            .map(|i| i.index)
+        else {
             return Ok(false);
         };
         let mut look_up = |over| {

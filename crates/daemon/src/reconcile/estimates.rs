@@ -93,7 +93,9 @@ impl<H: Host> Reconciler<H> {
                 None => {}
             }
         }
-        self.estimates.states.insert(message.name.clone(), message.state);
+        self.estimates
+            .states
+            .insert(message.name.clone(), message.state);
         self.estimates.waiting.insert(message.name, message.rates);
         self.follow_estimates(now);
     }
@@ -152,9 +154,10 @@ impl<H: Host> Reconciler<H> {
                 return;
             }
         }
-        let texts = Direction::ALL.iter().zip(rates).filter_map(|(direction, rate)| {
-            Some(format!("{} {:#}", direction.word(), rate?))
-        });
+        let texts = Direction::ALL
+            .iter()
+            .zip(rates)
+            .filter_map(|(direction, rate)| Some(format!("{} {:#}", direction.word(), rate?)));
         let texts: Vec<String> = texts.collect();
         let text = format!("{name} is estimated to carry {}", texts.join(", "));
         self.journal.note(now, text);
@@ -177,7 +180,9 @@ impl<H: Host> Reconciler<H> {
         let (at, saved) = &estimates.saved;
         let is_due = at_end || now.monotonic.since(*at) >= SAVE_PERIOD;
         let is_new = |(name, rates): (&IfName, &[Option<Rate>; 2])| {
-            saved.get(name).is_none_or(|saved| differ(*saved, *rates, 10))
+            saved
+                .get(name)
+                .is_none_or(|saved| differ(*saved, *rates, 10))
         };
         if !is_due || !rates.iter().any(is_new) {
             return;
@@ -187,7 +192,8 @@ impl<H: Host> Reconciler<H> {
         let (ledger, rollbacks) = (self.books.ledger.clone(), self.books.rollbacks.clone());
         let written: Result<(), RequestError> =
             self.books.save(&ledger, &rollbacks, true, in_force);
-        self.journal.log_result(now, "writing the state file", written);
+        self.journal
+            .log_result(now, "writing the state file", written);
     }
 }
 

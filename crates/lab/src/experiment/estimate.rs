@@ -20,8 +20,8 @@ use crate::sys;
 use crate::traffic::real_programs::{Pings, ping_words};
 use crate::traffic::{self, ParentProcess, Tcp};
 use crate::wire::{self, Tap};
-use crate::world::modem::{Modem, REFLECTORS};
 use crate::world::Family;
+use crate::world::modem::{Modem, REFLECTORS};
 
 /// One run's figures.
 #[derive(Debug, Clone, Serialize)]
@@ -78,7 +78,11 @@ fn measure(context: &Context, outcome: &mut Outcome, direction: Direction) -> Re
     let mut pinger = ParentProcess::start(client)?;
     // The first climb from the middle of the bounds is not judged.
     pause(5.0);
-    let receiver = if direction == Direction::Up { server } else { client };
+    let receiver = if direction == Direction::Up {
+        server
+    } else {
+        client
+    };
     let tap = Tap::start(&receiver.ns, "eth0")?;
     let every = Duration::from_millis(20);
     let count = (RATES.len() as u64 * PHASE / 20_000_000) as u32;

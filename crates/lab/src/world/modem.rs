@@ -42,7 +42,9 @@ impl Modem {
         let (names, values) = (rows.next().unwrap_or(""), rows.next().unwrap_or(""));
         let counts = names.split_whitespace().zip(values.split_whitespace());
         let counts = counts.filter(|(name, _)| ["InEchos", "InTimestamps"].contains(name));
-        Ok(counts.filter_map(|(_, count)| count.parse::<u64>().ok()).sum())
+        Ok(counts
+            .filter_map(|(_, count)| count.parse::<u64>().ok())
+            .sum())
     }
 }
 
