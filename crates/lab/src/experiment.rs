@@ -369,7 +369,7 @@ pub const REGISTRY: &[Experiment] = &[
     Experiment {
         id: "estimate",
         what: "link --rate auto on a cable between 20 and 5 Mbit/s: ping p95 ≤ 30 ms, use ≥ 80 %",
-        minutes: (4.6, 4.6),
+        minutes: (5.0, 3.4),
         run: estimate::run,
     },
     Experiment {

@@ -1,5 +1,5 @@
 //! The experiment `estimate` measures `netnice link --rate auto` on a cable whose rate changes between
-//! 20 and 5 Mbit/s every 30 s, with a queue of 300,000 bytes, which is 480 ms at 5 Mbit/s. Four TCP
+//! 20 and 5 Mbit/s every 30 s (every 20 s in the quick form), with a queue of 300,000 bytes, which is 480 ms at 5 Mbit/s. Four TCP
 //! flows send, then four receive, while a ping runs every 20 ms. Over all phases together, the 95th
 //! percentile of the ping must be at most 30 ms, and the flows must use at least 80 % of what the
 //! cable carries.
@@ -53,10 +53,11 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
 
 /// The rates of the phases, in Mbit/s.
 const RATES: [u64; 4] = [20, 5, 20, 5];
-/// The length of a phase.
-const PHASE: u64 = 30 * SECOND;
+/// The length of a phase, in full and quick.
+const PHASES: (u64, u64) = (30 * SECOND, 20 * SECOND);
 
 fn measure(context: &Context, outcome: &mut Outcome, direction: Direction) -> Result<()> {
+    let length = if context.quick { PHASES.1 } else { PHASES.0 };
     let modem = Modem::new(RATES[0])?;
     let (client, server) = (modem.world.client(), modem.world.server());
     let rate = match direction {
@@ -85,23 +86,23 @@ fn measure(context: &Context, outcome: &mut Outcome, direction: Direction) -> Re
     };
     let tap = Tap::start(&receiver.ns, "eth0")?;
     let every = Duration::from_millis(20);
-    let count = (RATES.len() as u64 * PHASE / 20_000_000) as u32;
+    let count = (RATES.len() as u64 * length / 20_000_000) as u32;
     let child = pinger.run(&ping_words(to.ip(), every, count))?;
     let (begin, before) = (sys::now_ns(), modem.probes()?);
     let mut estimates = Vec::new();
     for (n, rate) in RATES.iter().enumerate() {
         modem.set(*rate)?;
-        wait_until(begin + (n as u64 + 1) * PHASE - SECOND / 2);
+        wait_until(begin + (n as u64 + 1) * length - SECOND / 2);
         estimates.push(estimate(&modem, direction)? as f64 / 1e6);
-        wait_until(begin + (n as u64 + 1) * PHASE);
+        wait_until(begin + (n as u64 + 1) * length);
     }
     let probes = modem.probes()? - before - u64::from(count);
     let lines = pinger.child_lines(child, Duration::from_secs(20))?;
     let record = tap.stop(&receiver.ns)?;
     record.validate()?;
     let phase = |n: usize| {
-        let from = begin + n as u64 * PHASE;
-        record.rate(wire::inbound, from, from + PHASE)
+        let from = begin + n as u64 * length;
+        record.rate(wire::inbound, from, from + length)
     };
     let carried: Vec<f64> = (0..RATES.len()).map(phase).collect();
     let used: Vec<f64> = carried
@@ -119,7 +120,7 @@ fn measure(context: &Context, outcome: &mut Outcome, direction: Direction) -> Re
         p95_ms: stats::percentile(&times, 95.0),
         max_ms: stats::greatest(&times),
         lost: pings.lost(),
-        probes: probes as f64 / (RATES.len() as u64 * PHASE / SECOND) as f64,
+        probes: probes as f64 / (RATES.len() as u64 * length / SECOND) as f64,
     };
     let name = match direction {
         Direction::Up => "sending",
