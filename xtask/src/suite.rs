@@ -326,13 +326,14 @@ const COST_RUNS: [&str; 6] = [
 ];
 /// Experiments about exact rates, times and shares. A busy machine disturbs them, so no test judges
 /// them.
-const EXACT_RUNS: [&str; 15] = [
+const EXACT_RUNS: [&str; 16] = [
     "accuracy",
     "change",
     "latency",
     "queue",
     "guarantees",
     "weights",
+    "estimate",
     "receive",
     "two-interfaces",
     "death",

@@ -24,8 +24,8 @@ use crate::error::CommandError;
 use crate::output::{print_response, print_text};
 use crate::render::{self, Style};
 use crate::{
-    check, daemon, doctor, hosts, incomplete, inetd, pages, process, run, share, shell, show_all, start,
-    top,
+    check, daemon, doctor, hosts, incomplete, inetd, pages, process, run, share, shell, show_all,
+    start, top,
 };
 
 /// Executes one command, and prints its error if it fails.

@@ -52,7 +52,10 @@ mod tests {
         };
         let resolved = resolve(request(&["192.0.2.1", "2001:db8::1", "localhost"]));
         let resolved = resolved.expect("addresses");
-        assert_eq!(resolved, request(&["192.0.2.1", "2001:db8::1", "127.0.0.1"]));
+        assert_eq!(
+            resolved,
+            request(&["192.0.2.1", "2001:db8::1", "127.0.0.1"])
+        );
         let error = resolve(request(&["no host"])).expect_err("no address");
         assert!(error.to_string().contains("`no host`"), "{error}");
     }

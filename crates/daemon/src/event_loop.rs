@@ -324,7 +324,8 @@ impl Daemon {
         }
         self.timers.set(Timer::Rollback, self.service.next_due());
         self.timers.set(Timer::Flows, self.flows.next_due());
-        self.timers.set(Timer::Estimates, self.service.estimates_due());
+        self.timers
+            .set(Timer::Estimates, self.service.estimates_due());
         // A ready request needs no timer: [`Daemon::next`] alternates it with the other events.
         let quota = self.service.quotas().time(Quota::ServiceTime);
         let request_at = self.queue.ready_at(quota).filter(|at| *at > now);

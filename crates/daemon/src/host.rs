@@ -27,8 +27,10 @@ use netnice_api::Found;
 use netnice_core::units::{Instant, Rate};
 use netnice_kernel::connections::Connection;
 use netnice_kernel::enforce::{Adoption, ContainerPlacement, Recovered, Sample, TargetClass};
+use netnice_kernel::netlink::NetlinkClient;
 use netnice_kernel::plan::Desired;
 use netnice_kernel::traffic::ByteCounts;
+use netnice_kernel::{KernelError, routes};
 
 use crate::error::RequestError;
 use crate::ledger::{AppKey, CgroupRef, ProcessId, TargetPlace};
@@ -267,7 +269,16 @@ pub(crate) trait Inventory {
     /// The interfaces.
     fn interfaces(&mut self) -> Result<Vec<Interface>, RequestError>;
     /// True if packets to a host leave over an interface, by a router or over a point-to-point link.
-    fn leads_to(&mut self, interface: &str, host: IpAddr) -> Result<bool, RequestError>;
+    /// The default asks the kernel of this machine.
+    fn leads_to(&mut self, interface: &str, host: IpAddr) -> Result<bool, RequestError> {
+        let interfaces = self.interfaces()?;
+        let Some(found) = interfaces.iter().find(|i| i.name == interface) else {
+            return Ok(false);
+        };
+        let mut netlink = NetlinkClient::open().map_err(KernelError::from)?;
+        let leads = routes::leads_over(&mut netlink, host, found.index);
+        Ok(leads.map_err(KernelError::from)?)
+    }
     /// The speed that an interface's driver reports; `None` if it reports none.
     fn speed(&mut self, interface: &str) -> Result<Option<Rate>, RequestError>;
     /// The sockets of these processes, of the processes that run an executable or are in a control

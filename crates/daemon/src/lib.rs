@@ -9,6 +9,7 @@
 //!   service      handles a request: checks permission, changes the ledger, reconciles, responds
 //!   flows        flows of the direct path: routes, next hops, ports, admission, drivers
 //!   programs     the traffic of every program, counted while a client asks
+//!   estimate     the rates of links, estimated from delays in threads
 //!   server       starts the front process, and receives the requests of clients from it
 //!   front        the code of that process: connections, frames and descriptors of clients
 //!   reconcile    makes the state of the machine the desired one, and keeps it so

@@ -187,8 +187,7 @@ impl ProbeSocket {
         let flags = flags | libc::MSG_DONTWAIT;
         // SAFETY: the message points to `packet` and `control`, which outlive the call, with their
         // lengths.
-        let length =
-            unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, flags) };
+        let length = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, flags) };
         if length < 0 {
             let error = io::Error::last_os_error();
             return match error.kind() {

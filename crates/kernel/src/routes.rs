@@ -92,6 +92,25 @@ pub fn lookup(
     Ok(replies.iter().find_map(|reply| parse_route(reply, to)))
 }
 
+/// True if packets to a host leave over the interface with this index, by a router or over a
+/// point-to-point link.
+///
+/// # Errors
+/// As [`lookup`].
+pub fn leads_over(
+    netlink: &mut NetlinkClient,
+    to: IpAddr,
+    over: u32,
+) -> Result<bool, NetlinkError> {
+    // For a route over a given interface the kernel assumes a neighbour if it has none.
+    let by_router = lookup(netlink, to, None, Some(over))?;
+    if by_router.is_some_and(|route| route.next_hop != to) {
+        return Ok(true);
+    }
+    let by_default = lookup(netlink, to, None, None)?;
+    Ok(by_default.is_some_and(|route| route.index == over))
+}
+
 /// Converts an error that means "unreachable" to `None`.
 fn unreachable_is_none(error: NetlinkError) -> Result<Option<RouteEntry>, NetlinkError> {
     match error.source.raw_os_error() {

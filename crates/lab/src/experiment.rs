@@ -27,6 +27,7 @@ mod change;
 mod cost;
 mod death;
 mod driver_world;
+mod estimate;
 mod flood_cost;
 mod ftp_sessions;
 mod goodput;
@@ -365,6 +366,12 @@ pub const REGISTRY: &[Experiment] = &[
         what: "what targets with different weights and numbers of flows get of a link",
         minutes: (1.5, 0.5),
         run: weights::run,
+    },
+    Experiment {
+        id: "estimate",
+        what: "link --rate auto on a cable between 20 and 5 Mbit/s: ping p95 ≤ 30 ms, use ≥ 80 %",
+        minutes: (5.0, 3.4),
+        run: estimate::run,
     },
     Experiment {
         id: "receive",

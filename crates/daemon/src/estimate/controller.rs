@@ -42,6 +42,8 @@ type Measured = (Nanos, Instant);
 struct Outstanding {
     probe: Probe,
     sent: Instant,
+    /// True if it is known to have left this host.
+    has_departed: bool,
 }
 
 /// The estimation of one link.
@@ -59,6 +61,9 @@ pub(super) struct Controller {
     next_tick: Instant,
     next_probe: Instant,
     sequence: u16,
+    /// True if the interface reports departures: then a probe that has not left waits in a queue of
+    /// this host, and not in the one that is measured.
+    knows_departures: bool,
     /// Since when the link is used.
     active_since: Instant,
     /// The number of probes without a reply since the last reply.
@@ -94,6 +99,7 @@ impl Controller {
             next_tick: now,
             next_probe: now,
             sequence: 0,
+            knows_departures: false,
             active_since: now,
             unanswered: 0,
             unsent: None,
@@ -167,7 +173,9 @@ impl Controller {
                 continue;
             };
             // Two packets of full length may always be in front of the probe.
-            let packets = direction.rate().time_for(netnice_core::units::Bytes(2 * 1514));
+            let packets = direction
+                .rate()
+                .time_for(netnice_core::units::Bytes(2 * 1514));
             let threshold = THRESHOLD.max(Nanos(2 * self.usual.0).min(Nanos(4 * THRESHOLD.0)));
             let known = match (one_way, ascribed[n]) {
                 (Some(one_way), _) => Some(one_way[n]),
@@ -195,26 +203,46 @@ impl Controller {
             return None;
         }
         let is_active = now < self.active_until;
-        self.next_probe = now.after(if is_active { PROBE_PERIOD } else { IDLE_PROBE_PERIOD });
+        self.next_probe = now.after(if is_active {
+            PROBE_PERIOD
+        } else {
+            IDLE_PROBE_PERIOD
+        });
         let probe = Probe {
             reflector: usize::from(self.sequence) % self.reflectors.len(),
             sequence: self.sequence,
         };
         self.sequence = self.sequence.wrapping_add(1);
         self.unanswered = self.unanswered.saturating_add(1);
-        self.outstanding.push_back(Outstanding { probe, sent: now });
+        self.outstanding.push_back(Outstanding {
+            probe,
+            sent: now,
+            has_departed: false,
+        });
         Some(probe)
     }
 
     /// Notes that a probe could not be sent, and why.
     pub(super) fn handle_unsent(&mut self, sequence: u16, why: String) {
-        self.outstanding.retain(|one| one.probe.sequence != sequence);
+        self.outstanding
+            .retain(|one| one.probe.sequence != sequence);
         self.unsent = Some(why);
     }
 
     /// Notes that a probe was sent.
     pub(super) fn handle_sent(&mut self) {
         self.unsent = None;
+    }
+
+    /// Notes that a probe has left this host.
+    pub(super) fn handle_departure(&mut self, sequence: u16, now: Instant) {
+        self.knows_departures = true;
+        let mut outstanding = self.outstanding.iter_mut();
+        if let Some(one) = outstanding.find(|one| one.probe.sequence == sequence)
+            && !one.has_departed
+        {
+            (one.sent, one.has_departed) = (now, true);
+        }
     }
 
     /// The reflector to which a probe was sent that waits for its reply; `None` if there is no such
@@ -234,10 +262,10 @@ impl Controller {
         let Some(one) = self.outstanding.remove(at) else {
             return;
         };
-        // A reply that the kernel received before the request left is of no use.
-        let round_trip = reply.round_trip.min(now.since(one.sent));
+        // The kernel's times are of the wall clock, which may be set meanwhile.
+        let most = now.since(one.sent).0.saturating_add(CLOCK_SLACK.0);
         let reply = Reply {
-            round_trip,
+            round_trip: reply.round_trip.min(Nanos(most)),
             ..reply
         };
         let reflector = one.probe.reflector;
@@ -245,8 +273,7 @@ impl Controller {
             delays.handle_reply(one.sent, reply, now);
         }
         // An earlier probe to this reflector is lost: packets of one flow keep their order.
-        let earlier =
-            |it: &Outstanding| it.probe.reflector == reflector && it.sent < one.sent;
+        let earlier = |it: &Outstanding| it.probe.reflector == reflector && it.sent < one.sent;
         self.outstanding.retain(|it| !earlier(it));
         self.unanswered = 0;
     }
@@ -307,7 +334,8 @@ impl Controller {
     /// report it.
     fn excess(&self, now: Instant) -> (Option<Measured>, Option<[Measured; 2]>) {
         let counts = |one: &&ReflectorDelays| {
-            one.replied().is_some_and(|at| now.since(at) <= REFLECTOR_TIME)
+            one.replied()
+                .is_some_and(|at| now.since(at) <= REFLECTOR_TIME)
         };
         let counting = self.reflectors.iter().filter(counts).count();
         let mut round_trips = Vec::new();
@@ -322,7 +350,10 @@ impl Controller {
             // One lost packet must not look like a queue: of a single reflector, the second probe
             // without a reply counts.
             let skipped = usize::from(counting == 1);
-            let mut waiting = self.outstanding.iter().filter(|one| one.probe.reflector == n);
+            let is_waiting = |one: &&Outstanding| {
+                one.probe.reflector == n && (one.has_departed || !self.knows_departures)
+            };
+            let mut waiting = self.outstanding.iter().filter(is_waiting);
             let overdue = waiting.nth(skipped).map(|one| {
                 let excess = now.since(one.sent).0.saturating_sub(best.0);
                 (Nanos(excess), one.sent)
@@ -344,7 +375,10 @@ impl Controller {
     /// The growth of the excess of a direction: the median over the reflectors for which it is
     /// known.
     fn growth(&self, direction: usize) -> Option<u64> {
-        let growths = self.reflectors.iter().filter_map(|one| one.growth(direction));
+        let growths = self
+            .reflectors
+            .iter()
+            .filter_map(|one| one.growth(direction));
         median(&mut growths.collect::<Vec<_>>())
     }
 
@@ -392,6 +426,8 @@ const START_TIME: Nanos = Nanos::from_secs(1);
 const START_REPLIES: u32 = 3;
 /// After this time without a reply, a reflector does not count.
 const REFLECTOR_TIME: Nanos = Nanos::from_secs(2);
+/// How much longer than by the monotonic clock a round trip may be: a departure is read late.
+const CLOCK_SLACK: Nanos = Nanos::from_millis(20);
 /// After this time a probe is lost.
 const LONGEST_WAIT: Nanos = Nanos::from_secs(3);
 /// After so many probes without a reply, nothing is measured: a second while the link is used.

@@ -75,7 +75,9 @@ impl ReflectorDelays {
 
     /// The shortest round trip of late; `None` before the first reply.
     pub(super) fn best(&self) -> Option<Nanos> {
-        self.round_trip.best().map(|best| Nanos(best.unsigned_abs()))
+        self.round_trip
+            .best()
+            .map(|best| Nanos(best.unsigned_abs()))
     }
 
     /// The last excess.

@@ -201,7 +201,9 @@ impl DirectionRate {
     /// The queue is empty.
     fn end_drain(&mut self, drain: &Drain, now: Instant) {
         self.set_bits(drain.target);
-        let is_known = self.knee.is_some_and(|old| drain.knee.abs_diff(old) <= old / 5);
+        let is_known = self
+            .knee
+            .is_some_and(|old| drain.knee.abs_diff(old) <= old / 5);
         self.pause = match is_known {
             true => Nanos(self.pause.0 * 2).min(LONGEST_PAUSE),
             false => FIRST_PAUSE,
@@ -252,10 +254,7 @@ impl DirectionRate {
     }
 
     fn set_bits(&mut self, bits: u64) {
-        let nearest = bits.clamp(
-            Rate::MIN.bits_per_second(),
-            Rate::MAX.bits_per_second(),
-        );
+        let nearest = bits.clamp(Rate::MIN.bits_per_second(), Rate::MAX.bits_per_second());
         self.set(Rate::new(nearest).unwrap_or(self.rate));
     }
 }

@@ -199,7 +199,9 @@ impl Probing {
     /// Reads the departures and replies that have come.
     fn receive(&mut self, controller: &mut Controller, now: Instant) {
         for (n, reflector) in self.reflectors.iter_mut().enumerate() {
-            reflector.read_departures();
+            for sequence in reflector.read_departures() {
+                controller.handle_departure(sequence, now);
+            }
             for _ in 0..REPLIES_PER_TURN {
                 let Some(reply) = reflector.read_reply() else {
                     break;
@@ -248,19 +250,23 @@ impl Reflector {
         self.sent.clear();
     }
 
-    fn read_departures(&mut self) {
+    /// Reads departures; returns the sequence numbers of the probes.
+    fn read_departures(&mut self) -> Vec<u16> {
+        let mut departed = Vec::new();
+        let Some(socket) = &mut self.socket else {
+            return departed;
+        };
         for _ in 0..REPLIES_PER_TURN {
-            let Some(socket) = &mut self.socket else {
-                return;
-            };
             let Ok(Some(departure)) = socket.departure() else {
-                return;
+                break;
             };
             let mut sent = self.sent.iter_mut();
             if let Some(sent) = sent.find(|sent| sent.key == departure.key) {
                 sent.departed_ns = Some(departure.sent_ns);
+                departed.push(sent.sequence);
             }
         }
+        departed
     }
 
     fn read_reply(&mut self) -> Option<ProbeReply> {
@@ -271,13 +277,16 @@ impl Reflector {
     /// The times of a reply with a valid secret; `None` if it belongs to no request, or to the kind
     /// that does not count.
     fn judge(&mut self, reply: &ProbeReply) -> Option<Reply> {
-        let at = self.sent.iter().position(|sent| {
-            sent.sequence == reply.id.sequence && sent.kind == reply.id.kind
-        })?;
+        let at = self
+            .sent
+            .iter()
+            .position(|sent| sent.sequence == reply.id.sequence && sent.kind == reply.id.kind)?;
         let sent = self.sent.remove(at)?;
         self.learn_kind(reply);
         let arrived = reply.received_ns.unwrap_or_else(|| Now::read().wall_ns);
-        let left = sent.departed_ns.filter(|left| *left >= sent.sent_ns && *left <= arrived);
+        let left = sent
+            .departed_ns
+            .filter(|left| *left >= sent.sent_ns && *left <= arrived);
         let left = left.unwrap_or(sent.sent_ns);
         let one_way = reply.remote.map(|[there, back]| {
             [

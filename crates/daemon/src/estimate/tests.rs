@@ -113,7 +113,10 @@ impl Simulation {
             self.probes += 1;
             self.probe(probe.reflector, probe.sequence);
         }
-        let (come, rest) = self.replies.drain(..).partition(|(due, ..)| *due <= self.millis);
+        let (come, rest) = self
+            .replies
+            .drain(..)
+            .partition(|(due, ..)| *due <= self.millis);
         self.replies = rest;
         let come: Vec<(u64, u16, Reply)> = come;
         for (_, sequence, reply) in come {
@@ -143,7 +146,8 @@ impl Simulation {
             round_trip,
             one_way: (answers == Answers::Clock).then_some(one_way.map(|ms| ms * 1_000_000)),
         };
-        self.replies.push((self.millis + self.way + queued, sequence, reply));
+        self.replies
+            .push((self.millis + self.way + queued, sequence, reply));
     }
 
     /// Runs for this time. Returns the part of the cable that was used, and the part of the time
@@ -185,7 +189,10 @@ fn a_cable_between_20_and_5_mbit_is_used_and_its_queue_stays_short() {
             let mean = (used[0] + used[2] + 4 * (used[1] + used[3])) / 10;
             assert!(mean >= 85, "{mean} % used: {used:?}");
             let late = slow.iter().sum::<u64>() / 4;
-            assert!(late <= 4, "the queue is long in {late} % of the time: {slow:?}");
+            assert!(
+                late <= 4,
+                "the queue is long in {late} % of the time: {slow:?}"
+            );
             assert!(changes <= 3, "{changes} changes a second");
         }
     }
@@ -203,13 +210,19 @@ fn a_fall_is_followed_within_two_or_three_seconds_and_a_rise_within_eight() {
             simulation.carries = 5 * MBIT;
             simulation.run(if way > 50 { 3 } else { 2 });
             let estimate = simulation.estimate();
-            assert!(estimate <= 6 * MBIT, "{estimate} bit/s, {direction}, {way} ms");
+            assert!(
+                estimate <= 6 * MBIT,
+                "{estimate} bit/s, {direction}, {way} ms"
+            );
             simulation.run(5);
             assert!(simulation.queued_ms() <= 30, "{}", simulation.queued_ms());
             simulation.carries = 20 * MBIT;
             simulation.run(8);
             let estimate = simulation.estimate();
-            assert!(estimate >= 14 * MBIT, "{estimate} bit/s after 8 s, {way} ms");
+            assert!(
+                estimate >= 14 * MBIT,
+                "{estimate} bit/s after 8 s, {way} ms"
+            );
         }
     }
 }
@@ -257,7 +270,11 @@ fn an_idle_link_is_probed_rarely_and_its_rate_returns_to_the_middle() {
     let probes = simulation.probes;
     let changes = simulation.changes;
     simulation.run(120);
-    assert!(simulation.probes - probes <= 12, "{}", simulation.probes - probes);
+    assert!(
+        simulation.probes - probes <= 12,
+        "{}",
+        simulation.probes - probes
+    );
     assert_eq!(simulation.estimate(), 10 * MBIT);
     assert!(simulation.changes - changes <= 24);
 }
@@ -293,8 +310,16 @@ fn a_new_estimate_does_not_take_a_full_queue_for_the_way() {
     simulation.queue = simulation.most_queued;
     simulation.run(5);
     simulation.run(5);
-    assert!(simulation.queued_ms() <= 40, "{} ms", simulation.queued_ms());
-    assert!(simulation.estimate() <= 6 * MBIT, "{}", simulation.estimate());
+    assert!(
+        simulation.queued_ms() <= 40,
+        "{} ms",
+        simulation.queued_ms()
+    );
+    assert!(
+        simulation.estimate() <= 6 * MBIT,
+        "{}",
+        simulation.estimate()
+    );
 }
 
 #[test]
@@ -323,6 +348,40 @@ fn a_reply_that_is_not_awaited_changes_nothing() {
     controller.handle_reply(probe.sequence, reply, at(11));
     assert_eq!(controller.state().replying, 1);
     assert_eq!(controller.awaited(probe.sequence), None, "it counts once");
+}
+
+#[test]
+fn a_probe_that_waits_in_a_queue_of_this_host_is_no_sign_of_a_queue_beyond() {
+    let both = [Some(bounds(1, 100)), None];
+    let mut controller = Controller::new(both, [Some(rate(20 * MBIT)), None], 3, at(0));
+    let reply = Reply {
+        round_trip: Nanos::from_millis(10),
+        one_way: None,
+    };
+    let mut sent = 0;
+    for millis in 0..3000 {
+        let now = at(millis);
+        if controller.wants_counts(now) {
+            sent += 20 * MBIT / 8 / 20;
+            let counts = ByteCounts { received: 0, sent };
+            controller.handle_counts(Some(counts), now);
+        }
+        if let Some(probe) = controller.poll_probe(now) {
+            controller.handle_sent();
+            // From the second second on, probes do not leave.
+            if millis < 1000 {
+                controller.handle_departure(probe.sequence, now);
+                controller.handle_reply(probe.sequence, reply, now);
+            }
+        }
+        if millis == 1900 {
+            assert!(controller.rates()[0] >= Some(rate(20 * MBIT)));
+        }
+    }
+    assert!(
+        controller.state().fault.is_some(),
+        "after a second nothing is measured"
+    );
 }
 
 mod any_replies {

@@ -14,7 +14,7 @@ use netnice_core::contract::IfName;
 use netnice_core::units::Rate;
 use tokio::sync::Notify;
 
-use super::{Estimated, EstimateState, EstimatedLink, prober};
+use super::{EstimateState, Estimated, EstimatedLink, prober};
 
 /// The messages that the event loop has not taken yet.
 #[derive(Debug, Default)]
@@ -80,9 +80,8 @@ impl Estimators {
         if wanted.is_empty() && self.running.is_empty() {
             return;
         }
-        self.running.retain(|_, running| {
-            wanted.iter().any(|(link, _)| *link == running.link)
-        });
+        self.running
+            .retain(|_, running| wanted.iter().any(|(link, _)| *link == running.link));
         for (link, rates) in wanted {
             if self.running.contains_key(&link.name) {
                 continue;

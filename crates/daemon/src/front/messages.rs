@@ -38,7 +38,7 @@ pub(crate) enum FromFront {
         /// The process that the request is about, if the client named one.
         process: Option<Process>,
         /// The request.
-        request: Request,
+        request: Box<Request>,
     },
     /// A connection that was opened has ended.
     Closed {

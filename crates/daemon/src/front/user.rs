@@ -269,7 +269,7 @@ impl User {
             self.daemon.send(&FromFront::Asked {
                 connection: number,
                 process: call.process,
-                request: call.request,
+                request: Box::new(call.request),
             })?;
             self.at_daemon += 1;
             let hung_up = self

@@ -4,7 +4,6 @@
 //! nothing is in force or the ring was taken before.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 use netnice_api::Found;
 use netnice_core::units::{Instant, Rate};
@@ -15,9 +14,7 @@ use netnice_kernel::enforce::{
 };
 use netnice_kernel::netlink::NetlinkClient;
 use netnice_kernel::plan::{Desired, LeafQdisc};
-use netnice_kernel::{
-    KernelError, device, executable, process, routes, traffic, wireless::Speeds,
-};
+use netnice_kernel::{KernelError, device, ethtool, executable, process, traffic};
 
 use super::{
     Act, Enforcer, Interface, InterfaceTraffic, Inventory, LookupRights, Members, Meter, Process,
@@ -33,7 +30,6 @@ pub(crate) struct KernelHost {
     route: NetlinkClient,
     engines: Engines,
     lookup_rights: LookupRights,
-    speeds: Speeds,
 }
 
 impl KernelHost {
@@ -47,7 +43,6 @@ impl KernelHost {
             engines,
             lookup_rights: LookupRights::default(),
             route: NetlinkClient::open()?,
-            speeds: Speeds::default(),
         })
     }
 
@@ -337,25 +332,12 @@ impl Inventory for KernelHost {
         Ok(interfaces.collect())
     }
 
-    fn leads_to(&mut self, interface: &str, host: IpAddr) -> Result<bool, RequestError> {
-        let interfaces = self.interfaces()?;
-        let Some(index) = interfaces.iter().find(|i| i.name == interface).map(|i| i.index) else {
-            return Ok(false);
-        };
-        let mut look_up = |over| {
-            let found = routes::lookup(&mut self.route, host, None, over);
-            found.map_err(KernelError::from)
-        };
-        // For a route over a given interface the kernel assumes a neighbour if it has none.
-        let over_router = look_up(Some(index))?.is_some_and(|route| route.next_hop != host);
-        let by_default = look_up(None)?.is_some_and(|route| route.index == index);
-        Ok(over_router || by_default)
-    }
-
     fn speed(&mut self, interface: &str) -> Result<Option<Rate>, RequestError> {
-        let read = self.speeds.read(interface);
-        let failed = |error| format!("cannot read the speed of {interface}: {error}");
-        read.map_err(|error| RequestError::Failed(failed(error)))
+        ethtool::speed(interface).map_err(|error| {
+            RequestError::Failed(format!(
+                "cannot read the speed of {interface} from its driver: {error}"
+            ))
+        })
     }
 
     fn connections(&mut self, of: Option<&Found>) -> Result<Vec<Connection>, RequestError> {

@@ -275,7 +275,10 @@ impl Ledger {
     ///
     /// # Errors
     /// As [`Ledger::manage`].
-    pub(crate) fn restore_cleared_link(&mut self, managed: ManagedLink) -> Result<(), RequestError> {
+    pub(crate) fn restore_cleared_link(
+        &mut self,
+        managed: ManagedLink,
+    ) -> Result<(), RequestError> {
         let name = managed.link.name.clone();
         self.manage(managed.link, managed.by)?;
         self.set_reflectors(&name, managed.reflectors);

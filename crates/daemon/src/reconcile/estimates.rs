@@ -49,7 +49,8 @@ impl Estimates {
 
     /// Lets the next change wait: the last one took so long.
     pub(crate) fn delay(&mut self, took: Nanos, now: Now) {
-        self.install_from = now.monotonic.after(Nanos(took.0.saturating_mul(20)));
+        let next = now.monotonic.after(Nanos(took.0.saturating_mul(20)));
+        self.install_from = self.install_from.max(next);
     }
 }
 
@@ -92,7 +93,9 @@ impl<H: Host> Reconciler<H> {
                 None => {}
             }
         }
-        self.estimates.states.insert(message.name.clone(), message.state);
+        self.estimates
+            .states
+            .insert(message.name.clone(), message.state);
         self.estimates.waiting.insert(message.name, message.rates);
         self.follow_estimates(now);
     }
@@ -122,6 +125,9 @@ impl<H: Host> Reconciler<H> {
             for name in waiting.keys() {
                 self.log_estimate(name, now);
             }
+        } else {
+            self.estimates.waiting = waiting;
+            self.estimates.install_from = now.monotonic.after(RETRY_PAUSE);
         }
         self.journal
             .log_result(now, "following the estimate of a link", installed.map(drop));
@@ -148,9 +154,10 @@ impl<H: Host> Reconciler<H> {
                 return;
             }
         }
-        let texts = Direction::ALL.iter().zip(rates).filter_map(|(direction, rate)| {
-            Some(format!("{} {:#}", direction.word(), rate?))
-        });
+        let texts = Direction::ALL
+            .iter()
+            .zip(rates)
+            .filter_map(|(direction, rate)| Some(format!("{} {:#}", direction.word(), rate?)));
         let texts: Vec<String> = texts.collect();
         let text = format!("{name} is estimated to carry {}", texts.join(", "));
         self.journal.note(now, text);
@@ -173,7 +180,9 @@ impl<H: Host> Reconciler<H> {
         let (at, saved) = &estimates.saved;
         let is_due = at_end || now.monotonic.since(*at) >= SAVE_PERIOD;
         let is_new = |(name, rates): (&IfName, &[Option<Rate>; 2])| {
-            saved.get(name).is_none_or(|saved| differ(*saved, *rates, 10))
+            saved
+                .get(name)
+                .is_none_or(|saved| differ(*saved, *rates, 10))
         };
         if !is_due || !rates.iter().any(is_new) {
             return;
@@ -183,7 +192,8 @@ impl<H: Host> Reconciler<H> {
         let (ledger, rollbacks) = (self.books.ledger.clone(), self.books.rollbacks.clone());
         let written: Result<(), RequestError> =
             self.books.save(&ledger, &rollbacks, true, in_force);
-        self.journal.log_result(now, "writing the state file", written);
+        self.journal
+            .log_result(now, "writing the state file", written);
     }
 }
 
@@ -198,6 +208,8 @@ fn differ(old: [Option<Rate>; 2], new: [Option<Rate>; 2], percent: u64) -> bool 
     })
 }
 
+/// Time until a change that the kernel has refused is tried again.
+const RETRY_PAUSE: Nanos = Nanos::from_secs(1);
 /// How often the estimates of a link are logged at most.
 const LOG_PERIOD: Nanos = Nanos::from_secs(60);
 /// How often the estimates are written to the state file at most.

@@ -102,7 +102,7 @@ async fn receive_requests(
                 }) => {
                     let to = connections.get(&connection);
                     // One request at a time: the connection's task has taken the one before.
-                    if to.is_none_or(|(_, to)| to.try_send((request, process)).is_err()) {
+                    if to.is_none_or(|(_, to)| to.try_send((*request, process)).is_err()) {
                         return "it sent a request of a connection that is unknown or waits for an \
                             answer"
                             .to_owned();

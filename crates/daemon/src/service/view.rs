@@ -138,7 +138,10 @@ impl<H: Enforcer> View<'_, H> {
     /// Why the rates of a link are not estimated now; `None` if they are, or shall not be.
     pub(super) fn estimate_fault(&self, managed: &ManagedLink) -> Option<String> {
         let state = self.estimates.state(&managed.link.name);
-        let fault = state.filter(|_| managed.link.is_estimated())?.fault.as_ref()?;
+        let fault = state
+            .filter(|_| managed.link.is_estimated())?
+            .fault
+            .as_ref()?;
         let name = &managed.link.name;
         Some(format!(
             "{fault}, so under load its rate falls to the least of the estimate; name other hosts \

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use super::{Folder, Host, Netns, Port, World, next_number};
 use crate::process;
@@ -171,6 +171,22 @@ impl World {
     }
 }
 
+impl World {
+    /// Changes the rates of the cable of the host that was given as number `i`, and the lengths of
+    /// its queues. A direction without a rate keeps none, and one with a rate must have had one.
+    /// Fails if tc(8) fails.
+    pub fn change_cable(&self, i: usize, cable: &Cable) -> Result<()> {
+        let switch = self.switch.as_ref().context("the world has no switch")?;
+        let ends = [(cable.up, format!("x{i}")), (cable.down, format!("p{i}"))];
+        for (rate, device) in ends {
+            if let Some(rate) = rate {
+                set_rate(switch, "change", &device, rate, cable)?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The address `fd77:NET::LAST`.
 pub(super) fn v6(net: u8, last: u8) -> Ipv6Addr {
     Ipv6Addr::new(0xfd77, net.into(), 0, 0, 0, 0, 0, last.into())
@@ -266,10 +282,14 @@ pub(super) fn connect_port(switch: &Netns, i: usize, cable: &Cable) -> Result<()
 
 /// Limits the rate at which packets leave `device`: TBF with a byte FIFO.
 fn limit_rate(ns: &Netns, device: &str, bits: u64, cable: &Cable) -> Result<()> {
+    set_rate(ns, "add", device, bits, cable)
+}
+
+fn set_rate(ns: &Netns, verb: &str, device: &str, bits: u64, cable: &Cable) -> Result<()> {
     let burst = (bits * cable.burst_us / 8_000_000).max(3028);
     let limit = u64::from(cable.queue).max(burst + 3028);
     ns.tc(&format!(
-        "qdisc add dev {device} root tbf rate {bits}bit burst {burst} limit {limit}"
+        "qdisc {verb} dev {device} root tbf rate {bits}bit burst {burst} limit {limit}"
     ))?;
     Ok(())
 }

@@ -23,6 +23,7 @@ mod direct_speed;
 mod driver;
 mod driver_client;
 mod dscp;
+mod estimates;
 mod evasion;
 mod exhaustion;
 mod faults;

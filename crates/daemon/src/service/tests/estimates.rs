@@ -91,8 +91,14 @@ fn an_estimated_link_is_shown_as_one_and_begins_with_its_lower_bound() {
     let mut fixture = fixture();
     let done = ok(ask(&mut fixture, BOUNDS));
     let text = done.messages.join("\n");
-    assert!(text.contains("an estimate from delays, from 2 Mbit/s to 50 Mbit/s"), "{text}");
-    assert!(text.contains("probes go to 1.1.1.1, 9.9.9.9, 8.8.8.8"), "{text}");
+    assert!(
+        text.contains("an estimate from delays, from 2 Mbit/s to 50 Mbit/s"),
+        "{text}"
+    );
+    assert!(
+        text.contains("probes go to 1.1.1.1, 9.9.9.9, 8.8.8.8"),
+        "{text}"
+    );
     let doc = fixture.show();
     let up = doc.links[0].up.clone().expect("managed");
     assert_eq!((up.source.as_str(), up.rate), ("estimate", 2_000_000));
@@ -123,10 +129,16 @@ fn promises_count_against_the_lower_bound_and_no_estimate_touches_them() {
     // A lower bound below the promise takes it out of force, as any slower link does.
     let done = ok(ask(&mut fixture, "min 1mbit"));
     let text = done.messages.join("\n");
-    assert!(text.contains("pid:10 (asked by root) loses min 2mbit"), "{text}");
+    assert!(
+        text.contains("pid:10 (asked by root) loses min 2mbit"),
+        "{text}"
+    );
     let done = ok(ask(&mut fixture, "min 4mbit"));
     let text = done.messages.join("\n");
-    assert!(text.contains("pid:10 (asked by root) has min 2mbit"), "{text}");
+    assert!(
+        text.contains("pid:10 (asked by root) has min 2mbit"),
+        "{text}"
+    );
     assert_eq!(class_rate(&mut fixture), mbit(7), "the estimate goes on");
     fixture.check();
 }
@@ -151,7 +163,9 @@ fn a_slow_kernel_makes_estimates_wait_and_the_last_one_counts() {
     let mut fixture = fixture();
     ok(ask(&mut fixture, BOUNDS));
     estimate(&mut fixture, 10);
-    fixture.service.delay_estimates(Nanos::from_millis(100), fixture.now);
+    fixture
+        .service
+        .delay_estimates(Nanos::from_millis(100), fixture.now);
     for up in [20, 30] {
         let message = message([mbit(up), None], None);
         fixture.service.handle_estimated(message, fixture.now);
@@ -183,7 +197,10 @@ fn large_changes_are_logged_once_a_minute() {
 fn a_link_without_replies_is_degraded_with_the_reason() {
     let mut fixture = fixture();
     ok(ask(&mut fixture, BOUNDS));
-    let silent = message([mbit(2), None], Some("none of the 3 hosts that are probed replies"));
+    let silent = message(
+        [mbit(2), None],
+        Some("none of the 3 hosts that are probed replies"),
+    );
     fixture.service.handle_estimated(silent, fixture.now);
     let degraded = fixture.show().links[0].degraded.join("\n");
     assert!(degraded.contains("none of the 3 hosts"), "{degraded}");
@@ -201,22 +218,52 @@ fn invalid_requests_get_one_error_and_change_nothing() {
     fixture.machine().interfaces.insert("lo".to_owned(), true);
     for (words, text) in [
         ("rate auto", "--rate auto needs --min R and --max R"),
-        ("rate auto max 5mbit", "--rate auto needs --min R and --max R"),
-        ("down auto min-down 1mbit", "--down-rate auto needs --min-down R and --max-down R"),
-        ("rate auto min 9mbit max 5mbit", "--min 9 Mbit/s is above --max 5 Mbit/s"),
-        ("min 5mbit", "--min and --max are the bounds of an estimated rate"),
-        ("rate 5mbit max-down 5mbit", "--min-down and --max-down are the bounds"),
-        ("rate 5mbit probe 192.0.2.1", "--probe names the hosts for an estimated rate"),
-        ("rate auto min 1mbit max 2mbit probe 127.0.0.1", "127.0.0.1 is not the address"),
-        ("rate auto min 1mbit max 2mbit probe fe80::1", "fe80::1 is not the address"),
-        ("rate auto min 1mbit max 2mbit probe example.org", "`example.org` is not the address"),
+        (
+            "rate auto max 5mbit",
+            "--rate auto needs --min R and --max R",
+        ),
+        (
+            "down auto min-down 1mbit",
+            "--down-rate auto needs --min-down R and --max-down R",
+        ),
+        (
+            "rate auto min 9mbit max 5mbit",
+            "--min 9 Mbit/s is above --max 5 Mbit/s",
+        ),
+        (
+            "min 5mbit",
+            "--min and --max are the bounds of an estimated rate",
+        ),
+        (
+            "rate 5mbit max-down 5mbit",
+            "--min-down and --max-down are the bounds",
+        ),
+        (
+            "rate 5mbit probe 192.0.2.1",
+            "--probe names the hosts for an estimated rate",
+        ),
+        (
+            "rate auto min 1mbit max 2mbit probe 127.0.0.1",
+            "127.0.0.1 is not the address",
+        ),
+        (
+            "rate auto min 1mbit max 2mbit probe fe80::1",
+            "fe80::1 is not the address",
+        ),
+        (
+            "rate auto min 1mbit max 2mbit probe example.org",
+            "`example.org` is not the address",
+        ),
         (
             "rate auto min 1mbit max 2mbit probe 1.0.0.1,1.0.0.2,1.0.0.3,1.0.0.4,1.0.0.5,\
              1.0.0.6,1.0.0.7,1.0.0.8,1.0.0.9",
             "--probe names 9 hosts: 8 at most",
         ),
         ("rate auto min x max 2mbit", "x"),
-        ("iface lo rate auto min 1mbit max 2mbit", "lo leads to no other host"),
+        (
+            "iface lo rate auto min 1mbit max 2mbit",
+            "lo leads to no other host",
+        ),
         (eth1, "eth1 does not lead to 1.1.1.1"),
         ("iface eth7 rate auto min 1mbit max 2mbit", "eth7"),
     ] {
@@ -230,14 +277,20 @@ fn invalid_requests_get_one_error_and_change_nothing() {
     let user = fixture.ask(&ANN, Request::Link(change(BOUNDS)), None);
     assert!(refused(user).contains("managing a link"));
     // With hosts beyond it, a link without a default route can be estimated.
-    ok(ask(&mut fixture, &format!("{eth1} probe 192.0.2.1,192.0.2.1,2001:db8::1")));
+    ok(ask(
+        &mut fixture,
+        &format!("{eth1} probe 192.0.2.1,192.0.2.1,2001:db8::1"),
+    ));
     assert_eq!(fixture.show().links[0].probes, ["192.0.2.1", "2001:db8::1"]);
 }
 
 #[test]
 fn the_next_daemon_goes_on_with_the_last_estimate() {
     let mut fixture = fixture();
-    ok(ask(&mut fixture, "rate auto min 2mbit max 50mbit probe 192.0.2.1"));
+    ok(ask(
+        &mut fixture,
+        "rate auto min 2mbit max 50mbit probe 192.0.2.1",
+    ));
     estimate(&mut fixture, 17);
     let before = fixture.service.estimated_links();
     let state = State {
@@ -255,7 +308,10 @@ fn the_next_daemon_goes_on_with_the_last_estimate() {
 #[test]
 fn an_estimate_for_a_time_is_given_back() {
     let mut fixture = fixture();
-    ok(ask(&mut fixture, "rate auto min 2mbit max 50mbit probe 192.0.2.1"));
+    ok(ask(
+        &mut fixture,
+        "rate auto min 2mbit max 50mbit probe 192.0.2.1",
+    ));
     let mut timed = change("rate 10mbit");
     timed.for_ns = Some(10_000_000_000);
     ok(fixture.ask(&Peer::ROOT, Request::Link(timed), None));
@@ -263,4 +319,18 @@ fn an_estimate_for_a_time_is_given_back() {
     fixture.advance(11);
     let links = fixture.service.estimated_links();
     assert_eq!(links[0].0.reflectors.len(), 1, "the hosts come back too");
+}
+
+#[test]
+fn an_estimate_that_the_kernel_does_not_take_is_tried_again() {
+    let mut fixture = fixture();
+    ok(ask(&mut fixture, BOUNDS));
+    fixture.machine().fails_in = Some(0);
+    estimate(&mut fixture, 20);
+    assert_eq!(class_rate(&mut fixture), mbit(2));
+    assert!(log(&mut fixture).contains("following the estimate of a link"));
+    fixture.now.monotonic = fixture.service.estimates_due().expect("it waits");
+    fixture.service.follow_estimates(fixture.now);
+    assert_eq!(class_rate(&mut fixture), mbit(20));
+    fixture.check();
 }
