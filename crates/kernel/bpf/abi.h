@@ -203,7 +203,7 @@ struct flow {
 	__u32 dropped_seq;	/* its sequence number, if it was of TCP */
 	__u32 generation;	/* of the window to which `inside` belongs */
 	__u32 long_on_lo;	/* whether its last packet entered the local leaf */
-	__u32 bulk_epoch;	/* epoch of its last packet that was not sparse */
+	__u32 bulk_epoch;	/* as window.bulk, when it last had a packet that was not sparse */
 	struct content inside;	/* in all leaves but the sparse one */
 };
 
@@ -216,8 +216,8 @@ struct window {
 	__u64 last_bytes;
 	__u32 generation;	/* differs each time that the entry is made */
 	__u32 local_ms;		/* time of the last packet in the local leaf; 0: none */
-	__u32 bulk;		/* flows with a packet that was not sparse, in this window */
-	__u32 last_bulk;
+	__u32 bulk;		/* flows with a packet that was not sparse, in these BULK_WINDOWS windows */
+	__u32 last_bulk;	/* the same of the windows before */
 	struct content queues[2];	/* of the bulk leaf, and of the local leaf */
 };
 

@@ -29,6 +29,10 @@
 /* cb[1] of a packet in the cap stage: its length on the wire, and this bit if it is in the local leaf. */
 #define IN_LOCAL 0x80000000
 
+/* Windows in which a bulk flow has at least one packet, if forty flows share the limit: a window is
+ * at least the time of ten packets. */
+#define BULK_WINDOWS 4
+
 #define LONGEST 65550	/* bytes of a packet of segmentation offload, and of lo's longest */
 
 #define MIN_PATIENCE 2000000000ULL	/* ns */
@@ -56,11 +60,13 @@ static __always_inline void advance_window(struct window *w, __u32 epoch)
 		return;
 	bytes = __sync_lock_test_and_set(&w->bytes, 0);
 	active = __sync_lock_test_and_set(&w->active, 0);
-	bulk = __sync_lock_test_and_set(&w->bulk, 0);
 	w->last_bytes = old + 1 == epoch ? bytes : 0;
 	w->last_active = old + 1 == epoch ? active : 0;
-	w->last_bulk = old + 1 == epoch ? bulk : 0;
 	w->sparse_bytes = 0;
+	if (old / BULK_WINDOWS == epoch / BULK_WINDOWS)
+		return;
+	bulk = __sync_lock_test_and_set(&w->bulk, 0);
+	w->last_bulk = old / BULK_WINDOWS + 1 == epoch / BULK_WINDOWS ? bulk : 0;
 }
 
 /* How long nothing may leave before all that entered counts as gone, in ns: longer than the bytes
@@ -266,8 +272,8 @@ static __always_inline __u32 select_leaf(struct __sk_buff *skb, struct leaf *lea
 			    of_all + length > (of_flow + length > MAX_SPARSE ? leaf->bound / 2 : leaf->bound) &&
 			    (sender == SENDER_TOLD || is_dropped(skb, iface, f, leaf, of_flow + length, part, now)))
 				return 0;
-			if (is_over(f->bulk_epoch, epoch)) {
-				f->bulk_epoch = epoch;
+			if (f->bulk_epoch != epoch / BULK_WINDOWS) {
+				f->bulk_epoch = epoch / BULK_WINDOWS;
 				__sync_fetch_and_add(&w->bulk, 1);
 			}
 			if (local) {

@@ -32,7 +32,7 @@
 #define V6_BYTES 60
 #define FRAME_BYTES 66		/* headers of a full segment over IPv4, with timestamps */
 
-#define QUEUE_MS 20		/* of a limit's rate, that its flows together may have in the stage */
+#define QUEUE_MS 15		/* of a limit's rate, that its flows together may have in the stage */
 #define STANDING_MS 8		/* a shorter queue does not engage the bound */
 #define PACED_MS 40		/* if two packets of each flow take longer, the flows are paced */
 #define LEAST_PACED 4		/* flows */
@@ -148,8 +148,8 @@ static __always_inline void set_first_window(struct bpf_sock_ops *ctx, struct le
 	__u32 others = w->active > w->last_active ? w->active : w->last_active;
 	__u32 packets = leaf->bound / (others + 1) / (ctx->mss_cache + FRAME_BYTES);
 
-	if (packets < 2)
-		packets = 2;
+	if (!packets)
+		packets = 1;
 	if (packets < ctx->snd_cwnd)
 		bpf_setsockopt(ctx, SOL_TCP, TCP_BPF_IW, &packets, sizeof(packets));
 }
@@ -159,7 +159,7 @@ static __always_inline void tune(struct bpf_sock_ops *ctx, struct tcp_sock *tcp,
 				 struct tcp_tuning *tuning, struct window *w, __u32 sharing)
 {
 	struct flow_key key = { .window = { .leaf = leaf->bulk } };
-	__u32 payload = ctx->mss_cache, packet = payload + FRAME_BYTES, part, of_all, of_flow = 0, outside;
+	__u32 payload = ctx->mss_cache, packet = payload + FRAME_BYTES, part, of_all, of_flow = 0, outside, wanted;
 	__u32 per_ms = leaf->rate / 1000;
 	__u64 now = bpf_ktime_get_ns(), patience = patience_ns(leaf);
 	struct flow *f;
@@ -169,16 +169,19 @@ static __always_inline void tune(struct bpf_sock_ops *ctx, struct tcp_sock *tcp,
 	if (f)
 		of_flow = waiting(&f->inside, now, patience);
 	of_all = waiting(&w->queues[QUEUE_BULK], now, patience) + waiting(&w->queues[QUEUE_LOCAL], now, patience);
-	if (!of_all) {
+	part = per_ms * QUEUE_MS / sharing;
+	if (part < 2 * packet)
+		part = 2 * packet;
+	outside = tcp->packets_out * packet;
+	outside -= of_flow < outside ? of_flow : outside;
+	wanted = (outside + part) / packet;
+	/* A connection of which nothing waits here is slowed by something else. Its window may grow,
+	 * but netnice must not take away what a loss elsewhere made of it. */
+	if (!of_all && tuning->window)
 		set_window(ctx, tcp, tuning, NO_WINDOW);
-	} else if (tuning->window || of_all > per_ms * STANDING_MS) {
-		part = per_ms * QUEUE_MS / sharing;
-		if (part < 2 * packet)
-			part = 2 * packet;
-		outside = tcp->packets_out * packet;
-		outside -= of_flow < outside ? of_flow : outside;
-		set_window(ctx, tcp, tuning, (outside + part + packet - 1) / packet);
-	}
+	else if (of_flow ? tuning->window || of_all > per_ms * STANDING_MS :
+			   tuning->window && wanted > tuning->window)
+		set_window(ctx, tcp, tuning, wanted);
 	if (sharing < LEAST_PACED || sharing * 2 * packet < per_ms * PACED_MS)
 		set_pacing(ctx, tcp, tuning, 0);
 	else

@@ -235,7 +235,8 @@ pub(crate) struct NodeLeaves {
     pub sparse: u16,
     /// Class of all other flows.
     pub bulk: u16,
-    /// Class of all other flows on lo. Only the cap stage has one; on a link, the same as `bulk`.
+    /// Class of all other flows on lo with packets longer than `longest`. Only the cap stage has
+    /// one; on a link, the same as `bulk`.
     pub local: u16,
     /// Class of all other flows whose sender waits for its socket's buffer; where there is none,
     /// the same as `bulk`.

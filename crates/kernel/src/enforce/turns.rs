@@ -40,7 +40,9 @@ impl Kernel {
 /// programs' clock.
 fn slots_on_lo(windows: &[(abi::WindowKey, abi::Window)], now: u32) -> BTreeSet<u16> {
     let is_recent = |w: &abi::Window| w.local_ms != 0 && now.wrapping_sub(w.local_ms) < KEPT_MS;
-    let of_limits = windows.iter().filter(|(key, w)| key.link == 0 && is_recent(w));
+    let of_limits = windows
+        .iter()
+        .filter(|(key, w)| key.link == 0 && is_recent(w));
     of_limits
         .map(|(key, _)| plan::slot_of(Handle(key.leaf).minor()))
         .collect()

@@ -2,7 +2,9 @@
 //! error names it and contains the last lines of the verifier's log. Loading also fails if the
 //! kernel has no type information (BTF), and [`test_load`] if the kernel refuses a map.
 
-use aya::programs::{BtfTracePoint, CgroupSkb, CgroupSock, CgroupSockAddr, Iter, SchedClassifier, SockOps};
+use aya::programs::{
+    BtfTracePoint, CgroupSkb, CgroupSock, CgroupSockAddr, Iter, SchedClassifier, SockOps,
+};
 use aya::{Btf, Ebpf, EbpfLoader};
 
 use super::{Hook, OBJECT, program};

@@ -141,7 +141,7 @@ fn a_connection_is_fast_again_when_its_limit_ends() {
         program
             .traffic(&flows, RunOptions::at_once())
             .expect("a child");
-        let (rate, ..) = bed.sent_rate(1.0, 2.0).expect("a rate");
+        let rate = bed.sent_rate(1.0, 2.0).expect("a rate");
         assert!(rate < 1_500_000.0, "limited to 1 Mbit/s: {rate:.0}");
         bed.run_ok(&end.replace("PID", &pid.to_string()));
         assert!(fast(), "slow after `{end}`");
