@@ -62,7 +62,7 @@ impl Ledger {
     }
 
     /// A target and those around it, innermost first.
-    fn chain(&self, from: Option<TargetId>) -> impl Iterator<Item = &HeldTarget> {
+    pub(super) fn chain(&self, from: Option<TargetId>) -> impl Iterator<Item = &HeldTarget> {
         let mut next = from;
         std::iter::from_fn(move || {
             let here = self.held.get(&next?)?;
@@ -287,8 +287,19 @@ impl Ledger {
     }
 
     /// What a user may divide of a budget in each direction, and how much of it is promised to
-    /// programs inside; `None` in a direction without a minimum.
+    /// programs inside and to their flows; `None` in a direction without a minimum.
     pub(crate) fn budget_use(&self, budget: &HeldTarget) -> [Option<BudgetUse>; 2] {
+        let [up, down] = self.promised_inside(budget);
+        let with_flows = |up: BudgetUse| BudgetUse {
+            used: [up.used, self.flows_in(budget)].into_iter().sum(),
+            ..up
+        };
+        [up.map(with_flows), down]
+    }
+
+    /// What a user may divide of a budget in each direction, and how much of it is promised to
+    /// targets inside; `None` in a direction without a minimum.
+    pub(super) fn promised_inside(&self, budget: &HeldTarget) -> [Option<BudgetUse>; 2] {
         let link = budget.entry.contract.on().and_then(|on| self.links.get(on));
         let own = |held: &HeldTarget, link: &Link, direction: Direction| {
             let contract = &held.entry.contract;
@@ -401,7 +412,7 @@ fn has_shares_in_force(held: &HeldTarget) -> bool {
     shares.is_some_and(|(_, shares)| shares.iter().any(|share| named.contains(share)))
 }
 
-fn has_minimum(contract: &Contract, direction: Direction) -> bool {
+pub(super) fn has_minimum(contract: &Contract, direction: Direction) -> bool {
     let slice = contract.slice().filter(|_| direction == Direction::Up);
     contract.min(direction).is_some() || slice.is_some()
 }

@@ -272,6 +272,19 @@ fn a_share_for_a_time_ends_and_one_that_does_not_fit_any_more_stays_away() {
 }
 
 #[test]
+fn a_process_that_root_lets_join_takes_a_name_out_of_the_budget() {
+    let mut fixture = with_budget();
+    ok(fixture.run_named(&ANN, "mine", 10, "min 4mbit up 8mbit"));
+    assert_eq!(contract(&fixture, "name:mine"), "up 8mbit min 4mbit on eth0");
+    let text = refused(fixture.run_named(&BOB, "mine", 20, ""));
+    assert!(text.contains("processes of"), "{text}");
+    ok(fixture.run_named(&Peer::ROOT, "mine", 20, ""));
+    assert_eq!(contract(&fixture, "name:mine"), "up 8mbit");
+    assert!(aside(&fixture, "name:mine").contains("in no budget"));
+    fixture.check();
+}
+
+#[test]
 fn a_dry_run_tells_whom_a_smaller_budget_concerns() {
     let mut fixture = with_budget();
     ok(fixture.set_as(&ANN, "pid:10", "min 6mbit"));
