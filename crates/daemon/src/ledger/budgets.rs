@@ -5,9 +5,9 @@
 //! priority. Shares are admitted inside the budget ([`Ledger::check_shares`]):
 //!
 //! 1. the target is inside a budget of the user, and its shares are on the link of that budget;
-//! 2. for each minimum, the nearest target around it with a minimum in that direction is the budget,
-//!    or a target inside the budget whose minimum is the same user's. So a user divides only what
-//!    that user was given, and never the minimum of another program;
+//! 2. for each minimum, the nearest target around it with a minimum in that direction is the
+//!    budget, or a target inside the budget whose minimum is the same user's. So a user divides
+//!    only what that user was given, and never the minimum of another program;
 //! 3. the minimums inside the budget sum to at most its own: condition 2 of
 //!    [`netnice_core::admission`], as for every target with a minimum.
 //!
@@ -15,8 +15,8 @@
 //! a target outside the budget.
 //!
 //! Privileged claims come first. They are admitted as if the users' minimums were not there
-//! ([`Ledger::entries_before_users`]), and then [`Ledger::keep_budgets`] takes those minimums out of
-//! force that do not fit any more: the oldest that fit are kept. The others are set aside, their
+//! ([`Ledger::entries_before_users`]), and then [`Ledger::keep_budgets`] takes those minimums out
+//! of force that do not fit any more: the oldest that fit are kept. The others are set aside, their
 //! targets keep their limits, and [`Ledger::heal`] puts them into force again when there is room.
 //! The same happens when a budget ends, or when its link becomes too slow for it.
 

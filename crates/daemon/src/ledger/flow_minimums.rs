@@ -1,6 +1,6 @@
-//! Minimums of direct flows inside budgets. The flow manager decides which flows have one; the ledger
-//! stores the sum for each budget, counts it inside the budget, and leaves it out of the link's part
-//! for the direct path, because the budget's minimum contains it. Nothing here fails.
+//! Minimums of direct flows inside budgets. The flow manager decides which flows have one; the
+//! ledger stores the sum for each budget, counts it inside the budget, and leaves it out of the
+//! link's part for the direct path, because the budget's minimum contains it. Nothing here fails.
 
 use std::collections::BTreeMap;
 

@@ -360,10 +360,8 @@ fn finish<H: Host>(
             process.root.pid
         ));
     }
-    if request.peer.privileged {
-        done.messages
-            .extend(reconciler.note_guarantees(&before, request.now));
-    }
+    let told = budgets::note_lost(reconciler, &before, request.peer, request.now);
+    done.messages.extend(told);
     done.messages.extend(request.duration.remarks());
     done.confirm = number;
     Ok(done)

@@ -75,7 +75,13 @@ fn used(fixture: &mut Fixture) -> (Amount, Amount, Amount) {
 fn a_flow_takes_its_minimum_from_the_budget_of_its_user() {
     let mut fixture = fixture();
     let client = fixture.attached_client(&ANN, 8);
-    let before = fixture.service.ledger().link("eth0").expect("a link").link.clone();
+    let before = fixture
+        .service
+        .ledger()
+        .link("eth0")
+        .expect("a link")
+        .link
+        .clone();
     let flow = fixture.opened(&client, "10.0.0.2:6000", "min 10mbit").flow;
     assert_eq!(used(&mut fixture), (mbit(40), mbit(10), mbit(30)));
     let refused = text(fixture.open(&client, "10.0.0.2:6001", "min 31mbit"));
@@ -89,10 +95,16 @@ fn a_flow_takes_its_minimum_from_the_budget_of_its_user() {
     // Targets and flows divide the same budget.
     let refused = text(set_as_ann(&mut fixture, "min 31mbit"));
     assert!(refused.contains("direct:eth0"), "{refused}");
-    assert!(matches!(set_as_ann(&mut fixture, "min 30mbit"), Response::Done(_)));
+    assert!(matches!(
+        set_as_ann(&mut fixture, "min 30mbit"),
+        Response::Done(_)
+    ));
     text(fixture.open(&client, "10.0.0.2:6001", "min 1mbit"));
     let [up, _] = fixture.service.ledger().promised(&before);
-    assert!(up < mbit(45), "the flow's minimum counts in the budget: {up}");
+    assert!(
+        up < mbit(45),
+        "the flow's minimum counts in the budget: {up}"
+    );
     fixture.close(&client, flow);
     assert_eq!(used(&mut fixture), (mbit(40), mbit(30), mbit(40)));
 }
@@ -113,7 +125,10 @@ fn a_full_link_still_serves_flows_from_a_budget() {
     assert!(matches!(answer, Response::Done(_)), "{answer:?}");
     let client = fixture.attached_client(&ANN, 8);
     fixture.opened(&client, "10.0.0.2:6000", "min 10mbit");
-    let held = fixture.service.ledger().find(&"pid:7".parse().expect("a target"));
+    let held = fixture
+        .service
+        .ledger()
+        .find(&"pid:7".parse().expect("a target"));
     let min = held.and_then(|held| held.entry.contract.min(Direction::Up));
     assert_eq!(min.map(Amount::from), Some(mbit(55)));
     let part = fixture.direct_part().expect("a part");
