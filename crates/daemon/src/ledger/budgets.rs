@@ -340,6 +340,10 @@ impl HeldTarget {
 
     /// The contract in force without the minimums of unprivileged users.
     pub(super) fn without_users_minimums(&self) -> Contract {
+        // Most targets have none, and this is called for all of them.
+        if !self.entry.contract.is_guaranteed() {
+            return self.entry.contract.clone();
+        }
         self.without_shares_of_users(|clause| matches!(clause, Clause::Min | Clause::MinDown))
     }
 
@@ -404,7 +408,10 @@ impl HeldTarget {
 
 /// True if shares of a user are part of the contract in force.
 fn has_shares_in_force(held: &HeldTarget) -> bool {
-    if held.user().is_none() {
+    let contract = &held.entry.contract;
+    let weighs = contract.weight().is_some() || contract.priority().is_some();
+    let shares = weighs || contract.on().is_some() || contract.is_guaranteed();
+    if !shares || held.user().is_none() {
         return false;
     }
     let named = held.entry.contract.as_change().clauses();
