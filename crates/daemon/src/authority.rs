@@ -28,7 +28,7 @@
 
 use std::collections::BTreeSet;
 
-use netnice_core::contract::{Change, Dscp, Setting};
+use netnice_core::contract::{Change, Clause, Dscp, Setting};
 use netnice_core::target::Target;
 
 use crate::error::RequestError;
@@ -41,7 +41,12 @@ use crate::user_names::user_name;
 /// # Errors
 /// [`RequestError::NotPermitted`] with the first clause that the peer may not use.
 pub(crate) fn may_request(peer: &Peer, change: &Change) -> Result<(), RequestError> {
-    match change.needs_privilege() {
+    clause_allowed(peer, change.needs_privilege())
+}
+
+/// Fails if a peer without privilege names a clause that needs privilege.
+fn clause_allowed(peer: &Peer, clause: Option<Clause>) -> Result<(), RequestError> {
+    match clause {
         Some(clause) if !peer.privileged => Err(RequestError::NotPermitted(format!(
             "{clause} is for root and the group netnice; up, down, both, burst, dscp, yield and when \
              are for all"
@@ -57,10 +62,7 @@ pub(crate) fn may_request(peer: &Peer, change: &Change) -> Result<(), RequestErr
 /// # Errors
 /// [`RequestError::NotPermitted`] with the first clause that the peer may not use.
 pub(crate) fn may_request_in_budget(peer: &Peer, change: &Change) -> Result<(), RequestError> {
-    match change.needs_privilege_in_budget() {
-        Some(_) => may_request(peer, change),
-        None => Ok(()),
-    }
+    clause_allowed(peer, change.needs_privilege_in_budget())
 }
 
 /// Checks that a peer may set the code point of a change, if the change sets one. `allowed` are the

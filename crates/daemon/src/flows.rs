@@ -36,6 +36,7 @@
 
 mod admission;
 mod balance;
+mod budgets;
 mod division;
 pub(crate) mod driver;
 mod driver_events;
@@ -211,8 +212,7 @@ struct ConnectionUser {
 struct FlowRecord {
     number: u32,
     link: IfName,
-    /// The driver's ids. The driver does not reuse an id soon, so it refuses a call for a closed
-    /// one.
+    /// The driver's ids, which it does not reuse soon: so it refuses a call for a closed one.
     program: u32,
     /// `None` until the flow is open at the driver.
     at_driver: Option<u32>,

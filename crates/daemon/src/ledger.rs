@@ -32,6 +32,7 @@ mod admit;
 mod budgets;
 pub(crate) mod direct_part;
 mod draining;
+mod flow_minimums;
 mod held;
 mod invariants;
 mod links;
@@ -45,6 +46,7 @@ use netnice_core::admission::{TargetEntry, TargetId};
 use netnice_core::claims::Claims;
 use netnice_core::contract::{Contract, IfName};
 use netnice_core::target::Target;
+use netnice_core::units::Amount;
 use netnice_kernel::plan::MAX_SLOT;
 
 pub(crate) use budgets::BudgetUse;
@@ -67,6 +69,9 @@ pub(crate) struct Ledger {
     /// The direct path's part of each link. Not in the state file: after a restart, the drivers
     /// report it.
     parts: BTreeMap<IfName, direct_part::DirectPart>,
+    /// What flows of the direct path have of budgets, by link and the budget's id. Not in the state
+    /// file, as with the parts.
+    flow_minimums: BTreeMap<IfName, BTreeMap<u32, Amount>>,
     next_id: u32,
     /// The id up to which [`Ledger::heal`] has tried targets that are set aside.
     healed_to: u32,
@@ -80,6 +85,7 @@ impl Default for Ledger {
             slots: BTreeMap::new(),
             draining: BTreeMap::new(),
             parts: BTreeMap::new(),
+            flow_minimums: BTreeMap::new(),
             next_id: 1,
             healed_to: 0,
         }
@@ -166,7 +172,9 @@ impl Ledger {
     /// The entries in force, for admission, including the direct path's parts.
     pub(crate) fn entries(&self) -> Vec<TargetEntry> {
         let held = self.held.values().map(|held| held.entry.clone());
-        held.chain(self.part_entries()).collect()
+        held.chain(self.part_entries())
+            .chain(self.flow_entries())
+            .collect()
     }
 
     /// The targets around a target, innermost first, at most [`MAX_CHAIN`].

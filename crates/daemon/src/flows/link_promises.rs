@@ -68,6 +68,22 @@ impl<N: Network> Flows<N> {
         before: Option<&Contract>,
         now: Now,
     ) -> Result<(), RequestError> {
+        self.admit_in_budget(promises, link, number)?;
+        let admitted = self.admit_on_link(promises, link, number, before, now);
+        if admitted.is_err() {
+            self.store_minimums(promises, link, Some(number));
+        }
+        admitted
+    }
+
+    fn admit_on_link(
+        &mut self,
+        promises: &mut impl Promises,
+        link: &IfName,
+        number: u32,
+        before: Option<&Contract>,
+        now: Now,
+    ) -> Result<(), RequestError> {
         let Some(flow) = self.flows.get(&number).cloned() else {
             return Ok(());
         };
@@ -312,10 +328,11 @@ impl<N: Network> Flows<N> {
         if !self.link_states.contains_key(link) {
             return;
         }
+        self.fit_budgets(promises, link, now);
         let mtu = self.nic_of(link).map_or(1_500, |nic| nic.mtu);
         let settled = match self.link_capacity(promises, link, mtu) {
             Ok(capacity) => {
-                let need = self.fit_promises(link, &capacity, now);
+                let need = self.fit_promises(promises, link, &capacity, now);
                 self.divide(promises, link, capacity, need, now)
             }
             Err(error) => {
@@ -338,6 +355,7 @@ impl<N: Network> Flows<N> {
     /// the needed rate.
     fn fit_promises(
         &mut self,
+        promises: &mut impl Promises,
         link: &IfName,
         capacity: &LinkCapacity,
         now: Now,
@@ -363,12 +381,16 @@ impl<N: Network> Flows<N> {
         };
         for number in degraded {
             let held = self.promises(link, None);
-            let Some(flow) = self.flows.get(&number) else {
+            let Some(flow) = self.flows.get(&number).cloned() else {
                 continue;
             };
+            if !self.fits_budget(promises, link, &flow) {
+                continue;
+            }
             if let Ok(with) = capacity.admit(&held, &flow.contract, need.as_ref().ok().copied()) {
                 need = Ok(with);
                 self.set_degraded(number, None, now);
+                self.store_minimums(promises, link, None);
             }
         }
         need.ok()
@@ -400,7 +422,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    fn set_degraded(&mut self, number: u32, why: Option<String>, now: Now) {
+    pub(super) fn set_degraded(&mut self, number: u32, why: Option<String>, now: Now) {
         let Some(flow) = self.flows.get(&number) else {
             return;
         };

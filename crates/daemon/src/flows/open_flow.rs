@@ -22,7 +22,7 @@ use super::network::Network;
 use super::promises::Promises;
 use super::{
     CallPurpose, FlowRecord, Flows, FormerContract, NextHop, PendingResolution, ReplySender,
-    ResolutionFor, admission, refuse,
+    ResolutionFor, admission, budgets, refuse,
 };
 use crate::authority;
 use crate::clock::Now;
@@ -74,7 +74,7 @@ impl<N: Network> Flows<N> {
     /// The record of a requested flow, with its ports held. If it fails, no port is held.
     fn prepare_flow(
         &mut self,
-        promises: &impl Promises,
+        promises: &mut impl Promises,
         session: u64,
         open: OpenFlow,
     ) -> Result<FlowRecord, RequestError> {
@@ -91,7 +91,10 @@ impl<N: Network> Flows<N> {
                 "refused: this program attached for {most} flows, and {present} are open"
             )));
         }
-        let contract = contract(&peer, &Contract::default(), open.contract.as_deref())?;
+        let (pid, uid) = (session.pid, peer.uid);
+        let mut has_budget = || promises.budget_of(pid, uid, &link).is_some();
+        let text = open.contract.as_deref();
+        let contract = contract(&peer, &Contract::default(), text, &mut has_budget)?;
         check_link(&contract, &link)?;
         let nic = self.nic_of(&link)?;
         let resolved = self.resolve_endpoint(&peer, &link, nic, &open.endpoint)?;
@@ -193,7 +196,10 @@ impl<N: Network> Flows<N> {
     ) {
         let changed = self.own_flow(session, request.flow).and_then(|flow| {
             let session = self.sessions.get(&session).ok_or_else(not_attached)?;
-            let after = contract(&session.peer, &flow.contract, Some(&request.change))?;
+            let (pid, uid) = (session.pid, session.peer.uid);
+            let mut has_budget = || promises.budget_of(pid, uid, &flow.link).is_some();
+            let text = Some(request.change.as_str());
+            let after = contract(&session.peer, &flow.contract, text, &mut has_budget)?;
             check_link(&after, &flow.link)?;
             Ok((flow.link.clone(), flow.contract.clone(), after))
         });
@@ -208,6 +214,7 @@ impl<N: Network> Flows<N> {
         self.set_contract(request.flow, after, None);
         if let Err(error) = self.admit(promises, &link, request.flow, Some(&before), now) {
             self.set_contract(request.flow, before, degraded);
+            self.store_minimums(promises, &link, None);
             return refuse(reply, error);
         }
         let before = Box::new(FormerContract {
@@ -390,17 +397,21 @@ pub(super) fn reply_next_hop(reply: ReplySender, mac: [u8; 6], mtu: u32) {
     let _ = reply.send(Reply::from(Response::Direct(answer)));
 }
 
-/// The contract after a change, if this peer may request it for a flow.
+/// The contract after a change, if this peer may request it for a flow. `has_budget` is true if a
+/// budget of the peer contains the program.
 fn contract(
     peer: &Peer,
     before: &Contract,
     change: Option<&str>,
+    has_budget: &mut dyn FnMut() -> bool,
 ) -> Result<Contract, RequestError> {
     let Some(text) = change.filter(|text| *text != "none") else {
         return Ok(before.clone());
     };
     let change: Change = text.parse()?;
-    authority::may_request(peer, &change)?;
+    if authority::may_request(peer, &change).is_err() {
+        budgets::may_request(peer, &change.clauses(), has_budget())?;
+    }
     let after = before.apply(&change)?;
     let clauses = after.as_change().clauses();
     let foreign = clauses.into_iter().find(|clause| {

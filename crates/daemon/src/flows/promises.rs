@@ -6,6 +6,8 @@
 //! to targets of the kernel path, so that the two paths do not promise the same rate. Only
 //! [`crate::flows`] has the promise of each flow.
 
+use std::collections::BTreeMap;
+
 use netnice_api::direct::Term;
 use netnice_core::contract::IfName;
 use netnice_core::link::Link;
@@ -54,6 +56,12 @@ pub(crate) trait Promises {
         link: &IfName,
         part: Option<DirectPart>,
     ) -> Result<(), RequestError>;
+    /// The budget from which the flows of a user's process may have minimums on a link: its id, and
+    /// the rate in it that is not promised to targets. `None` if there is none.
+    fn budget_of(&mut self, pid: u32, uid: u32, link: &IfName) -> Option<(u32, Amount)>;
+    /// Sets the sums of the minimums that flows on a link have of budgets, by the budget's id. They
+    /// are not in the state file.
+    fn set_flow_minimums(&mut self, link: &IfName, sums: BTreeMap<u32, Amount>);
     /// Bytes that the kernel's classes of a link had sent when they were read last, which is every
     /// 200 ms; `None` if unknown.
     fn sent_by_classes(&self, link: &IfName) -> Option<u64>;

@@ -1,6 +1,7 @@
 //! Tests of the flow manager with a fake network and a fake driver, and of the connection to a
 //! driver.
 
+mod budgets;
 mod connection;
 mod division;
 mod driver_ends;

@@ -372,12 +372,12 @@ impl Ledger {
     /// Admits an entry without the minimums of users, or without all their shares. `None` if it has
     /// no shares of users, or neither fits.
     fn admit_without_minimums(&self, held: &HeldTarget, whole: &TargetEntry) -> Option<Grant> {
+        held.claims.users_shares()?;
         let (links, others) = (self.capacities(), self.entries_before_users());
         let all = HeldTarget {
             entry: whole.clone(),
             ..held.clone()
         };
-        all.claims.users_shares()?;
         let fewer = [all.without_users_minimums(), {
             let contract = held.claims.without_users_shares();
             self.on_its_link(held, contract)

@@ -5,9 +5,9 @@
 //! priority. Shares are admitted inside the budget ([`Ledger::check_shares`]):
 //!
 //! 1. the target is inside a budget of the user, and its shares are on the link of that budget;
-//! 2. for each minimum, the nearest target around it with a minimum in that direction is the budget,
-//!    or a target inside the budget whose minimum is the same user's. So a user divides only what
-//!    that user was given, and never the minimum of another program;
+//! 2. for each minimum, the nearest target around it with a minimum in that direction is the
+//!    budget, or a target inside the budget whose minimum is the same user's. So a user divides
+//!    only what that user was given, and never the minimum of another program;
 //! 3. the minimums inside the budget sum to at most its own: condition 2 of
 //!    [`netnice_core::admission`], as for every target with a minimum.
 //!
@@ -15,8 +15,8 @@
 //! a target outside the budget.
 //!
 //! Privileged claims come first. They are admitted as if the users' minimums were not there
-//! ([`Ledger::entries_before_users`]), and then [`Ledger::keep_budgets`] takes those minimums out of
-//! force that do not fit any more: the oldest that fit are kept. The others are set aside, their
+//! ([`Ledger::entries_before_users`]), and then [`Ledger::keep_budgets`] takes those minimums out
+//! of force that do not fit any more: the oldest that fit are kept. The others are set aside, their
 //! targets keep their limits, and [`Ledger::heal`] puts them into force again when there is room.
 //! The same happens when a budget ends, or when its link becomes too slow for it.
 
@@ -62,7 +62,7 @@ impl Ledger {
     }
 
     /// A target and those around it, innermost first.
-    fn chain(&self, from: Option<TargetId>) -> impl Iterator<Item = &HeldTarget> {
+    pub(super) fn chain(&self, from: Option<TargetId>) -> impl Iterator<Item = &HeldTarget> {
         let mut next = from;
         std::iter::from_fn(move || {
             let here = self.held.get(&next?)?;
@@ -287,8 +287,19 @@ impl Ledger {
     }
 
     /// What a user may divide of a budget in each direction, and how much of it is promised to
-    /// programs inside; `None` in a direction without a minimum.
+    /// programs inside and to their flows; `None` in a direction without a minimum.
     pub(crate) fn budget_use(&self, budget: &HeldTarget) -> [Option<BudgetUse>; 2] {
+        let [up, down] = self.promised_inside(budget);
+        let with_flows = |up: BudgetUse| BudgetUse {
+            used: [up.used, self.flows_in(budget)].into_iter().sum(),
+            ..up
+        };
+        [up.map(with_flows), down]
+    }
+
+    /// What a user may divide of a budget in each direction, and how much of it is promised to
+    /// targets inside; `None` in a direction without a minimum.
+    pub(super) fn promised_inside(&self, budget: &HeldTarget) -> [Option<BudgetUse>; 2] {
         let link = budget.entry.contract.on().and_then(|on| self.links.get(on));
         let own = |held: &HeldTarget, link: &Link, direction: Direction| {
             let contract = &held.entry.contract;
@@ -329,6 +340,10 @@ impl HeldTarget {
 
     /// The contract in force without the minimums of unprivileged users.
     pub(super) fn without_users_minimums(&self) -> Contract {
+        // Most targets have none, and this is called for all of them.
+        if !self.entry.contract.is_guaranteed() {
+            return self.entry.contract.clone();
+        }
         self.without_shares_of_users(|clause| matches!(clause, Clause::Min | Clause::MinDown))
     }
 
@@ -393,7 +408,10 @@ impl HeldTarget {
 
 /// True if shares of a user are part of the contract in force.
 fn has_shares_in_force(held: &HeldTarget) -> bool {
-    if held.user().is_none() {
+    let contract = &held.entry.contract;
+    let weighs = contract.weight().is_some() || contract.priority().is_some();
+    let shares = weighs || contract.on().is_some() || contract.is_guaranteed();
+    if !shares || held.user().is_none() {
         return false;
     }
     let named = held.entry.contract.as_change().clauses();
@@ -401,7 +419,7 @@ fn has_shares_in_force(held: &HeldTarget) -> bool {
     shares.is_some_and(|(_, shares)| shares.iter().any(|share| named.contains(share)))
 }
 
-fn has_minimum(contract: &Contract, direction: Direction) -> bool {
+pub(super) fn has_minimum(contract: &Contract, direction: Direction) -> bool {
     let slice = contract.slice().filter(|_| direction == Direction::Up);
     contract.min(direction).is_some() || slice.is_some()
 }

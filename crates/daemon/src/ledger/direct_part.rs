@@ -47,7 +47,11 @@ impl Ledger {
     /// The parts as entries, for admission.
     pub(super) fn part_entries(&self) -> impl Iterator<Item = TargetEntry> {
         let parts = self.parts.iter().zip(0..);
-        parts.filter_map(|((link, part), n)| entry(link, part.need, n))
+        parts.filter_map(|((link, part), n)| {
+            // What flows have of budgets is promised to the budgets.
+            let need = Amount::from(part.need).less(self.flows_in_budgets(link));
+            entry(link, Rate::new(need.0).unwrap_or(Rate::MIN), n)
+        })
     }
 
     /// The part of one link as an entry, with the smallest rate that the direct path has while it
@@ -64,7 +68,8 @@ impl Ledger {
     pub(super) fn needed(&self, link: &IfName) -> Amount {
         self.parts
             .get(link)
-            .map_or(Amount(0), |part| part.need.into())
+            .map_or(Amount(0), |part| Amount::from(part.need))
+            .less(self.flows_in_budgets(link))
     }
 }
 

@@ -1,5 +1,5 @@
-//! The clause `delegate` of a rule: the user's name is replaced by the user id. Fails if the user is
-//! not in `/etc/passwd`, or if the rule has no minimum.
+//! The clause `delegate` of a rule: the user's name is replaced by the user id. Fails if the user
+//! is not in `/etc/passwd`, or if the rule has no minimum.
 
 use netnice_core::contract::{Change, Contract};
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use netnice_core::contract::{Contract, Direction};
 use netnice_core::target::Target;
-use netnice_core::units::Nanos;
+use netnice_core::units::{Amount, Nanos, Rate};
 use netnice_kernel::plan::{self, Desired, Limit, LinkShare};
 
 use crate::ledger::{Body, HeldTarget, Ledger, ManagedLink};
@@ -85,7 +85,10 @@ fn target(ledger: &Ledger, held: &HeldTarget) -> plan::Target {
         parent: held.entry.parent.map(|parent| parent.get()),
         limit: limit(contract),
         burst: burst(contract),
-        share: link_of(ledger, contract).map(|managed| share(managed, contract)),
+        share: link_of(ledger, contract).map(|managed| {
+            let share = share(managed, contract);
+            without_flows(share, ledger.flows_in(held))
+        }),
         weight: contract.weight().unwrap_or_default().get(),
         priority: contract.priority().unwrap_or_default().get(),
         dscp: held.dscp(ledger),
@@ -107,6 +110,16 @@ fn share(managed: &ManagedLink, contract: &Contract) -> LinkShare {
             .link
             .usable(Direction::Up)
             .and_then(|usable| contract.link_max(Direction::Up, usable)),
+    }
+}
+
+/// A target's share of a link without what flows of the direct path have of it: the driver sends
+/// their packets.
+fn without_flows(share: LinkShare, flows: Amount) -> LinkShare {
+    let left = |min: Rate| Rate::new(Amount::from(min).less(flows).0);
+    LinkShare {
+        min: share.min.and_then(left),
+        ..share
     }
 }
 

@@ -1,14 +1,17 @@
 //! Budgets in requests and responses: replaces the name in a clause `delegate` by the user id,
-//! checks that the user can have programs inside the target, and describes the division of a budget.
-//! Fails if there is no such user, or if the target is another user.
+//! checks that the user can have programs inside the target, and describes the division of a
+//! budget. Fails if there is no such user, or if the target is another user.
 
 use netnice_api::{BudgetDoc, BudgetPartDoc};
 use netnice_core::contract::{Change, Contract, Delegate, IfName, Setting};
 use netnice_core::units::Amount;
 
+use crate::clock::Now;
 use crate::error::RequestError;
-use crate::host::Inventory;
+use crate::host::{Host, Inventory};
 use crate::ledger::{Body, BudgetUse, HeldTarget, Ledger};
+use crate::peer::Peer;
+use crate::reconcile::Reconciler;
 use crate::user_names::user_name;
 
 /// A change with the id of the user who may divide the budget, in place of the name.
@@ -43,6 +46,20 @@ pub(super) fn check(held: &HeldTarget, contract: &Contract) -> Result<(), Reques
             )))
         }
         _ => Ok(()),
+    }
+}
+
+/// Logs which promises a request of a privileged peer has taken out of force or put into force
+/// again, and returns the same messages.
+pub(super) fn note_lost<H: Host>(
+    reconciler: &mut Reconciler<H>,
+    before: &Ledger,
+    peer: &Peer,
+    now: Now,
+) -> Vec<String> {
+    match peer.privileged {
+        true => reconciler.note_guarantees(before, now),
+        false => Vec::new(),
     }
 }
 

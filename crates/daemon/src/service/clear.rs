@@ -10,6 +10,7 @@ use netnice_core::claims::Claim;
 use netnice_core::contract::IfName;
 use netnice_core::target::Target;
 
+use super::budgets;
 use crate::clock::Now;
 use crate::error::RequestError;
 use crate::host::Host;
@@ -104,10 +105,7 @@ pub(super) fn clear<H: Host>(
     draft.within(&reconciler.books, quotas, peer)?;
     let before = reconciler.books.ledger.clone();
     reconciler.install(draft)?;
-    let mut told = Vec::new();
-    if peer.privileged {
-        told = reconciler.note_guarantees(&before, now);
-    }
+    let told = budgets::note_lost(reconciler, &before, peer, now);
     let who = user_name(peer.uid);
     for message in &messages {
         let text = format!("{who}: {message}");
@@ -116,11 +114,7 @@ pub(super) fn clear<H: Host>(
             .log(now, peer.user(), EventKind::Done, text);
     }
     Ok(Done {
-        messages: messages
-            .into_iter()
-            .chain(told)
-            .chain(duration.remarks())
-            .collect(),
+        messages: [messages, told, duration.remarks()].concat(),
         confirm,
         ..Done::default()
     })

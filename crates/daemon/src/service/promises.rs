@@ -2,6 +2,8 @@
 //! kernel's classes, the processes of the machine and the journal through it. The methods fail as
 //! the trait states.
 
+use std::collections::BTreeMap;
+
 use netnice_api::direct::Term;
 use netnice_core::contract::IfName;
 use netnice_core::link::Link;
@@ -65,7 +67,9 @@ impl<H: Host> Promises for Service<H> {
         let ledger = &self.reconciler.books.ledger;
         let [together, _] = ledger.promised_to_targets(link);
         let each = ledger.promised_to_each(link);
-        (each.collect(), together)
+        // What flows have of a budget is not kept for targets.
+        let of_flows = ledger.flows_in_budgets(&link.name);
+        (each.collect(), together.less(of_flows))
     }
 
     fn direct_part(&self, link: &IfName) -> Option<DirectPart> {
@@ -78,6 +82,19 @@ impl<H: Host> Promises for Service<H> {
         part: Option<DirectPart>,
     ) -> Result<(), RequestError> {
         self.reconciler.set_direct_part(link, part)
+    }
+
+    fn budget_of(&mut self, pid: u32, uid: u32, link: &IfName) -> Option<(u32, Amount)> {
+        let place = self.reconciler.host.place(pid);
+        self.reconciler
+            .books
+            .ledger
+            .budget_for_flows(&place, uid, link)
+    }
+
+    fn set_flow_minimums(&mut self, link: &IfName, sums: BTreeMap<u32, Amount>) {
+        let ledger = &mut self.reconciler.books.ledger;
+        ledger.set_flow_minimums(link, sums);
     }
 
     fn sent_by_classes(&self, link: &IfName) -> Option<u64> {

@@ -253,10 +253,15 @@ fn find_name<H: Host>(
                 reconciler
                     .finder()
                     .add_process(draft, held.entry.id, process, only, privileged)?;
-                let claims = held.claims.clone();
-                draft
-                    .ledger
-                    .admit(held.entry.id, claims, request.now.wall_ns)?;
+                let (slot, claims) = (held.entry.id, held.claims.clone());
+                let now_ns = request.now.wall_ns;
+                match draft.ledger.admit(slot, claims.clone(), now_ns) {
+                    // A user's share of a budget is no reason against a privileged request.
+                    Err(_) if privileged && claims.users_shares().is_some() => {
+                        draft.ledger.withdraw(slot, claims, now_ns);
+                    }
+                    admitted => admitted?,
+                }
             }
             held.entry.id
         }
@@ -355,10 +360,8 @@ fn finish<H: Host>(
             process.root.pid
         ));
     }
-    if request.peer.privileged {
-        done.messages
-            .extend(reconciler.note_guarantees(&before, request.now));
-    }
+    let told = budgets::note_lost(reconciler, &before, request.peer, request.now);
+    done.messages.extend(told);
     done.messages.extend(request.duration.remarks());
     done.confirm = number;
     Ok(done)

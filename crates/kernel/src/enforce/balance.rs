@@ -9,8 +9,8 @@
 //! than half a percent and has no such queue. The queue matters because a class that becomes busy
 //! while the others use the whole link carries almost nothing.
 //!
-//! A budget ([`plan::Target::is_budget`]) is divided in the same way among the nodes directly inside
-//! it, so these are observed too.
+//! A budget ([`plan::Target::is_budget`]) is divided in the same way among the nodes directly
+//! inside it, so these are observed too.
 //!
 //! If the daemon ends, the division stays as it is. Guaranteed minimums do not depend on it.
 //! [`Kernel::balance`] fails if the classes cannot be listed or changed.

@@ -322,20 +322,6 @@ impl<'a> TreePlan<'a> {
         }
     }
 
-    /// The assured rate of each top node of a link beyond its guarantee.
-    fn shares(
-        &self,
-        tops: &[u16],
-        nested: &ChildrenByParent,
-        idle: Option<&BTreeSet<u16>>,
-    ) -> BTreeMap<u16, u64> {
-        let guaranteed: u64 = tops.iter().map(|s| self.guaranteed(*s, nested)).sum();
-        let spare = self
-            .top
-            .map_or(0, |top| top.rate.saturating_sub(guaranteed));
-        self.divided(spare, tops, idle, |node| node.priorities[1])
-    }
-
     /// Writes a node, its leaves and the nodes nested in it.
     fn write_node(
         &self,

@@ -1,9 +1,10 @@
 //! Nodes inside a budget, and nodes with a minimum inside a limit: which of them are in the cap
-//! stage, their priorities in HTB, and the division of a budget among them. Nothing here fails.
+//! stage, their priorities in HTB, and the division of a budget among them; and the division of a
+//! link among its top nodes, by the same rule. Nothing here fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Direction, Nesting, Node, TreePlan, bytes_per_second};
+use super::{ChildrenByParent, Direction, Nesting, Node, TreePlan, bytes_per_second};
 use crate::plan::{Desired, Limit, Target};
 
 impl Nesting<'_> {
@@ -72,6 +73,20 @@ impl Nesting<'_> {
 }
 
 impl TreePlan<'_> {
+    /// The assured rate of each top node of a link beyond its guarantee.
+    pub(super) fn shares(
+        &self,
+        tops: &[u16],
+        nested: &ChildrenByParent,
+        idle: Option<&BTreeSet<u16>>,
+    ) -> BTreeMap<u16, u64> {
+        let guaranteed: u64 = tops.iter().map(|s| self.guaranteed(*s, nested)).sum();
+        let spare = self
+            .top
+            .map_or(0, |top| top.rate.saturating_sub(guaranteed));
+        self.divided(spare, tops, idle, |node| node.priorities[1])
+    }
+
     /// The parts of `rate` that a budget assures its nested nodes beyond their guarantees: by
     /// weight among those of the first priority that carry traffic. `None` if the node is no
     /// budget.
