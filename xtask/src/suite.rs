@@ -12,10 +12,13 @@
 //! root, if a package cannot be installed, if a build fails, if the run of the tests does not pass
 //! ([`crate::results`]), or if a measured value is outside its bound.
 
-use std::path::PathBuf;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::cpu_latency;
 use crate::flaky::KnownFlaky;
@@ -29,7 +32,19 @@ use crate::tree::Tree;
 /// Installs missing packages and builds the release programs. Fails if one of these fails.
 pub fn build(tree: &Tree) -> Result<()> {
     setup::ensure(tree, Use::Build)?;
-    release(tree)
+    release(tree)?;
+    link_soname(&tree.programs())
+}
+
+/// Makes a link with the soname of the C library beside the library, which programs that are linked
+/// with it load.
+fn link_soname(programs: &Path) -> Result<()> {
+    let link = programs.join("libnetnice.so.0");
+    match fs::remove_file(&link) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => symlink("libnetnice.so", &link),
+    }
+    .with_context(|| format!("cannot make the link {}", link.display()))
 }
 
 /// Builds and runs the demo; further arguments go to the demo. Without `--out` the report is

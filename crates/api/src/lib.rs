@@ -50,8 +50,8 @@ pub use request::{
     Ping, Programs, Reload, Request, Set, Show, Until, Users, Watch,
 };
 pub use response::{
-    DoctorItem, DoctorReport, Done, Explained, Failed, Found, LogLine, LogLines, Pong, Refused,
-    RefusedBy, Response, Status,
+    DoctorItem, DoctorReport, Done, Explained, Failed, FailureCause, Found, LogLine, LogLines,
+    Pong, Refused, RefusedBy, Response, Status,
 };
 pub use runtime_dir::RuntimeDir;
 pub use show::{

@@ -182,6 +182,25 @@ pub struct Failed {
     pub text: String,
     /// True if the request itself is invalid.
     pub bad_usage: bool,
+    /// The cause, if it is one that programs distinguish.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<FailureCause>,
+}
+
+/// A cause of a failure for which the socket calls have an errno of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FailureCause {
+    /// The port is in use: EADDRINUSE.
+    PortInUse,
+    /// No route leads to the host, or none that can be used: ENETUNREACH.
+    NoRoute,
+    /// The next hop does not answer: EHOSTUNREACH.
+    NoAnswer,
+    /// The address is not one of this host: EADDRNOTAVAIL.
+    ForeignAddress,
+    /// There is no such interface: ENODEV.
+    NoInterface,
 }
 
 impl Response {
@@ -190,6 +209,7 @@ impl Response {
         Response::Failed(Failed {
             text: text.into(),
             bad_usage: true,
+            cause: None,
         })
     }
 
@@ -198,6 +218,16 @@ impl Response {
         Response::Failed(Failed {
             text: text.into(),
             bad_usage: false,
+            cause: None,
+        })
+    }
+
+    /// As [`Response::failed`], with a cause.
+    pub fn failed_for(cause: FailureCause, text: impl Into<String>) -> Response {
+        Response::Failed(Failed {
+            text: text.into(),
+            bad_usage: false,
+            cause: Some(cause),
         })
     }
 

@@ -45,9 +45,15 @@ int netnice_set(int which, id_t who, long long value);
 const char *netnice_error(void);
 
 /* Attaches the program to the link `iface`, or to the only managed link if it is
- * NULL. `flows` is the largest number of open flows, and `bytes` is the memory
- * for the buffers of all flows (the sum of netnice_buffer_bytes()). Returns the
- * program's number. */
+ * NULL. `flows` is the largest number of flows that are open at once, at most
+ * 4096. `bytes` is the memory for the buffers of all flows that are open at once:
+ * the sum of netnice_buffer_bytes() over them, for n equal flows n times that, at
+ * most 64 GiB. The memory of a flow lies in one piece: a program that opens and
+ * closes flows of different sizes should ask for more than the sum. The daemon
+ * bounds the flows and the memory of each user (by default 4096 flows, 1 GiB and
+ * 64 programs). Returns the program's number.
+ * Fails with ENODEV if there is no such interface, and with ENOSPC if it is not a
+ * managed link or the user would have more than permitted. */
 int netnice_attach(const char *iface, unsigned int flows, unsigned long long bytes);
 
 /* Closes all flows of the program and detaches it. Returns 0. */
@@ -102,18 +108,44 @@ struct netnice_udp {
     const struct sockaddr *remote; /* NULL: any host, see netnice_flow_send_to() */
     socklen_t local_length;
     socklen_t remote_length;
-    const char *contract;      /* NULL: best effort */
-    unsigned int buffer_bytes; /* bytes of a buffer, a power of two; 0: 2048 */
-    unsigned int sending;      /* number of buffers for sending; 0: 64 */
-    unsigned int receiving;    /* number of buffers for receiving; 0: 64 */
-    unsigned int hops;         /* TTL or hop limit; 0: 64, for a group 1 */
+    const char *contract;      /* NULL: best effort; see below */
+    unsigned int buffer_bytes; /* bytes of a buffer, a power of two of at most 65536 that holds
+                                  a frame of the link; 0: 2048 */
+    unsigned int sending;      /* number of buffers for sending, at most 16384; 0: 64 */
+    unsigned int receiving;    /* number of buffers for receiving, at most 16384; 0: 64 */
+    unsigned int hops;         /* TTL or hop limit, at most 255; 0: 64, for a group 1 */
     unsigned int flags;
 };
+
+/*
+ * The contract of a flow is text, see docs/reference/contracts.md; for example
+ *
+ *   up 10mbit                                        a limit (every user may have it)
+ *   min 5mbit                                        a rate
+ *   slice 2ms/20ms extra                             2 ms of the link in every 20 ms, and more
+ *                                                    if it is free
+ *   cell pcr=10mbit,cdvt=1ms,scr=5mbit,mbs=30kB      a peak rate; bursts of `mbs` bytes at it, and
+ *                                                    5 Mbit/s in the long run
+ *   channel mmax=16KiB,rmax=100/s,bmax=2,deadline=10ms   messages with a deadline
+ *
+ * `bucket=single` (the default) or `bucket=dual` may follow `mbs`: when the burst
+ * is spent, single continues at `scr`, and dual is silent until the whole burst is
+ * possible again. `mbs` is at least a frame of the link (1514 bytes).
+ * `mmax` counts the frames of all packets of a message with their headers: 42
+ * bytes for each datagram over IPv4, 62 over IPv6.
+ * How short `cdvt` and `deadline` can be depends on the rate of the link: on an
+ * idle link of 100 Mbit/s some 0.3 ms, of 1 Gbit/s some 50 us. A refusal says what
+ * would fit.
+ */
 
 /* Returns the bytes of the program's memory that such a flow uses. */
 long long netnice_buffer_bytes(const struct netnice_udp *udp);
 
-/* Opens a flow. Returns its number. */
+/* Opens a flow. Returns its number. Fails with EADDRINUSE if the port is in use,
+ * ENETUNREACH if no route leads over the link, EHOSTUNREACH if the next hop does
+ * not answer (after some seconds), EADDRNOTAVAIL if the local address is not of
+ * this host, EPERM if the caller may not have the contract, and ENOSPC if it does
+ * not fit. */
 int netnice_open_udp(int program, const struct netnice_udp *udp);
 
 /* Closes a flow. Queued packets are not sent. */
@@ -151,7 +183,10 @@ ssize_t netnice_flow_send_to(int flow, const void *bytes, size_t length, const s
 int netnice_flow_send_batch(int flow, const struct iovec *datagrams, int count);
 
 /* Sends a message of a real-time channel, one datagram for each part. It sends
- * all of them or none. Returns 0. */
+ * all of them or none. Returns 0. Fails with EMSGSIZE if there are more parts than
+ * buffers for sending, or if the parts and their headers together are longer than
+ * the `mmax` of the contract. (The other sending calls fail so too, for a datagram
+ * or a continued message that is longer.) */
 int netnice_flow_send_message(int flow, const struct iovec *parts, int count, int timeout);
 
 /* Publishes the queued packets, and waits until the driver has returned all
@@ -230,7 +265,10 @@ struct netnice_outcome {
 };
 
 /* Stores the result of the next returned packet. 1: there was one; 0: there is
- * none. */
+ * none. A program that needs no results need not call this: the buffers of sent
+ * packets come back all the same. The flow keeps the results of the last 1024
+ * returned packets that were not read yet; each further one replaces the oldest,
+ * so gaps in `number` are packets whose results were lost. */
 int netnice_flow_outcome(int flow, struct netnice_outcome *outcome);
 
 #ifdef __cplusplus

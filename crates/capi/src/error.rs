@@ -1,7 +1,7 @@
 //! Why a call fails ([`CallError`]), and the errno that C gets. Where setpriority(2) or the socket
 //! calls have an errno for the same reason, the errno here is the same. No function fails.
 
-use netnice_api::{ClientError, Failed, Refused, RefusedBy, Response};
+use netnice_api::{ClientError, Failed, FailureCause, Refused, RefusedBy, Response};
 use netnice_ring::layout::SetupError;
 use netnice_stack::StackError;
 
@@ -94,6 +94,7 @@ fn stack_errno(error: &StackError) -> i32 {
     match error {
         StackError::WouldBlock => libc::EAGAIN,
         StackError::TooLong { .. }
+        | StackError::MessageTooLong { .. }
         | StackError::TooManyPackets { .. }
         | StackError::SmallBuffers { .. } => libc::EMSGSIZE,
         StackError::NoRemote => libc::EDESTADDRREQ,
@@ -118,7 +119,14 @@ fn stack_errno(error: &StackError) -> i32 {
         StackError::Failed {
             bad_usage: true, ..
         } => libc::EINVAL,
-        StackError::Failed { .. } => libc::EIO,
+        StackError::Failed { cause, .. } => match cause {
+            Some(FailureCause::PortInUse) => libc::EADDRINUSE,
+            Some(FailureCause::NoRoute) => libc::ENETUNREACH,
+            Some(FailureCause::NoAnswer) => libc::EHOSTUNREACH,
+            Some(FailureCause::ForeignAddress) => libc::EADDRNOTAVAIL,
+            Some(FailureCause::NoInterface) => libc::ENODEV,
+            None => libc::EIO,
+        },
     }
 }
 
@@ -175,6 +183,30 @@ impl From<Response> for CallError {
                 bad_usage: true, ..
             }) => CallError::Invalid,
             _ => CallError::Failed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_has_the_errno_of_its_cause() {
+        for (cause, errno) in [
+            (Some(FailureCause::PortInUse), libc::EADDRINUSE),
+            (Some(FailureCause::NoRoute), libc::ENETUNREACH),
+            (Some(FailureCause::NoAnswer), libc::EHOSTUNREACH),
+            (Some(FailureCause::ForeignAddress), libc::EADDRNOTAVAIL),
+            (Some(FailureCause::NoInterface), libc::ENODEV),
+            (None, libc::EIO),
+        ] {
+            let error = StackError::Failed {
+                text: String::new(),
+                bad_usage: false,
+                cause,
+            };
+            assert_eq!(CallError::Stack(error).errno(), errno, "{cause:?}");
         }
     }
 }

@@ -2,7 +2,7 @@
 //! made the request. It converts to the [`Response`] of the same kind. Errors of `netnice-core` and
 //! `netnice-kernel` convert to it. No conversion fails.
 
-use netnice_api::Response;
+use netnice_api::{FailureCause, Response};
 use netnice_core::admission::Refusal;
 use netnice_core::claims::ClaimError;
 use netnice_core::contract::{ContractError, Unsupported};
@@ -19,6 +19,9 @@ pub enum RequestError {
     /// or a system call fails.
     #[error("{0}")]
     Failed(String),
+    /// The request is valid but cannot be carried out now, for a cause that programs distinguish.
+    #[error("{1}")]
+    FailedFor(FailureCause, String),
     /// The request does not fit beside what is promised, or exceeds a quota.
     #[error("{0}")]
     NotAdmitted(String),
@@ -46,6 +49,7 @@ impl From<RequestError> for Response {
         match error {
             RequestError::BadUsage(text) => Response::bad_usage(text),
             RequestError::Failed(text) => Response::failed(text),
+            RequestError::FailedFor(cause, text) => Response::failed_for(cause, text),
             RequestError::NotAdmitted(text) => Response::not_admitted(text),
             RequestError::NotPermitted(text) => Response::not_permitted(text),
         }

@@ -35,6 +35,7 @@
 //! - A *census* is a driver's list of its programs and flows, with their counts.
 
 mod admission;
+mod alternatives;
 mod balance;
 mod budgets;
 mod division;

@@ -259,12 +259,16 @@ impl<H: Host> Service<H> {
         };
         let is_news = match error {
             RequestError::NotAdmitted(_) | RequestError::NotPermitted(_) => true,
-            RequestError::Failed(_) => !matches!(request, Request::Clear(_)),
+            RequestError::Failed(_) | RequestError::FailedFor(..) => {
+                !matches!(request, Request::Clear(_))
+            }
             RequestError::BadUsage(_) => false,
         };
         if is_news {
-            self.measurements.tally.refusals +=
-                u64::from(!matches!(error, RequestError::Failed(_)));
+            self.measurements.tally.refusals += u64::from(!matches!(
+                error,
+                RequestError::Failed(_) | RequestError::FailedFor(..)
+            ));
             let text = format!("{}, {what}: {error}", user_name(peer.uid));
             let journal = &mut self.reconciler.journal;
             journal.log(now, peer.user(), EventKind::Refused, text);

@@ -399,6 +399,7 @@ pub(crate) fn unexpected_response(response: Response, request: &'static str) -> 
         Response::Failed(failed) => StackError::Failed {
             text: failed.text,
             bad_usage: failed.bad_usage,
+            cause: failed.cause,
         },
         _ => StackError::UnexpectedResponse(request),
     }

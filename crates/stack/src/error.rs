@@ -4,7 +4,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use netnice_api::{ClientError, RefusedBy};
+use netnice_api::{ClientError, FailureCause, RefusedBy};
 use netnice_ring::layout::SetupError;
 use netnice_ring::program::{FlowError, RecordError};
 
@@ -25,6 +25,18 @@ pub enum StackError {
         length: usize,
         /// Largest payload in bytes.
         longest: usize,
+    },
+    /// The message is longer than the contract of the flow permits: its frames, headers included,
+    /// have more bytes than `mmax` of the `channel` contract.
+    #[error(
+        "a message of {bytes} bytes with the headers of its packets; the contract's mmax, which \
+         counts the headers, is {mmax} bytes"
+    )]
+    MessageTooLong {
+        /// Bytes of the frames of the message.
+        bytes: u64,
+        /// The longest message.
+        mmax: u64,
     },
     /// The message has more packets than the flow has sending buffers, or none.
     #[error("a message of {parts} packets; the flow has room for {most} at a time")]
@@ -101,6 +113,8 @@ pub enum StackError {
         text: String,
         /// True if the request itself is invalid.
         bad_usage: bool,
+        /// The cause, if it is one for which the socket calls have an errno.
+        cause: Option<FailureCause>,
     },
     /// The daemon's response does not have the type or the contents that the request calls for.
     #[error("the response of the daemon does not fit the request `{0}`")]

@@ -17,7 +17,9 @@ use netnice_api::direct::{
     ResolvedNextHop, ShapeDoc,
 };
 use netnice_api::frame::{Decoder, LONGEST_REQUEST};
-use netnice_api::{Done, Request, Response, RuntimeDir, decode_client_call, encode_response, fds};
+use netnice_api::{
+    Done, FailureCause, Request, Response, RuntimeDir, decode_client_call, encode_response, fds,
+};
 use netnice_ring::driver::{DriverRings, Loss, ProgramMemory, Taken};
 use netnice_ring::{Budget, Shape, Status};
 use rustix::event::{PollFd, PollFlags, eventfd};
@@ -250,7 +252,8 @@ impl Session {
                 self.hop_requests += 1;
                 let response = match hop.to {
                     IpAddr::V4(to) if to.octets()[3] == 99 => {
-                        Response::failed("10.78.0.99 does not answer")
+                        let text = "10.78.0.99 does not answer";
+                        Response::failed_for(FailureCause::NoAnswer, text)
                     }
                     _ => Response::Direct(DirectReply::NextHop(ResolvedNextHop {
                         mac: [2, 0, 0, 0, 1, self.hop_requests as u8],

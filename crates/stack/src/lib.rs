@@ -99,8 +99,8 @@ pub mod udp;
 
 pub use error::StackError;
 pub use headers::{FlowAddress, Headers};
-pub use netnice_api::RuntimeDir;
 pub use netnice_api::direct::{FlowNotification, ResolvedNextHop};
+pub use netnice_api::{FailureCause, RuntimeDir};
 pub use netnice_ring::Status;
 pub use netnice_ring::driver::Loss;
 pub use program::Program;

@@ -46,6 +46,7 @@ use std::time::{Duration, Instant};
 
 use netnice_api::direct::{ChangeFlow, DirectRequest, Endpoint, FlowOpened};
 use netnice_api::{Client, Response};
+use netnice_core::contract::Contract;
 use netnice_ring::driver::Loss;
 use netnice_ring::program::{Chunk, FlowError, Piece, ProgramRings, RecordError};
 use netnice_ring::{Shape, Status};
@@ -86,6 +87,10 @@ pub struct Socket {
     /// The time at which the socket found the ring closed without having the reason yet.
     closed: OnceLock<Instant>,
     contract: String,
+    /// The longest message of a `channel` contract in bytes, with headers; `None` without one.
+    mmax: Option<u64>,
+    /// Bytes of the frames of the message that was queued last.
+    message: u64,
     checks: Checks,
     /// Number of buffers for sending.
     sending: u32,
@@ -318,6 +323,8 @@ impl Socket {
             max_packet: (shape.chunk_bytes - ETHERNET as u32).min(u16::MAX.into()),
             status: parameters.status,
             closed: OnceLock::new(),
+            mmax: mmax(&parameters.contract),
+            message: 0,
             contract: parameters.contract,
             checks: parameters.checks,
             sending: shape.chunks - parameters.receiving,
@@ -372,6 +379,13 @@ impl Socket {
         self.payload_of(self.status.mtu())
     }
 
+    /// The longest message that a `channel` contract permits, in bytes: its `mmax`. It counts the
+    /// whole frames of all packets of the message, from the Ethernet header on: 42 bytes of headers
+    /// for each IPv4 datagram, and 62 for each IPv6 datagram. `None` for other contracts.
+    pub fn longest_message(&self) -> Option<u64> {
+        self.mmax
+    }
+
     /// The contract that the daemon granted last, as text; empty if no daemon opened the flow.
     pub fn contract(&self) -> &str {
         &self.contract
@@ -401,9 +415,15 @@ impl Socket {
                 },
             )?;
         if let Some(contract) = done.contract {
-            self.contract = contract;
+            self.set_contract(&contract);
         }
         Ok(())
+    }
+
+    /// Takes over a granted contract.
+    fn set_contract(&mut self, contract: &str) {
+        self.mmax = mmax(contract);
+        contract.clone_into(&mut self.contract);
     }
 
     /// Publishes the queued packets and the released buffers. Notifies the driver if it sleeps,
@@ -530,6 +550,12 @@ fn whole(chunk: Chunk, shape: &Shape) -> Piece {
         start: 0,
         length: shape.chunk_bytes,
     }
+}
+
+/// The `mmax` of a contract; `None` if the contract has none.
+fn mmax(contract: &str) -> Option<u64> {
+    let contract: Contract = contract.parse().ok()?;
+    Some(contract.channel()?.mmax().0)
 }
 
 #[cfg(test)]

@@ -277,6 +277,7 @@ fn every_response_survives_encoding_and_has_its_exit_status() {
             Response::Failed(Failed {
                 text: "gone".into(),
                 bad_usage: false,
+                cause: None,
             }),
             Exit::Error,
         ),

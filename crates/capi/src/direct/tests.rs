@@ -317,6 +317,30 @@ fn one_descriptor_wakes_a_loop_that_gets_the_ready_flows() {
     assert_eq!(errno(), libc::ECONNABORTED);
 }
 
+/// The parts of a message and their headers are longer than `mmax`: EMSGSIZE, and nothing is sent.
+#[test]
+fn a_message_above_mmax_is_refused() {
+    let test = TestProgram::new("c-mmax");
+    let (here, _there) = test.pair();
+    let change = c"channel mmax=184B,rmax=10/s,bmax=1,deadline=10ms";
+    assert_eq!(netnice_flow_change(here, change.as_ptr()), 0);
+    let bytes = [0_u8; 51];
+    let part = |iov_len| iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len,
+    };
+    let send = |lengths: [usize; 2]| {
+        let parts = lengths.map(part);
+        netnice_flow_send_message(here, parts.as_ptr(), 2, TIMEOUT)
+    };
+    assert_eq!((send([50, 51]), errno()), (-1, libc::EMSGSIZE));
+    assert!(last_error().contains("mmax, which counts the headers, is 184 bytes"));
+    let mut info: FlowInfo = empty();
+    assert_eq!(netnice_flow_info(here, &mut info), 0);
+    assert_eq!(info.under_way, 0);
+    assert_eq!(send([50, 50]), 0);
+}
+
 #[test]
 fn a_refusal_of_the_daemon_becomes_errno_and_message() {
     let test = TestProgram::new("c-refused");

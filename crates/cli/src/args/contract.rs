@@ -66,10 +66,10 @@ pub(crate) struct ContractArgs {
     /// With --cpu: a share of the left-over in addition
     #[arg(long, hide = true)]
     cpu_extra: bool,
-    /// pcr=R,cdvt=T[,scr=R,mbs=SIZE,bucket=single|dual]
+    /// pcr=R,cdvt=T[,scr=R,mbs=SIZE[,bucket=single|dual]] [default bucket: single]
     #[arg(long, value_name = "PARTS")]
     cell: Option<String>,
-    /// mmax=SIZE,rmax=N/s,bmax=N,deadline=T
+    /// mmax=SIZE,rmax=N/s,bmax=N,deadline=T; mmax counts the headers of all packets of a message
     #[arg(long, value_name = "PARTS")]
     channel: Option<String>,
     /// The hours in which this holds, for example "mon-fri 08:00-18:00 Europe/Berlin"

@@ -51,10 +51,14 @@ impl Scheduler {
     /// left-over are charged as for a packet that was sent. A report later than the next change of
     /// the link's rate gives back the time at the former rate.
     pub fn handle_unsent(&mut self, departure: &Departure) {
-        let span = departure.end.0.saturating_sub(departure.start.0);
-        let busy = self.wire.busy_until.nanos.saturating_sub(span);
-        // Rounded up: what is left of other packets is not shortened.
-        self.wire.set_busy_until(Moment::at(busy.saturating_add(1)));
+        let (start, end) = (departure.start.0, departure.end.0);
+        let busy = self.wire.busy_until.nanos;
+        let until = match busy == end {
+            true => start,
+            // Rounded up: the time of the packets behind it is not shortened.
+            false => busy.saturating_sub(end.saturating_sub(start)) + 1,
+        };
+        self.wire.set_busy_until(Moment::at(until));
     }
 }
 

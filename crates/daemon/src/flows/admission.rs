@@ -1,7 +1,6 @@
 //! Decides whether the promises to the direct flows of a link fit, and which rate the driver needs
 //! for them ([`LinkCapacity`]). The functions are pure. [`LinkCapacity::admit`] fails if the
-//! promises are not kept together; the refusal ([`TimingRefusal`]) has the fault, and what would
-//! fit if that is known.
+//! promises are not kept together; the refusal ([`Misfit`]) has the fault, and what would fit.
 //!
 //! # The split
 //! Of a link's rate C, the kernel's classes keep K: what is promised to targets, or 1/50 of C
@@ -18,14 +17,13 @@
 //! for the same bytes. So the driver gets a slice that is longer by this factor ([`scaled_slice`]).
 
 use netnice_api::driver::{MIN_PACKET_BYTES, SEND_AHEAD_NS};
-use netnice_core::admission::timing::{
-    Alternative, PacketSizes, Promise, TimingFault, TimingRefusal, Transmitter,
-};
-use netnice_core::contract::{Cell, Change, Contract, Direction, Setting, Slice};
+use netnice_core::admission::timing::{PacketSizes, Promise, TimingFault, Transmitter};
+use netnice_core::contract::{Change, Contract, Direction, Setting, Slice};
 use netnice_core::link::Link;
 use netnice_core::sched::{Guarantee, Service, Wire};
 use netnice_core::units::{Amount, Bytes, Nanos, Rate};
 
+use super::alternatives::Misfit;
 use crate::ledger::direct_part::FLOWS_DIVISOR;
 
 /// The capacity of a link for direct flows.
@@ -65,6 +63,11 @@ impl LinkCapacity {
         Rate::new(bits).unwrap_or(Rate::MIN)
     }
 
+    /// The longest frame.
+    pub(super) fn longest(&self) -> Bytes {
+        self.longest
+    }
+
     /// Bytes that the wire adds to each packet.
     pub(super) fn overhead(&self) -> u64 {
         self.overhead.0
@@ -101,13 +104,13 @@ impl LinkCapacity {
     /// The rate needed with one more contract; `present` is the rate needed for `held`, if known.
     ///
     /// # Errors
-    /// The fault, and the largest contract of the same kind that would fit, if one is known.
+    /// The fault, and what would fit ([`super::alternatives`]).
     pub(super) fn admit(
         &self,
         held: &[Contract],
         requested: &Contract,
         present: Option<Rate>,
-    ) -> Result<Rate, TimingRefusal> {
+    ) -> Result<Rate, Misfit> {
         let present = present.unwrap_or(self.least()).max(self.least());
         if present <= self.max_direct && promise_of(requested).is_none() {
             return Ok(present);
@@ -120,8 +123,8 @@ impl LinkCapacity {
         {
             return Ok(present);
         }
-        self.need(&all).map_err(|fault| TimingRefusal {
-            alternative: self.instead(held, requested),
+        self.need(&all).map_err(|fault| Misfit {
+            instead: self.alternative(held, requested),
             fault,
         })
     }
@@ -134,7 +137,8 @@ impl LinkCapacity {
         self.transmitter(rate, contracts.len()).carries(&promises?)
     }
 
-    fn transmitter(&self, rate: Rate, flows: usize) -> Transmitter {
+    /// The link at this rate, with so many flows.
+    pub(super) fn transmitter(&self, rate: Rate, flows: usize) -> Transmitter {
         let wire = Wire {
             rate,
             overhead: self.overhead,
@@ -147,7 +151,11 @@ impl LinkCapacity {
     }
 
     /// The promise of a contract at a driver of this rate; `None` if it promises nothing.
-    fn promise(&self, rate: Rate, contract: &Contract) -> Option<Result<Promise, TimingFault>> {
+    pub(super) fn promise(
+        &self,
+        rate: Rate,
+        contract: &Contract,
+    ) -> Option<Result<Promise, TimingFault>> {
         // Rates do not count the overhead of the wire, so a flow of short packets takes more of the
         // link than one of long packets.
         let sizes = PacketSizes::new(Bytes(MIN_PACKET_BYTES), self.longest)?;
@@ -172,38 +180,6 @@ impl LinkCapacity {
                 Promise::Limited(channel, rate, burst)
             }
         }))
-    }
-
-    /// The largest contract of the same kind that would fit; `None` if none is known.
-    fn instead(&self, held: &[Contract], requested: &Contract) -> Option<Alternative> {
-        if held.len() > MAX_SEARCHED {
-            return None;
-        }
-        let promise = |contract| self.promise(self.max_direct, contract);
-        let held: Option<Vec<Promise>> = held.iter().filter_map(promise).map(Result::ok).collect();
-        let (held, requested) = (held?, promise(requested)?.ok()?);
-        let transmitter = self.transmitter(self.max_direct, held.len() + 1);
-        let Err(misfit) = transmitter.admit(&held, &requested) else {
-            return None;
-        };
-        let of_link = |slice: Nanos| {
-            let bits = u128::from(self.max_direct.bits_per_second());
-            let nanos = u128::from(slice.0) * bits / u128::from(self.link_rate.bits_per_second());
-            Alternative::Slice(Nanos(nanos as u64))
-        };
-        match (misfit.alternative, requested) {
-            (Some(Alternative::Slice(slice)), _) => Some(of_link(slice)),
-            (None, Promise::Cell(cell, sizes)) => {
-                let all = |pcr: Rate| {
-                    let slower = Cell::new(pcr, cell.cdvt(), None).ok()?;
-                    let requested = Promise::Cell(slower, sizes);
-                    transmitter.admit(&held, &requested).is_ok().then_some(())
-                };
-                let sustained = cell.sustained().is_some();
-                largest(cell.pcr(), |rate| !sustained && all(rate).is_some()).map(Alternative::Rate)
-            }
-            (other, _) => other,
-        }
     }
 }
 
@@ -253,29 +229,13 @@ pub(super) fn scaled_slice(slice: Slice, capacity: Rate, rate: Rate) -> Option<S
     Slice::new(Nanos(time), slice.period(), slice.extra()).ok()
 }
 
-/// The largest rate below `refused` that fits, to one part in a thousand.
-fn largest(refused: Rate, fits: impl Fn(Rate) -> bool) -> Option<Rate> {
-    let (mut low, mut high) = (Rate::MIN.bits_per_second(), refused.bits_per_second());
-    if !fits(Rate::MIN) {
-        return None;
-    }
-    while high - low > high / 1000 + 1 {
-        let middle = low + (high - low) / 2;
-        match Rate::new(middle).is_some_and(&fits) {
-            true => low = middle,
-            false => high = middle,
-        }
-    }
-    Rate::new(low)
-}
-
 /// The kernel's classes keep at least 1/50 of the link.
 const TREE_DIVISOR: u64 = 50;
 /// Number of steps in the search for the needed rate.
 const STEPS: u64 = 64;
 /// With more promises than this, a test takes long: the needed rate is then set to the maximum
 /// without a search.
-const MAX_SEARCHED: usize = 512;
+pub(super) const MAX_SEARCHED: usize = 512;
 /// Length of an Ethernet header, in bytes.
 const ETHERNET_HEADER: u64 = 14;
 

@@ -22,8 +22,9 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use netnice_api::driver::{DriverCall, DriverMessage, DriverReply};
@@ -35,6 +36,7 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 /// The arguments of a driver to be started.
@@ -80,8 +82,8 @@ pub(crate) async fn run(
         // The send fails while the daemon stops.
         let _ = events.send((link.clone(), connection, what));
     };
-    let stream = match connect_or_start(&folder, &iface, start).await {
-        Ok(stream) => stream,
+    let (stream, exit) = match connect_or_start(&folder, &iface, start).await {
+        Ok(connected) => connected,
         Err(why) => return report(ConnectionEvent::Ended(why)),
     };
     report(ConnectionEvent::Connected);
@@ -115,7 +117,9 @@ pub(crate) async fn run(
             },
         };
         if let Err(error) = result {
-            return report(ConnectionEvent::Ended(ending(&error, &folder, &iface)));
+            let status = exit_status(exit).await;
+            let why = ending(&error, status, &folder, &iface);
+            return report(ConnectionEvent::Ended(why));
         }
     }
 }
@@ -125,15 +129,19 @@ pub(crate) fn found(folder: &Path) -> Vec<String> {
     RuntimeDir::choose(Some(folder.to_owned()), None).driver_ifaces()
 }
 
+/// The exit status of a driver, which its task reaps; `None` for a driver that this daemon has not
+/// started.
+type Exit = Option<JoinHandle<io::Result<ExitStatus>>>;
+
 /// Connects to the driver, and starts it if none runs and `start` is given.
 async fn connect_or_start(
     folder: &Path,
     iface: &str,
     start: Option<Start>,
-) -> Result<UnixStream, String> {
+) -> Result<(UnixStream, Exit), String> {
     let path = RuntimeDir::choose(Some(folder.to_owned()), None).driver_socket(iface);
     if let Ok(stream) = UnixStream::connect(&path).await {
-        return Ok(stream);
+        return Ok((stream, None));
     }
     let Some(start) = start else {
         return Err(format!("no driver of {iface} answers any more"));
@@ -144,8 +152,8 @@ async fn connect_or_start(
     loop {
         if let Ok(stream) = UnixStream::connect(&path).await {
             // Reaps the process when it ends.
-            tokio::task::spawn_local(async move { child.wait().await });
-            return Ok(stream);
+            let exit = tokio::task::spawn_local(async move { child.wait().await });
+            return Ok((stream, Some(exit)));
         }
         if let Ok(Some(status)) = child.try_wait() {
             if restarts_left == 0 {
@@ -266,13 +274,45 @@ fn last_output_line(folder: &Path, iface: &str) -> String {
     last.map_or_else(String::new, |line| format!(": {}", line.trim()))
 }
 
-fn ending(error: &io::Error, folder: &Path, iface: &str) -> String {
-    match error.kind() {
-        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
-            let last_line = last_output_line(folder, iface);
-            format!("the driver of {iface} has ended{last_line}")
+/// The exit status of a driver whose connection has ended; `None` if the daemon has not started it,
+/// or if its process stays.
+async fn exit_status(exit: Exit) -> Option<ExitStatus> {
+    let reaped = tokio::time::timeout(EXIT_TIMEOUT, exit?).await;
+    reaped.ok()?.ok()?.ok()
+}
+
+/// The reason why a connection to a driver has ended. Only a driver that failed has written the
+/// reason as the last line of its output; that of any other driver is about something else.
+fn ending(error: &io::Error, status: Option<ExitStatus>, folder: &Path, iface: &str) -> String {
+    let closed = matches!(
+        error.kind(),
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
+    );
+    match status {
+        Some(status) if let Some(signal) = status.signal() => {
+            let name = signal_name(signal);
+            format!("the driver of {iface} has ended: signal {signal}{name} killed it")
         }
+        Some(status) if !status.success() => {
+            let last_line = last_output_line(folder, iface);
+            format!("the driver of {iface} has ended ({status}){last_line}")
+        }
+        _ if closed => format!("the driver of {iface} has ended"),
         _ => format!("the connection to the driver of {iface} failed: {error}"),
+    }
+}
+
+/// The name of a signal that ends processes, in parentheses; empty for others.
+fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        6 => " (SIGABRT)",
+        7 => " (SIGBUS)",
+        9 => " (SIGKILL)",
+        11 => " (SIGSEGV)",
+        15 => " (SIGTERM)",
+        24 => " (SIGXCPU)",
+        31 => " (SIGSYS)",
+        _ => "",
     }
 }
 
@@ -365,6 +405,8 @@ fn unsendable(id: u64, why: &WireError) -> DriverMessage {
 
 /// Time limit for a started driver to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit for a driver to end after its connection has ended.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How many times a driver that ends before it accepts a connection is started again.
 const RESTARTS: usize = 2;
 /// The pause before it is started again.
@@ -375,3 +417,35 @@ const CONNECT_PAUSE: Duration = Duration::from_millis(10);
 const MAX_OUTPUT: u64 = 256 * 1024;
 /// The name of the executable.
 const PROGRAM: &str = "netnice-driver";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last line of a log counts only for a driver that failed: it is not the reason if a
+    /// signal ended the driver, or if nothing about its end is known.
+    #[test]
+    fn the_reason_for_the_end_of_a_driver_is_its_own() {
+        let name = format!("netnice-driver-log-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir_all(&folder).expect("a folder");
+        let line = "a record of pid 7 broke rule R32";
+        fs::write(output(&folder, "eth0"), line).expect("written");
+        let error = ErrorKind::UnexpectedEof.into();
+        let text = |raw: Option<i32>| {
+            let status = raw.map(ExitStatus::from_raw);
+            ending(&error, status, &folder, "eth0")
+        };
+        let ended = "the driver of eth0 has ended";
+        assert_eq!(
+            text(Some(9)),
+            format!("{ended}: signal 9 (SIGKILL) killed it")
+        );
+        assert_eq!(text(None), ended);
+        assert_eq!(text(Some(0)), ended);
+        assert_eq!(
+            text(Some(1 << 8)),
+            format!("{ended} (exit status: 1): {line}")
+        );
+    }
+}

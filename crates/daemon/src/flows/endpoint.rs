@@ -5,12 +5,13 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
+use netnice_api::FailureCause;
 use netnice_api::direct::{Endpoint, PATTERN_TERMS, Term};
 use netnice_core::contract::IfName;
 use netnice_kernel::routes::{self, HostKind, RouteEntry};
 
 use super::network::{Network, Nic};
-use super::ports::{FlowPort, PortRequest};
+use super::ports::{FlowPort, PortRequest, foreign};
 use super::{Flows, NextHop};
 use crate::error::RequestError;
 use crate::peer::Peer;
@@ -201,7 +202,8 @@ impl<N: Network> Flows<N> {
             None => {
                 let route = self.network.route(group.ip(), None, Some(nic.index))?;
                 route.and_then(|route| route.source).ok_or_else(|| {
-                    RequestError::Failed(format!("{link} has no address to send from to {group}"))
+                    let text = format!("{link} has no address to send from to {group}");
+                    RequestError::FailedFor(FailureCause::ForeignAddress, text)
                 })?
             }
         };
@@ -247,19 +249,25 @@ impl<N: Network> Flows<N> {
     ) -> Result<RouteEntry, RequestError> {
         // A link-local address is looked up on this link.
         let over = is_link_local(to).then_some(nic.index);
-        let Some(route) = self.network.route(to, from, over)? else {
+        let found = self.network.route(to, from, over);
+        if let (Some(from), Err(_) | Ok(None)) = (from, &found)
+            && !self.is_local(from, nic)
+        {
+            return Err(foreign(from));
+        }
+        let Some(route) = found? else {
             let from = from.map_or_else(String::new, |from| format!(" from {from}"));
-            return Err(RequestError::Failed(format!(
-                "there is no route to {to}{from}"
-            )));
+            let text = format!("there is no route to {to}{from}");
+            return Err(RequestError::FailedFor(FailureCause::NoRoute, text));
         };
         match route.kind {
             HostKind::Unicast if route.index == nic.index => Ok(route),
             HostKind::Unicast => {
                 let other = self.network.name(route.index)?.unwrap_or_default();
-                Err(RequestError::Failed(format!(
+                let text = format!(
                     "the route to {to} leads over {other}, not over {link}: attach to {other}"
-                )))
+                );
+                Err(RequestError::FailedFor(FailureCause::NoRoute, text))
             }
             HostKind::Local => Err(RequestError::BadUsage(format!(
                 "{to} is this host itself: direct flows are between hosts"
@@ -271,6 +279,15 @@ impl<N: Network> Flows<N> {
                 "{to} is not the address of one host"
             ))),
         }
+    }
+}
+
+impl<N: Network> Flows<N> {
+    /// True if this is an address of this host, as far as the kernel's routes show it.
+    fn is_local(&mut self, address: IpAddr, nic: Nic) -> bool {
+        let over = is_link_local(address).then_some(nic.index);
+        let route = self.network.route(address, None, over);
+        matches!(route, Ok(Some(route)) if route.kind == HostKind::Local)
     }
 }
 
@@ -307,7 +324,8 @@ fn check_local_address(local: IpAddr, link: &IfName) -> Result<(), RequestError>
 /// The local address: the named one, else the source address of the route.
 fn local_address(local: IpAddr, route: &RouteEntry, to: IpAddr) -> Result<IpAddr, RequestError> {
     specified(local).or(route.source).ok_or_else(|| {
-        RequestError::Failed(format!("this host has no address to send from to {to}"))
+        let text = format!("this host has no address to send from to {to}");
+        RequestError::FailedFor(FailureCause::ForeignAddress, text)
     })
 }
 

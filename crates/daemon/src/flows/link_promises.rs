@@ -7,10 +7,10 @@
 
 use netnice_api::direct::FlowNotification;
 use netnice_api::driver::DriverRequest;
-use netnice_core::admission::timing::{Alternative, TimingRefusal};
 use netnice_core::contract::{Change, Contract, Direction, IfName, Setting};
 
 use super::admission::{self, LinkCapacity};
+use super::alternatives::Misfit;
 use super::division::LinkNeeds;
 use super::network::Network;
 use super::promises::Promises;
@@ -114,7 +114,7 @@ impl<N: Network> Flows<N> {
         promises: &impl Promises,
         capacity: &LinkCapacity,
         flow: &FlowRecord,
-        misfit: &TimingRefusal,
+        misfit: &Misfit,
     ) -> RequestError {
         let FlowRecord {
             link,
@@ -157,12 +157,7 @@ impl<N: Network> Flows<N> {
             text.push_str(&row(word, holder.clone()));
         }
         text.push_str(&row("but", misfit.fault.to_string()));
-        let fits = match &misfit.alternative {
-            None => "nothing of this kind".to_owned(),
-            Some(Alternative::Rate(rate)) => format!("at most {rate}"),
-            Some(instead) => instead.to_string(),
-        };
-        text.push_str(&row("would fit", fits));
+        text.push_str(&row("would fit", misfit.instead.to_string()));
         RequestError::NotAdmitted(text)
     }
 

@@ -14,6 +14,8 @@
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 
+use netnice_api::FailureCause;
+
 use super::Flows;
 use crate::error::RequestError;
 use crate::flows::network::Network;
@@ -101,9 +103,7 @@ impl<N: Network> Flows<N> {
             .hold_port(at)
             .map_err(|error| match error.kind() {
                 ErrorKind::AddrInUse => in_use(at, "a socket of this host has it"),
-                ErrorKind::AddrNotAvailable => {
-                    RequestError::Failed(format!("{} is not an address of this host", at.ip()))
-                }
+                ErrorKind::AddrNotAvailable => foreign(at.ip()),
                 _ => RequestError::Failed(format!("cannot hold port {at}: {error}")),
             })?;
         if group {
@@ -163,5 +163,12 @@ fn join<N: Network>(
 }
 
 fn in_use(at: SocketAddr, holder: &str) -> RequestError {
-    RequestError::Failed(format!("port {at} of UDP is in use: {holder}"))
+    let text = format!("port {at} of UDP is in use: {holder}");
+    RequestError::FailedFor(FailureCause::PortInUse, text)
+}
+
+/// The error for a local address that this host does not have.
+pub(super) fn foreign(address: IpAddr) -> RequestError {
+    let text = format!("{address} is not an address of this host");
+    RequestError::FailedFor(FailureCause::ForeignAddress, text)
 }

@@ -15,6 +15,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use netnice_api::FailureCause;
 use netnice_api::direct::{Endpoint, FlowNotification};
 use netnice_api::driver::{DriverFlow, DriverRequest};
 use netnice_core::contract::IfName;
@@ -128,10 +129,11 @@ impl<N: Network> Flows<N> {
                 self.resolutions.push(waiting);
                 continue;
             }
-            let why = RequestError::Failed(format!(
+            let text = format!(
                 "{} does not answer: it is the next hop of the route",
                 waiting.via
-            ));
+            );
+            let why = RequestError::FailedFor(FailureCause::NoAnswer, text);
             match waiting.purpose {
                 ResolutionFor::Hop { reply, .. } => refuse(reply, why),
                 ResolutionFor::Flow { flow, reply, .. } => {

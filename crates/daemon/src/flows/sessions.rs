@@ -121,7 +121,10 @@ impl<N: Network> Flows<N> {
                 caller.pid
             )));
         }
-        let link = select_link(promises, attach.iface.as_deref())?;
+        let link = match select_link(promises, attach.iface.as_deref()) {
+            Ok(link) => link,
+            Err(why) => return Err(self.missing(attach.iface.as_deref())?.unwrap_or(why)),
+        };
         self.within_limits(peer, connection.number, attach, promises.quotas())?;
         let nic = self.nic(&link)?;
         let capacity = self.link_capacity(promises, &link, nic.mtu)?;
@@ -284,6 +287,16 @@ impl<N: Network> Flows<N> {
             }
         }
         Ok(())
+    }
+
+    /// The error for an interface that does not exist; `None` if it exists.
+    fn missing(&mut self, named: Option<&str>) -> Result<Option<RequestError>, RequestError> {
+        let Some(name) = named.filter(|name| name.parse::<IfName>().is_ok()) else {
+            return Ok(None);
+        };
+        let found = self.network.interface(name)?;
+        let missing = || netnice_kernel::KernelError::NoInterface(name.to_owned()).into();
+        Ok(found.is_none().then(missing))
     }
 
     /// Looks an interface up.

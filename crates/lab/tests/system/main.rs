@@ -17,6 +17,7 @@ mod direct;
 mod direct_greedy;
 mod direct_hostile;
 mod direct_isolation;
+mod direct_lending;
 mod direct_programs;
 mod direct_serve;
 mod direct_speed;

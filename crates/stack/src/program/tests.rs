@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use netnice_api::FailureCause;
 use netnice_api::direct::FlowNotification;
 use netnice_ring::Status;
 use netnice_ring::layout::SetupError;
@@ -194,6 +195,7 @@ fn refusals_return_their_reason() {
             error,
             StackError::Failed {
                 bad_usage: false,
+                cause: None,
                 ..
             }
         ),
@@ -236,6 +238,10 @@ fn a_flow_to_any_host_requests_each_next_hop_once() {
     // The daemon names the host that does not answer.
     let error = client.send_to(b"?", at("10.78.0.99:9"), SOON).unwrap_err();
     assert_eq!(error.to_string(), "10.78.0.99 does not answer");
+    let StackError::Failed { cause, .. } = error else {
+        panic!("{error}");
+    };
+    assert_eq!(cause, Some(FailureCause::NoAnswer));
     // Each kind of flow refuses the calls of the other kinds.
     let error = client.try_send(b"without a destination").unwrap_err();
     assert!(matches!(error, StackError::NoRemote), "{error}");

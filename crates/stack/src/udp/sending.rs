@@ -8,8 +8,10 @@
 //! **Messages of a real-time channel.** The deadline of a `channel` contract applies to a message,
 //! which may have several packets. A packet begins a message unless [`Socket::queue_continuation`]
 //! queued it. [`Socket::send_message`] queues a message only if buffers for all of its packets are
-//! free and the ring has room for them, so the packets of the message are consecutive. Other
-//! contracts do not distinguish messages.
+//! free and the ring has room for them, so the packets of the message are consecutive. A message
+//! whose frames (headers included) are longer than the contract's `mmax` is refused with
+//! [`StackError::MessageTooLong`]: the driver would send its end as another message, which is due
+//! later. Other contracts do not distinguish messages.
 
 use super::*;
 
@@ -48,8 +50,9 @@ impl Socket {
     /// the packet.
     ///
     /// # Errors
-    /// If the payload is too long, the flow needs a destination, the ring is full, the program does
-    /// not hold the buffer, or the flow has ended. The error returns the packet.
+    /// If the payload is too long for a packet or for a message of the contract, the flow needs a
+    /// destination, the ring is full, the program does not hold the buffer, or the flow has ended.
+    /// The error returns the packet.
     #[inline]
     pub fn queue(&mut self, packet: Packet, length: usize) -> Result<u64, (Packet, StackError)> {
         self.queue_packet(packet, length, None, false)
@@ -75,7 +78,8 @@ impl Socket {
     /// before.
     ///
     /// # Errors
-    /// As [`queue`](Socket::queue). The error returns the packet.
+    /// As [`queue`](Socket::queue), and [`StackError::MessageTooLong`] if the message would become
+    /// longer than `mmax`. The error returns the packet.
     #[inline]
     pub fn queue_continuation(
         &mut self,
@@ -139,8 +143,9 @@ impl Socket {
     /// # Errors
     /// [`StackError::WouldBlock`] if too few buffers are free or the ring has too little room,
     /// [`StackError::TooManyPackets`] if the flow never has enough or there is no part,
-    /// [`StackError::TooLong`] if a part is too long, [`StackError::NoRemote`] on a flow to any
-    /// host. Another error if the flow has ended.
+    /// [`StackError::TooLong`] if a part is too long, [`StackError::MessageTooLong`] if all parts
+    /// with their headers are longer than `mmax` ([`Socket::longest_message`]),
+    /// [`StackError::NoRemote`] on a flow to any host. Another error if the flow has ended.
     pub fn try_send_message(&mut self, parts: &[&[u8]]) -> Result<u64, StackError> {
         // A record of one pair takes two entries.
         let records = self.flow.location().shape.transmit_entries / 2;
@@ -149,9 +154,12 @@ impl Socket {
             let parts = parts.len();
             return Err(StackError::TooManyPackets { parts, most });
         }
+        let mut frames = 0;
         for part in parts {
             self.fits(part.len(), self.longest())?;
+            frames += (self.headroom + part.len()) as u64;
         }
+        self.fits_message(frames)?;
         // `most` fits in 32 bits.
         let packets = parts.len() as u32;
         if !self.has_room(packets)? {
@@ -293,6 +301,9 @@ impl Socket {
     ) -> Result<u64, StackError> {
         self.fits(length, self.longest())?;
         let frame = self.headroom + length;
+        let before = if continues { self.message } else { 0 };
+        let message = before.saturating_add(frame as u64);
+        self.fits_message(message)?;
         if let (RemoteHeaders::Any { .. }, Some(to)) = (&self.remote, to) {
             let mtu = self.find_route(to)?;
             self.fits(length, self.payload_of(mtu))?;
@@ -330,6 +341,7 @@ impl Socket {
             Err(RecordError::Flow(error)) => return Err(self.flow_error(error)),
             Err(error) => return Err(buffer_error(error)),
         }
+        self.message = message;
         let number = self.next_number;
         self.numbers[chunk.0 as usize] = number;
         self.next_number += 1;
@@ -380,6 +392,15 @@ impl Socket {
             false => Err(self
                 .end_reason()
                 .unwrap_or(StackError::TooLong { length, longest })),
+        }
+    }
+
+    /// Fails if a message with so many bytes of frames is longer than the contract permits.
+    #[inline]
+    fn fits_message(&self, bytes: u64) -> Result<(), StackError> {
+        match self.mmax {
+            Some(mmax) if bytes > mmax => Err(StackError::MessageTooLong { bytes, mmax }),
+            _ => Ok(()),
         }
     }
 

@@ -470,6 +470,43 @@ fn only_the_first_packet_of_a_message_begins_it() {
     assert_eq!(begins, [true, false, false, true, false]);
 }
 
+/// The longest message counts the headers of all packets. One byte more is refused, by every call,
+/// and nothing of it is queued.
+#[test]
+fn a_message_above_mmax_is_refused_whole() {
+    let mut wire = Wire::new();
+    let (mut here, _there) = wire.sockets(false);
+    // Two packets with 42 bytes of headers each.
+    here.set_contract("channel mmax=184B,rmax=10/s,bmax=1,deadline=10ms");
+    assert_eq!(here.longest_message(), Some(184));
+    here.try_send_message(&[&[0; 50], &[0; 50]]).unwrap();
+    let error = here.try_send_message(&[&[0; 50], &[0; 51]]).unwrap_err();
+    let said = "a message of 185 bytes with the headers of its packets; the contract's mmax, which \
+                counts the headers, is 184 bytes";
+    assert_eq!(error.to_string(), said);
+    here.try_send(&[0; 142]).unwrap();
+    let too_long = |error| {
+        matches!(
+            error,
+            StackError::MessageTooLong {
+                bytes: 185,
+                mmax: 184
+            }
+        )
+    };
+    assert!(too_long(here.try_send(&[0; 143]).unwrap_err()));
+    let packet = here.packet().unwrap();
+    here.queue(packet, 50).unwrap();
+    let packet = here.packet().unwrap();
+    let (packet, error) = here.queue_continuation(packet, 51).unwrap_err();
+    assert!(too_long(error));
+    here.queue_continuation(packet, 50).unwrap();
+    here.flush();
+    assert_eq!((here.under_way(), wire.deliver_all()), (5, 5));
+    here.set_contract("slice 1ms/20ms");
+    here.try_send_message(&[&[0; 1000], &[0; 1000]]).unwrap();
+}
+
 #[test]
 fn a_message_that_does_not_fit_in_the_ring_is_not_queued_in_part() {
     // A ring for 8 records, and 16 buffers for sending.

@@ -314,6 +314,7 @@ fn a_missing_daemon_is_reported_until_a_daemon_answers() {
     let failed = Failed {
         text: "it cannot be read".into(),
         bad_usage: false,
+        cause: None,
     };
     answer(&mut screen, &request, Response::Failed(failed));
     assert_eq!(screen.status.text, "it cannot be read");

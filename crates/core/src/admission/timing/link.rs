@@ -176,6 +176,12 @@ impl Transmitter {
         self.check(promises.iter(), BUDGET)
     }
 
+    /// As [`Transmitter::carries`], with the amount of work of one try in a search. False also if
+    /// the set is not decided with so much work.
+    pub fn carries_at_once(&self, promises: &[Promise]) -> bool {
+        self.check(promises.iter(), BUDGET_PER_TRY).is_ok()
+    }
+
     /// Decides whether one more promise can be made beside the ones that are held.
     ///
     /// # Errors

@@ -112,6 +112,36 @@ fn a_slice_is_the_same_part_of_the_link_at_every_rate_of_the_driver() {
     assert_eq!(slice.slice(), Nanos::from_millis(10));
 }
 
+/// What the classes do not use is lent to the driver also while a flow has a slice, and the slice
+/// stays the same part of the link.
+#[test]
+fn unused_rate_is_lent_beside_slices() {
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&Peer::ROOT, 7);
+    fixture.opened(&client, "10.0.0.2:6000", "slice 10ms/50ms extra");
+    let half = fixture.driver.rate;
+    for _ in 0..10 {
+        fixture.driver.totals.sent_bytes += fixture.driver.rate / 8 / 5;
+        fixture.now.monotonic = fixture.now.monotonic.after(Nanos::from_millis(200));
+        fixture.flows.balance(fixture.now);
+        fixture.exchange();
+    }
+    let driver = fixture.driver.rate;
+    assert!(
+        driver > 90_000_000 && half < 70_000_000,
+        "{half} to {driver}"
+    );
+    let flow = fixture.driver.flows.values().next().expect("it is there");
+    let contract: netnice_core::contract::Contract = flow.contract.parse().expect("a contract");
+    let slice = contract.slice().expect("a slice");
+    assert!(slice.extra());
+    let rate = u128::from(slice.slice().0) * u128::from(driver) / 50_000_000;
+    assert!(
+        (19_990_000..=20_010_000).contains(&rate),
+        "{rate} at {driver}"
+    );
+}
+
 proptest! {
     #[test]
     fn each_side_keeps_what_it_needs_for_any_use(

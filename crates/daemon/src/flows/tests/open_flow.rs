@@ -259,6 +259,56 @@ fn a_port_belongs_to_one_user_and_one_remote_end() {
     assert!(fixture.flows.held_ports().is_empty());
 }
 
+/// Each failure that the socket calls have an errno for carries its cause.
+#[test]
+fn failures_carry_their_causes() {
+    use netnice_api::FailureCause::{ForeignAddress, NoAnswer, NoInterface, NoRoute, PortInUse};
+    let mut fixture = Fixture::new();
+    let taken = "10.0.0.100:8000".parse().expect("an address");
+    fixture.flows.network.taken.insert(taken);
+    let silent = netnice_kernel::routes::Neighbour::Failed;
+    let host = std::net::IpAddr::from([10, 0, 0, 2]);
+    fixture.flows.network.next_hops.insert(host, silent);
+    let client = fixture.attached_client(&ANN, 8);
+    for (local, remote, cause) in [
+        ("10.0.0.100:8000", "10.0.0.3:1", PortInUse),
+        ("0.0.0.0:0", "192.0.2.1:1", NoRoute),
+        ("0.0.0.0:0", "10.9.0.1:1", NoRoute),
+        ("0.0.0.0:0", "10.0.0.2:1", NoAnswer),
+        ("10.0.0.7:0", "10.0.0.3:1", ForeignAddress),
+        ("10.0.0.7:0", "192.0.2.1:1", ForeignAddress),
+    ] {
+        let open = DirectRequest::Open(udp(local, Some(remote), ""));
+        let mut answer = fixture.begin(&client, open);
+        fixture.advance(Nanos::from_secs(1));
+        match answer.try_recv().expect("an answer").response {
+            Response::Failed(failed) => {
+                assert_eq!(
+                    failed.cause,
+                    Some(cause),
+                    "{local} {remote}: {}",
+                    failed.text
+                );
+            }
+            other => panic!("{local} {remote}: {other:?}"),
+        }
+    }
+    assert!(fixture.flows.held_ports().is_empty());
+    let attach = Attach {
+        iface: Some("eth9".to_owned()),
+        flows: 1,
+        bytes: 4096,
+    };
+    let other = fixture.client(&ANN, 8);
+    match fixture.request(&other, DirectRequest::Attach(attach)) {
+        Some(Response::Failed(failed)) => {
+            assert_eq!(failed.cause, Some(NoInterface));
+            assert!(failed.text.contains("eth9"), "{}", failed.text);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 /// A flow of the group 239.1.1.1:5000, which must open.
 fn open_member(fixture: &mut Fixture, client: &TestClient) -> FlowOpened {
     let open = OpenFlow {
