@@ -38,6 +38,7 @@ impl RequestError {
         match self {
             RequestError::BadUsage(text) => RequestError::BadUsage(with(text)),
             RequestError::Failed(text) => RequestError::Failed(with(text)),
+            RequestError::FailedFor(cause, text) => RequestError::FailedFor(cause, with(text)),
             RequestError::NotAdmitted(text) => RequestError::NotAdmitted(with(text)),
             RequestError::NotPermitted(text) => RequestError::NotPermitted(with(text)),
         }
