@@ -45,9 +45,9 @@ use crate::suite;
 use crate::tree::Tree;
 use crate::vm::assets::Assets;
 
-/// Runs `vm [--shell COMMAND… | FILTER…]`: the tests whose names contain one of the filters, or
-/// one shell command in a guest. Fails without root, if a guest cannot be prepared or started, and for the
-/// reasons that the module names.
+/// Runs `vm [--shell COMMAND… | FILTER…]`: the tests whose names contain one of the filters, or one
+/// shell command in a guest. Fails without root, if a guest cannot be prepared or started, and for
+/// the reasons that the module names.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     let job = Job::parse(words)?;
     step::require_root("make test-vm", "the guest's root user is this one")?;

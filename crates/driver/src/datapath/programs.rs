@@ -37,7 +37,8 @@ pub(super) struct Program {
     pub(super) may_repeat_event: bool,
     /// Whether the program is in `to_notify` of the datapath.
     pub(super) is_to_notify: bool,
-    /// The time at which the refused packets of the program would all have left, one after the other.
+    /// The time at which the refused packets of the program would all have left, one after the
+    /// other.
     pub(super) refused_until: Instant,
     /// Whether the program was disconnected because it violated the protocol.
     pub(super) disconnected: bool,

@@ -54,8 +54,8 @@ fn a_limit_begins_with_its_hours() {
     let program = traffic::start_now(bed.world.client(), &source).expect("a program");
     let target = format!("pid:{}", program.pid());
     let time = |minute: u64| format!("{:02}:{:02}", minute / 60 % 24, minute % 60);
-    // The next minute that is at least 10 s away, for two hours. If `set` takes longer than that, the
-    // minute after it is tried.
+    // The next minute that is at least 10 s away, for two hours. If `set` takes longer than that,
+    // the minute after it is tried.
     let begin = (0..5).find_map(|_| {
         let begin = (seconds() + 10) / 60 + 1;
         let hours = format!("{}-{}", time(begin), time(begin + 120));

@@ -1,7 +1,7 @@
 //! Tests of the list of all programs in `netnice top` and `netnice show --all`: programs without a
 //! limit have their rates, no byte of a short-lived program is lost, a user sees the programs of
-//! that user and keeps the counting on for a part of an hour, and nothing is counted while no client
-//! asks.
+//! that user and keeps the counting on for a part of an hour, and nothing is counted while no
+//! client asks.
 
 use std::time::Instant;
 
@@ -92,7 +92,8 @@ fn a_program_without_a_limit_has_its_rate_and_is_counted_only_while_a_client_ask
         found.cloned().unwrap_or_else(|| panic!("not in {doc:?}"))
     };
     // The rate by the list and that by the device's counters, each over its own seconds: a slow
-    // machine takes long for a reading. A busy machine may stop one between the bytes and the clock.
+    // machine takes long for a reading. A busy machine may stop one between the bytes and the
+    // clock.
     let device = || (sys::now_ns(), sent(&bed));
     let rate = |(from, before): (u64, u64), (to, after): (u64, u64)| {
         (after - before) as f64 * 8e9 / (to - from) as f64

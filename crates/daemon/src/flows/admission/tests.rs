@@ -283,8 +283,8 @@ fn what_is_said_to_fit_fits_and_one_step_more_does_not() {
     );
 }
 
-/// The table "What is possible at which rate" of docs/reference/contracts.md: the shortest deadlines
-/// and CDVT of one flow on an idle link, rounded up, and the longest slice.
+/// The table "What is possible at which rate" of docs/reference/contracts.md: the shortest
+/// deadlines and CDVT of one flow on an idle link, rounded up, and the longest slice.
 #[test]
 fn the_table_of_what_is_possible_is_what_admission_grants() {
     let page = include_str!("../../../../../docs/reference/contracts.md");
