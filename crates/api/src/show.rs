@@ -2,8 +2,9 @@
 //!
 //! Rates are integers in bit/s, times in nanoseconds, sizes in bytes. Everything that changes
 //! without a request is under `counters`, except [`TargetDoc::command`], [`TargetDoc::user`],
-//! [`UnconfirmedDoc::left_ns`], and [`CapacityDoc::rate`] of a rate that nobody gave. Absent values are omitted, except the capacities of a [`LinkDoc`]
-//! and [`TargetDoc::installed`], which are null. No function fails.
+//! [`UnconfirmedDoc::left_ns`], and [`CapacityDoc::rate`] of a rate that nobody gave. Absent values
+//! are omitted, except the capacities of a [`LinkDoc`] and [`TargetDoc::installed`], which are
+//! null. No function fails.
 
 use std::collections::BTreeMap;
 

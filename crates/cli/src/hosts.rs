@@ -1,6 +1,6 @@
-//! Looks up the addresses of the hosts that `netnice link --probe` names ([`resolve`]). This program
-//! asks the name service, not the daemon, which must not wait for one. Fails if a name has no
-//! address.
+//! Looks up the addresses of the hosts that `netnice link --probe` names ([`resolve`]). This
+//! program asks the name service, not the daemon, which must not wait for one. Fails if a name has
+//! no address.
 
 use std::net::{IpAddr, ToSocketAddrs};
 
@@ -8,8 +8,8 @@ use netnice_api::Request;
 
 use crate::error::CommandError;
 
-/// Replaces the names of hosts in a request by addresses: of each name, the first one of IPv4, which
-/// more hosts reply to with their clock, else the first one.
+/// Replaces the names of hosts in a request by addresses: of each name, the first one of IPv4,
+/// which more hosts reply to with their clock, else the first one.
 ///
 /// # Errors
 /// If a name has no address, or the name service does not answer.

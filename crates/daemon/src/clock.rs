@@ -1,5 +1,6 @@
 //! The daemon's two clocks. [`Now::read`] reads both and cannot fail. Only the start of the daemon,
-//! the event loop and the threads beside it call it; the code that handles an event gets a [`Now`] as an argument.
+//! the event loop and the threads beside it call it; the code that handles an event gets a [`Now`]
+//! as an argument.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -21,8 +21,8 @@
 //! has not taken yet is replaced by the next one. `controller`, `delays` and `direction` are pure:
 //! time and counts are arguments.
 //!
-//! A reflector, or a host on the path, can lie. The estimate never leaves the operator's bounds, and
-//! with three reflectors or more, what most of them say counts. Nothing in this module fails; a
+//! A reflector, or a host on the path, can lie. The estimate never leaves the operator's bounds,
+//! and with three reflectors or more, what most of them say counts. Nothing in this module fails; a
 //! thread that cannot start is reported as the state of its link.
 
 mod controller;

@@ -267,8 +267,8 @@ pub(crate) trait Inventory {
     fn user(&mut self, name: &str) -> Result<u32, RequestError>;
     /// The interfaces.
     fn interfaces(&mut self) -> Result<Vec<Interface>, RequestError>;
-    /// True if packets to a host leave over an interface, by a router or over a point-to-point link.
-    /// The default asks the kernel of this machine.
+    /// True if packets to a host leave over an interface, by a router or over a point-to-point
+    /// link. The default asks the kernel of this machine.
     fn leads_to(&mut self, interface: &str, host: IpAddr) -> Result<bool, RequestError> {
         let interfaces = self.interfaces()?;
         let Some(found) = interfaces.iter().find(|i| i.name == interface) else {

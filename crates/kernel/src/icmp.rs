@@ -1,5 +1,5 @@
-//! Sends ICMP requests to one host over one interface, and reads the replies with the times at which
-//! the kernel handed the request to the interface and received the reply ([`ProbeSocket`]).
+//! Sends ICMP requests to one host over one interface, and reads the replies with the times at
+//! which the kernel handed the request to the interface and received the reply ([`ProbeSocket`]).
 //!
 //! A request is an echo request (RFC 792, RFC 4443), or a timestamp request (RFC 792), whose reply
 //! has the host's time of day at its arrival and departure. The kernel's times are taken below the
@@ -118,8 +118,8 @@ impl ProbeSocket {
         })
     }
 
-    /// Sends a request. Returns the number of [`Departure::key`]. After an error, the numbers of the
-    /// socket are unknown: the caller opens another one.
+    /// Sends a request. Returns the number of [`Departure::key`]. After an error, the numbers of
+    /// the socket are unknown: the caller opens another one.
     ///
     /// # Errors
     /// Those of send(2), for example `EPERM` if a firewall or the control group forbids the packet,

@@ -14,12 +14,12 @@ pub(super) struct LinkArgs {
     /// The interface
     pub(super) iface: Option<String>,
     /// Capacity for sending; guarantees that do not fit it are taken out of force, the youngest
-    /// first (see --dry-run). `auto`: estimate it from delays, between --min and --max [default: the
-    /// speed that its driver reports, followed as it changes]
+    /// first (see --dry-run). `auto`: estimate it from delays, between --min and --max [default:
+    /// the speed that its driver reports, followed as it changes]
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     rate: Option<String>,
-    /// Capacity for receiving; 97 % of it can be guaranteed. `auto`: estimate it, between --min-down
-    /// and --max-down
+    /// Capacity for receiving; 97 % of it can be guaranteed. `auto`: estimate it, between
+    /// --min-down and --max-down
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     down_rate: Option<String>,
     /// With --rate auto: what the link carries at any time; this can be guaranteed

@@ -1,12 +1,14 @@
 //! Decides when a link is probed, and what its rates are ([`Controller`]).
 //!
-//! The caller gives it the interface's counters and the replies, and sends the probes that it wants:
+//! The caller gives it the interface's counters and the replies, and sends the probes that it
+//! wants:
 //!
 //! - While a direction carries more than a tenth of its rate, and 3 s longer, a probe leaves every
 //!   50 ms, to each reflector in turn: 20 packets of 54 bytes a second in total. Else one leaves
 //!   every 10 s.
 //! - The excess that counts is the median over the reflectors that reply (of an even number, the
-//!   smaller one of the two in the middle). A reflector that has not replied for 2 s does not count.
+//!   smaller one of the two in the middle). A reflector that has not replied for 2 s does not
+//!   count.
 //! - If the reflectors report their clocks, the excess of each direction is known. Else the excess
 //!   of the round trip is ascribed to the directions that are used by half or more, else to the one
 //!   that is used most if it is not idle.
@@ -330,8 +332,8 @@ impl Controller {
     }
 
     /// The excess of the round trip and of each direction: the medians over the reflectors that
-    /// count, and when that probe was sent. `None` if none counts; the excess of each direction is `None` unless most of them
-    /// report it.
+    /// count, and when that probe was sent. `None` if none counts; the excess of each direction is
+    /// `None` unless most of them report it.
     fn excess(&self, now: Instant) -> (Option<Measured>, Option<[Measured; 2]>) {
         let counts = |one: &&ReflectorDelays| {
             one.replied()

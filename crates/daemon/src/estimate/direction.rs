@@ -13,9 +13,10 @@
 //! A *cut* lowers the rate below what the link was seen to carry: for receiving, what arrived; for
 //! sending, what was sent divided by the growth of the delay (while a queue with the inflow R and
 //! the outflow C grows, each second adds R/C - 1 seconds to the delay). Where neither is known, the
-//! excess decides by how much. Until the queue is empty, the rate is lower still. The rate at which the queue grew is the *knee*: below it the rate rises fast, near it
-//! slowly, and each time the knee is found again at the same place, the pause before the next rise
-//! doubles. So a steady link is tried rarely, and its classes change rarely.
+//! excess decides by how much. Until the queue is empty, the rate is lower still. The rate at which
+//! the queue grew is the *knee*: below it the rate rises fast, near it slowly, and each time the
+//! knee is found again at the same place, the pause before the next rise doubles. So a steady link
+//! is tried rarely, and its classes change rarely.
 //!
 //! The rate is always within the bounds. Nothing fails.
 
@@ -101,8 +102,8 @@ impl DirectionRate {
         self.rate = self.bounds.clamp(rate);
     }
 
-    /// Follows new findings. The caller calls it every [`super::controller::TICK`] while the link is
-    /// in use, and less often while it is idle.
+    /// Follows new findings. The caller calls it every [`super::controller::TICK`] while the link
+    /// is in use, and less often while it is idle.
     pub(super) fn handle(&mut self, findings: &Findings, now: Instant) {
         let percent = self.percent_used(findings.carried);
         if percent < IDLE_PERCENT {
@@ -320,8 +321,8 @@ const FULL_PERCENT: u64 = 75;
 /// In this number of calls the excess must be above the threshold, so that one late packet changes
 /// nothing.
 const OVERLOADED_CALLS: u32 = 2;
-/// A step away from the knee, in thousandths. At 12 % in 200 ms the rate is fourfold after 2.5 s, and
-/// the first step above what the link carries makes a queue of at most 24 ms in its 200 ms.
+/// A step away from the knee, in thousandths. At 12 % in 200 ms the rate is fourfold after 2.5 s,
+/// and the first step above what the link carries makes a queue of at most 24 ms in its 200 ms.
 const FAST_STEP: u64 = 120;
 /// A step near the knee. Beyond it, each step is twice the one before.
 const SLOW_STEP: u64 = 20;

@@ -1,16 +1,17 @@
-//! The thread that measures one link ([`run`]): it sends the probes that the controller wants, reads
-//! replies and counters, and reports the estimates.
+//! The thread that measures one link ([`run`]): it sends the probes that the controller wants,
+//! reads replies and counters, and reports the estimates.
 //!
 //! A reflector is asked for its clock (a timestamp request) and for an echo until it has replied to
-//! [`TRIED_REPLIES`] probes; then only for its clock if it reports one, else only for echoes. A reply
-//! counts if it comes from the reflector, repeats the identifier and the secret of an awaited probe,
-//! and is the first. The secret is a keyed hash of the sequence number with a key of this thread.
+//! [`TRIED_REPLIES`] probes; then only for its clock if it reports one, else only for echoes. A
+//! reply counts if it comes from the reflector, repeats the identifier and the secret of an awaited
+//! probe, and is the first. The secret is a keyed hash of the sequence number with a key of this
+//! thread.
 //!
 //! The time of a probe is the difference of two times of the kernel, of the departure at the
 //! interface and of the arrival, so it contains no queue of this host. A driver that reports no
 //! departures adds the local queue. At most [`REPLIES_PER_TURN`] replies are read in a turn, and a
-//! turn takes at least [`LEAST_TURN`], so a flood of forged replies costs little. The thread ends when
-//! it is told to, within [`LONGEST_TURN`].
+//! turn takes at least [`LEAST_TURN`], so a flood of forged replies costs little. The thread ends
+//! when it is told to, within [`LONGEST_TURN`].
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};

@@ -1,11 +1,11 @@
-//! The experiment `estimate` measures `netnice link --rate auto` on a cable whose rate changes between
-//! 20 and 5 Mbit/s every 30 s (every 20 s in the quick form), with a queue of 300,000 bytes, which is 480 ms at 5 Mbit/s. Four TCP
-//! flows send, then four receive, while a ping runs every 20 ms. Over all phases together, the 95th
-//! percentile of the ping must be at most 30 ms, and the flows must use at least 80 % of what the
-//! cable carries.
+//! The experiment `estimate` measures `netnice link --rate auto` on a cable whose rate changes
+//! between 20 and 5 Mbit/s every 30 s (every 20 s in the quick form), with a queue of 300,000
+//! bytes, which is 480 ms at 5 Mbit/s. Four TCP flows send, then four receive, while a ping runs
+//! every 20 ms. Over all phases together, the 95th percentile of the ping must be at most 30 ms,
+//! and the flows must use at least 80 % of what the cable carries.
 //!
-//! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if the subject is not
-//! netnice or if a step of the measurement fails.
+//! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if the subject is
+//! not netnice or if a step of the measurement fails.
 
 use std::time::Duration;
 

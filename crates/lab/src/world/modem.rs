@@ -1,9 +1,9 @@
 //! A host behind a slow cable whose rate changes, as behind a modem: a world for estimates of links
 //! ([`Modem`]).
 //!
-//! The cable limits both directions where netnice of the client cannot see it, and has a deep queue,
-//! as modems have. The server has several addresses, each of which replies to echo and timestamp
-//! requests. A call fails if a command fails.
+//! The cable limits both directions where netnice of the client cannot see it, and has a deep
+//! queue, as modems have. The server has several addresses, each of which replies to echo and
+//! timestamp requests. A call fails if a command fails.
 
 use anyhow::Result;
 

@@ -1,9 +1,10 @@
-//! Tests links whose rate is estimated from delays (`netnice link --rate auto`), behind a cable whose
-//! rate changes: the estimate follows in both directions, promises stay, a daemon goes on with the
-//! estimate of the one before, an idle link is hardly probed, and invalid requests change nothing.
+//! Tests links whose rate is estimated from delays (`netnice link --rate auto`), behind a cable
+//! whose rate changes: the estimate follows in both directions, promises stay, a daemon goes on
+//! with the estimate of the one before, an idle link is hardly probed, and invalid requests change
+//! nothing.
 //!
-//! How fast and how exactly the estimate follows is measured by the experiment `estimate`, which runs
-//! alone.
+//! How fast and how exactly the estimate follows is measured by the experiment `estimate`, which
+//! runs alone.
 
 use netnice_lab::experiment::bench::pause;
 use netnice_lab::testbed::becomes_true;

@@ -1,8 +1,8 @@
-//! The part of a `netnice link` request that is about estimated rates: the bounds, and the hosts that
-//! are probed. Fails if a bound is missing, is no rate or is in the wrong order, if bounds or hosts
-//! are given for a link without an estimated rate, if a host is no address that can be probed, or
-//! if the link has no estimate yet, no host is named and the hosts that are used by default are not
-//! behind the interface.
+//! The part of a `netnice link` request that is about estimated rates: the bounds, and the hosts
+//! that are probed. Fails if a bound is missing, is no rate or is in the wrong order, if bounds or
+//! hosts are given for a link without an estimated rate, if a host is no address that can be
+//! probed, or if the link has no estimate yet, no host is named and the hosts that are used by
+//! default are not behind the interface.
 
 use std::net::IpAddr;
 
