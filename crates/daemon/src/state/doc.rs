@@ -2,21 +2,20 @@
 //! and back. Targets, contracts and rates are in the text form of `netnice-core`. The conversion
 //! back fails with a text that describes what is invalid.
 
-use std::net::IpAddr;
+mod links;
 
 use netnice_core::admission::{TargetEntry, TargetId};
 use netnice_core::claims::{Claim, Claimant, Claims};
 use netnice_core::contract::{Change, Contract, IfName};
-use netnice_core::link::{Capacity, CapacitySource, EstimateBounds, Link};
-use netnice_core::units::{Bytes, Instant, Rate};
+use netnice_core::units::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::State;
 use crate::ledger::rollbacks::{Cleared, PendingRollback, Rollbacks, Undo};
 use crate::ledger::{
-    AppKey, Body, CgroupRef, DrainingTarget, HeldTarget, Ledger, ManagedLink, ProcessId,
-    TargetPlace,
+    AppKey, Body, CgroupRef, DrainingTarget, HeldTarget, Ledger, ProcessId, TargetPlace,
 };
+use links::LinkDoc;
 
 /// The field `state` of the state file.
 #[derive(Serialize, Deserialize)]
@@ -31,28 +30,6 @@ pub(super) struct StateDoc {
     targets: Vec<TargetDoc>,
     remnants: Vec<DrainingDoc>,
     undos: Vec<UndoDoc>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LinkDoc {
-    link: String,
-    up: Option<CapacityDoc>,
-    down: Option<CapacityDoc>,
-    overhead: u64,
-    by: u32,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    reflectors: Vec<IpAddr>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CapacityDoc {
-    rate: String,
-    by_driver: bool,
-    /// The bounds of an estimate.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    bounds: Option<(String, String)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -214,57 +191,6 @@ impl StateDoc {
         Ok(State {
             ledger,
             rollbacks: Rollbacks::restore(waiting?, self.next_undo),
-        })
-    }
-}
-
-impl From<&ManagedLink> for LinkDoc {
-    fn from(managed: &ManagedLink) -> LinkDoc {
-        let capacity = |capacity: Option<Capacity>| {
-            let capacity = capacity?;
-            let bounds = capacity.bounds();
-            Some(CapacityDoc {
-                rate: capacity.rate.compact(),
-                by_driver: capacity.source == CapacitySource::Driver,
-                bounds: bounds.map(|bounds| (bounds.min().compact(), bounds.max().compact())),
-            })
-        };
-        LinkDoc {
-            link: managed.link.name.to_string(),
-            up: capacity(managed.link.up),
-            down: capacity(managed.link.down),
-            overhead: managed.link.overhead.0,
-            by: managed.by,
-            reflectors: managed.reflectors.clone(),
-        }
-    }
-}
-
-impl LinkDoc {
-    fn restore(self) -> Result<ManagedLink, String> {
-        let capacity = |doc: Option<CapacityDoc>| -> Result<Option<Capacity>, String> {
-            let Some(doc) = doc else { return Ok(None) };
-            let rate: Rate = text(&doc.rate)?;
-            let source = match (doc.bounds, doc.by_driver) {
-                (Some((min, max)), _) => {
-                    let bounds = EstimateBounds::new(text(&min)?, text(&max)?);
-                    let invalid = || format!("an estimate from {min} to {max}");
-                    CapacitySource::Estimate(bounds.ok_or_else(invalid)?)
-                }
-                (None, true) => CapacitySource::Driver,
-                (None, false) => CapacitySource::Operator,
-            };
-            Ok(Some(Capacity { rate, source }))
-        };
-        Ok(ManagedLink {
-            link: Link {
-                name: text(&self.link)?,
-                up: capacity(self.up)?,
-                down: capacity(self.down)?,
-                overhead: Bytes(self.overhead),
-            },
-            by: self.by,
-            reflectors: self.reflectors,
         })
     }
 }
