@@ -76,6 +76,7 @@ fn desired(targets: Vec<Target>) -> Desired {
         leaf_qdisc: LeafQdisc::Fifo,
         longest_packet: 1_518,
         loopback: Some("lo".into()),
+        on_lo: BTreeSet::new(),
     }
 }
 
