@@ -415,8 +415,7 @@ impl Enforcer for KernelHost {
             .map(|lost| {
                 format!(
                     "the table of members had no room for {} children of limited processes when \
-                     they were forked; {} were \
-                     found and are members now",
+                     they were forked; {} were found and are members now",
                     lost.children, lost.found
                 )
             })

