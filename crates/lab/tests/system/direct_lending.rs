@@ -1,6 +1,6 @@
-//! Tests that a direct flow gets what nobody else uses of a link: beside a program whose packets the
-//! driver refuses, and with a slice beside an idle kernel path. And that a program is told how its
-//! driver ended.
+//! Tests that a direct flow gets what nobody else uses of a link: beside a program whose packets
+//! the driver refuses, and with a slice beside an idle kernel path. And that a program is told how
+//! its driver ended.
 
 use std::time::Duration;
 
