@@ -8,6 +8,7 @@ use netnice_core::claims::ClaimError;
 use netnice_core::contract::{ContractError, Unsupported};
 use netnice_core::target::TargetError;
 use netnice_core::units::UnitError;
+use netnice_kernel::KernelError;
 
 /// Why a request is not carried out. The text is for the person who made the request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,6 +90,20 @@ impl From<ClaimError> for RequestError {
             | ClaimError::NotYours { .. }
             | ClaimError::NothingYours(_) => RequestError::NotPermitted(text),
             ClaimError::TwoOfOneUser(_) => RequestError::Failed(text),
+        }
+    }
+}
+
+impl From<KernelError> for RequestError {
+    fn from(error: KernelError) -> RequestError {
+        match error {
+            KernelError::ForeignQdisc { .. } => {
+                RequestError::NotAdmitted(format!("refused: {error}"))
+            }
+            KernelError::NoInterface(_) => {
+                RequestError::FailedFor(FailureCause::NoInterface, error.to_string())
+            }
+            _ => RequestError::Failed(error.to_string()),
         }
     }
 }

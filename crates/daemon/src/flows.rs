@@ -20,11 +20,10 @@
 //! # State machine
 //! [`Flows`] is a state machine that waits for no driver or program. Requests, messages of drivers
 //! and changes of the network come in. Commands for drivers ([`Flows::take_commands`]), replies and
-//! notifications go out. For the ledger, the promises to all flows of a link are one part of the
-//! link, so that the direct path and the kernel path do not promise the same rate; see
-//! [`admission`] and [`division`]. [`promises`] is the only interface from here to the ledger, the
-//! policy and the kernel's classes. A driver keeps running without the daemon; the next daemon asks
-//! the driver for its flows, and admits them again.
+//! notifications go out. For the ledger, all promises to flows of a link are one part of the link,
+//! so that both paths do not promise the same rate; see [`admission`] and [`division`].
+//! [`promises`] is the only interface from here to the ledger, the policy and the kernel's classes.
+//! A driver runs on without the daemon; the next daemon asks for its flows, and admits them again.
 //!
 //! # Terms
 //! - A *link state* is the record of a link with a driver. A *session* is a connection that has

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netnice_api::{FailureCause, Found};
+use netnice_api::Found;
 use netnice_core::units::{Instant, Rate};
 use netnice_kernel::cgroup::{self, Cgroup};
 use netnice_kernel::connections::{self, Connection};
@@ -153,20 +153,6 @@ impl KernelHost {
 
     fn find_group(&mut self, bound: &CgroupRef) -> Result<Cgroup, RequestError> {
         Ok(cgroup::find(&bound.path)?)
-    }
-}
-
-impl From<KernelError> for RequestError {
-    fn from(error: KernelError) -> RequestError {
-        match error {
-            KernelError::ForeignQdisc { .. } => {
-                RequestError::NotAdmitted(format!("refused: {error}"))
-            }
-            KernelError::NoInterface(_) => {
-                RequestError::FailedFor(FailureCause::NoInterface, error.to_string())
-            }
-            _ => RequestError::Failed(error.to_string()),
-        }
     }
 }
 
