@@ -137,9 +137,9 @@ impl Program {
     }
 
     /// Call this after sleeping in the program's own event loop, and after [`Program::arm`]
-    /// returned false. It calls `each` with the slot ([`Socket::slot`]) of every flow in which the
-    /// driver moved an index, which the driver closed, or which a notification from the daemon
-    /// names. [`Program::next_notification`] returns the notifications.
+    /// returned false. It calls `each` with the slot ([`crate::Socket::slot`]) of every flow in
+    /// which the driver moved an index, which the driver closed, or which a notification from the
+    /// daemon names. [`Program::next_notification`] returns the notifications.
     pub fn poll(&self, mut each: impl FnMut(u32)) {
         self.shared.attachment.end_sleep();
         self.shared.attachment.take_notices(|slot| {
