@@ -1,5 +1,5 @@
-//! The managed links of the state file ([`LinkDoc`]): conversion from a link of the ledger, and back.
-//! The conversion back fails with a text that describes what is invalid.
+//! The managed links of the state file ([`LinkDoc`]): conversion from a link of the ledger, and
+//! back. The conversion back fails with a text that describes what is invalid.
 
 use std::net::IpAddr;
 
