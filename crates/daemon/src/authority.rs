@@ -43,8 +43,8 @@ use crate::user_names::user_name;
 pub(crate) fn may_request(peer: &Peer, change: &Change) -> Result<(), RequestError> {
     match change.needs_privilege() {
         Some(clause) if !peer.privileged => Err(RequestError::NotPermitted(format!(
-            "{clause} is for root and the group netnice; up, down, both, burst, dscp, yield and when \
-             are for all"
+            "{clause} is for root and the group netnice; up, down, both, burst, dscp, yield, quota and \
+             when are for all"
         ))),
         _ => Ok(()),
     }

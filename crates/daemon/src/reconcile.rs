@@ -15,6 +15,7 @@
 //! - [`rollback`] rolls back changes whose time is over, whose process has ended, or that were not
 //!   confirmed in time.
 //! - [`repair`] restores what other programs have removed.
+//! - [`traffic_quotas`] keeps the traffic quotas: their periods, usage and `then` rates.
 //! - [`start`] takes over from an earlier daemon.
 //!
 //! Time is always an argument. A call fails if an object does not exist or its name is unknown, if
@@ -34,6 +35,7 @@ pub(crate) mod repair;
 mod rollback;
 mod start;
 mod sweep;
+mod traffic_quotas;
 mod user_quotas;
 
 use std::collections::BTreeMap;
@@ -48,6 +50,7 @@ pub(crate) use draft::Draft;
 pub(crate) use duration::ChangeDuration;
 pub(crate) use finder::{Finder, consists_of};
 pub(crate) use start::SavedState;
+pub(crate) use traffic_quotas::UsageWriter;
 pub(crate) use user_quotas::UserAmounts;
 
 use crate::clock::Now;
@@ -71,6 +74,8 @@ pub(crate) struct Reconciler<H> {
     pub journal: Journal,
     /// The time from which the speeds of links are read again.
     speeds_due: Instant,
+    /// The file of the usage of traffic quotas.
+    pub usage_writer: UsageWriter,
 }
 
 /// How the state in force differs from the desired one.
@@ -103,6 +108,7 @@ impl<H: Host> Reconciler<H> {
             deviations: Deviations::default(),
             journal: Journal::default(),
             speeds_due: Instant::default(),
+            usage_writer: UsageWriter::default(),
         }
     }
 
@@ -147,6 +153,18 @@ impl<H: Host> Reconciler<H> {
         for target in draft.ledger.heal() {
             tracing::info!("{target} fits again");
         }
+        let usage = self.prepare_usage(&mut draft)?;
+        let installed = self.install_draft(draft, still);
+        self.settle_usage(installed.is_ok().then_some(usage));
+        installed
+    }
+
+    /// Installs a draft whose degraded targets and traffic quotas are settled.
+    fn install_draft(
+        &mut self,
+        mut draft: Draft,
+        still: impl FnOnce(&mut H) -> Result<(), RequestError>,
+    ) -> Result<Adoption, RequestError> {
         #[cfg(debug_assertions)]
         draft.ledger.assert_invariants();
         self.find_inherited(&mut draft)?;

@@ -24,10 +24,11 @@
 #include "leaf.h"
 #include "owner.h"
 #include "container.h"
+#include "quota.h"
 #include "path.h"
 
 _Static_assert(sizeof(struct leaf) == 28, "leaf");
-_Static_assert(sizeof(struct target) == 64, "target");
+_Static_assert(sizeof(struct target) == 128, "target");
 _Static_assert(sizeof(struct iface) == 80, "iface");
 _Static_assert(sizeof(struct settings) == 48, "settings");
 _Static_assert(sizeof(struct window) == 72, "window");

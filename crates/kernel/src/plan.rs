@@ -145,6 +145,9 @@ pub struct Target {
     /// Whether it takes of every managed link only what no other traffic wants. Then it has no
     /// `share`.
     pub yields: bool,
+    /// The keys of the traffic quotas that hold its packets: its own and those of the targets
+    /// around it. At most [`crate::enforce::MOST_QUOTAS`]; more have no effect.
+    pub quotas: Vec<u64>,
 }
 
 /// A limit, by direction.

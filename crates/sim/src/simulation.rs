@@ -683,13 +683,14 @@ fn blocks() -> Wire {
     }
 }
 
-/// Clauses on receiving, another link, the order in the left-over, processors and hours of the
-/// week; these are not simulated.
-const NO_EFFECT: [Clause; 6] = [
+/// Clauses on receiving, another link, the order in the left-over, processors, quotas and hours
+/// of the week; these are not simulated.
+const NO_EFFECT: [Clause; 7] = [
     Clause::Down,
     Clause::MinDown,
     Clause::On,
     Clause::Priority,
     Clause::Cpu,
+    Clause::Quota,
     Clause::When,
 ];

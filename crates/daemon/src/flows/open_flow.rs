@@ -413,6 +413,7 @@ fn contract(
                 | Clause::Dscp
                 | Clause::Yield
                 | Clause::Cpu
+                | Clause::Quota
                 | Clause::When
         )
     });

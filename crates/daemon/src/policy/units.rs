@@ -167,7 +167,7 @@ enum Key {
 }
 
 /// The keys, named like the service manager's own (`CPUWeight=`, `IOReadBandwidthMax=`).
-const KEYS: [(&str, Key); 14] = [
+const KEYS: [(&str, Key); 15] = [
     ("NetworkUpMax", Key::Clause(Clause::Up)),
     ("NetworkDownMax", Key::Clause(Clause::Down)),
     ("NetworkMax", Key::Clause(Clause::Both)),
@@ -181,6 +181,7 @@ const KEYS: [(&str, Key); 14] = [
     ("NetworkYield", Key::Clause(Clause::Yield)),
     ("NetworkSlice", Key::Clause(Clause::Slice)),
     ("NetworkSliceExtra", Key::Extra),
+    ("NetworkQuota", Key::Clause(Clause::Quota)),
     ("NetworkWhen", Key::Clause(Clause::When)),
 ];
 

@@ -28,6 +28,7 @@ pub(crate) fn desired(ledger: &Ledger) -> Desired {
         priority: draining.contract.priority().unwrap_or_default().get(),
         dscp: draining.contract.dscp(),
         yields: draining.contract.yields(),
+        quotas: draining.quotas.clone(),
     });
     Desired {
         targets: targets.chain(left).collect(),
@@ -89,6 +90,7 @@ fn target(ledger: &Ledger, held: &HeldTarget) -> plan::Target {
         priority: contract.priority().unwrap_or_default().get(),
         dscp: held.dscp(ledger),
         yields: contract.yields(),
+        quotas: ledger.quotas_around(held),
     }
 }
 

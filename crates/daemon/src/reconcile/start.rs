@@ -47,6 +47,11 @@ impl<H: Host> Reconciler<H> {
     /// notice for `netnice doctor` if the state of the earlier daemon is lost, else `None`.
     pub(crate) fn start(&mut self, saved: SavedState, now: Now) -> Option<String> {
         let enforcing = self.host.is_enforcing();
+        self.set_time(now);
+        let lost_usage = self.load_usage();
+        if let Some(why) = lost_usage {
+            self.journal.warn(now, why);
+        }
         let notice = match saved {
             SavedState::Complete(state) => {
                 self.books.ledger = state.ledger;
@@ -310,6 +315,7 @@ fn restore(ledger: &mut Ledger, id: u32, slot: u16, parent: Option<u16>, contrac
         offered: 0,
         found: true,
         user: None,
+        quotas: Vec::new(),
     });
 }
 

@@ -103,6 +103,9 @@ pub(super) fn clear<H: Host>(
     };
     draft.within(&reconciler.books, quotas, peer)?;
     reconciler.install(draft)?;
+    if matches!(clear.what, ClearWhat::All) && peer.uid == 0 && duration.is_lasting() {
+        reconciler.forget_usage(now);
+    }
     let who = user_name(peer.uid);
     for message in &messages {
         let text = format!("{who}: {message}");

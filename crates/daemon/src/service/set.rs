@@ -141,9 +141,7 @@ fn prepare<H: Host>(
         let by = request.peer.claimant();
         // A change that contradicts itself is bad usage, whatever other users ask for.
         let asks = before.apply(change)?;
-        if let Some(when) = asks.when() {
-            schedule::check_zone(when).map_err(RequestError::BadUsage)?;
-        }
+        schedule::check_zone(&asks).map_err(RequestError::BadUsage)?;
         draft
             .ledger
             .change_claim(slot, by, change, request.now.wall_ns)?;
@@ -323,6 +321,7 @@ fn finish<H: Host>(
         }
     }
     draft.within(&reconciler.books, quotas, request.peer)?;
+    reconciler.check_usage(&draft)?;
     if request.set.dry_run {
         done.plan = Some(reconciler.preview(&draft));
         return Ok(done);

@@ -173,6 +173,7 @@ impl<H: Host> View<'_, H> {
             user: command.map(|command| user_name(command.uid)),
             contract,
             schedules: schedule_docs(held),
+            quotas: self.traffic_quotas(held),
             effective: ContractDoc::from(&held.effective(self.ledger())),
             installed: installed(self.ledger(), held, self.machine.link_leaf()),
             degraded: self.target_faults(held, interfaces),

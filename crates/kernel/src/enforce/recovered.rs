@@ -174,6 +174,7 @@ mod tests {
             priority: 4,
             dscp: None,
             yields: false,
+            quotas: Vec::new(),
         }
     }
 
@@ -204,6 +205,7 @@ mod tests {
             let target = abi::Target {
                 counters: *id,
                 dscp: 0,
+                quotas: Default::default(),
                 cap,
             };
             (*id, target)

@@ -241,6 +241,7 @@ mod tests {
             priority: 4,
             dscp: None,
             yields: false,
+            quotas: Vec::new(),
         };
         let desired = Desired {
             targets: vec![target],

@@ -120,6 +120,7 @@ mod tests {
             priority: 4,
             dscp: None,
             yields: false,
+            quotas: Vec::new(),
         };
         // The inner target is older than the outer one.
         let inner = target(1, 1, Some(2));

@@ -30,6 +30,7 @@ fn target(slot: u16) -> Target {
         priority: 4,
         dscp: None,
         yields: false,
+        quotas: Vec::new(),
     }
 }
 
