@@ -53,8 +53,8 @@ pub(crate) use draining::DrainingTarget;
 pub(crate) use held::{AppKey, Body, CgroupRef, ClosedTarget, HeldTarget, NewTarget, ProcessId};
 pub(crate) use links::{ManagedLink, describe_link};
 use place::ContainmentIndex;
-pub(crate) use traffic_quotas::HeldQuota;
 pub(crate) use place::TargetPlace;
+pub(crate) use traffic_quotas::HeldQuota;
 
 use crate::error::RequestError;
 

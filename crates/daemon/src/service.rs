@@ -31,9 +31,9 @@ mod promises;
 mod reload;
 mod set;
 mod show;
+mod traffic_quotas;
 mod unit_files;
 pub(crate) mod users;
-mod traffic_quotas;
 mod view;
 mod watch;
 

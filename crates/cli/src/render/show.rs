@@ -5,8 +5,7 @@ use std::os::unix::fs::MetadataExt;
 
 use netnice_api::{
     CapacityDoc, ContractDoc, CountersDoc, FlowDoc, LinkDoc, ScheduleDoc, ShowDoc, TargetDoc,
-    TrafficQuotaDoc,
-    WatchDoc, Watched,
+    TrafficQuotaDoc, WatchDoc, Watched,
 };
 use netnice_core::contract::{Contract, Direction, Schedule};
 use netnice_core::units::{Amount, Nanos};
@@ -281,7 +280,10 @@ pub(crate) fn quota_line(doc: &TrafficQuotaDoc) -> String {
         (false, Some(rate)) => format!("then {rate}, until {ends}"),
     };
     let (used, left) = (amount(doc.used), amount(doc.left));
-    format!("quota {}: {used} used, {left} left; {next}", printable(&doc.quota))
+    format!(
+        "quota {}: {used} used, {left} left; {next}",
+        printable(&doc.quota)
+    )
 }
 
 /// A claim with its schedule, whether it counts now, and when that changes.

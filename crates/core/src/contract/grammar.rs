@@ -241,7 +241,11 @@ pub(super) struct KeyValues<'a> {
 }
 
 impl<'a> KeyValues<'a> {
-    pub(super) fn read(clause: Clause, form: &'static str, text: &'a str) -> Result<Self, ContractError> {
+    pub(super) fn read(
+        clause: Clause,
+        form: &'static str,
+        text: &'a str,
+    ) -> Result<Self, ContractError> {
         let mut parts = KeyValues {
             clause,
             form,

@@ -39,7 +39,11 @@ fn every_clause_parses_and_prints() {
         ("yield", "up 4mbit dscp CS1 yield on", ""),
         ("yield cleared", "yield none", ""),
         ("a quota", "quota 20GB/month,then=1mbit", ""),
-        ("a quota with hours", "quota 64MiB/hour when mon-fri@08:00-18:00", ""),
+        (
+            "a quota with hours",
+            "quota 64MiB/hour when mon-fri@08:00-18:00",
+            "",
+        ),
         ("hours", "up 4mbit when mon-fri@08:00-18:00", ""),
         ("a slice", "slice 2.4ms/50ms extra", ""),
         ("a slice alone", "slice 2.4ms/50ms", ""),

@@ -201,7 +201,10 @@ impl Contract {
 
     /// Whether the contract has, or after its quota can have, a limit for one direction.
     pub fn may_limit_one_way(&self) -> bool {
-        let after = self.quota.as_ref().is_some_and(|quota| quota.then.is_some());
+        let after = self
+            .quota
+            .as_ref()
+            .is_some_and(|quota| quota.then.is_some());
         self.up.is_some() || self.down.is_some() || (after && self.both.is_none())
     }
 

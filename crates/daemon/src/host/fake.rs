@@ -147,7 +147,9 @@ impl FakeMachine {
     /// if it fits into all. True if it passes.
     pub(crate) fn pass(&mut self, target: u32, up: bool, bytes: u64) -> bool {
         let mut targets = self.in_force.desired.targets.iter();
-        let keys = targets.find(|it| it.id == target).map(|it| it.quotas.clone());
+        let keys = targets
+            .find(|it| it.id == target)
+            .map(|it| it.quotas.clone());
         let mut charged = Vec::new();
         for key in keys.unwrap_or_default() {
             let Some(state) = self.quotas.get_mut(&key) else {

@@ -49,6 +49,27 @@ impl<H: Host> Reconciler<H> {
         }
     }
 
+    /// Takes over the kernel's counts for the quotas of the ledger that an earlier daemon has left.
+    /// A failure is logged.
+    pub(super) fn adopt_usage(&mut self, now: Now) {
+        let adopted = self.read_left_usage(now);
+        self.journal
+            .log_result(now, "taking over the traffic quotas", adopted);
+    }
+
+    fn read_left_usage(&mut self, now: Now) -> Result<(), RequestError> {
+        let ledger = &mut self.books.ledger;
+        let usage = &mut self.books.usage;
+        usage.follow(ledger, now.wall_ns, false, true)?;
+        if usage.is_empty() {
+            return Ok(());
+        }
+        usage.read(&self.host.quotas()?);
+        usage.advance(now.wall_ns);
+        usage.follow(ledger, now.wall_ns, false, true)?;
+        self.host.set_quotas(&usage.entries(None))
+    }
+
     /// The usage after a draft, with the draft's quotas set. The kernel gets the new quotas, before
     /// any target names them.
     ///
@@ -58,14 +79,24 @@ impl<H: Host> Reconciler<H> {
         self.read_usage()?;
         let mut usage = self.books.usage.clone();
         let requested = !draft.unrequested;
-        usage.follow(&mut draft.ledger, self.usage_writer.wall_ns, requested, false)?;
+        usage.follow(
+            &mut draft.ledger,
+            self.usage_writer.wall_ns,
+            requested,
+            false,
+        )?;
         if usage.is_empty() {
             return Ok(usage);
         }
         // The kernel may have counts of a quota whose record the file had lost.
         let states = self.host.quotas()?;
         usage.read(&states);
-        usage.follow(&mut draft.ledger, self.usage_writer.wall_ns, requested, false)?;
+        usage.follow(
+            &mut draft.ledger,
+            self.usage_writer.wall_ns,
+            requested,
+            false,
+        )?;
         let entries = usage.entries(Some(&self.books.usage));
         self.host.set_quotas(&entries)?;
         Ok(usage)
@@ -127,7 +158,8 @@ impl<H: Host> Reconciler<H> {
             return Ok(());
         }
         self.read_usage()?;
-        if self.books.usage.advance(now.wall_ns) {
+        let moved = self.books.usage.advance(now.wall_ns);
+        if moved {
             let entries = self.books.usage.entries(None);
             self.host.set_quotas(&entries)?;
         }
@@ -147,7 +179,7 @@ impl<H: Host> Reconciler<H> {
         for (user, text) in &news {
             self.journal.log(now, *user, EventKind::Done, text.clone());
         }
-        self.write_usage(now, !news.is_empty());
+        self.write_usage(now, moved || !news.is_empty());
         Ok(())
     }
 
@@ -193,7 +225,10 @@ fn changes(before: &Ledger, after: &Ledger, usage: &UsageBook) -> Vec<(Option<u3
             };
             let until = usage.of(held, quota).map_or(String::new(), |usage| {
                 let end = usage.period.end_ns;
-                format!(" until {}", schedule::text_in_zone(quota.zone.as_deref(), end))
+                format!(
+                    " until {}",
+                    schedule::text_in_zone(quota.zone.as_deref(), end)
+                )
             });
             let now = match (spent(held), quota.then) {
                 (true, None) => format!("has passed: nothing more passes{until}"),

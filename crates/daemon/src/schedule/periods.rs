@@ -38,7 +38,12 @@ pub(crate) fn period(kind: QuotaPeriod, zone: Option<&str>, now_ns: u64) -> Opti
         }
         QuotaPeriod::Day => {
             let day = local.date();
-            days(&zone, now, day.at(0, 0, 0, 0), day.tomorrow().ok()?.at(0, 0, 0, 0))?
+            days(
+                &zone,
+                now,
+                day.at(0, 0, 0, 0),
+                day.tomorrow().ok()?.at(0, 0, 0, 0),
+            )?
         }
         QuotaPeriod::Week => {
             let past = i64::from(local.weekday().to_monday_zero_offset());

@@ -12,12 +12,12 @@ use netnice_core::units::{Bytes, Instant, Rate};
 use serde::{Deserialize, Serialize};
 
 use super::State;
-use rollbacks::UndoDoc;
 use crate::ledger::rollbacks::{PendingRollback, Rollbacks};
 use crate::ledger::{
     AppKey, Body, CgroupRef, DrainingTarget, HeldTarget, Ledger, ManagedLink, ProcessId,
     TargetPlace,
 };
+use rollbacks::UndoDoc;
 
 /// The field `state` of the state file.
 #[derive(Serialize, Deserialize)]

@@ -4,19 +4,20 @@
 //!
 //! # Time
 //! A period is identified by the instant at which it begins. The book remembers the usage of the
-//! present period and of the last [`MAX_PAST`] others that the clock has shown:
+//! present period and of the last [`MAX_PAST`] (8) others that the clock has shown:
 //!
 //! ```text
-//!   the clock enters …                                   usage then
-//!   ─────────────────────────────────────────────────────────────────────────
-//!   a period that is remembered                          what it was at the end of the last stay
-//!   a later one that is not remembered                   0
-//!   an earlier one that is not remembered                that of the period which it leaves
+//!   the clock enters …                          usage then
+//!   ─────────────────────────────────────────────────────────────────────────────
+//!   a period that is remembered                 what it was when the clock left it
+//!   a later one that is not remembered          0
+//!   an earlier one that is not remembered       that of the period which it leaves: both are one
+//!                                               from now on (an alias)
 //! ```
 //!
-//! So a clock that is set forward gives one period's amount once, and takes none of any other; a
-//! clock that is set back gives nothing. A call fails only if a request would make more records than
-//! are allowed.
+//! So a period gives its amount once. A clock that is set forward gives the amount of the period
+//! that it enters, once, and takes nothing of the periods between. A clock that is set back gives
+//! nothing. A call fails only if a request would make more records than are allowed.
 
 mod file;
 
@@ -55,8 +56,12 @@ pub(crate) struct Usage {
     pub used: u64,
     /// Packets that did not fit in it, as last read.
     pub refused: u64,
+    /// The begin of the period whose usage `used` is: that of `period`, unless it is an alias.
+    origin_ns: u64,
     /// The usage of other periods, by their begin; the last one left is the last.
     past: Vec<(u64, u64)>,
+    /// The begins of periods that the clock was set back to, with those that they are aliases of.
+    aliases: Vec<(u64, u64)>,
     /// The unprivileged user whose claim made the record.
     user: Option<u32>,
     /// The bytes that the kernel lets pass; `None`: it only counts.
@@ -118,15 +123,28 @@ impl UsageName {
 impl Usage {
     /// Moves to another period of the calendar.
     fn enter(&mut self, next: Period) {
-        let left = (self.period.start_ns, self.used);
-        let known = self.past.iter().position(|(start, _)| *start == next.start_ns);
-        let resumed = known.map(|at| self.past.remove(at).1);
-        let is_later = next.start_ns > self.period.start_ns;
-        self.used = resumed.unwrap_or(if is_later { 0 } else { self.used });
+        let start = next.start_ns;
+        let of = |list: &[(u64, u64)], start: u64| {
+            let found = list.iter().find(|(from, _)| *from == start);
+            found.map(|(_, value)| *value)
+        };
+        let known = start == self.origin_ns || of(&self.past, start).is_some();
+        let alias = of(&self.aliases, start);
+        let origin = match (alias, known || start > self.period.start_ns) {
+            (Some(origin), _) => origin,
+            (None, true) => start,
+            (None, false) => {
+                remember(&mut self.aliases, (start, self.origin_ns));
+                self.origin_ns
+            }
+        };
+        if origin != self.origin_ns {
+            remember(&mut self.past, (self.origin_ns, self.used));
+            self.used = of(&self.past, origin).unwrap_or(0);
+            self.past.retain(|(start, _)| *start != origin);
+            self.origin_ns = origin;
+        }
         self.refused = 0;
-        self.past.push(left);
-        let excess = self.past.len().saturating_sub(MAX_PAST);
-        self.past.drain(..excess);
         self.period = next;
     }
 
@@ -189,7 +207,12 @@ impl UsageBook {
             if start_ns != usage.period.start_ns
                 && let Some(theirs) = period(name.period, name.zone.as_deref(), start_ns)
             {
-                usage.enter(Period { start_ns, ..theirs });
+                let theirs = Period { start_ns, ..theirs };
+                match usage.used == 0 && usage.past.is_empty() {
+                    // A new record: it was in no period yet.
+                    true => (usage.period, usage.origin_ns) = (theirs, start_ns),
+                    false => usage.enter(theirs),
+                }
             }
             usage.used = state.bytes.wrapping_sub(state.entry.base);
             usage.refused = state.refused.wrapping_sub(state.entry.refused_base);
@@ -281,7 +304,11 @@ impl UsageBook {
                 *least = [*least, limit].into_iter().flatten().min();
             }
         }
-        let draining: BTreeSet<u64> = ledger.draining().flat_map(|it| &it.quotas).copied().collect();
+        let draining: BTreeSet<u64> = ledger
+            .draining()
+            .flat_map(|it| &it.quotas)
+            .copied()
+            .collect();
         for usage in self.records.values_mut() {
             if let Some(limit) = limits.get(&usage.key) {
                 usage.limit = *limit;
@@ -296,15 +323,18 @@ impl UsageBook {
             key = key.wrapping_add(1).max(1);
         }
         let period = period(name.period, name.zone.as_deref(), now_ns);
+        let period = period.unwrap_or(Period {
+            start_ns: 0,
+            end_ns: 0,
+        });
         let usage = Usage {
             key,
-            period: period.unwrap_or(Period {
-                start_ns: 0,
-                end_ns: 0,
-            }),
+            period,
             used: 0,
             refused: 0,
+            origin_ns: period.start_ns,
             past: Vec::new(),
+            aliases: Vec::new(),
             user,
             limit: None,
             claimed: true,
@@ -353,7 +383,9 @@ impl UsageBook {
     pub(crate) fn entries(&self, before: Option<&UsageBook>) -> BTreeMap<u64, QuotaEntry> {
         let active = |book: &UsageBook| -> BTreeMap<u64, QuotaEntry> {
             let active = book.records.iter().filter(|(_, usage)| usage.active);
-            active.map(|(name, usage)| (usage.key, usage.entry(name.counted))).collect()
+            active
+                .map(|(name, usage)| (usage.key, usage.entry(name.counted)))
+                .collect()
         };
         let mut entries = before.map(active).unwrap_or_default();
         entries.extend(active(self));
@@ -376,12 +408,11 @@ impl UsageBook {
             }
             let process = name.target.strip_prefix("pid:");
             let process = process.and_then(|process| process.split_once('@'));
-            let ended = process.is_some_and(|(pid, started)| {
-                match (pid.parse(), started.parse()) {
+            let ended =
+                process.is_some_and(|(pid, started)| match (pid.parse(), started.parse()) {
                     (Ok(pid), Ok(started)) => !lives(pid, started),
                     _ => true,
-                }
-            });
+                });
             !ended && now_ns < usage.period.end_ns
         });
     }
@@ -392,11 +423,21 @@ impl UsageBook {
     }
 }
 
+/// Adds an entry at the end, and drops the first one if there are more than [`MAX_PAST`].
+fn remember(list: &mut Vec<(u64, u64)>, entry: (u64, u64)) {
+    list.retain(|(start, _)| *start != entry.0);
+    list.push(entry);
+    let excess = list.len().saturating_sub(MAX_PAST);
+    list.drain(..excess);
+}
+
 /// Fails if too many quotas hold the packets of one target. Those of unprivileged users leave two
 /// for root.
 fn check_chains(ledger: &Ledger, by_user: bool) -> Result<(), RequestError> {
     let most = MOST_QUOTAS - if by_user { 2 } else { 0 };
-    let mut numbers = ledger.held().map(|held| (held, ledger.quotas_around(held).len()));
+    let mut numbers = ledger
+        .held()
+        .map(|held| (held, ledger.quotas_around(held).len()));
     match numbers.find(|(_, number)| *number > most) {
         None => Ok(()),
         Some((held, number)) => Err(RequestError::NotAdmitted(format!(

@@ -174,7 +174,10 @@ impl Kernel {
                     live: false,
                     ..state
                 };
-                self.quotas.last = states.into_iter().map(|(key, it)| (key, ended(it))).collect();
+                self.quotas.last = states
+                    .into_iter()
+                    .map(|(key, it)| (key, ended(it)))
+                    .collect();
             }
             Err(error) => tracing::warn!(%error, "the last counts of quotas are lost"),
         }
@@ -219,8 +222,11 @@ mod tests {
 
     #[test]
     fn an_entry_is_read_back_as_it_was_written() {
-        for (limit, up, down) in [(None, true, true), (Some(5), true, false), (Some(0), false, true)]
-        {
+        for (limit, up, down) in [
+            (None, true, true),
+            (Some(5), true, false),
+            (Some(0), false, true),
+        ] {
             let entry = QuotaEntry {
                 start_ns: 1 << 60,
                 base: u64::MAX - 3,

@@ -37,15 +37,24 @@ fn each_form_parses_and_prints() {
 #[test]
 fn each_fault_is_one_clear_error() {
     for (text, fault) in [
-        ("20/month", "`20` is not an amount of data: it has no unit; write 20MB or 20GB"),
-        ("20GB", "`20GB` is not a quota: write an amount of data and a period"),
+        (
+            "20/month",
+            "`20` is not an amount of data: it has no unit; write 20MB or 20GB",
+        ),
+        (
+            "20GB",
+            "`20GB` is not a quota: write an amount of data and a period",
+        ),
         ("20GB/year", "`20GB/year` is not a quota"),
         ("20GB/Month", "`20GB/Month` is not a quota"),
         ("/month", "it must start with a number"),
         ("0GB/day", "too small (allowed: from 1B to 1000TB)"),
         ("0.1B/day", "too small (allowed: from 1B to 1000TB)"),
         ("1001TB/day", "too large (allowed: from 1B to 1000TB)"),
-        ("99999999999999999999999999999999999999999999GB/day", "too large"),
+        (
+            "99999999999999999999999999999999999999999999GB/day",
+            "too large",
+        ),
         ("18446744073709551616B/day", "too large"),
         ("-1GB/day", "cannot be negative"),
         ("1e3GB/day", "without an exponent"),
@@ -57,7 +66,10 @@ fn each_fault_is_one_clear_error() {
         ("5GB/day,then=1mbit,then=2mbit", "twice `then`"),
         ("5GB/day,rate=1mbit", "unknown part `rate`"),
         ("5GB/day,count=left", "no such direction: `left`"),
-        ("5GB/day,zone=../etc", "not the name of a time zone: `../etc`"),
+        (
+            "5GB/day,zone=../etc",
+            "not the name of a time zone: `../etc`",
+        ),
         ("5GB/day,zone=", "not the name of a time zone"),
     ] {
         let error = read(text).expect_err(text).to_string();
@@ -92,10 +104,22 @@ fn after_the_quota_its_rate_bounds_what_it_counts() {
             "1GB/day,then=1mbit,count=down",
             "up 9mbit down 1mbit quota 1GB/day,then=1mbit,count=down",
         ),
-        ("up 500kbit down 9mbit", "1GB/day,then=1mbit,count=up", "up 500kbit down 9mbit"),
+        (
+            "up 500kbit down 9mbit",
+            "1GB/day,then=1mbit,count=up",
+            "up 500kbit down 9mbit",
+        ),
         ("both 9mbit", "1GB/day,then=1mbit,count=up", "both 1mbit"),
-        ("both 9mbit min 1mbit min-down 2mbit", "1GB/day,then=1mbit", "both 3mbit min 1mbit min-down 2mbit"),
-        ("min 5mbit", "1GB/day,then=1mbit", "up 5mbit down 1mbit min 5mbit"),
+        (
+            "both 9mbit min 1mbit min-down 2mbit",
+            "1GB/day,then=1mbit",
+            "both 3mbit min 1mbit min-down 2mbit",
+        ),
+        (
+            "min 5mbit",
+            "1GB/day,then=1mbit",
+            "up 5mbit down 1mbit min 5mbit",
+        ),
     ] {
         let lowered = contract(before).after_quota(&quota(spent));
         assert_eq!(lowered, contract(after), "{before}, {spent}");

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::reconcile::SavedState;
-use crate::state::{State, UsageStore};
+use crate::state::State;
 
 const NOON: u64 = 1_795_521_600_000_000_000; // 2026-11-24T12:00:00Z
 const DAY: u64 = 86_400_000_000_000;
@@ -14,7 +14,10 @@ fn fixture() -> Fixture {
     let mut fixture = Fixture::new();
     fixture.now.wall_ns = NOON;
     fixture.machine().users.insert("ann".into(), 1000);
-    fixture.machine().groups.insert("/system.slice/a.service".into(), 7);
+    fixture
+        .machine()
+        .groups
+        .insert("/system.slice/a.service".into(), 7);
     fixture
 }
 
@@ -36,10 +39,11 @@ fn quotas(fixture: &mut Fixture, target: &str) -> Vec<TrafficQuotaDoc> {
     found.expect(target).quotas
 }
 
-/// Starts a daemon anew on the same machine, as after a kill.
-fn restart(fixture: Fixture, usage: Option<UsageStore>) -> Fixture {
+/// Starts a daemon anew on the same machine, as after a kill, with the file of the usage or without.
+fn restart(fixture: Fixture, has_file: bool) -> Fixture {
     let Fixture { service, now, .. } = fixture;
     let reconciler = service.reconciler;
+    let usage = reconciler.books.usage.clone();
     let state = State {
         ledger: reconciler.books.ledger,
         rollbacks: reconciler.books.rollbacks,
@@ -47,10 +51,12 @@ fn restart(fixture: Fixture, usage: Option<UsageStore>) -> Fixture {
     let mut after = Fixture::new();
     *after.machine() = reconciler.host;
     after.now = now;
-    if let Some(store) = usage {
-        after.service.set_usage_store(store);
+    if has_file {
+        after.service.reconciler.books.usage = usage;
     }
-    after.service.start(SavedState::Complete(Box::new(state)), now);
+    after
+        .service
+        .start(SavedState::Complete(Box::new(state)), now);
     after
 }
 
@@ -59,14 +65,22 @@ fn a_quota_lets_its_bytes_pass_and_no_more_until_the_next_period() {
     let mut fixture = fixture();
     ok(fixture.set("unit:a.service", "quota 100kB/day,zone=UTC"));
     assert_eq!(drain(&mut fixture, "unit:a.service", 1_500, 1_000), 99_000);
-    assert_eq!(drain(&mut fixture, "unit:a.service", 1_000, 10), 1_000, "it still fits");
+    assert_eq!(
+        drain(&mut fixture, "unit:a.service", 1_000, 10),
+        1_000,
+        "it still fits"
+    );
     fixture.advance(1);
     let doc = quotas(&mut fixture, "unit:a.service").remove(0);
     assert_eq!((doc.used, doc.left, doc.spent), (100_000, 0, true));
     assert_eq!((doc.start_ns, doc.end_ns), (NOON - DAY / 2, NOON + DAY / 2));
     assert_eq!(doc.ends, "Wed 2026-11-25 00:00 UTC");
-    fixture = restart(fixture, None);
-    assert_eq!(drain(&mut fixture, "unit:a.service", 1, 10), 0, "after a restart");
+    fixture = restart(fixture, false);
+    assert_eq!(
+        drain(&mut fixture, "unit:a.service", 1, 10),
+        0,
+        "after a restart"
+    );
     ok(fixture.clear("unit:a.service"));
     ok(fixture.set("unit:a.service", "quota 100kB/day,zone=UTC"));
     assert_eq!(drain(&mut fixture, "unit:a.service", 1, 10), 0, "made anew");
@@ -79,32 +93,33 @@ fn a_quota_lets_its_bytes_pass_and_no_more_until_the_next_period() {
 #[test]
 fn all_quotas_around_a_packet_hold_and_the_smaller_one_decides() {
     let mut fixture = fixture();
-    let ann = Peer::new(1000, false);
     fixture.machine().spawn(10, 1000);
     ok(fixture.set("user:1000", "quota 50kB/day"));
-    ok(fixture.set_as(&ann, "pid:10", "quota 20kB/day"));
+    ok(fixture.set_as(&ANN, "pid:10", "quota 20kB/day"));
     assert_eq!(drain(&mut fixture, "pid:10", 1_000, 100), 20_000);
     // The user cannot loosen root's quota: more of the own one, another period, a clear.
-    ok(fixture.set_as(&ann, "pid:10", "quota 900kB/day"));
+    ok(fixture.set_as(&ANN, "pid:10", "quota 900kB/day"));
     assert_eq!(drain(&mut fixture, "pid:10", 1_000, 100), 30_000);
-    ok(fixture.set_as(&ann, "pid:10", "quota 900kB/hour"));
+    ok(fixture.set_as(&ANN, "pid:10", "quota 900kB/hour"));
     assert_eq!(drain(&mut fixture, "pid:10", 1_000, 100), 0);
-    ok(fixture.clear_as(&ann, "pid:10"));
+    ok(fixture.clear_as(&ANN, "pid:10"));
     assert_eq!(drain(&mut fixture, "user:1000", 1_000, 100), 0);
-    assert!(matches!(fixture.clear_as(&ann, "user:1000"), Response::Refused(_)));
+    assert!(matches!(
+        fixture.clear_as(&ANN, "user:1000"),
+        Response::Refused(_)
+    ));
     fixture.check();
 }
 
 #[test]
 fn clearing_and_setting_resets_no_usage() {
     let mut fixture = fixture();
-    let ann = Peer::new(1000, false);
     fixture.machine().spawn(10, 1000);
     let mut passed = 0;
     for _ in 0..20 {
-        ok(fixture.set_as(&ann, "pid:10", "quota 20kB/day"));
+        ok(fixture.set_as(&ANN, "pid:10", "quota 20kB/day"));
         passed += drain(&mut fixture, "pid:10", 1_000, 3);
-        ok(fixture.clear_as(&ann, "pid:10"));
+        ok(fixture.clear_as(&ANN, "pid:10"));
         fixture.advance(70);
     }
     assert_eq!(passed, 20_000);
@@ -113,7 +128,10 @@ fn clearing_and_setting_resets_no_usage() {
 #[test]
 fn after_a_quota_with_a_rate_the_rate_holds_until_the_next_period() {
     let mut fixture = fixture();
-    ok(fixture.set("unit:a.service", "up 9mbit quota 10kB/day,then=1mbit,zone=UTC"));
+    ok(fixture.set(
+        "unit:a.service",
+        "up 9mbit quota 10kB/day,then=1mbit,zone=UTC",
+    ));
     let up = |fixture: &mut Fixture| {
         let target = fixture.machine().in_force.desired.targets[0].clone();
         match target.limit {
@@ -125,7 +143,7 @@ fn after_a_quota_with_a_rate_the_rate_holds_until_the_next_period() {
     assert_eq!(drain(&mut fixture, "unit:a.service", 1_000, 50), 50_000);
     fixture.advance(1);
     assert!(up(&mut fixture).is_some_and(|up| up.starts_with("1 Mbit/s")));
-    fixture = restart(fixture, None);
+    fixture = restart(fixture, false);
     fixture.advance(1);
     assert!(up(&mut fixture).is_some_and(|up| up.starts_with("1 Mbit/s")));
     fixture.now.wall_ns = NOON + DAY / 2;
@@ -137,27 +155,44 @@ fn after_a_quota_with_a_rate_the_rate_holds_until_the_next_period() {
 #[test]
 fn a_user_has_so_many_quotas_and_root_keeps_room() {
     let mut fixture = fixture();
-    let ann = Peer::new(1000, false);
     for pid in 0..=64 {
         fixture.machine().spawn(100 + pid, 1000);
     }
     for pid in 0..64 {
-        ok(fixture.set_as(&ann, &format!("pid:{}", 100 + pid), "quota 20kB/day"));
+        ok(fixture.set_as(&ANN, &format!("pid:{}", 100 + pid), "quota 20kB/day"));
     }
     let before = fixture.service.ledger().clone();
-    let text = refused(fixture.set_as(&ann, "pid:164", "quota 20kB/day"));
+    let text = refused(fixture.set_as(&ANN, "pid:164", "quota 20kB/day"));
     assert!(text.contains("64 traffic quotas"), "{text}");
     assert_eq!(*fixture.service.ledger(), before);
-    let text = refused(fixture.set_as(&ann, "pid:100", "quota 20kB/hour"));
+    let text = refused(fixture.set_as(&ANN, "pid:100", "quota 20kB/hour"));
     assert!(text.contains("the limit is 64"), "{text}");
     ok(fixture.set("pid:164", "quota 20kB/day"));
     // Those of processes that have ended do not count.
     fixture.machine().exit(100);
     fixture.advance(1);
     fixture.advance(70);
+    fixture.advance(1);
     fixture.machine().spawn(300, 1000);
-    ok(fixture.set_as(&ann, "pid:300", "quota 20kB/day"));
+    ok(fixture.set_as(&ANN, "pid:300", "quota 20kB/day"));
     fixture.check();
+}
+
+#[test]
+fn a_program_that_a_quota_holds_has_no_direct_flows() {
+    use crate::flows::promises::Promises;
+    let mut fixture = fixture();
+    fixture.machine().spawn(10, 1000);
+    fixture.service.check_unmetered(10).expect("no quota");
+    ok(fixture.set("user:1000", "quota 50kB/day"));
+    ok(fixture.set_as(&ANN, "pid:10", "up 4mbit"));
+    let error = fixture.service.check_unmetered(10).expect_err("a quota");
+    assert!(
+        error
+            .to_string()
+            .contains("user:1000, which has a traffic quota"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -181,7 +216,7 @@ proptest! {
         for event in events {
             match event {
                 0 => fixture.advance(1),
-                1 => fixture = restart(fixture, None),
+                1 => fixture = restart(fixture, true),
                 2 => {
                     ok(fixture.clear("unit:a.service"));
                     ok(fixture.set("unit:a.service", quota));

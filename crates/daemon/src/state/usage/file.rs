@@ -55,8 +55,11 @@ struct RecordDoc {
     end_ns: u64,
     used: u64,
     refused: u64,
+    origin_ns: u64,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     past: Vec<(u64, u64)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    aliases: Vec<(u64, u64)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     user: Option<u32>,
 }
@@ -83,7 +86,9 @@ impl UsageStore {
         let path = self.path.display();
         let bytes = match fs::read(&self.path) {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(UsageBook::default()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(UsageBook::default());
+            }
             Err(error) => return Err(format!("cannot read {path}: {error}")),
         };
         self.parse(&bytes).map_err(|reason| {
@@ -108,7 +113,9 @@ impl UsageStore {
         let same_boot = doc.boot == self.boot;
         let records: Option<Vec<_>> = doc.records.into_iter().map(RecordDoc::restore).collect();
         let records = records.ok_or("a record has an unknown period or direction")?;
-        let kept = records.into_iter().filter(|(name, _)| same_boot || !name.is_of_process());
+        let kept = records
+            .into_iter()
+            .filter(|(name, _)| same_boot || !name.is_of_process());
         Ok(UsageBook {
             records: kept.collect(),
         })
@@ -129,11 +136,13 @@ impl UsageStore {
         let bytes = self.bytes(book).map_err(|error| fail(error.into()))?;
         let new = self.path.with_extension("json.new");
         let written = self.path.parent().map_or(Ok(()), fs::create_dir_all);
-        let written = written.and_then(|()| File::create(&new)).and_then(|mut file| {
-            file.write_all(&bytes)?;
-            file.sync_all()?;
-            fs::rename(&new, &self.path)
-        });
+        let written = written
+            .and_then(|()| File::create(&new))
+            .and_then(|mut file| {
+                file.write_all(&bytes)?;
+                file.sync_all()?;
+                fs::rename(&new, &self.path)
+            });
         written.map_err(fail)
     }
 
@@ -164,7 +173,9 @@ impl RecordDoc {
             end_ns: usage.period.end_ns,
             used: usage.used,
             refused: usage.refused,
+            origin_ns: usage.origin_ns,
             past: usage.past.clone(),
+            aliases: usage.aliases.clone(),
             user: usage.user,
         }
     }
@@ -185,7 +196,9 @@ impl RecordDoc {
             },
             used: self.used,
             refused: self.refused,
+            origin_ns: self.origin_ns,
             past: self.past,
+            aliases: self.aliases,
             user: self.user,
             limit: None,
             claimed: false,

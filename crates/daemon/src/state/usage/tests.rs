@@ -79,15 +79,31 @@ fn each_period_gives_its_amount_once_whatever_the_clock_does() {
         drain(&mut counter)
     };
     assert_eq!(given(&mut book, days(0)), 1_000);
-    assert_eq!(given(&mut book, days(0) + 3_600_000_000_000), 0, "the same day");
-    assert_eq!(given(&mut book, days(0) - 3_600_000_000_000), 0, "back in the day");
-    assert_eq!(given(&mut book, days(0) - 86_400_000_000_000), 0, "back before the day");
+    assert_eq!(
+        given(&mut book, days(0) + 3_600_000_000_000),
+        0,
+        "the same day"
+    );
+    assert_eq!(
+        given(&mut book, days(0) - 3_600_000_000_000),
+        0,
+        "back in the day"
+    );
+    assert_eq!(
+        given(&mut book, days(0) - 86_400_000_000_000),
+        0,
+        "back before the day"
+    );
     assert_eq!(given(&mut book, days(0)), 0, "and forward to it again");
     assert_eq!(given(&mut book, days(30)), 1_000, "a jump forward, once");
     assert_eq!(given(&mut book, days(0)), 0, "back");
     assert_eq!(given(&mut book, days(30)), 0, "the same jump again");
     assert_eq!(given(&mut book, days(0)), 0);
-    assert_eq!(given(&mut book, days(1)), 1_000, "the next day is not lost by the jump");
+    assert_eq!(
+        given(&mut book, days(1)),
+        1_000,
+        "the next day is not lost by the jump"
+    );
     assert_eq!(given(&mut book, days(0)), 0);
     assert_eq!(given(&mut book, days(1)), 0);
 }
@@ -104,7 +120,10 @@ fn a_daemon_that_lost_its_file_continues_with_the_counts_of_the_kernel() {
         let mut again = book(since);
         step(&mut again, &mut counter, now);
         assert_eq!(again.records[&name()].used, 400);
-        assert_eq!(again.records[&name()].period.start_ns, at("2026-11-24T00:00:00Z"));
+        assert_eq!(
+            again.records[&name()].period.start_ns,
+            at("2026-11-24T00:00:00Z")
+        );
     }
     assert_eq!(drain(&mut counter), 600);
 }
