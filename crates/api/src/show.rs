@@ -170,6 +170,9 @@ pub struct TargetDoc {
     /// The claims with a schedule, in the order of their latest change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub schedules: Vec<ScheduleDoc>,
+    /// The claims with a traffic quota, in the order of their latest change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quotas: Vec<TrafficQuotaDoc>,
     /// The effective contract: the contract in force, with its link named, and with the limits of
     /// the enclosing targets where these are lower. Guarantees and users' claims that do not fit at
     /// present are not in force, so `contract` can have more than `effective`.
@@ -181,6 +184,34 @@ pub struct TargetDoc {
     pub degraded: Vec<String>,
     /// The counters.
     pub counters: CountersDoc,
+}
+
+/// The traffic quota of a claim, and how much of it has passed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrafficQuotaDoc {
+    /// The user who made the claim; 0 for rules of the policy.
+    pub uid: u32,
+    /// The quota, as contract text.
+    pub quota: String,
+    /// The bytes that may pass in a period.
+    pub bytes: u64,
+    /// Wire bytes that have passed in the present period.
+    pub used: u64,
+    /// Bytes that may still pass in it.
+    pub left: u64,
+    /// Packets that did not fit in it.
+    pub refused: u64,
+    /// The begin of the present period, in nanoseconds since 1970.
+    pub start_ns: u64,
+    /// The end of the present period, in nanoseconds since 1970.
+    pub end_ns: u64,
+    /// The end of the present period, in the zone of the quota, as text.
+    pub ends: String,
+    /// True if the quota is used up: nothing passes, or `then` holds.
+    pub spent: bool,
+    /// The limit after the quota, in bit/s. Absent: nothing passes then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub then: Option<u64>,
 }
 
 /// A claim that counts in some hours of the week only.

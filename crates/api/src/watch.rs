@@ -91,6 +91,9 @@ pub struct Watched {
     /// Reasons why the target is degraded; empty if it is not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub degraded: Vec<String>,
+    /// The traffic quotas of its claims.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub quotas: Vec<crate::TrafficQuotaDoc>,
 }
 
 /// The traffic of one target in one direction: rates between the last two readings, and the

@@ -24,7 +24,7 @@ use netnice_api::{Done, Response, ShowDoc};
 use serde::Serialize;
 
 pub(crate) use programs::{group as program_group, programs, sums, user as program_user};
-pub(crate) use show::{clearable, managed_links, rate_table};
+pub(crate) use show::{clearable, managed_links, quota_line, rate_table};
 use sparkline::Sparkline;
 
 /// How headings are shown on an output.

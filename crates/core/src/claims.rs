@@ -8,6 +8,8 @@
 //!   burst of its own counts with the default burst.
 //! - **the code point** (`dscp`): the privileged claim that names one and was changed latest
 //!   decides; if there is none, the other claim that names one and was changed latest.
+//! - **quotas** (`quota`): those of all claims that count hold, each with its own amount and period.
+//!   The effective contract shows one of them.
 //! - **`yield`**: one claim that counts and names it is enough.
 //! - **all other clauses** come from *privileged* claims (root and the group `netnice`). If two of
 //!   them name the same clause, the claim that was changed latest decides.
@@ -38,7 +40,9 @@
 
 use alloc::vec::Vec;
 
-use crate::contract::{Change, Clause, Contract, ContractError, Direction, Dscp, Setting, Yield};
+use crate::contract::{
+    Change, Clause, Contract, ContractError, Direction, Dscp, Setting, TrafficQuota, Yield,
+};
 use crate::units::Nanos;
 
 /// A user who makes a claim.
@@ -187,6 +191,7 @@ impl Claims {
                 uid_of(self.smallest(burst_of))
             }
             Clause::Dscp => uid_of(self.marking()),
+            Clause::Quota => uid_of(self.shown_quota()),
             Clause::Yield => uid_of(self.yielding()),
             _ if clause.is_share() => {
                 uid_of(self.sharing(|contract| names_clause(contract, clause).then_some(())))
@@ -364,6 +369,7 @@ impl Claims {
             cpu: set(self.latest(Contract::cpu)),
             cell: set(self.latest(Contract::cell)),
             channel: set(self.latest(Contract::channel)),
+            quota: set(self.shown_quota()),
             when: None,
         }
     }
@@ -383,6 +389,18 @@ impl Claims {
             latest_first.find_map(|claim| Some((claim, claim.contract.dscp()?)))
         };
         self.latest(Contract::dscp).or_else(of_users)
+    }
+
+    /// The claims that count and have a quota, with it.
+    pub fn quotas(&self) -> impl Iterator<Item = (&Claim, &TrafficQuota)> {
+        let counting = self.counting();
+        counting.filter_map(|claim| Some((claim, claim.contract.quota()?)))
+    }
+
+    /// The claim whose quota the effective contract shows.
+    fn shown_quota(&self) -> Option<(&Claim, TrafficQuota)> {
+        let shown = self.quotas().min_by(|(_, a), (_, b)| a.display_order(b));
+        shown.map(|(claim, quota)| (claim, quota.clone()))
     }
 
     /// The first claim that yields.
@@ -442,8 +460,8 @@ pub enum ClaimError {
     },
     /// Only root and the group `netnice` may use the clause, and the user is neither.
     #[error(
-        "{0} is for root and the group netnice; up, down, both, burst, dscp, yield and when are \
-             for all"
+        "{0} is for root and the group netnice; up, down, both, burst, dscp, yield, quota and \
+             when are for all"
     )]
     NeedsPrivilege(Clause),
     /// The change clears a clause that another user has set, and this user has not.

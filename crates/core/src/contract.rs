@@ -15,6 +15,7 @@
 //! burst T      burst of the limits (5ms)       dscp D   code point of what it sends (RFC 2474)
 //! yield on     take what others leave          when HOURS         the hours of the claim (all)
 //! delegate U   user U divides the minimums among own programs inside the target (a budget)
+//! quota SIZE/PERIOD[,then=R][,count=DIRECTION][,zone=ZONE]        bytes in a calendar period
 //! none         clears a clause; 0 also clears a rate
 //! ```
 //!
@@ -36,6 +37,7 @@ mod dscp;
 mod error;
 mod grammar;
 mod schedule;
+mod traffic_quota;
 mod yielding;
 
 use alloc::vec::Vec;
@@ -45,6 +47,7 @@ pub use delegate::Delegate;
 pub use dscp::{Dscp, NotADscp};
 pub use error::{ContractError, Unsupported};
 pub use schedule::Schedule;
+pub use traffic_quota::{Counted, QuotaPeriod, TrafficQuota};
 pub use yielding::Yield;
 
 use crate::units::{Amount, Nanos, Rate};
@@ -91,6 +94,7 @@ pub struct Contract {
     cpu: Option<Slice>,
     cell: Option<Cell>,
     channel: Option<Channel>,
+    quota: Option<TrafficQuota>,
     when: Option<Schedule>,
 }
 
@@ -246,6 +250,7 @@ impl Contract {
             cpu: after(&self.cpu, &change.cpu),
             cell: after(&self.cell, &change.cell),
             channel: after(&self.channel, &change.channel),
+            quota: after(&self.quota, &change.quota),
             when: after(&self.when, &change.when),
         };
         changed.consistent()?;
@@ -274,6 +279,7 @@ impl Contract {
             cpu: set(&self.cpu),
             cell: set(&self.cell),
             channel: set(&self.channel),
+            quota: set(&self.quota),
             when: set(&self.when),
         }
     }
@@ -303,6 +309,7 @@ impl Contract {
     fn consistent(&self) -> Result<(), ContractError> {
         self.check_yield()?;
         self.check_scheduled()?;
+        self.check_quota()?;
         if let Some(both) = self.both {
             for direction in Direction::ALL {
                 if let Some(limit) = self.limit(direction) {
@@ -408,6 +415,8 @@ pub struct Change {
     pub cell: Option<Setting<Cell>>,
     /// A real-time channel.
     pub channel: Option<Setting<Channel>>,
+    /// Bytes that may pass in a calendar period.
+    pub quota: Option<Setting<TrafficQuota>>,
     /// The hours in which the claim counts.
     pub when: Option<Setting<Schedule>>,
 }
@@ -453,14 +462,15 @@ impl Change {
             cpu: keep(&self.cpu),
             cell: keep(&self.cell),
             channel: keep(&self.channel),
+            quota: keep(&self.quota),
             when: keep(&self.when),
         }
     }
 
     /// The first named clause, in the order of [`Clause`], that only root and the group `netnice`
     /// may use; `None` if there is none. A user without privilege may set and clear limits (`up`,
-    /// `down`, `both`, `burst`), their hours (`when`), `yield`, and a code point if the policy
-    /// allows that code point; and may reserve nothing.
+    /// `down`, `both`, `burst`), their hours (`when`), a quota, `yield`, and a code point if the
+    /// policy allows that code point; and may reserve nothing.
     pub fn needs_privilege(&self) -> Option<Clause> {
         let mut clauses = self.clauses().into_iter();
         clauses.find(|clause| clause.needs_privilege())
@@ -488,6 +498,7 @@ impl Change {
             (Clause::Cpu, state(&self.cpu)),
             (Clause::Cell, state(&self.cell)),
             (Clause::Channel, state(&self.channel)),
+            (Clause::Quota, state(&self.quota)),
             (Clause::When, state(&self.when)),
         ]
         .into_iter()
@@ -530,6 +541,8 @@ pub enum Clause {
     Cell,
     /// `channel`
     Channel,
+    /// `quota`
+    Quota,
     /// `when`
     When,
 }
@@ -537,8 +550,11 @@ pub enum Clause {
 impl Clause {
     /// Whether only root and the group `netnice` may use the clause, outside budgets.
     fn needs_privilege(self) -> bool {
-        use Clause::{Both, Burst, Down, Dscp, Up, When, Yield};
-        !matches!(self, Up | Down | Both | Burst | Dscp | Yield | When)
+        use Clause::{Both, Burst, Down, Dscp, Quota, Up, When, Yield};
+        !matches!(
+            self,
+            Up | Down | Both | Burst | Dscp | Yield | Quota | When
+        )
     }
 }
 

@@ -48,8 +48,8 @@ pub(crate) fn may_request(peer: &Peer, change: &Change) -> Result<(), RequestErr
 fn clause_allowed(peer: &Peer, clause: Option<Clause>) -> Result<(), RequestError> {
     match clause {
         Some(clause) if !peer.privileged => Err(RequestError::NotPermitted(format!(
-            "{clause} is for root and the group netnice; up, down, both, burst, dscp, yield and when \
-             are for all"
+            "{clause} is for root and the group netnice; up, down, both, burst, dscp, yield, quota and \
+             when are for all"
         ))),
         _ => Ok(()),
     }

@@ -103,6 +103,7 @@ pub(crate) async fn run(
         policy: settings.policy.to_owned(),
     };
     daemon.serve().await?;
+    daemon.service.stop(Now::read());
     tracing::info!("stopping; limits and guarantees stay in force");
     let _ = sd_notify::notify(&[NotifyState::Stopping]);
     daemon.sources.end().await;

@@ -8,7 +8,8 @@
 //! - [`Inventory`] reads what exists;
 //! - [`Enforcer`] applies the desired classes, binds processes to targets, and checks and repairs
 //!   what is in force;
-//! - [`Meter`] reads the counts.
+//! - [`Meter`] reads the counts;
+//! - [`QuotaCounter`] sets and reads the traffic quotas.
 //!
 //! A method that can fail returns a [`RequestError`]: the named thing does not exist, or the kernel
 //! refuses. [`kernel::KernelHost`] is the Linux kernel. Tests use a fake machine, on which
@@ -18,6 +19,7 @@ pub(crate) mod containers;
 #[cfg(test)]
 pub(crate) mod fake;
 pub(crate) mod kernel;
+mod traffic_quotas;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -31,6 +33,8 @@ use netnice_kernel::netlink::NetlinkClient;
 use netnice_kernel::plan::Desired;
 use netnice_kernel::traffic::ByteCounts;
 use netnice_kernel::{KernelError, routes};
+
+pub(crate) use traffic_quotas::QuotaCounter;
 
 use crate::error::RequestError;
 use crate::ledger::{AppKey, CgroupRef, ProcessId, TargetPlace};
@@ -356,7 +360,7 @@ pub(crate) trait Meter {
     fn sent_on(&self, link: &str) -> Option<u64>;
 }
 
-/// A machine with all three traits.
-pub(crate) trait Host: Inventory + Enforcer + Meter {}
+/// A machine with all traits.
+pub(crate) trait Host: Inventory + Enforcer + Meter + QuotaCounter {}
 
-impl<T: Inventory + Enforcer + Meter> Host for T {}
+impl<T: Inventory + Enforcer + Meter + QuotaCounter> Host for T {}

@@ -13,6 +13,8 @@
 //!   the claims, which is installed.
 //! - A claim with a schedule is *dormant* while the schedule is not active: it is admitted, and not
 //!   in force (module `schedules`).
+//! - A *traffic quota* of a claim is not in the contract in force until it is spent, and then only
+//!   with a rate (module `traffic_quotas`).
 //! - The *place* of a target is what contains it, see [`place`]. Its *body* is what it consists of.
 //! - A *draining* target is a limited target whose last process has ended. It keeps its limit,
 //!   because packets of it may still wait. The module `draining` has two rarer cases.
@@ -39,6 +41,7 @@ mod links;
 pub(crate) mod place;
 pub(crate) mod rollbacks;
 mod schedules;
+mod traffic_quotas;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,6 +58,7 @@ pub(crate) use held::{AppKey, Body, CgroupRef, ClosedTarget, HeldTarget, NewTarg
 pub(crate) use links::{ManagedLink, describe_link};
 use place::ContainmentIndex;
 pub(crate) use place::TargetPlace;
+pub(crate) use traffic_quotas::HeldQuota;
 
 use crate::error::RequestError;
 
@@ -235,6 +239,7 @@ impl Ledger {
             rule: None,
             changed_ns: 0,
             phases: BTreeMap::new(),
+            quotas: BTreeMap::new(),
         };
         self.held.insert(slot, held);
         self.slots.insert(id, slot);

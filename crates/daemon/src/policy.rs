@@ -251,6 +251,7 @@ struct RuleDoc {
     cpu_extra: Option<Spanned<bool>>,
     cell: Option<Spanned<String>>,
     channel: Option<Spanned<String>>,
+    quota: Option<Spanned<String>>,
     when: Option<Spanned<String>>,
 }
 
@@ -284,6 +285,7 @@ impl RuleDoc {
             (Clause::Cpu, text(&self.cpu)),
             (Clause::Cell, text(&self.cell)),
             (Clause::Channel, text(&self.channel)),
+            (Clause::Quota, text(&self.quota)),
             (Clause::When, text(&self.when)),
         ]
         .into_iter()
@@ -469,11 +471,12 @@ pub(crate) fn contract_of<At: Copy>(
         .find(|(clause, ..)| *clause == Clause::Delegate);
     let contract = delegates::with_user_id(contract)
         .map_err(|error| (named.map_or(whole, |(_, _, at)| *at), error))?;
-    if let Some(when) = contract.when() {
-        let named = clauses.iter().find(|(clause, ..)| *clause == Clause::When);
-        let at = named.map_or(whole, |(_, _, at)| *at);
-        schedule::check_zone(when).map_err(|error| (at, error))?;
-    }
+    schedule::check_zone(&contract).map_err(|error| {
+        // The error begins with the clause.
+        let named = |(clause, ..): &&(Clause, String, At)| error.starts_with(clause.word());
+        let at = clauses.iter().find(named).map_or(whole, |(_, _, at)| *at);
+        (at, error)
+    })?;
     netnice_core::contract::kernel_path_support(&contract)
         .map_err(|error| (whole, error.to_string()))?;
     Ok(contract)

@@ -15,6 +15,7 @@
 //! - [`rollback`] rolls back changes whose time is over, whose process has ended, or that were not
 //!   confirmed in time.
 //! - [`repair`] restores what other programs have removed.
+//! - [`traffic_quotas`] keeps the traffic quotas: their periods, usage and `then` rates.
 //! - [`start`] takes over from an earlier daemon.
 //!
 //! Time is always an argument. A call fails if an object does not exist or its name is unknown, if
@@ -35,6 +36,7 @@ pub(crate) mod repair;
 mod rollback;
 mod start;
 mod sweep;
+mod traffic_quotas;
 mod user_quotas;
 
 use std::collections::BTreeMap;
@@ -49,6 +51,7 @@ pub(crate) use draft::Draft;
 pub(crate) use duration::ChangeDuration;
 pub(crate) use finder::{Finder, consists_of};
 pub(crate) use start::SavedState;
+pub(crate) use traffic_quotas::UsageWriter;
 pub(crate) use user_quotas::UserAmounts;
 
 use crate::clock::Now;
@@ -75,6 +78,8 @@ pub(crate) struct Reconciler<H> {
     pub estimates: Estimates,
     /// The time from which the speeds of links are read again.
     speeds_due: Instant,
+    /// The file of the usage of traffic quotas.
+    pub usage_writer: UsageWriter,
 }
 
 /// How the state in force differs from the desired one.
@@ -108,6 +113,7 @@ impl<H: Host> Reconciler<H> {
             journal: Journal::default(),
             estimates: Estimates::default(),
             speeds_due: Instant::default(),
+            usage_writer: UsageWriter::default(),
         }
     }
 
@@ -152,6 +158,18 @@ impl<H: Host> Reconciler<H> {
         for target in draft.ledger.heal() {
             tracing::info!("{target} fits again");
         }
+        let usage = self.prepare_usage(&mut draft)?;
+        let installed = self.install_draft(draft, still);
+        self.settle_usage(installed.is_ok().then_some(usage));
+        installed
+    }
+
+    /// Installs a draft whose degraded targets and traffic quotas are settled.
+    fn install_draft(
+        &mut self,
+        mut draft: Draft,
+        still: impl FnOnce(&mut H) -> Result<(), RequestError>,
+    ) -> Result<Adoption, RequestError> {
         #[cfg(debug_assertions)]
         draft.ledger.assert_invariants();
         self.find_inherited(&mut draft)?;

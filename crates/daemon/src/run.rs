@@ -34,7 +34,7 @@ use crate::reconcile::SavedState;
 use crate::runtime::LockedFolder;
 use crate::service::Service;
 use crate::service::doctor::item;
-use crate::state::{StateError, Store};
+use crate::state::{StateError, Store, UsageStore};
 
 /// The options that the daemon is started with.
 #[derive(Clone, Debug)]
@@ -132,6 +132,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let saved = read_state(&store)?;
     let kernel = Kernel::open(folder, probe::leaf_qdisc()).during("open the kernel path")?;
     let swept = kernel.was_reset();
+    let usage = UsageStore::new(folder, &boot);
     let host = KernelHost::new(kernel, options.engines()).during("open the kernel path")?;
     let mut service = Service::new(host, Some(store));
     if swept {
@@ -140,6 +141,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
             "the state in force was of another version of netniced: it is installed again",
         );
     }
+    service.set_usage_store(usage);
     service.start(saved, Now::read());
     service.set_unit_path(units::search_path());
     service.load_policy(&options.policy, Now::read());

@@ -18,12 +18,14 @@
 //! [`check_zone`] fails if the zone is not in the database. If a zone is removed from the database
 //! later, its schedules are active at all times: a limit that was asked for holds.
 
+pub(crate) mod periods;
+
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
-use netnice_core::contract::Schedule;
+use netnice_core::contract::{Clause, Contract, Schedule};
 
 /// Whether a schedule is active, and until when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,14 +64,22 @@ pub(crate) fn phase(schedule: &Schedule, now_ns: u64) -> Phase {
     phase(active, next.and_then(nanoseconds))
 }
 
-/// Checks that the zone of a schedule is in the time zone database.
+/// Checks that the zones of a contract, of its schedule and its quota, are in the time zone
+/// database.
 ///
 /// # Errors
-/// A text that names the zone, if it is not.
-pub(crate) fn check_zone(schedule: &Schedule) -> Result<(), String> {
-    match (zone_of(schedule), schedule.zone()) {
+/// A text that names the zone that is not.
+pub(crate) fn check_zone(contract: &Contract) -> Result<(), String> {
+    let when = contract.when().and_then(Schedule::zone);
+    let quota = contract.quota().and_then(|quota| quota.zone.as_deref());
+    check_named(Clause::When, when)?;
+    check_named(Clause::Quota, quota)
+}
+
+fn check_named(clause: Clause, zone: Option<&str>) -> Result<(), String> {
+    match (zone_named(zone), zone) {
         (None, Some(zone)) => Err(format!(
-            "when: {zone} is not in the time zone database of this host; write a name like \
+            "{clause}: {zone} is not in the time zone database of this host; write a name like \
              Europe/Berlin or UTC (timedatectl list-timezones lists them)"
         )),
         _ => Ok(()),
@@ -79,7 +89,12 @@ pub(crate) fn check_zone(schedule: &Schedule) -> Result<(), String> {
 /// An instant in the zone of a schedule, for people: `Tue 2026-11-24 18:00 CET`. An instant that
 /// the calendar does not have gives its number.
 pub(crate) fn local_text(schedule: &Schedule, at_ns: u64) -> String {
-    match (zone_of(schedule), instant(at_ns)) {
+    text_in_zone(schedule.zone(), at_ns)
+}
+
+/// As [`local_text`], in a named zone or the host's own.
+pub(crate) fn text_in_zone(zone: Option<&str>, at_ns: u64) -> String {
+    match (zone_named(zone), instant(at_ns)) {
         (Some(zone), Some(at)) => {
             let local = at.to_zoned_datetime(zone);
             local.strftime("%a %Y-%m-%d %H:%M %Z").to_string()
@@ -91,7 +106,12 @@ pub(crate) fn local_text(schedule: &Schedule, at_ns: u64) -> String {
 /// The zone of a schedule: the named one, or the host's own (UTC if it cannot be found out). `None`
 /// if the named one is not in the database.
 fn zone_of(schedule: &Schedule) -> Option<TimeZone> {
-    match schedule.zone() {
+    zone_named(schedule.zone())
+}
+
+/// The named zone, or the host's own, as [`zone_of`].
+fn zone_named(name: Option<&str>) -> Option<TimeZone> {
+    match name {
         Some(name) => TimeZone::get(name).ok(),
         None => Some(TimeZone::try_system().unwrap_or(TimeZone::UTC)),
     }

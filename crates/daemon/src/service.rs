@@ -32,6 +32,7 @@ mod promises;
 mod reload;
 mod set;
 mod show;
+mod traffic_quotas;
 mod unit_files;
 pub(crate) mod users;
 mod view;
@@ -62,7 +63,7 @@ use crate::peer::Peer;
 use crate::policy::Rules;
 use crate::programs::Snapshot;
 use crate::reconcile::{Reconciler, SavedState};
-use crate::state::Store;
+use crate::state::{Store, UsageStore};
 use crate::user_names::user_name;
 use doctor::DoctorState;
 use view::View;
@@ -95,6 +96,20 @@ impl<H: Host> Service<H> {
     pub(crate) fn start(&mut self, saved: SavedState, now: Now) {
         let notice = self.reconciler.start(saved, now);
         self.doctor.notices.extend(notice);
+    }
+
+    /// Sets the file for the usage of traffic quotas. The caller calls it before
+    /// [`Service::start`].
+    pub(crate) fn set_usage_store(&mut self, store: UsageStore) {
+        self.reconciler.usage_writer.store = Some(store);
+    }
+
+    /// Writes what a reboot would lose. The caller calls it when the daemon stops.
+    pub(crate) fn stop(&mut self, now: Now) {
+        let read = self.reconciler.read_usage();
+        let journal = &mut self.reconciler.journal;
+        journal.log_result(now, "reading the traffic quotas", read);
+        self.reconciler.write_usage(now, true);
     }
 
     /// The machine.
@@ -133,6 +148,7 @@ impl<H: Host> Service<H> {
         named: Option<NamedProcess>,
         now: Now,
     ) -> Response {
+        self.reconciler.set_time(now);
         let changes = matches!(
             request,
             Request::Set(_) | Request::Clear(_) | Request::Link(_) | Request::Reload(_)

@@ -14,6 +14,7 @@
 
 mod books;
 mod doc;
+mod usage;
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -28,6 +29,7 @@ use crate::ledger::rollbacks::Rollbacks;
 
 pub(crate) use books::Books;
 pub(crate) use doc::bytes_of;
+pub(crate) use usage::{UsageBook, UsageStore};
 
 /// Access to the state file of one runtime folder, boot and network namespace.
 #[derive(Debug)]

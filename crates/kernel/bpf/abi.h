@@ -34,6 +34,8 @@
 #define DSCP_SET 64		/* in target.dscp: the lower six bits are a code point */
 
 #define MAX_TARGETS 7280
+#define MAX_QUOTAS 16384
+#define QUOTAS_AROUND 8		/* quotas that hold one packet, of its target and those around it */
 #define MAX_PROCESSES 262144	/* the daemon raises this to what the machine can run */
 #define MAX_COOKIES 65536
 #define MAX_IFACES 4096
@@ -65,7 +67,25 @@ struct leaf {
 struct target {
 	__u32 counters;		/* target id under which packets are counted */
 	__u32 dscp;		/* DSCP_SET and the code point of what it sends; 0: packets keep theirs */
+	__u64 quotas[8];	/* keys of the quotas that hold its packets; 0 ends the list */
 	struct leaf cap[2];	/* by direction: leaf of the nearest limit around the target */
+};
+
+/* quota_limits: a quota -> what may pass. The daemon alone writes it, each entry at once. */
+struct quota_limit {
+	__u64 start;		/* begin of the period, in nanoseconds since 1970; for the daemon */
+	__u64 base;		/* count of bytes at the begin of the period, modulo 2^64 */
+	__u64 limit;		/* bytes that may pass in the period; all bits set: only counted */
+	__u64 refused_base;	/* count of refused packets at the begin of the period; for the daemon */
+	__u32 directions;	/* bit 0: up counts, bit 1: down counts */
+	__u32 pad;
+};
+
+/* quota_counts: a quota -> what has passed since the entry was made. The programs alone change it. */
+struct quota_count {
+	__u64 bytes;		/* wire bytes that passed */
+	__u64 refused;		/* packets that did not fit; one of segmentation offload counts once */
+	__u64 refused_bytes;	/* wire bytes of these */
 };
 
 /* links: (interface, target id, direction) -> its class on a managed link. */

@@ -9,6 +9,8 @@ MAP(BPF_MAP_TYPE_ARRAY, 1, __u32, struct settings, 0, settings);
 MAP(BPF_MAP_TYPE_ARRAY, PORT_WORDS, __u32, __u32, 0, ports);
 MAP(BPF_MAP_TYPE_HASH, MAX_PROCESSES, __u32, struct proc, BPF_F_NO_PREALLOC, procs);
 MAP(BPF_MAP_TYPE_HASH, MAX_TARGETS, __u32, struct target, BPF_F_NO_PREALLOC, targets);
+MAP(BPF_MAP_TYPE_HASH, MAX_QUOTAS, __u64, struct quota_limit, BPF_F_NO_PREALLOC, quota_limits);
+MAP(BPF_MAP_TYPE_HASH, MAX_QUOTAS, __u64, struct quota_count, BPF_F_NO_PREALLOC, quota_counts);
 MAP(BPF_MAP_TYPE_HASH, MAX_TARGETS, struct app_key, __u32, BPF_F_NO_PREALLOC, apps);
 MAP(BPF_MAP_TYPE_HASH, MAX_TARGETS, __u64, __u32, BPF_F_NO_PREALLOC, cgroups);
 MAP(BPF_MAP_TYPE_HASH, 2 * MAX_TARGETS, struct group_name, __u32, BPF_F_NO_PREALLOC, expected_groups);

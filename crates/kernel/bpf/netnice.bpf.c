@@ -24,11 +24,12 @@
 #include "leaf.h"
 #include "owner.h"
 #include "container.h"
+#include "quota.h"
 #include "path.h"
 #include "tcp.h"
 
 _Static_assert(sizeof(struct leaf) == 36, "leaf");
-_Static_assert(sizeof(struct target) == 80, "target");
+_Static_assert(sizeof(struct target) == 144, "target");
 _Static_assert(sizeof(struct iface) == 96, "iface");
 _Static_assert(sizeof(struct settings) == 48, "settings");
 _Static_assert(sizeof(struct window) == 80, "window");

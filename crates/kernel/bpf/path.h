@@ -200,16 +200,26 @@ static __always_inline int redirect_to_stage(struct __sk_buff *skb, __u32 stage,
 }
 
 /* Counts a packet of a target, and selects its class if the target has a limit; class 0: it does not
- * fit. False: no limit. A packet that its sender was told to send again later is not counted. */
+ * fit into the class or a quota. False: no limit. A packet that its sender was told to send again
+ * later is not counted, and a packet that does not fit into the class is not charged to a quota. */
 static __always_inline bool enter_stage(struct __sk_buff *skb, struct settings *now, struct iface *iface,
 					struct packet *p, __u32 dir, __u32 sender, __u32 *class)
 {
 	struct leaf *cap = &p->state->cap[dir];
-	bool limited = cap->bulk && now->cap_stage;
+	bool limited = cap->bulk && now->cap_stage, metered = p->state->quotas[0];
+	__u32 bytes = wire_bytes(skb);
 
 	*class = 0;
-	if (limited)
+	if (metered && !charge_quotas(p->state, dir, bytes)) {
+		if (sender != SENDER_TOLD)
+			count(skb, p, dir, true);
+		return true;
+	}
+	if (limited) {
 		*class = select_leaf(skb, cap, iface, CAP_STAGE, sender);
+		if (metered && !*class)
+			refund_quotas(p->state, dir, bytes, QUOTAS_AROUND);
+	}
 	if (!limited || *class || sender != SENDER_TOLD)
 		count(skb, p, dir, limited && !*class);
 	return limited;

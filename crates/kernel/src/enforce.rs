@@ -49,6 +49,7 @@ mod sample;
 mod sockets;
 mod stages;
 mod target_classes;
+mod traffic_quotas;
 mod turns;
 
 pub use containers::ContainerPlacement;
@@ -59,6 +60,7 @@ pub use recovered::{Recovered, RecoveredLimit};
 pub use sample::{DirectionCounts, Sample, TargetCounts};
 pub(crate) use stages::LINK_MAJOR;
 pub use target_classes::TargetClass;
+pub use traffic_quotas::{MOST_QUOTAS, QuotaEntry, QuotaState};
 
 /// The kernel state of netnice in one network namespace.
 pub struct Kernel {
@@ -91,6 +93,8 @@ pub struct Kernel {
     listed: sample::ListedClasses,
     /// Processes whose open sockets are still to be tagged.
     surveys: VecDeque<sockets::Survey>,
+    /// The traffic quotas, desired and written.
+    quotas: traffic_quotas::Quotas,
 }
 
 impl Kernel {
@@ -125,6 +129,7 @@ impl Kernel {
             missed_forks: 0,
             listed: sample::ListedClasses::new(),
             surveys: VecDeque::new(),
+            quotas: traffic_quotas::Quotas::default(),
         };
         ShortGracePeriods::restore_after_crash(runtime);
         if !Programs::are_pinned(runtime)? {
@@ -141,6 +146,7 @@ impl Kernel {
             let containers = programs.hash::<u32, u32>("containers")?;
             kernel.containers = entries(containers.keys(), "containers")?;
             kernel.programs = Some(programs);
+            kernel.adopt_quotas()?;
             kernel.adopt_stages()?;
             kernel.adopt_interfaces()?;
             kernel.tag_remaining_sockets()?;
@@ -247,6 +253,7 @@ impl Kernel {
         let plan = plan::plan(&desired, &self.idle_nodes);
         self.prepare_stages(&plan, &devices)?;
         let removals = self.add_classes(&plan)?;
+        self.write_quotas()?;
         self.write_targets(&plan, &desired)?;
         self.attach_interfaces(&plan, &devices)?;
         self.write_settings(&desired)?;
@@ -266,6 +273,8 @@ impl Kernel {
             ShortGracePeriods::for_batch(&self.runtime, self.interfaces.len());
         self.detach_interfaces(&devices);
         drop(short_grace_periods);
+        // No packet passes the programs any more, so these counts are the last.
+        self.keep_quota_counts();
         self.remove_stages(&devices)?;
         if let Some(programs) = self.programs.take() {
             programs.unload();
@@ -293,6 +302,7 @@ impl Kernel {
                         dscp: t
                             .dscp
                             .map_or(0, |dscp| abi::DSCP_SET | u32::from(dscp.get())),
+                        quotas: traffic_quotas::padded(&t.quotas),
                         cap,
                     },
                 )

@@ -168,6 +168,9 @@ pub struct Target {
     pub yields: bool,
     /// Whether the weights and priorities of the targets inside it count only among these.
     pub is_budget: bool,
+    /// The keys of the traffic quotas that hold its packets: its own and those of the targets
+    /// around it. At most [`crate::enforce::MOST_QUOTAS`]; more have no effect.
+    pub quotas: Vec<u64>,
 }
 
 /// A limit, by direction.

@@ -660,11 +660,13 @@ const PID_MAX_LIMIT: u32 = 1 << 22;
 /// The name of the folder of pins in the runtime folder.
 pub(crate) const FOLDER: &str = "bpf";
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/netnice.bpf.o"));
-const MAPS: [&str; 24] = [
+const MAPS: [&str; 26] = [
     "settings",
     "ports",
     "procs",
     "targets",
+    "quota_limits",
+    "quota_counts",
     "apps",
     "cgroups",
     "expected_groups",

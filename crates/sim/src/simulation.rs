@@ -673,14 +673,15 @@ fn blocks() -> Wire {
     }
 }
 
-/// Clauses on receiving, another link, the order in the left-over, processors and hours of the
-/// week; these are not simulated.
-const NO_EFFECT: [Clause; 7] = [
+/// Clauses on receiving, another link, the order in the left-over, processors, quotas and hours
+/// of the week; these are not simulated.
+const NO_EFFECT: [Clause; 8] = [
     Clause::Down,
     Clause::MinDown,
     Clause::On,
     Clause::Priority,
     Clause::Cpu,
+    Clause::Quota,
     Clause::When,
     Clause::Delegate,
 ];

@@ -38,6 +38,11 @@ impl CheckArgs {
     pub(super) fn into_verb(self) -> Result<Verb, BadUsage> {
         let change = self.contract.change()?.ok_or(NotCheckable::Nothing)?;
         let contract = Contract::default().apply(&change)?;
+        if contract.quota().is_some() {
+            return Err(BadUsage::Invalid(
+                "--quota is not for check: a capture shows no period of the calendar",
+            ));
+        }
         if contract.when().is_some() {
             return Err(BadUsage::Invalid(
                 "--when is not for check: every packet of the capture is judged",

@@ -72,6 +72,9 @@ pub(crate) struct ContractArgs {
     /// mmax=SIZE,rmax=N/s,bmax=N,deadline=T; mmax counts the headers of all packets of a message
     #[arg(long, value_name = "PARTS")]
     channel: Option<String>,
+    /// Bytes that may pass in a calendar period: 20GB/month[,then=R][,count=up|down][,zone=ZONE]
+    #[arg(long, value_name = "QUOTA", allow_hyphen_values = true)]
+    quota: Option<String>,
     /// The hours in which this holds, for example "mon-fri 08:00-18:00 Europe/Berlin"
     #[arg(long, value_name = "HOURS")]
     when: Option<String>,
@@ -98,6 +101,7 @@ impl ContractArgs {
             (Clause::Cpu, &self.cpu),
             (Clause::Cell, &self.cell),
             (Clause::Channel, &self.channel),
+            (Clause::Quota, &self.quota),
             (Clause::When, &self.when),
         ];
         let named: Vec<(Clause, &str)> = options
@@ -129,6 +133,6 @@ pub(super) fn hide_refused(command: clap::Command) -> clap::Command {
 const FOR_FLOWS: [&str; 2] = ["cell", "channel"];
 
 /// The clauses that a capture cannot violate.
-const NOT_CHECKABLE: [&str; 8] = [
-    "min", "min_down", "on", "weight", "priority", "delegate", "slice", "extra",
+const NOT_CHECKABLE: [&str; 9] = [
+    "min", "min_down", "on", "weight", "priority", "delegate", "slice", "extra", "quota",
 ];

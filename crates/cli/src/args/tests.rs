@@ -155,6 +155,12 @@ fn hours_a_code_point_and_yield_become_requests() {
             Request::Set(set("pid:7", "up 9mbit yield none")),
         ),
         (
+            "a quota",
+            "set 7 --quota 20GB/month,then=1mbit",
+            Some(7),
+            Request::Set(set("pid:7", "quota 20GB/month,then=1mbit")),
+        ),
+        (
             "hours",
             "set 7 --up 4mbit --when mon-fri@08:00-18:00@Europe/Berlin",
             Some(7),

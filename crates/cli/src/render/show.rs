@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 
 use netnice_api::{
     CapacityDoc, ContractDoc, CountersDoc, FlowDoc, LinkDoc, ScheduleDoc, ShowDoc, TargetDoc,
-    WatchDoc, Watched,
+    TrafficQuotaDoc, WatchDoc, Watched,
 };
 use netnice_core::contract::{Contract, Direction, Schedule};
 use netnice_core::units::{Amount, Nanos};
@@ -262,12 +262,47 @@ fn notes(target: &TargetDoc, table: &mut Table) {
     for schedule in &target.schedules {
         table.note(&schedule_line(schedule));
     }
-    if target.installed.is_none() && !dormant {
+    for quota in &target.quotas {
+        table.note(&quota_line(quota));
+    }
+    if target.installed.is_none() && !dormant && target.quotas.is_empty() {
         table.note("not installed");
     }
     for why in &target.degraded {
         table.note(&format!("degraded: {}", printable(why)));
     }
+}
+
+/// A traffic quota, what is used and left of it, and what comes next.
+pub(crate) fn quota_line(doc: &TrafficQuotaDoc) -> String {
+    let amount = |bytes: u64| {
+        let (size, unit) = [
+            (1_000_000_000_000, "TB"),
+            (1_000_000_000, "GB"),
+            (1_000_000, "MB"),
+            (1_000, "kB"),
+        ]
+        .into_iter()
+        .find(|(size, _)| bytes >= *size)
+        .unwrap_or((1, "B"));
+        match size {
+            1 => format!("{bytes} {unit}"),
+            _ => format!("{:.2} {unit}", bytes as f64 / size as f64),
+        }
+    };
+    let ends = printable(&doc.ends);
+    let then = doc.then.map(Amount);
+    let next = match (doc.spent, then) {
+        (true, None) => format!("nothing passes until {ends}"),
+        (true, Some(rate)) => format!("{rate} until {ends}"),
+        (false, None) => format!("then nothing, until {ends}"),
+        (false, Some(rate)) => format!("then {rate}, until {ends}"),
+    };
+    let (used, left) = (amount(doc.used), amount(doc.left));
+    format!(
+        "quota {}: {used} used, {left} left; {next}",
+        printable(&doc.quota)
+    )
 }
 
 /// A claim with its schedule, whether it counts now, and when that changes.

@@ -2,7 +2,7 @@ use netnice_api::driver::FlowCounts;
 use netnice_api::{
     CapacityDoc, ContractDoc, CountersDoc, DoctorItem, DoctorReport, Done, Explained,
     FlowCountersDoc, FlowDoc, InstalledDoc, LinkDoc, LogLine, LogLines, Response, ScheduleDoc,
-    ShowDoc, Status, TargetDoc, Traffic, WatchDoc, Watched, WatchedLink,
+    ShowDoc, Status, TargetDoc, Traffic, TrafficQuotaDoc, WatchDoc, Watched, WatchedLink,
 };
 use netnice_core::contract::{Contract, Direction};
 use netnice_core::units::Amount;
@@ -318,6 +318,56 @@ fn a_target_without_a_limit_says_so() {
     let note = "a burst has no effect without a limit";
     assert_eq!(text.matches(note).count(), 1, "{text}");
     assert_fits(&text);
+}
+
+#[test]
+fn a_traffic_quota_is_shown_with_what_is_left_and_what_comes_next() {
+    let quota = |used: u64, then| TrafficQuotaDoc {
+        quota: "20GB/month".into(),
+        bytes: 20_000_000_000,
+        used,
+        left: 20_000_000_000 - used,
+        ends: "Tue 2026-12-01 00:00 CET".into(),
+        spent: used == 20_000_000_000,
+        then,
+        ..TrafficQuotaDoc::default()
+    };
+    for (used, then, expected) in [
+        (
+            0,
+            None,
+            "0 B used, 20.00 GB left; then nothing, until Tue 2026-12-01 00:00 CET",
+        ),
+        (
+            1_234_567_890,
+            Some(1_000_000),
+            "1.23 GB used, 18.77 GB left; then 1 Mbit/s (125 kB/s), until",
+        ),
+        (
+            20_000_000_000,
+            None,
+            "20.00 GB used, 0 B left; nothing passes until",
+        ),
+        (
+            20_000_000_000,
+            Some(1_000_000),
+            "0 B left; 1 Mbit/s (125 kB/s) until",
+        ),
+    ] {
+        let doc = ShowDoc {
+            targets: vec![TargetDoc {
+                quotas: vec![quota(used, then)],
+                ..target("unit:a.service", "quota 20GB/month")
+            }],
+            ..ShowDoc::default()
+        };
+        let text = text(&Response::Shown(doc), &PLAIN);
+        let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flat.contains("quota 20GB/month: "), "{text}");
+        assert!(flat.contains(expected), "{text}");
+        assert!(!flat.contains("not installed"), "{text}");
+        assert_fits(&text);
+    }
 }
 
 #[test]

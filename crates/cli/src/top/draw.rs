@@ -221,6 +221,10 @@ fn footer(
                 .into_iter()
                 .map(|l| (l, Style::new())),
         );
+        for quota in target.quotas.iter().take(2) {
+            let text = wrapped(&render::quota_line(quota), width, 2);
+            lines.extend(text.into_iter().map(|line| (line, Style::new())));
+        }
         if let Some(why) = target.degraded.first() {
             let why = wrapped(&format!("degraded: {}", printable(why)), width, 2);
             lines.extend(

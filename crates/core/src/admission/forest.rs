@@ -453,14 +453,14 @@ impl<'a> Forest<'a> {
     /// Fails if two targets of one chain mix limits: one has `both`, and the other a one-way limit.
     fn check_mixed(&self, one: TargetId, other: TargetId) -> Result<(), Reason> {
         let (one, other) = (self.entries[&one], self.entries[&other]);
-        let one_way = |c: &Contract| c.up().or(c.down());
+        let one_way = Contract::may_limit_one_way;
         match (one.contract.both(), one_way(&other.contract)) {
-            (Some(_), Some(_)) => Err(Reason::Mixed {
+            (Some(_), true) => Err(Reason::Mixed {
                 both: one.target.clone(),
                 one_way: other.target.clone(),
             }),
             _ => match (other.contract.both(), one_way(&one.contract)) {
-                (Some(_), Some(_)) => Err(Reason::Mixed {
+                (Some(_), true) => Err(Reason::Mixed {
                     both: other.target.clone(),
                     one_way: one.target.clone(),
                 }),

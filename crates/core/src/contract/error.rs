@@ -26,7 +26,7 @@ pub enum ContractError {
     TooLong(usize),
     /// The word begins no clause.
     #[error("{} is not a clause: write up, down, both, min, min-down, on, weight, priority, burst, \
-             dscp, yield, delegate, slice, cpu, cell, channel or when", Escaped(.0))]
+             dscp, yield, delegate, slice, cpu, cell, channel, quota or when", Escaped(.0))]
     UnknownWord(String),
     /// The clause is named twice.
     #[error("{0} is named twice")]
@@ -61,11 +61,11 @@ pub enum ContractError {
         /// The text in place of the slice.
         input: String,
     },
-    /// A part of `cell` or `channel` is unknown, missing, named twice or without a value, or its
+    /// A part of `cell`, `channel` or `quota` is unknown, missing, named twice or without a value, or its
     /// value is not one of the allowed words.
     #[error("{clause}: {fault} {}: write {form}", Escaped(.part))]
     Part {
-        /// `cell` or `channel`.
+        /// `cell`, `channel` or `quota`.
         clause: Clause,
         /// The name of the part, or the text in place of it.
         part: String,
@@ -84,11 +84,23 @@ pub enum ContractError {
         fault: &'static str,
     },
     /// The contract has a schedule and a clause that cannot have one.
-    #[error("{0} cannot have a schedule: when is for up, down, both, burst, weight and priority")]
+    #[error(
+        "{0} cannot have a schedule: when is for up, down, both, burst, weight, priority and quota"
+    )]
     Unschedulable(Clause),
     /// The schedule is all that is asked. Holds the schedule.
     #[error("when {0}: there is nothing to schedule; name a limit, a weight or a priority too")]
     NothingScheduled(String),
+    /// The text is not of the form `SIZE/PERIOD`.
+    #[error("quota: {} is not a quota: write an amount of data and a period, for example \
+             20GB/month (or /hour, /day, /week)", Escaped(.0))]
+    QuotaForm(String),
+    /// The contract has a quota with `then` and this clause, which reserves what `then` would cut.
+    #[error(
+        "{0} cannot hold together with a quota that has then={1}: what is reserved would be cut to \
+         that rate; leave out then, or clear {0}"
+    )]
+    QuotaThenAndGuarantee(Clause, Rate),
     /// The text has `extra` without `slice`, or `cpu-extra` without `cpu`.
     #[error("{word} belongs to {clause}, which is not named: write {clause} 2ms/10ms {word}")]
     Extra {

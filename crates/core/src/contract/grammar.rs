@@ -11,7 +11,8 @@ use core::str::FromStr;
 
 use super::{
     Bucket, Cell, Change, Channel, Clause, Contract, ContractError, Delegate, Dscp, IfName,
-    MessageRate, Priority, Schedule, Setting, Slice, Sustained, Weight, Yield,
+    MessageRate, Priority, Schedule, Setting, Slice, Sustained, TrafficQuota, Weight, Yield,
+    traffic_quota,
 };
 use crate::units::{Bytes, Nanos, Rate, UnitError};
 
@@ -142,6 +143,7 @@ impl Change {
             Clause::Cpu => self.cpu = Some(setting(value, |v| slice(clause, v))?),
             Clause::Cell => self.cell = Some(setting(value, cell)?),
             Clause::Channel => self.channel = Some(setting(value, channel)?),
+            Clause::Quota => self.quota = Some(setting(value, traffic_quota::read)?),
             Clause::When => self.when = Some(setting(value, Schedule::from_str)?),
         }
         Ok(())
@@ -205,6 +207,7 @@ impl fmt::Display for Change {
         push(Clause::Cpu, text(&self.cpu, |s| slice_text(s, "cpu-extra")));
         push(Clause::Cell, text(&self.cell, Cell::to_string));
         push(Clause::Channel, text(&self.channel, Channel::to_string));
+        push(Clause::Quota, text(&self.quota, TrafficQuota::to_string));
         push(Clause::When, text(&self.when, Schedule::to_string));
         f.write_str(&clauses.join(" "))
     }
@@ -239,14 +242,18 @@ impl fmt::Display for Channel {
 
 /// The parts of a clause of the form `key=value,key=value`. `take` and `need` remove a part from
 /// the list.
-struct KeyValues<'a> {
+pub(super) struct KeyValues<'a> {
     clause: Clause,
     form: &'static str,
     rest: Vec<(&'a str, &'a str)>,
 }
 
 impl<'a> KeyValues<'a> {
-    fn read(clause: Clause, form: &'static str, text: &'a str) -> Result<Self, ContractError> {
+    pub(super) fn read(
+        clause: Clause,
+        form: &'static str,
+        text: &'a str,
+    ) -> Result<Self, ContractError> {
         let mut parts = KeyValues {
             clause,
             form,
@@ -264,7 +271,7 @@ impl<'a> KeyValues<'a> {
         Ok(parts)
     }
 
-    fn take(&mut self, key: &str) -> Option<&'a str> {
+    pub(super) fn take(&mut self, key: &str) -> Option<&'a str> {
         let at = self.rest.iter().position(|(known, _)| *known == key)?;
         Some(self.rest.swap_remove(at).1)
     }
@@ -282,14 +289,14 @@ impl<'a> KeyValues<'a> {
     }
 
     /// Fails if a part is left, because the clause has no such part.
-    fn end(self) -> Result<(), ContractError> {
+    pub(super) fn end(self) -> Result<(), ContractError> {
         match self.rest.first() {
             Some((key, _)) => Err(self.fault(key, "unknown part")),
             None => Ok(()),
         }
     }
 
-    fn fault(&self, part: &str, fault: &'static str) -> ContractError {
+    pub(super) fn fault(&self, part: &str, fault: &'static str) -> ContractError {
         ContractError::Part {
             clause: self.clause,
             part: part.to_string(),
@@ -452,5 +459,6 @@ const WORDS: [(Clause, &str); 17] = [
     (Clause::Cpu, "cpu"),
     (Clause::Cell, "cell"),
     (Clause::Channel, "channel"),
+    (Clause::Quota, "quota"),
     (Clause::When, "when"),
 ];

@@ -299,13 +299,15 @@ fn read_time(text: &str) -> Option<u16> {
     (minutes < 60 && minute <= DAY).then_some(minute)
 }
 
-fn read_zone(name: &str) -> Result<Box<str>, ContractError> {
+/// The name of a time zone, if the text has the form of one.
+pub(super) fn zone_name(name: &str) -> Option<Box<str>> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '-' | '+');
     let begins = name.starts_with(|c: char| c.is_ascii_alphabetic());
-    match begins && name.len() <= MAX_ZONE && name.chars().all(good) {
-        true => Ok(name.into()),
-        false => Err(fault(name, "is not the name of a time zone")),
-    }
+    (begins && name.len() <= MAX_ZONE && name.chars().all(good)).then(|| name.into())
+}
+
+fn read_zone(name: &str) -> Result<Box<str>, ContractError> {
+    zone_name(name).ok_or_else(|| fault(name, "is not the name of a time zone"))
 }
 
 fn fault(input: &str, fault: &'static str) -> ContractError {

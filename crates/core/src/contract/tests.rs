@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::{
     Bucket, Cell, Change, Channel, Clause, Contract, Delegate, Direction, Dscp, IfName,
-    MessageRate, Priority, Schedule, Setting, Slice, Sustained, Weight, Yield, kernel_path_support,
+    MessageRate, Priority, Schedule, Setting, Slice, Sustained, TrafficQuota, Weight, Yield, kernel_path_support,
 };
 use crate::units::{Bytes, Nanos, Rate};
 
@@ -40,6 +40,12 @@ fn every_clause_parses_and_prints() {
         ("a budget", "up 20mbit min 10mbit delegate ann", ""),
         ("a budget by number", "min-down 1mbit delegate 1000", ""),
         ("a delegation cleared", "delegate none", ""),
+        ("a quota", "quota 20GB/month,then=1mbit", ""),
+        (
+            "a quota with hours",
+            "quota 64MiB/hour when mon-fri@08:00-18:00",
+            "",
+        ),
         ("hours", "up 4mbit when mon-fri@08:00-18:00", ""),
         ("a slice", "slice 2.4ms/50ms extra", ""),
         ("a slice alone", "slice 2.4ms/50ms", ""),
@@ -541,6 +547,11 @@ fn schedules() -> impl Strategy<Value = Schedule> {
     text.prop_map(|text| text.parse().unwrap())
 }
 
+fn quotas() -> impl Strategy<Value = TrafficQuota> {
+    let text = "[1-9]G(i)?B/(hour|week|month)(,then=[1-9]mbit)?(,count=up)?(,zone=Europe/Berlin)?";
+    text.prop_map(|text| super::traffic_quota::read(&text).unwrap())
+}
+
 fn settings<T: Clone + core::fmt::Debug>(
     values: impl Strategy<Value = T>,
 ) -> impl Strategy<Value = Option<Setting<T>>> {
@@ -576,6 +587,7 @@ fn changes() -> impl Strategy<Value = Change> {
         settings(cells()),
         settings(channels()),
         settings(schedules()),
+        settings(quotas()),
     );
     (limits, guarantees, sharing, others).prop_map(|(limits, guarantees, sharing, others)| Change {
         up: limits.0,
@@ -594,6 +606,7 @@ fn changes() -> impl Strategy<Value = Change> {
         cpu: others.1,
         cell: others.2,
         channel: others.3,
+        quota: others.5,
         when: others.4,
     })
 }
@@ -636,7 +649,7 @@ proptest! {
     #[test]
     fn no_sequence_of_words_makes_the_parser_panic(words in proptest::collection::vec(
         "(up|down|both|min|min-down|on|weight|priority|burst|dscp|yield|delegate|slice|extra|cpu|cpu-extra|cell|channel\
-          |when|mon|08:00-18:00|none|0|4mbit|9mbit|5ms|1ms/2ms|eth0|7|pcr=4mbit,cdvt=1ms|mmax=1,rmax=1/s)", 0..12)
+          |quota|1GB/day|when|mon|08:00-18:00|none|0|4mbit|9mbit|5ms|1ms/2ms|eth0|7|pcr=4mbit,cdvt=1ms|mmax=1,rmax=1/s)", 0..12)
     ) {
         let text = words.join(" ");
         if let Ok(change) = text.parse::<Change>() {
@@ -649,10 +662,10 @@ proptest! {
 fn each_clause_maps_to_its_word_and_back() {
     let all: Vec<Clause> = change(
         "up none down none both none min none min-down none on none weight none priority none \
-         burst none dscp none yield none delegate none slice none cpu none cell none channel none when none",
+         burst none dscp none yield none delegate none slice none cpu none cell none channel none quota none when none",
     )
     .clauses();
-    assert_eq!(all.len(), 17);
+    assert_eq!(all.len(), 18);
     for clause in all {
         assert_eq!(Clause::from_word(clause.word()), Some(clause));
         assert_eq!(format!("{clause}"), clause.word());

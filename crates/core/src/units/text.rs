@@ -33,6 +33,8 @@ pub enum QuantityKind {
     Size,
     /// A length of time, [`Nanos`].
     Time,
+    /// An amount of data: [`Bytes`] with a unit, up to [`Bytes::MAX_AMOUNT`].
+    Amount,
 }
 
 /// The error of a text that is not a valid quantity. Its `Display` is one line with the text and
@@ -81,6 +83,7 @@ impl fmt::Display for Range {
             QuantityKind::Rate => write!(f, "from {} to 1tbit", Rate::MIN.compact()),
             QuantityKind::Size => write!(f, "from 0 to {}", Bytes::MAX),
             QuantityKind::Time => write!(f, "from 0s to {}", Nanos::MAX),
+            QuantityKind::Amount => write!(f, "from 1B to {}", Bytes::MAX_AMOUNT.amount_text()),
         }
     }
 }
@@ -91,6 +94,7 @@ impl fmt::Display for QuantityKind {
             QuantityKind::Rate => "a rate",
             QuantityKind::Size => "a number of bytes",
             QuantityKind::Time => "a time",
+            QuantityKind::Amount => "an amount of data",
         })
     }
 }
@@ -153,6 +157,53 @@ impl FromStr for Bytes {
             .filter(|v| *v <= Bytes::MAX.0)
             .map(Bytes)
             .ok_or_else(|| refuse(UnitFault::TooLarge(Range(QuantityKind::Size))))
+    }
+}
+
+impl Bytes {
+    /// The largest amount of data that [`Bytes::parse_amount`] accepts: 1000 TB.
+    pub const MAX_AMOUNT: Bytes = Bytes(1_000_000_000_000_000);
+
+    /// Parses an amount of data: a number with a byte unit, as for a size, but the unit is required,
+    /// zero is refused, and the largest amount is [`Bytes::MAX_AMOUNT`].
+    ///
+    /// # Errors
+    /// [`UnitError`] with the text and the fault in it.
+    pub fn parse_amount(text: &str) -> Result<Bytes, UnitError> {
+        let kind = QuantityKind::Amount;
+        let refuse = |fault| error(kind, text, fault);
+        let (number, unit) = Decimal::read(kind, text)?;
+        if unit.is_empty() {
+            let n = text.trim();
+            let hint = alloc::format!("write {n}MB or {n}GB");
+            return Err(refuse(UnitFault::BareNumber(hint)));
+        }
+        let size = byte_unit(unit).ok_or_else(|| refuse(ambiguous(kind, number.written, unit)))?;
+        let amount = number.times(size).and_then(|v| u64::try_from(v).ok());
+        match amount {
+            Some(0) => Err(refuse(UnitFault::TooSmall(Range(kind)))),
+            Some(bytes) if bytes <= Bytes::MAX_AMOUNT.0 => Ok(Bytes(bytes)),
+            _ => Err(refuse(UnitFault::TooLarge(Range(kind)))),
+        }
+    }
+
+    /// The exact amount with the unit, decimal or binary, that gives the smallest whole number:
+    /// `20GB`, `64KiB`. [`Bytes::parse_amount`] parses it back.
+    pub fn amount_text(self) -> String {
+        let units = [
+            (1_u64 << 40, "TiB"),
+            (1_000_000_000_000, "TB"),
+            (1 << 30, "GiB"),
+            (1_000_000_000, "GB"),
+            (1 << 20, "MiB"),
+            (1_000_000, "MB"),
+            (1 << 10, "KiB"),
+            (1_000, "kB"),
+        ];
+        // From the largest unit to the smallest.
+        let exact = |(size, _): &(u64, &str)| self.0 >= *size && self.0.is_multiple_of(*size);
+        let (size, unit) = units.into_iter().find(exact).unwrap_or((1, "B"));
+        alloc::format!("{}{unit}", self.0 / size)
     }
 }
 

@@ -425,6 +425,7 @@ fn contract(
                 | Clause::Yield
                 | Clause::Cpu
                 | Clause::Delegate
+                | Clause::Quota
                 | Clause::When
         )
     });

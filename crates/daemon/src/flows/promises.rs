@@ -37,6 +37,13 @@ pub(crate) trait Promises {
     fn discards(&self, link: &IfName) -> Option<&[Vec<Term>]>;
     /// The process with this pid; `None` if there is none.
     fn process(&mut self, pid: u32) -> Option<Process>;
+    /// Checks that no traffic quota holds a process: flows would pass by it uncounted.
+    ///
+    /// # Errors
+    /// If one does. Names the target.
+    fn check_unmetered(&mut self, _pid: u32) -> Result<(), RequestError> {
+        Ok(())
+    }
     /// The managed links.
     fn links(&self) -> Vec<IfName>;
     /// The managed link of this name; `None` if it is not managed.

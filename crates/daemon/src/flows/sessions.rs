@@ -110,6 +110,7 @@ impl<N: Network> Flows<N> {
         let gone =
             || RequestError::Failed(format!("process {} does not exist (any more)", caller.pid));
         let process = promises.process(caller.pid).ok_or_else(gone)?;
+        promises.check_unmetered(caller.pid)?;
         authority::may_limit_process(peer, &process)?;
         if !(caller.lives)() {
             return Err(gone());

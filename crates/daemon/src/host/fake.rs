@@ -10,10 +10,10 @@ use std::net::IpAddr;
 use netnice_api::Found;
 use netnice_core::units::Rate;
 use netnice_kernel::connections::Connection;
-use netnice_kernel::enforce::{Adoption, Sample};
+use netnice_kernel::enforce::{Adoption, QuotaEntry, QuotaState, Sample};
 use netnice_kernel::plan::Desired;
 
-use super::{Interface, InterfaceTraffic, Inventory, Members, Meter, Process};
+use super::{Interface, InterfaceTraffic, Inventory, Members, Meter, Process, QuotaCounter};
 use crate::error::RequestError;
 use crate::ledger::{AppKey, CgroupRef, ProcessId, TargetPlace};
 
@@ -56,6 +56,8 @@ pub(crate) struct FakeMachine {
     pub expected: BTreeMap<String, u32>,
     /// The differences from the installed state to report.
     pub faults: Vec<String>,
+    /// The traffic quotas, by key.
+    pub quotas: BTreeMap<u64, QuotaState>,
     clock: u64,
 }
 
@@ -143,6 +145,37 @@ impl FakeMachine {
     /// The id of the target that a process belongs to by descent; 0: none.
     pub(crate) fn own(&self, pid: u32) -> u32 {
         self.in_force.members.get(&pid).map_or(0, |m| m.0)
+    }
+
+    /// Passes a packet of a target as the eBPF programs do: it counts for every quota of the target,
+    /// if it fits into all. True if it passes.
+    pub(crate) fn pass(&mut self, target: u32, up: bool, bytes: u64) -> bool {
+        let mut targets = self.in_force.desired.targets.iter();
+        let keys = targets
+            .find(|it| it.id == target)
+            .map(|it| it.quotas.clone());
+        let mut charged = Vec::new();
+        for key in keys.unwrap_or_default() {
+            let Some(state) = self.quotas.get_mut(&key) else {
+                continue;
+            };
+            if !(if up { state.entry.up } else { state.entry.down }) {
+                continue;
+            }
+            let after = state.bytes.wrapping_sub(state.entry.base) + bytes;
+            if state.entry.limit.is_some_and(|limit| after > limit) {
+                state.refused += 1;
+                for key in charged {
+                    if let Some(state) = self.quotas.get_mut(&key) {
+                        state.bytes -= bytes;
+                    }
+                }
+                return false;
+            }
+            state.bytes += bytes;
+            charged.push(key);
+        }
+        true
     }
 
     fn step(&mut self) -> Result<(), RequestError> {
@@ -343,6 +376,26 @@ impl Inventory for FakeMachine {
         let theirs =
             |(pid, connection): &(u32, Connection)| of.contains(pid).then(|| connection.clone());
         Ok(self.connections.iter().filter_map(theirs).collect())
+    }
+}
+
+impl QuotaCounter for FakeMachine {
+    fn set_quotas(&mut self, quotas: &BTreeMap<u64, QuotaEntry>) -> Result<(), RequestError> {
+        self.quotas.retain(|key, _| quotas.contains_key(key));
+        for (key, entry) in quotas {
+            let state = self.quotas.entry(*key).or_insert(QuotaState {
+                entry: *entry,
+                bytes: 0,
+                refused: 0,
+                live: true,
+            });
+            state.entry = *entry;
+        }
+        Ok(())
+    }
+
+    fn quotas(&mut self) -> Result<BTreeMap<u64, QuotaState>, RequestError> {
+        Ok(self.quotas.clone())
     }
 }
 

@@ -26,7 +26,7 @@ use crate::{name_files, name_service};
 
 /// The kernel of this machine, in the daemon's network namespace.
 pub(crate) struct KernelHost {
-    kernel: Kernel,
+    pub(super) kernel: Kernel,
     route: NetlinkClient,
     engines: Engines,
     lookup_rights: LookupRights,

@@ -1,4 +1,5 @@
-//! Draining targets: targets with a limit, a code point or `yield` whose last process has ended.
+//! Draining targets: targets with a limit, a code point, `yield` or a traffic quota whose last
+//! process has ended.
 //! Packets may still wait in their queues, and the kernel still sends the data in the send buffers
 //! of their sockets. So a draining target keeps these until no packet has come or waited for
 //! [`QUIET_TIME`] (3 s), and at most for [`MAX_DRAIN_TIME`] (60 s).
@@ -37,6 +38,8 @@ pub(crate) struct DrainingTarget {
     /// The unprivileged user in whose quota `targets` the target counts until it is removed; `None`
     /// if it counts for no user.
     pub user: Option<u32>,
+    /// The keys of the traffic quotas that hold its packets. Not in the state file.
+    pub quotas: Vec<u64>,
 }
 
 impl Ledger {
@@ -45,12 +48,14 @@ impl Ledger {
         self.draining.values()
     }
 
-    /// Keeps the limit, the code point and `yield` of a closed target as a draining target. No
-    /// effect if it has none of them.
+    /// Keeps the limit, the code point, `yield` and the traffic quotas of a closed target as a
+    /// draining target. No effect if it has none of them.
     pub(crate) fn keep_draining(&mut self, closed: &ClosedTarget, now: Instant) {
         let entry = &closed.held.entry;
         let contract = closed.held.in_force();
-        if !contract.is_limited() && contract.dscp().is_none() && !contract.yields() {
+        let quotas = self.quotas_around(&closed.held);
+        let marked = contract.dscp().is_some() || contract.yields();
+        if !contract.is_limited() && !marked && quotas.is_empty() {
             return;
         }
         let draining = DrainingTarget {
@@ -67,6 +72,7 @@ impl Ledger {
             offered: 0,
             found: false,
             user: closed.held.user(),
+            quotas,
         };
         self.draining.insert(entry.id, draining);
     }

@@ -11,7 +11,7 @@ use netnice_core::contract::{Contract, Dscp, Setting};
 use netnice_core::target::Target;
 use netnice_core::units::Rate;
 
-use super::{Ledger, TargetPlace};
+use super::{HeldQuota, Ledger, TargetPlace};
 use crate::schedule::Phase;
 
 /// A target in the ledger.
@@ -40,6 +40,9 @@ pub(crate) struct HeldTarget {
     pub changed_ns: u64,
     /// The present phase of each claim with a schedule, by user id.
     pub phases: BTreeMap<u32, Phase>,
+    /// The traffic quota of each claim that has one, by user id, as far as the desired state
+    /// depends on it.
+    pub quotas: BTreeMap<u32, HeldQuota>,
 }
 
 /// What a target consists of.

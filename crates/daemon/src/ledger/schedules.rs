@@ -60,8 +60,14 @@ impl Ledger {
 }
 
 impl HeldTarget {
-    /// The contract in force: the admitted one, without dormant claims.
+    /// The contract in force: the admitted one, without dormant claims, and after the quotas that
+    /// are spent.
     pub(crate) fn in_force(&self) -> Cow<'_, Contract> {
+        self.after_quotas(self.in_hours())
+    }
+
+    /// The admitted contract, without dormant claims.
+    fn in_hours(&self) -> Cow<'_, Contract> {
         let dormant = self.dormant();
         if dormant.is_empty() {
             return Cow::Borrowed(&self.entry.contract);
@@ -104,7 +110,7 @@ impl HeldTarget {
     }
 
     /// The users whose claims are dormant.
-    fn dormant(&self) -> Vec<u32> {
+    pub(super) fn dormant(&self) -> Vec<u32> {
         let dormant = self.phases.iter().filter(|(_, phase)| !phase.active);
         dormant.map(|(uid, _)| *uid).collect()
     }

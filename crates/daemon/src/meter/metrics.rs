@@ -17,7 +17,7 @@ pub(crate) mod http;
 
 use std::fmt::Write as _;
 
-use netnice_api::{UsersDoc, WatchDoc};
+use netnice_api::{TrafficQuotaDoc, UsersDoc, WatchDoc};
 use netnice_core::contract::Direction;
 use netnice_core::meter::{COUNTERS, Counter, Meter, Role, Unit};
 
@@ -165,6 +165,20 @@ impl Page {
             let minimums = [("up", target.min), ("down", target.min_down)];
             self.amounts(name, ("target", &target.target), "direction", &minimums);
         }
+        for (name, help, read) in TRAFFIC_QUOTAS {
+            self.head(name, "gauge", help);
+            for target in &doc.targets {
+                for quota in &target.quotas {
+                    let uid = quota.uid.to_string();
+                    let labels = [
+                        ("target", target.target.as_str()),
+                        ("quota", &quota.quota),
+                        ("user", &uid),
+                    ];
+                    self.sample(name, &labels, read(quota));
+                }
+            }
+        }
         let name = "netnice_degraded";
         self.head(
             name,
@@ -275,6 +289,27 @@ impl Page {
         }
     }
 }
+
+/// A gauge of traffic quotas: its name, its help and its value.
+type QuotaGauge = (&'static str, &'static str, fn(&TrafficQuotaDoc) -> u64);
+
+const TRAFFIC_QUOTAS: [QuotaGauge; 3] = [
+    (
+        "netnice_traffic_quota_bytes",
+        "the bytes that may pass in a period of a traffic quota, by target, quota and user",
+        |quota| quota.bytes,
+    ),
+    (
+        "netnice_traffic_quota_used_bytes",
+        "the layer-2 bytes that have passed in the present period of a traffic quota",
+        |quota| quota.used,
+    ),
+    (
+        "netnice_traffic_quota_refused_packets",
+        "the packets that did not fit into the present period of a traffic quota",
+        |quota| quota.refused,
+    ),
+];
 
 /// A counter's name by Prometheus' conventions: a counter ends in `_total`, times are in seconds.
 fn name(counter: &Counter) -> String {

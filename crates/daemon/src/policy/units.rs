@@ -182,6 +182,7 @@ const KEYS: [(&str, Key); 15] = [
     ("NetworkDelegate", Key::Clause(Clause::Delegate)),
     ("NetworkSlice", Key::Clause(Clause::Slice)),
     ("NetworkSliceExtra", Key::Extra),
+    ("NetworkQuota", Key::Clause(Clause::Quota)),
     ("NetworkWhen", Key::Clause(Clause::When)),
 ];
 

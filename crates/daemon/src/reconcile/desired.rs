@@ -29,6 +29,7 @@ pub(crate) fn desired(ledger: &Ledger) -> Desired {
         dscp: draining.contract.dscp(),
         yields: draining.contract.yields(),
         is_budget: false,
+        quotas: draining.quotas.clone(),
     });
     Desired {
         targets: targets.chain(left).collect(),
@@ -94,6 +95,7 @@ fn target(ledger: &Ledger, held: &HeldTarget) -> plan::Target {
         dscp: held.dscp(ledger),
         yields: contract.yields(),
         is_budget: contract.delegate().is_some(),
+        quotas: ledger.quotas_around(held),
     }
 }
 

@@ -47,11 +47,17 @@ impl<H: Host> Reconciler<H> {
     /// notice for `netnice doctor` if the state of the earlier daemon is lost, else `None`.
     pub(crate) fn start(&mut self, saved: SavedState, now: Now) -> Option<String> {
         let enforcing = self.host.is_enforcing();
+        self.set_time(now);
+        let lost_usage = self.load_usage();
+        if let Some(why) = lost_usage {
+            self.journal.warn(now, why);
+        }
         let notice = match saved {
             SavedState::Complete(state) => {
                 self.books.ledger = state.ledger;
                 self.books.rollbacks = state.rollbacks;
                 self.books.ledger.follow_schedules(now.wall_ns);
+                self.adopt_usage(now);
                 // An incomplete change may have assigned ids that were not written.
                 self.books
                     .ledger
@@ -310,6 +316,7 @@ fn restore(ledger: &mut Ledger, id: u32, slot: u16, parent: Option<u16>, contrac
         offered: 0,
         found: true,
         user: None,
+        quotas: Vec::new(),
     });
 }
 

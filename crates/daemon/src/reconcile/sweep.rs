@@ -33,6 +33,9 @@ impl<H: Host> Reconciler<H> {
         let followed = self.follow_schedules(now);
         self.journal
             .log_result(now, "following the schedules", followed);
+        let followed = self.follow_quotas(now);
+        self.journal
+            .log_result(now, "following the traffic quotas", followed);
         let looked = self
             .close_ended(now)
             .and_then(|()| self.expire_draining(now))

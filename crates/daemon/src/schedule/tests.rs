@@ -109,17 +109,21 @@ fn a_schedule_without_end_has_no_next_change() {
     assert_eq!(always.next_ns, None);
 }
 
+fn check(when: &str) -> Result<(), String> {
+    check_zone(&format!("up 4mbit when {when}").parse().expect("a contract"))
+}
+
 #[test]
 fn an_unknown_zone_is_an_error_and_later_holds_at_all_times() {
     let nowhere = schedule("mon 08:00-09:00 Europe/Berlni");
-    let error = check_zone(&nowhere).expect_err("no such zone");
+    let error = check(&nowhere.to_string()).expect_err("no such zone");
     assert!(error.contains("Europe/Berlni is not in the time zone database"));
     let then = phase(&nowhere, at("2026-01-01T00:00:00Z"));
     assert_eq!((then.active, then.next_ns), (true, None));
     for zone in ["Europe/Berlin", "UTC", "Etc/GMT+5"] {
-        check_zone(&schedule(&format!("mon {zone}"))).expect("a known zone");
+        check(&format!("mon@{zone}")).expect("a known zone");
     }
-    check_zone(&schedule("mon")).expect("the host's own zone");
+    check("mon").expect("the host's own zone");
 }
 
 #[test]

@@ -106,6 +106,9 @@ pub(super) fn clear<H: Host>(
     let before = reconciler.books.ledger.clone();
     reconciler.install(draft)?;
     let told = budgets::note_lost(reconciler, &before, peer, now);
+    if matches!(clear.what, ClearWhat::All) && peer.uid == 0 && duration.is_lasting() {
+        reconciler.forget_usage(now);
+    }
     let who = user_name(peer.uid);
     for message in &messages {
         let text = format!("{who}: {message}");

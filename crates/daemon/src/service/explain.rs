@@ -104,6 +104,7 @@ impl<H: Host> View<'_, H> {
             page.row("asked", &format!("{} by {who}", claim.contract));
         }
         schedule_rows(held, page);
+        self.quota_rows(held, page);
         for waiting in self.books.rollbacks.iter() {
             if let crate::ledger::rollbacks::Undo::Claim { id, change } = &waiting.undo
                 && *id == held.id

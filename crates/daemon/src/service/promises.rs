@@ -53,6 +53,23 @@ impl<H: Host> Promises for Service<H> {
         self.reconciler.host.process(pid)
     }
 
+    fn check_unmetered(&mut self, pid: u32) -> Result<(), RequestError> {
+        let place = self.reconciler.host.place(pid);
+        let ledger = &self.reconciler.books.ledger;
+        let Some(held) = ledger.at_place(&place) else {
+            return Ok(());
+        };
+        let mut chain = std::iter::once(held).chain(ledger.around(held.entry.id));
+        match chain.find(|held| !held.quota_keys().is_empty()) {
+            None => Ok(()),
+            Some(metered) => Err(RequestError::NotPermitted(format!(
+                "process {pid} belongs to {}, which has a traffic quota: flows of the direct path \
+                 are not counted, so it may have none",
+                metered.entry.target
+            ))),
+        }
+    }
+
     fn links(&self) -> Vec<IfName> {
         let links = self.reconciler.books.ledger.links();
         links.map(|managed| managed.link.name.clone()).collect()

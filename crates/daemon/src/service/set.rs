@@ -150,9 +150,7 @@ fn prepare<H: Host>(
         if let Some(held) = held {
             budgets::check(held, &asks)?;
         }
-        if let Some(when) = asks.when() {
-            schedule::check_zone(when).map_err(RequestError::BadUsage)?;
-        }
+        schedule::check_zone(&asks).map_err(RequestError::BadUsage)?;
         draft
             .ledger
             .change_claim(slot, by, change, request.now.wall_ns)?;
@@ -337,6 +335,7 @@ fn finish<H: Host>(
         }
     }
     draft.within(&reconciler.books, quotas, request.peer)?;
+    reconciler.check_usage(&draft)?;
     if request.set.dry_run {
         done.plan = Some(reconciler.preview(&draft));
         return Ok(done);

@@ -179,6 +179,7 @@ impl<H: Host> View<'_, H> {
             contract,
             budget: budgets::document(self.ledger(), held),
             schedules: schedule_docs(held),
+            quotas: self.traffic_quotas(held),
             effective: ContractDoc::from(&held.effective(self.ledger())),
             installed: installed(self.ledger(), held, self.machine.link_leaf()),
             degraded: self.target_faults(held, interfaces),

@@ -14,6 +14,7 @@ mod restarts;
 mod scenarios;
 mod schedules;
 mod timed;
+mod traffic_quotas;
 mod units;
 mod watch;
 

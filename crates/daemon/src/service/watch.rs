@@ -155,6 +155,7 @@ impl<H: Host> View<'_, H> {
             sends,
             receives,
             degraded: self.target_faults(held, interfaces),
+            quotas: self.traffic_quotas(held),
         }
     }
 

@@ -2,7 +2,7 @@
 //! is removed when the books are empty and nothing is in force in the kernel. Saving fails if the
 //! file cannot be written and a request caused the change.
 
-use super::Store;
+use super::{Store, UsageBook};
 use crate::clock::Now;
 use crate::error::RequestError;
 use crate::journal::Journal;
@@ -16,6 +16,8 @@ pub(crate) struct Books {
     pub ledger: Ledger,
     /// The pending rollbacks.
     pub rollbacks: Rollbacks,
+    /// How much of each traffic quota has passed.
+    pub usage: UsageBook,
     /// The state file; `None`: nothing is written.
     store: Option<Store>,
     /// True if a change without a request could not be written yet.

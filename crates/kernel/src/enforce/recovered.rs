@@ -175,6 +175,7 @@ mod tests {
             dscp: None,
             yields: false,
             is_budget: false,
+            quotas: Vec::new(),
         }
     }
 
@@ -205,6 +206,7 @@ mod tests {
             let target = abi::Target {
                 counters: *id,
                 dscp: 0,
+                quotas: Default::default(),
                 cap,
             };
             (*id, target)

@@ -242,6 +242,7 @@ mod tests {
             dscp: None,
             yields: false,
             is_budget: false,
+            quotas: Vec::new(),
         };
         let desired = Desired {
             targets: vec![target],

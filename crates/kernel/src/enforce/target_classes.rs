@@ -121,6 +121,7 @@ mod tests {
             dscp: None,
             yields: false,
             is_budget: false,
+            quotas: Vec::new(),
         };
         // The inner target is older than the outer one.
         let inner = target(1, 1, Some(2));

@@ -32,6 +32,7 @@ fn target(slot: u16) -> Target {
         dscp: None,
         yields: false,
         is_budget: false,
+        quotas: Vec::new(),
     }
 }
 

@@ -57,6 +57,7 @@ mod simulated;
 mod storm;
 mod top;
 mod top_programs;
+mod traffic_quotas;
 mod units;
 mod until_exit;
 mod users;

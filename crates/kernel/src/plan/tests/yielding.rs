@@ -5,6 +5,7 @@ use super::*;
 fn yielding(slot: u16) -> Target {
     Target {
         yields: true,
+        quotas: Vec::new(),
         ..target(slot)
     }
 }

@@ -1,0 +1,84 @@
+//! Traffic quotas of held targets: which claims have one that counts now, the keys under which the
+//! kernel counts for them, and the contract in force after a quota with `then` has passed.
+//!
+//! How much has passed is not in the ledger: [`crate::state::UsageBook`] has it. It writes here
+//! what the desired state depends on ([`HeldQuota`]). No function fails.
+
+use std::borrow::Cow;
+
+use netnice_core::claims::Claim;
+use netnice_core::contract::{Contract, TrafficQuota};
+
+use super::{HeldTarget, Ledger};
+
+/// A quota of a claim, as far as the desired state depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeldQuota {
+    /// The key under which the kernel counts. Above zero.
+    pub key: u64,
+    /// True if its amount has passed in this period.
+    pub spent: bool,
+}
+
+impl HeldTarget {
+    /// The claims with a quota that counts now: not set aside, and its schedule is active.
+    pub(crate) fn counting_quotas(&self) -> impl Iterator<Item = (&Claim, &TrafficQuota)> {
+        let dormant = self.dormant();
+        self.claims.quotas().filter(move |(claim, _)| {
+            let aside = self.aside.is_some() && !claim.by.privileged;
+            !aside && !dormant.contains(&claim.by.uid)
+        })
+    }
+
+    /// The keys of its counting quotas, without those of the targets around it: first those of root,
+    /// the group `netnice` and the policy.
+    pub(crate) fn quota_keys(&self) -> Vec<u64> {
+        let mut counting: Vec<&Claim> = self.counting_quotas().map(|(claim, _)| claim).collect();
+        counting.sort_by_key(|claim| !claim.by.privileged);
+        let key = |claim: &Claim| self.quotas.get(&claim.by.uid).map(|quota| quota.key);
+        counting.into_iter().filter_map(key).collect()
+    }
+
+    /// A contract in force, after the quotas that are spent now.
+    pub(super) fn after_quotas<'c>(&self, contract: Cow<'c, Contract>) -> Cow<'c, Contract> {
+        if !self.quotas.values().any(|quota| quota.spent) {
+            return contract;
+        }
+        let spent = self.counting_quotas().filter(|(claim, _)| {
+            let quota = self.quotas.get(&claim.by.uid);
+            quota.is_some_and(|quota| quota.spent)
+        });
+        spent.fold(contract, |contract, (_, quota)| {
+            Cow::Owned(contract.after_quota(quota))
+        })
+    }
+}
+
+impl Ledger {
+    /// The keys of the quotas that hold a target's packets: its own and those of the targets around
+    /// it, from the inside outwards.
+    pub(crate) fn quotas_around(&self, held: &HeldTarget) -> Vec<u64> {
+        let chain = std::iter::once(held).chain(self.around(held.entry.id));
+        let mut keys: Vec<u64> = Vec::new();
+        for key in chain.flat_map(HeldTarget::quota_keys) {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        keys
+    }
+
+    /// Sets what the desired state depends on, for the quotas of all claims.
+    pub(crate) fn set_quotas(
+        &mut self,
+        of: impl Fn(&HeldTarget, &Claim, &TrafficQuota) -> Option<HeldQuota>,
+    ) {
+        for held in self.held.values_mut() {
+            let quotas = held.claims.quotas();
+            let found =
+                quotas.filter_map(|(claim, quota)| Some((claim.by.uid, of(held, claim, quota)?)));
+            let found = found.collect();
+            held.quotas = found;
+        }
+    }
+}
