@@ -442,7 +442,7 @@ const LONGEST_BURST: Nanos = Nanos::from_secs(10);
 const CELL_FORM: &str = "pcr=10mbit,cdvt=100us[,scr=2mbit,mbs=64KiB,bucket=single|dual]";
 const CHANNEL_FORM: &str = "mmax=60KiB,rmax=30/s,bmax=4,deadline=20ms";
 
-const WORDS: [(Clause, &str); 17] = [
+const WORDS: [(Clause, &str); 18] = [
     (Clause::Up, "up"),
     (Clause::Down, "down"),
     (Clause::Both, "both"),

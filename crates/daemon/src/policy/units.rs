@@ -167,7 +167,7 @@ enum Key {
 }
 
 /// The keys, named like the service manager's own (`CPUWeight=`, `IOReadBandwidthMax=`).
-const KEYS: [(&str, Key); 15] = [
+const KEYS: [(&str, Key); 16] = [
     ("NetworkUpMax", Key::Clause(Clause::Up)),
     ("NetworkDownMax", Key::Clause(Clause::Down)),
     ("NetworkMax", Key::Clause(Clause::Both)),
