@@ -551,10 +551,7 @@ impl Clause {
     /// Whether only root and the group `netnice` may use the clause, outside budgets.
     fn needs_privilege(self) -> bool {
         use Clause::{Both, Burst, Down, Dscp, Quota, Up, When, Yield};
-        !matches!(
-            self,
-            Up | Down | Both | Burst | Dscp | Yield | Quota | When
-        )
+        !matches!(self, Up | Down | Both | Burst | Dscp | Yield | Quota | When)
     }
 }
 

@@ -7,7 +7,8 @@ use proptest::prelude::*;
 
 use super::{
     Bucket, Cell, Change, Channel, Clause, Contract, Delegate, Direction, Dscp, IfName,
-    MessageRate, Priority, Schedule, Setting, Slice, Sustained, TrafficQuota, Weight, Yield, kernel_path_support,
+    MessageRate, Priority, Schedule, Setting, Slice, Sustained, TrafficQuota, Weight, Yield,
+    kernel_path_support,
 };
 use crate::units::{Bytes, Nanos, Rate};
 

@@ -30,8 +30,8 @@ impl HeldTarget {
         })
     }
 
-    /// The keys of its counting quotas, without those of the targets around it: first those of root,
-    /// the group `netnice` and the policy.
+    /// The keys of its counting quotas, without those of the targets around it: first those of
+    /// root, the group `netnice` and the policy.
     pub(crate) fn quota_keys(&self) -> Vec<u64> {
         let mut counting: Vec<&Claim> = self.counting_quotas().map(|(claim, _)| claim).collect();
         counting.sort_by_key(|claim| !claim.by.privileged);
