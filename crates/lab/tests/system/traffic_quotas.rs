@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use netnice_core::units::Rate;
+use netnice_lab::experiment::bench::R4M;
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Running, Tcp, Udp};
 use serde_json::Value;
@@ -107,15 +107,14 @@ fn after_a_quota_with_a_rate_the_rate_holds() {
     let target = format!("pid:{}", program.pid());
     bed.run_ok(&format!("set {target} --quota 2MB/day,then=4mbit,zone=UTC"));
     await_spent(&bed, &target);
-    let limit: Rate = "4mbit".parse().expect("a rate");
     bed.await_limited(
         || bed.sent_rate(0.5, 1.0).expect("a rate"),
-        limit,
+        R4M,
         "after the quota",
     );
     assert_eq!(bed.target(&target)["effective"]["up"], 4_000_000);
     bed.run_ok(&format!("set {target} --quota none"));
-    bed.await_unlimited((0.3, 0.5), limit, "without the quota");
+    bed.await_unlimited((0.3, 0.5), R4M, "without the quota");
 }
 
 #[test]
