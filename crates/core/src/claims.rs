@@ -8,8 +8,8 @@
 //!   burst of its own counts with the default burst.
 //! - **the code point** (`dscp`): the privileged claim that names one and was changed latest
 //!   decides; if there is none, the other claim that names one and was changed latest.
-//! - **quotas** (`quota`): those of all claims that count hold, each with its own amount and period.
-//!   The effective contract shows one of them.
+//! - **quotas** (`quota`): those of all claims that count hold, each with its own amount and
+//!   period. The effective contract shows one of them.
 //! - **`yield`**: one claim that counts and names it is enough.
 //! - **all other clauses** come from *privileged* claims only (root and the group `netnice`). If
 //!   two of them name the same clause, the claim that was changed latest decides.

@@ -61,8 +61,8 @@ pub enum ContractError {
         /// The text in place of the slice.
         input: String,
     },
-    /// A part of `cell`, `channel` or `quota` is unknown, missing, named twice or without a value, or its
-    /// value is not one of the allowed words.
+    /// A part of `cell`, `channel` or `quota` is unknown, missing, named twice or without a value,
+    /// or its value is not one of the allowed words.
     #[error("{clause}: {fault} {}: write {form}", Escaped(.part))]
     Part {
         /// `cell`, `channel` or `quota`.

@@ -164,8 +164,8 @@ impl Bytes {
     /// The largest amount of data that [`Bytes::parse_amount`] accepts: 1000 TB.
     pub const MAX_AMOUNT: Bytes = Bytes(1_000_000_000_000_000);
 
-    /// Parses an amount of data: a number with a byte unit, as for a size, but the unit is required,
-    /// zero is refused, and the largest amount is [`Bytes::MAX_AMOUNT`].
+    /// Parses an amount of data: a number with a byte unit, as for a size, but the unit is
+    /// required, zero is refused, and the largest amount is [`Bytes::MAX_AMOUNT`].
     ///
     /// # Errors
     /// [`UnitError`] with the text and the fault in it.

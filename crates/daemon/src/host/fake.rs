@@ -143,8 +143,8 @@ impl FakeMachine {
         self.in_force.members.get(&pid).map_or(0, |m| m.0)
     }
 
-    /// Passes a packet of a target as the eBPF programs do: it counts for every quota of the target,
-    /// if it fits into all. True if it passes.
+    /// Passes a packet of a target as the eBPF programs do: it counts for every quota of the
+    /// target, if it fits into all. True if it passes.
     pub(crate) fn pass(&mut self, target: u32, up: bool, bytes: u64) -> bool {
         let mut targets = self.in_force.desired.targets.iter();
         let keys = targets

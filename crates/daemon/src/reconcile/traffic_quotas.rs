@@ -1,6 +1,6 @@
 //! Keeps traffic quotas: passes what may pass to the kernel before targets name it, reads what has
-//! passed each second, begins new periods, puts `then` rates into force and out of force, and writes
-//! the usage to its file. Errors go to the journal.
+//! passed each second, begins new periods, puts `then` rates into force and out of force, and
+//! writes the usage to its file. Errors go to the journal.
 //!
 //! The file is written when a quota comes, goes, is spent or begins a new period, and else at most
 //! every [`WRITE_TIME`] (10 s) while something passes. So after a power cut, at most what passed in
@@ -187,8 +187,8 @@ impl<H: Host> Reconciler<H> {
         Ok(())
     }
 
-    /// Writes the usage to its file if it has changed and `at_once` or the last time was long ago. A
-    /// failure is logged.
+    /// Writes the usage to its file if it has changed and `at_once` or the last time was long ago.
+    /// A failure is logged.
     pub(crate) fn write_usage(&mut self, now: Now, at_once: bool) {
         let writer = &mut self.usage_writer;
         let Some(store) = &writer.store else {
@@ -209,8 +209,8 @@ impl<H: Host> Reconciler<H> {
     }
 }
 
-/// What differs between two ledgers of the same targets: quotas that are spent now, or not any more.
-/// With the unprivileged user whose claim it is.
+/// What differs between two ledgers of the same targets: quotas that are spent now, or not any
+/// more. With the unprivileged user whose claim it is.
 fn changes(before: &Ledger, after: &Ledger, usage: &UsageBook) -> Vec<(Option<u32>, String)> {
     let mut changes = Vec::new();
     for held in after.held() {

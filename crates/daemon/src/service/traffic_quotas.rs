@@ -1,5 +1,5 @@
-//! Traffic quotas for people and programs: the entries of `show`, `top` and the metrics, and the rows
-//! of `explain`. What is used is as of the last second. Nothing here fails.
+//! Traffic quotas for people and programs: the entries of `show`, `top` and the metrics, and the
+//! rows of `explain`. What is used is as of the last second. Nothing here fails.
 
 use netnice_api::TrafficQuotaDoc;
 use netnice_core::units::Bytes;

@@ -4,8 +4,8 @@
 //!
 //! The programs only add to a count, and the daemon only replaces a limit, which names the count at
 //! which the period began. So a new period loses no packet and counts none twice. The counts
-//! outlive the daemon with the maps. When the last target goes and the maps with it, the last counts
-//! stay in memory until they are read.
+//! outlive the daemon with the maps. When the last target goes and the maps with it, the last
+//! counts stay in memory until they are read.
 
 use std::collections::BTreeMap;
 

@@ -39,7 +39,8 @@ fn quotas(fixture: &mut Fixture, target: &str) -> Vec<TrafficQuotaDoc> {
     found.expect(target).quotas
 }
 
-/// Starts a daemon anew on the same machine, as after a kill, with the file of the usage or without.
+/// Starts a daemon anew on the same machine, as after a kill, with the file of the usage or
+/// without it.
 fn restart(fixture: Fixture, has_file: bool) -> Fixture {
     let Fixture { service, now, .. } = fixture;
     let reconciler = service.reconciler;

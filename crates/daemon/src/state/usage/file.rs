@@ -1,8 +1,8 @@
 //! The file in which the usage of traffic quotas outlives a reboot: `usage.json`, in
 //! `/var/lib/netnice` for the runtime folder `/run/netnice`, else in the runtime folder. A new file
 //! replaces the old one by rename, and a checksum (CRC-32) covers the content. While the file is
-//! older than the counts of the same boot, the kernel's counts decide. Reading and writing fail with
-//! a text.
+//! older than the counts of the same boot, the kernel's counts decide. Reading and writing fail
+//! with a text.
 //!
 //! ```text
 //!   {"version": 1, "checksum": "9ae0daaf", "usage": {"boot": …, "records": […]}}
