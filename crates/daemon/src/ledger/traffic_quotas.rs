@@ -30,13 +30,18 @@ impl HeldTarget {
         })
     }
 
-    /// The keys of its counting quotas, without those of the targets around it: first those of
-    /// root, the group `netnice` and the policy.
-    pub(crate) fn quota_keys(&self) -> Vec<u64> {
-        let mut counting: Vec<&Claim> = self.counting_quotas().map(|(claim, _)| claim).collect();
-        counting.sort_by_key(|claim| !claim.by.privileged);
+    /// The keys of its counting quotas, without those of the targets around it: those of root, the
+    /// group `netnice` and the policy if `privileged`, else those of other users.
+    fn quota_keys(&self, privileged: bool) -> Vec<u64> {
+        let counting = self.counting_quotas().map(|(claim, _)| claim);
+        let counting = counting.filter(|claim| claim.by.privileged == privileged);
         let key = |claim: &Claim| self.quotas.get(&claim.by.uid).map(|quota| quota.key);
-        counting.into_iter().filter_map(key).collect()
+        counting.filter_map(key).collect()
+    }
+
+    /// True if a quota of its own counts.
+    pub(crate) fn is_metered(&self) -> bool {
+        self.counting_quotas().next().is_some()
     }
 
     /// A contract in force, after the quotas that are spent now.
@@ -56,13 +61,15 @@ impl HeldTarget {
 
 impl Ledger {
     /// The keys of the quotas that hold a target's packets: its own and those of the targets around
-    /// it, from the inside outwards.
+    /// it. Those of privileged claims come first, so that no user's quota takes the place of one.
     pub(crate) fn quotas_around(&self, held: &HeldTarget) -> Vec<u64> {
-        let chain = std::iter::once(held).chain(self.around(held.entry.id));
         let mut keys: Vec<u64> = Vec::new();
-        for key in chain.flat_map(HeldTarget::quota_keys) {
-            if !keys.contains(&key) {
-                keys.push(key);
+        for privileged in [true, false] {
+            let chain = std::iter::once(held).chain(self.around(held.entry.id));
+            for key in chain.flat_map(|held| held.quota_keys(privileged)) {
+                if !keys.contains(&key) {
+                    keys.push(key);
+                }
             }
         }
         keys

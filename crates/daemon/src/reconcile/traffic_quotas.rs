@@ -50,9 +50,13 @@ impl<H: Host> Reconciler<H> {
     }
 
     /// Takes over the kernel's counts for the quotas of the ledger that an earlier daemon has left.
-    /// A failure is logged.
+    /// Quotas that are spent, and a failure, are logged.
     pub(super) fn adopt_usage(&mut self, now: Now) {
+        let before = self.books.ledger.clone();
         let adopted = self.read_left_usage(now);
+        for (user, text) in changes(&before, &self.books.ledger, &self.books.usage) {
+            self.journal.log(now, user, EventKind::Done, text);
+        }
         self.journal
             .log_result(now, "taking over the traffic quotas", adopted);
     }

@@ -60,7 +60,7 @@ impl<H: Host> Promises for Service<H> {
             return Ok(());
         };
         let mut chain = std::iter::once(held).chain(ledger.around(held.entry.id));
-        match chain.find(|held| !held.quota_keys().is_empty()) {
+        match chain.find(|held| held.is_metered()) {
             None => Ok(()),
             Some(metered) => Err(RequestError::NotPermitted(format!(
                 "process {pid} belongs to {}, which has a traffic quota: flows of the direct path \

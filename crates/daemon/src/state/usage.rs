@@ -272,8 +272,13 @@ impl UsageBook {
             self.check_room(&name, user, requested)?;
             self.add(name, user, now_ns);
         }
+        let mut fresh = BTreeSet::new();
         for (name, usage) in &mut self.records {
-            usage.claimed = claimed.contains(name);
+            let is_claimed = claimed.contains(name);
+            if is_claimed && !usage.claimed {
+                fresh.insert(usage.key);
+            }
+            usage.claimed = is_claimed;
         }
         ledger.set_quotas(|held, claim, quota| {
             let usage = self.records.get(&UsageName::of(held, quota))?;
@@ -285,7 +290,7 @@ impl UsageBook {
         });
         self.set_limits(ledger);
         if requested {
-            check_chains(ledger, by_user)?;
+            check_chains(ledger, &fresh, by_user)?;
         }
         Ok(())
     }
@@ -337,7 +342,7 @@ impl UsageBook {
             aliases: Vec::new(),
             user,
             limit: None,
-            claimed: true,
+            claimed: false,
             active: false,
             total: (0, 0),
         };
@@ -431,18 +436,21 @@ fn remember(list: &mut Vec<(u64, u64)>, entry: (u64, u64)) {
     list.drain(..excess);
 }
 
-/// Fails if too many quotas hold the packets of one target. Those of unprivileged users leave two
-/// for root.
-fn check_chains(ledger: &Ledger, by_user: bool) -> Result<(), RequestError> {
+/// Fails if too many quotas hold the packets of one target, and one of `fresh` is among them. Those
+/// of unprivileged users leave two for root.
+fn check_chains(ledger: &Ledger, fresh: &BTreeSet<u64>, by_user: bool) -> Result<(), RequestError> {
+    if fresh.is_empty() {
+        return Ok(());
+    }
     let most = MOST_QUOTAS - if by_user { 2 } else { 0 };
-    let mut numbers = ledger
-        .held()
-        .map(|held| (held, ledger.quotas_around(held).len()));
-    match numbers.find(|(_, number)| *number > most) {
+    let mut chains = ledger.held().map(|held| (held, ledger.quotas_around(held)));
+    let too_long = |keys: &[u64]| keys.len() > most && keys.iter().any(|key| fresh.contains(key));
+    match chains.find(|(_, keys)| too_long(keys)) {
         None => Ok(()),
-        Some((held, number)) => Err(RequestError::NotAdmitted(format!(
-            "refused: {number} traffic quotas would hold the packets of {}, its own and those of \
-             the targets around it, and the limit is {most}",
+        Some((held, keys)) => Err(RequestError::NotAdmitted(format!(
+            "refused: {} traffic quotas would hold the packets of {}, its own and those of the \
+             targets around it, and the limit is {most}",
+            keys.len(),
             held.entry.target
         ))),
     }

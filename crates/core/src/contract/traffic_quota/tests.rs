@@ -178,7 +178,7 @@ proptest! {
         let after = before.after_quota(&spent);
         prop_assert!(after.is_limited());
         for (now, was) in [(after.up(), before.up()), (after.both(), before.both())] {
-            prop_assert!(now.map_or(true, |now| now.bits_per_second() <= then));
+            prop_assert!(now.is_none_or(|now| now.bits_per_second() <= then));
             prop_assert!(was.is_none_or(|was| now.is_some_and(|now| now <= was)));
         }
         prop_assert!(before.apply(&after.as_change()).is_ok() || before.is_limited());

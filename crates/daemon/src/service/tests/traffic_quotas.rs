@@ -40,7 +40,7 @@ fn quotas(fixture: &mut Fixture, target: &str) -> Vec<TrafficQuotaDoc> {
 }
 
 /// Starts a daemon anew on the same machine, as after a kill, with the file of the usage or
-/// without.
+/// without it.
 fn restart(fixture: Fixture, has_file: bool) -> Fixture {
     let Fixture { service, now, .. } = fixture;
     let reconciler = service.reconciler;
