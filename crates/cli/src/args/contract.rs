@@ -72,7 +72,7 @@ pub(crate) struct ContractArgs {
     /// mmax=SIZE,rmax=N/s,bmax=N,deadline=T; mmax counts the headers of all packets of a message
     #[arg(long, value_name = "PARTS")]
     channel: Option<String>,
-    /// Bytes that may pass in a calendar period: 20GB/month[,then=R][,count=up|down][,zone=ZONE]
+    /// Bytes that may pass in a calendar period: `20GB/month[,then=R][,count=up|down][,zone=ZONE]`
     #[arg(long, value_name = "QUOTA", allow_hyphen_values = true)]
     quota: Option<String>,
     /// The hours in which this holds, for example "mon-fri 08:00-18:00 Europe/Berlin"
