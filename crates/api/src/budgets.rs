@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct BudgetDoc {
     /// The target as text.
     pub target: String,
-    /// Id of the user who divides them.
+    /// The user id of the delegate: this user divides the minimums.
     pub uid: u32,
     /// `root`, or `user` and the name or number.
     pub user: String,

@@ -2,9 +2,9 @@
 //!
 //! Rates are integers in bit/s, times in nanoseconds, sizes in bytes. Everything that changes
 //! without a request is under `counters`, except [`TargetDoc::command`], [`TargetDoc::user`],
-//! [`UnconfirmedDoc::left_ns`], and [`CapacityDoc::rate`] of a rate that nobody gave. Absent values
-//! are omitted, except the capacities of a [`LinkDoc`] and [`TargetDoc::installed`], which are
-//! null. No function fails.
+//! [`UnconfirmedDoc::left_ns`], and [`CapacityDoc::rate`] if the operator did not set the rate.
+//! Absent values are omitted, except the capacities of a [`LinkDoc`] and [`TargetDoc::installed`],
+//! which are null. No function fails.
 
 use std::collections::BTreeMap;
 
@@ -189,7 +189,7 @@ pub struct TargetDoc {
 /// The traffic quota of a claim, and how much of it has passed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrafficQuotaDoc {
-    /// The user who made the claim; 0 for rules of the policy.
+    /// The user id of the claim; 0 for rules of the policy.
     pub uid: u32,
     /// The quota, as contract text.
     pub quota: String,
@@ -217,7 +217,7 @@ pub struct TrafficQuotaDoc {
 /// A claim that counts in some hours of the week only.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScheduleDoc {
-    /// The user who made the claim; 0 for rules of the policy.
+    /// The user id of the claim; 0 for rules of the policy.
     pub uid: u32,
     /// The claim's other clauses, as contract text.
     pub contract: String,
@@ -271,7 +271,7 @@ pub struct ContractDoc {
     /// True if the target uses only bandwidth of links that no other traffic uses.
     #[serde(rename = "yield", skip_serializing_if = "std::ops::Not::not")]
     pub yields: bool,
-    /// Id of the user who divides the minimums among own programs inside the target.
+    /// The user id of the delegate: this user divides the target's minimums among own programs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delegate: Option<u32>,
     /// A slice of a link.

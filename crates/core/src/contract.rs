@@ -405,7 +405,7 @@ pub struct Change {
     pub dscp: Option<Setting<Dscp>>,
     /// Whether the target uses only bandwidth of links that no other traffic uses.
     pub yields: Option<Setting<Yield>>,
-    /// The user who divides the minimums among own programs inside the target.
+    /// The delegate: this user divides the minimums of the target among own programs inside it.
     pub delegate: Option<Setting<Delegate>>,
     /// A slice of a link's transmit time.
     pub slice: Option<Setting<Slice>>,

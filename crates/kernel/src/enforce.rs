@@ -60,7 +60,7 @@ pub use recovered::{Recovered, RecoveredLimit};
 pub use sample::{DirectionCounts, Sample, TargetCounts};
 pub(crate) use stages::LINK_MAJOR;
 pub use target_classes::TargetClass;
-pub use traffic_quotas::{MOST_QUOTAS, QuotaEntry, QuotaState};
+pub use traffic_quotas::{MAX_QUOTAS, MOST_QUOTAS, QuotaEntry, QuotaState};
 
 /// The kernel state of netnice in one network namespace.
 pub struct Kernel {

@@ -63,16 +63,25 @@ impl Ledger {
     /// The keys of the quotas that hold a target's packets: its own and those of the targets around
     /// it. Those of privileged claims come first, so that no user's quota takes the place of one.
     pub(crate) fn quotas_around(&self, held: &HeldTarget) -> Vec<u64> {
-        let mut keys: Vec<u64> = Vec::new();
-        for privileged in [true, false] {
-            let chain = std::iter::once(held).chain(self.around(held.entry.id));
-            for key in chain.flat_map(|held| held.quota_keys(privileged)) {
-                if !keys.contains(&key) {
-                    keys.push(key);
-                }
+        let mut keys = self.privileged_quotas_around(held);
+        self.add_keys_around(held, false, &mut keys);
+        keys
+    }
+
+    /// As [`quotas_around`](Ledger::quotas_around), of privileged claims only.
+    pub(crate) fn privileged_quotas_around(&self, held: &HeldTarget) -> Vec<u64> {
+        let mut keys = Vec::new();
+        self.add_keys_around(held, true, &mut keys);
+        keys
+    }
+
+    fn add_keys_around(&self, held: &HeldTarget, privileged: bool, keys: &mut Vec<u64>) {
+        let chain = std::iter::once(held).chain(self.around(held.entry.id));
+        for key in chain.flat_map(|held| held.quota_keys(privileged)) {
+            if !keys.contains(&key) {
+                keys.push(key);
             }
         }
-        keys
     }
 
     /// Sets what the desired state depends on, for the quotas of all claims.

@@ -82,25 +82,15 @@ impl<H: Host> Reconciler<H> {
     pub(super) fn prepare_usage(&mut self, draft: &mut Draft) -> Result<UsageBook, RequestError> {
         self.read_usage()?;
         let mut usage = self.books.usage.clone();
-        let requested = !draft.unrequested;
-        usage.follow(
-            &mut draft.ledger,
-            self.usage_writer.wall_ns,
-            requested,
-            false,
-        )?;
+        let (requested, wall_ns) = (!draft.unrequested, self.usage_writer.wall_ns);
+        usage.follow(&mut draft.ledger, wall_ns, requested, false)?;
         if usage.is_empty() {
             return Ok(usage);
         }
         // The kernel may have counts of a quota whose record the file had lost.
         let states = self.host.quotas()?;
         usage.read(&states);
-        usage.follow(
-            &mut draft.ledger,
-            self.usage_writer.wall_ns,
-            requested,
-            false,
-        )?;
+        usage.follow(&mut draft.ledger, wall_ns, requested, false)?;
         let entries = usage.entries(Some(&self.books.usage));
         self.host.set_quotas(&entries)?;
         Ok(usage)

@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::contract::{Counted, Direction, QuotaPeriod, TrafficQuota};
 use netnice_core::target::Target;
-use netnice_kernel::enforce::{MOST_QUOTAS, QuotaEntry, QuotaState};
+use netnice_kernel::enforce::{MAX_QUOTAS, MOST_QUOTAS, QuotaEntry, QuotaState};
 
 use crate::error::RequestError;
 use crate::ledger::{Body, HeldQuota, HeldTarget, Ledger};
@@ -62,7 +62,8 @@ pub(crate) struct Usage {
     past: Vec<(u64, u64)>,
     /// The begins of periods that the clock was set back to, with those that they are aliases of.
     aliases: Vec<(u64, u64)>,
-    /// The unprivileged user whose claim made the record.
+    /// The unprivileged user whose claim made the record; `None` if a privileged claim has asked
+    /// for it.
     user: Option<u32>,
     /// The bytes that the kernel lets pass; `None`: it only counts.
     limit: Option<u64>,
@@ -256,29 +257,35 @@ impl UsageBook {
         renew: bool,
     ) -> Result<(), RequestError> {
         let mut newcomers: Vec<(UsageName, Option<u32>)> = Vec::new();
-        let mut claimed: BTreeSet<UsageName> = BTreeSet::new();
+        // Whether a privileged claim is among those that ask for it.
+        let mut claimed: BTreeMap<UsageName, bool> = BTreeMap::new();
         for held in ledger.held() {
             for (claim, quota) in held.claims.quotas() {
                 let name = UsageName::of(held, quota);
-                if !self.records.contains_key(&name) && !claimed.contains(&name) {
+                if !self.records.contains_key(&name) && !claimed.contains_key(&name) {
                     let user = (!claim.by.privileged).then_some(claim.by.uid);
                     newcomers.push((name.clone(), user));
                 }
-                claimed.insert(name);
+                *claimed.entry(name).or_default() |= claim.by.privileged;
             }
         }
-        let by_user = newcomers.iter().any(|(_, user)| user.is_some());
         for (name, user) in newcomers {
             self.check_room(&name, user, requested)?;
             self.add(name, user, now_ns);
         }
-        let mut fresh = BTreeSet::new();
+        let mut fresh = Fresh::default();
         for (name, usage) in &mut self.records {
-            let is_claimed = claimed.contains(name);
-            if is_claimed && !usage.claimed {
-                fresh.insert(usage.key);
+            match claimed.get(name) {
+                Some(true) if !usage.claimed || usage.user.is_some() => {
+                    usage.user = None;
+                    fresh.privileged.insert(usage.key);
+                }
+                Some(false) if !usage.claimed => {
+                    fresh.of_users.insert(usage.key);
+                }
+                _ => {}
             }
-            usage.claimed = is_claimed;
+            usage.claimed = claimed.contains_key(name);
         }
         ledger.set_quotas(|held, claim, quota| {
             let usage = self.records.get(&UsageName::of(held, quota))?;
@@ -290,7 +297,7 @@ impl UsageBook {
         });
         self.set_limits(ledger);
         if requested {
-            check_chains(ledger, &fresh, by_user)?;
+            fresh.check_chains(ledger)?;
         }
         Ok(())
     }
@@ -436,24 +443,48 @@ fn remember(list: &mut Vec<(u64, u64)>, entry: (u64, u64)) {
     list.drain(..excess);
 }
 
-/// Fails if too many quotas hold the packets of one target, and one of `fresh` is among them. Those
-/// of unprivileged users leave two for root.
-fn check_chains(ledger: &Ledger, fresh: &BTreeSet<u64>, by_user: bool) -> Result<(), RequestError> {
-    if fresh.is_empty() {
+/// The keys of the records that a change has claimed.
+#[derive(Default)]
+struct Fresh {
+    /// Those that a privileged claim asks for, and none did before.
+    privileged: BTreeSet<u64>,
+    /// Those that only unprivileged claims ask for, and none did before.
+    of_users: BTreeSet<u64>,
+}
+
+impl Fresh {
+    /// Fails if too many quotas hold the packets of one target, and a fresh one is among them.
+    /// Those of unprivileged users leave two for root. They never refuse a privileged one: the
+    /// kernel's list begins with the privileged ones, and users' quotas for which it has no room do
+    /// not hold.
+    fn check_chains(&self, ledger: &Ledger) -> Result<(), RequestError> {
+        for held in ledger.held() {
+            let privileged = ledger.privileged_quotas_around(held);
+            check_chain(held, &privileged, &self.privileged, MOST_QUOTAS)?;
+            if !self.of_users.is_empty() {
+                let all = ledger.quotas_around(held);
+                check_chain(held, &all, &self.of_users, MOST_QUOTAS - 2)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_chain(
+    held: &HeldTarget,
+    keys: &[u64],
+    fresh: &BTreeSet<u64>,
+    most: usize,
+) -> Result<(), RequestError> {
+    if keys.len() <= most || !keys.iter().any(|key| fresh.contains(key)) {
         return Ok(());
     }
-    let most = MOST_QUOTAS - if by_user { 2 } else { 0 };
-    let mut chains = ledger.held().map(|held| (held, ledger.quotas_around(held)));
-    let too_long = |keys: &[u64]| keys.len() > most && keys.iter().any(|key| fresh.contains(key));
-    match chains.find(|(_, keys)| too_long(keys)) {
-        None => Ok(()),
-        Some((held, keys)) => Err(RequestError::NotAdmitted(format!(
-            "refused: {} traffic quotas would hold the packets of {}, its own and those of the \
-             targets around it, and the limit is {most}",
-            keys.len(),
-            held.entry.target
-        ))),
-    }
+    Err(RequestError::NotAdmitted(format!(
+        "refused: {} traffic quotas would hold the packets of {}, its own and those of the targets \
+         around it, and the limit is {most}",
+        keys.len(),
+        held.entry.target
+    )))
 }
 
 /// Periods other than the present one whose usage is remembered.
@@ -463,7 +494,7 @@ pub(crate) const MAX_OF_USER: usize = 64;
 /// Records while unprivileged users may make more: three quarters of all.
 const MAX_OF_USERS: usize = MAX_RECORDS / 4 * 3;
 /// Records that the kernel's map has room for.
-const MAX_RECORDS: usize = 16_384;
+const MAX_RECORDS: usize = MAX_QUOTAS;
 
 #[cfg(test)]
 mod tests;

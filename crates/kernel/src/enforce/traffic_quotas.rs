@@ -14,6 +14,8 @@ use crate::abi;
 use crate::error::KernelError;
 use crate::retry::RemoveEntry;
 
+/// The largest number of quotas.
+pub const MAX_QUOTAS: usize = abi::MAX_QUOTAS as usize;
 /// The largest number of quotas that hold one packet.
 pub const MOST_QUOTAS: usize = abi::QUOTAS_AROUND as usize;
 

@@ -180,6 +180,56 @@ fn a_user_has_so_many_quotas_and_root_keeps_room() {
 }
 
 #[test]
+fn the_quotas_of_a_user_around_a_packet_never_refuse_one_of_root() {
+    let mut fixture = fixture();
+    for pid in 10..14 {
+        match pid {
+            10 => fixture.machine().spawn(10, 1000),
+            _ => fixture.machine().fork(pid - 1, pid),
+        }
+    }
+    let periods = ["hour", "day", "week", "month"];
+    // A claim has one quota; claims of a user on a process and on those around it hold together.
+    for (pid, period) in (10..14).rev().zip(periods) {
+        ok(fixture.set_as(&ANN, &format!("pid:{pid}"), &format!("quota 20kB/{period}")));
+    }
+    let around = |fixture: &Fixture| {
+        let held = fixture.held("pid:13").expect("held");
+        fixture.service.ledger().quotas_around(&held).len()
+    };
+    assert_eq!(around(&fixture), 4);
+    for (n, target) in ["user:1000", "pid:10", "pid:11", "pid:12", "pid:13"]
+        .into_iter()
+        .enumerate()
+    {
+        ok(fixture.set(
+            target,
+            &format!("quota {}kB/{},count=up", 30 + n, periods[n % 4]),
+        ));
+    }
+    assert_eq!(
+        around(&fixture),
+        9,
+        "root's come first, and one of ann's has no room"
+    );
+    let held = fixture.held("pid:13").expect("held");
+    let ledger = fixture.service.ledger();
+    let first = &ledger.quotas_around(&held)[..5];
+    assert_eq!(first, ledger.privileged_quotas_around(&held));
+    // What ann has cleared and asks for again is refused, as a new one would be.
+    ok(fixture.clear("user:1000"));
+    ok(fixture.clear_as(&ANN, "pid:13"));
+    assert_eq!(around(&fixture), 7);
+    let text = refused(fixture.set_as(&ANN, "pid:13", "quota 20kB/hour"));
+    assert!(
+        text.contains("8 traffic quotas would hold the packets of pid:13"),
+        "{text}"
+    );
+    assert!(text.contains("the limit is 6"), "{text}");
+    fixture.check();
+}
+
+#[test]
 fn a_program_that_a_quota_holds_has_no_direct_flows() {
     use crate::flows::promises::Promises;
     let mut fixture = fixture();
