@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use netnice_api::{Programs, Request, Response, RuntimeDir, UsersDoc};
 use netnice_core::units::Nanos;
-use netnice_kernel::cgroup;
+use netnice_kernel::{cgroup, process};
 use sd_notify::NotifyState;
 
 pub(crate) use failure::During;
@@ -98,6 +98,7 @@ pub(crate) async fn run(
         timers: Timers::default(),
         queue: RequestQueue::default(),
         counting_times: CountingTimes::default(),
+        run_delay: Nanos(0),
         tagging_user: None,
         served_request: false,
         policy: settings.policy.to_owned(),
@@ -121,6 +122,8 @@ struct Daemon {
     queue: RequestQueue<PendingRequest>,
     /// What the quota `counting-time` counts.
     counting_times: CountingTimes,
+    /// How long this thread had waited for a processor when the present charge began.
+    run_delay: Nanos,
     /// The user whose request last left open sockets to be tagged; `None`: root, the group or the
     /// daemon.
     tagging_user: Option<u32>,
@@ -275,11 +278,15 @@ impl Daemon {
         }
     }
 
-    /// Charges a user the time since `began`.
+    /// Charges a user the time since `began`, without the time in which this thread waited for a
+    /// processor: other programs took that time.
     fn charge(&mut self, user: Option<u32>, began: Now) {
         let quota = self.service.quotas().time(Quota::ServiceTime);
         let after = Now::read().monotonic;
-        let took = after.since(began.monotonic);
+        let waited = process::run_delay();
+        let others = waited.0.saturating_sub(self.run_delay.0);
+        let took = Nanos(after.since(began.monotonic).0.saturating_sub(others));
+        self.run_delay = waited;
         self.queue.charge(user, took, quota, after);
     }
 
@@ -334,6 +341,7 @@ impl Daemon {
     }
 
     fn handle(&mut self, event: Event, now: Now) {
+        self.run_delay = process::run_delay();
         match event {
             Event::Stop => {}
             Event::ReadPolicy => self.service.load_policy(&self.policy, now),

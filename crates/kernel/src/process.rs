@@ -22,7 +22,7 @@ use std::{
     path::Path,
 };
 
-use netnice_core::units::Instant;
+use netnice_core::units::{Instant, Nanos};
 use procfs_core::FromRead;
 use procfs_core::process::{Stat, StatFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -233,6 +233,15 @@ pub fn all() -> Vec<u32> {
 pub fn monotonic() -> Instant {
     let time = clock_gettime(ClockId::Monotonic);
     Instant(time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
+}
+
+/// How long the calling thread has waited for a processor since it started, although it could run
+/// (the second figure of `/proc/thread-self/schedstat`). 0 if the kernel does not count it
+/// (CONFIG_SCHED_INFO).
+pub fn run_delay() -> Nanos {
+    let figures = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let waited = figures.split_ascii_whitespace().nth(1);
+    Nanos(waited.and_then(|text| text.parse().ok()).unwrap_or(0))
 }
 
 /// True if a process has this command name, without the facts of [`facts`]. False if it has ended.

@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use rustix::thread::{CpuSet, sched_setaffinity};
+
 use super::*;
 
 #[test]
@@ -86,4 +88,25 @@ fn the_last_copy_of_a_lingering_socket_is_closed_without_waiting() {
         assert!(std::time::Instant::now() < until, "it lingers");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
+}
+
+#[test]
+fn the_run_delay_counts_waiting_for_a_processor_and_not_sleep() {
+    let mut own = CpuSet::new();
+    own.set(rustix::thread::sched_getcpu());
+    sched_setaffinity(None, &own).expect("the processor of this thread");
+    // The new thread inherits the one processor, so each waits while the other runs.
+    let end = Instant(monotonic().0 + 300_000_000);
+    let busy = std::thread::spawn(move || while monotonic() < end {});
+    let before = run_delay();
+    while monotonic() < end {}
+    let waited = run_delay().0 - before.0;
+    busy.join().expect("the other thread ends");
+    assert!(waited > 30_000_000, "waited {waited} ns of 300 ms");
+
+    let (before, began) = (run_delay(), monotonic());
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let waited = run_delay().0 - before.0;
+    let awake = monotonic().since(began).0 - 300_000_000;
+    assert!(waited <= awake, "{waited} ns of {awake} ns beside the sleep");
 }
