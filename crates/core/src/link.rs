@@ -130,7 +130,7 @@ impl EstimateBounds {
         self.min
     }
 
-    /// The upper bound.
+    /// The upper bound: the highest rate that the link can have.
     pub fn max(self) -> Rate {
         self.max
     }

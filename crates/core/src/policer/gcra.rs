@@ -94,12 +94,14 @@ impl LeakyBucket {
         }
     }
 
-    /// As [`VirtualScheduling::earliness`].
+    /// How much earlier than the earliest conforming time the time `at` is; `None` if a packet at
+    /// `at` conforms. The same as [`VirtualScheduling::earliness`].
     pub fn earliness(&self, at: Instant, tolerance: Tolerance) -> Option<Nanos> {
         shortage_time(self.content_at(at) - tolerance.0, self.rate)
     }
 
-    /// As [`VirtualScheduling::accept`].
+    /// Counts a conforming packet of so many units at `at`. The same as
+    /// [`VirtualScheduling::accept`].
     pub fn accept(&mut self, at: Instant, units: u128) {
         self.content = self.content_at(at).max(0) + increment(units);
         self.last = at;

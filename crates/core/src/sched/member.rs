@@ -155,7 +155,8 @@ impl MemberState {
         moved
     }
 
-    /// CDVT.
+    /// CDVT in ns, as it is stored: at most 1/128 shorter than in the contract, or 63 ns if that is
+    /// more.
     #[inline(always)]
     pub(super) fn cdvt(&self) -> u64 {
         deadline::decode(u32::from(self.cdvt_and_flags & (DUAL - 1)))

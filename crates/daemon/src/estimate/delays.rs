@@ -80,7 +80,8 @@ impl ReflectorDelays {
             .map(|best| Nanos(best.unsigned_abs()))
     }
 
-    /// The last excess.
+    /// The excess of the probe that was sent last of those with a reply; `None` before the first
+    /// reply.
     pub(super) fn last(&self) -> Option<Excess> {
         self.last
     }
@@ -104,7 +105,7 @@ impl ReflectorDelays {
         self.replied
     }
 
-    /// The number of replies.
+    /// The number of replies that were counted; replies out of order are not.
     pub(super) fn replies(&self) -> u32 {
         self.replies
     }

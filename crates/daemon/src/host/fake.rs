@@ -17,7 +17,7 @@ use super::{Interface, InterfaceTraffic, Inventory, Members, Meter, Process, Quo
 use crate::error::RequestError;
 use crate::ledger::{AppKey, CgroupRef, ProcessId, TargetPlace};
 
-/// A fake machine.
+/// A machine without a kernel, for tests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FakeMachine {
     /// The machine's processes, by pid.

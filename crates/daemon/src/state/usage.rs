@@ -75,7 +75,7 @@ pub(crate) struct Usage {
     total: (u64, u64),
 }
 
-/// All records.
+/// The usage of all traffic quotas, by target and period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UsageBook {
     records: BTreeMap<UsageName, Usage>,

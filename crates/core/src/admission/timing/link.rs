@@ -117,12 +117,12 @@ impl PacketSizes {
         PacketSizes::new(size, size)
     }
 
-    /// The smallest packet.
+    /// The length of the smallest packet.
     pub fn least(self) -> Bytes {
         self.least
     }
 
-    /// The largest packet.
+    /// The length of the largest packet.
     pub fn most(self) -> Bytes {
         self.most
     }

@@ -26,7 +26,7 @@ pub(in crate::sched) struct Pool {
 #[repr(align(64))]
 struct Node([u32; 16]);
 
-/// No node.
+/// The number that stands for no node.
 pub(in crate::sched) const NONE: u32 = 0;
 
 /// The position of an entry: its node, and its index in the node.
