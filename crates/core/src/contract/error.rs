@@ -1,5 +1,6 @@
-//! The errors of contracts: of a text that is none, of clauses that contradict each other, and of a
-//! contract that the kernel path cannot serve. Each names the clause, the limit and the value.
+//! The errors of contracts: for a text that does not parse, for clauses that contradict each other,
+//! and for a contract that the kernel path cannot serve. Each names the clause, the limit and the
+//! value. No function fails.
 
 use alloc::string::String;
 

@@ -132,4 +132,5 @@ fn shortage_time(shortage: i128, rate: NonZeroU64) -> Option<Nanos> {
     Some(Nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
 }
 
+/// Nanoseconds in a second.
 pub(super) const NANOS_PER_SECOND: i128 = 1_000_000_000;

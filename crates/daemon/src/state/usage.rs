@@ -429,7 +429,8 @@ impl UsageBook {
         });
     }
 
-    /// Forgets what no claim asks for, after root has cleared everything.
+    /// Removes the records that no claim asks for. The caller does this after root has cleared
+    /// everything.
     pub(crate) fn forget_unclaimed(&mut self) {
         self.records.retain(|_, usage| usage.claimed);
     }

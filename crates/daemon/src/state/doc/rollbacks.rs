@@ -10,6 +10,7 @@ use super::{BodyDoc, ClaimDoc, LinkDoc, PlaceDoc, text};
 use crate::ledger::ProcessId;
 use crate::ledger::rollbacks::{Cleared, PendingRollback, Undo};
 
+/// A pending rollback in the state file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UndoDoc {
@@ -79,6 +80,7 @@ impl From<&PendingRollback> for UndoDoc {
 }
 
 impl UndoDoc {
+    /// The rollback that the document describes. Fails with a message if a value is invalid.
     pub(super) fn restore(self) -> Result<PendingRollback, String> {
         let undo = match self.undo {
             UndoKind::Claim { id, change } => Undo::Claim {

@@ -49,6 +49,7 @@ impl Flows {
         self.open.iter().map(|(number, flow)| (*number, flow))
     }
 
+    /// Whether no flow is open.
     pub(crate) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
