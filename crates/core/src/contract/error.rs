@@ -20,7 +20,7 @@ pub struct Unsupported {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContractError {
     /// The text or the change names no clause.
-    #[error("nothing is asked: name at least one of up, down, both, min, min-down, weight, …")]
+    #[error("no clause is given: name at least one of up, down, both, min, min-down, weight, …")]
     Empty,
     /// The text is longer than a contract may be. Holds its length in bytes.
     #[error("the contract is {0} bytes long, more than {most}", most = super::grammar::MAX_LENGTH)]

@@ -73,7 +73,7 @@ impl ReflectorDelays {
         self.replies = self.replies.saturating_add(1);
     }
 
-    /// The shortest round trip of late; `None` before the first reply.
+    /// The shortest round trip of the last one to two [`WINDOW`]s; `None` before the first reply.
     pub(super) fn best(&self) -> Option<Nanos> {
         self.round_trip
             .best()
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn an_excess_is_told_from_a_long_way_and_from_another_clock() {
+    fn an_excess_is_distinguished_from_a_long_way_and_from_another_clock() {
         let mut delays = ReflectorDelays::default();
         // The reflector's clock is 5 s ahead.
         delays.handle_reply(at(0), reply(30, Some([5_010, -4_980])), at(30));

@@ -13,10 +13,10 @@
 //! A *cut* lowers the rate below what the link was seen to carry: for receiving, what arrived; for
 //! sending, what was sent divided by the growth of the delay (while a queue with the inflow R and
 //! the outflow C grows, each second adds R/C - 1 seconds to the delay). If neither is known, the
-//! size of the cut depends on the excess. Until the queue is empty, the rate is reduced further. The
-//! rate at which the queue grew is the *knee*: below it the rate rises fast, near it slowly. Each
-//! time the queue grows again near the last knee, the pause before the next rise doubles. So the
-//! rate and the classes of a steady link change rarely.
+//! size of the cut depends on the excess. Until the queue is empty, the rate is reduced further.
+//! The rate at which the queue grew is the *knee*: below it the rate rises fast, near it slowly.
+//! Each time the queue grows again near the last knee, the pause before the next rise doubles. So
+//! the rate and the classes of a steady link change rarely.
 //!
 //! The rate is always within the bounds. Nothing fails.
 

@@ -1,6 +1,6 @@
-//! A fake machine for tests ([`FakeMachine`]): processes start, fork and end as a test wants, and a
-//! chosen call of `apply` or `act` fails. A child inherits the memberships of its parent, as with
-//! the eBPF programs.
+//! A fake machine for tests ([`FakeMachine`]): processes start, fork and end at the calls of a
+//! test, and a chosen call of `apply` or `act` fails. A child inherits the memberships of its
+//! parent, as with the eBPF programs.
 
 mod enforcer;
 

@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_the_answer_for_some_seconds() {
+    fn a_failed_start_is_repeated_only_after_some_seconds() {
         let (mut counting, _messages) = ProgramCounting::new();
         let (_fake, thread) = FakeThread::new();
         drop(submit(&mut counting, 1, at(0), Some(thread)));

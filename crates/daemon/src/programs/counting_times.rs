@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_who_asks_for_ever_is_refused_until_the_next_hour() {
+    fn a_user_whose_requests_never_end_is_refused_until_the_next_hour() {
         let mut times = CountingTimes::default();
         let quotas = minutes(20);
         let three = Nanos::from_secs(3);

@@ -48,7 +48,7 @@ impl Estimates {
         (!self.waiting.is_empty()).then_some(self.install_from)
     }
 
-    /// Lets the next change wait: the last one took so long.
+    /// Delays the next change by 20 times `took`, the duration of the last one.
     pub(crate) fn delay(&mut self, took: Nanos, now: Now) {
         let next = now.monotonic.after(Nanos(took.0.saturating_mul(20)));
         self.install_from = self.install_from.max(next);
