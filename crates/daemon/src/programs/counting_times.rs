@@ -4,8 +4,8 @@
 //!
 //! A request is charged the time by which it prolongs the counting of its user, also if another
 //! user keeps the counting on meanwhile. The hour begins with the first request after the last
-//! hour. [`CountingTimes::charge`] fails if the quota does not suffice; the counting that earlier
-//! requests have paid goes on.
+//! hour. [`CountingTimes::charge`] fails if the quota does not suffice; the time that earlier
+//! requests were charged for stays.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! [`UsageBook`]: how much of each traffic quota has passed, by period, apart from the claims. So
 //! it outlives them: a claim that is cleared and made again in the same period continues where it
-//! was. The kernel counts; the book is what the daemon last read there, and what a reboot leaves.
+//! was. The kernel counts; the book has the counts that the daemon read last, also after a reboot.
 //!
 //! # Time
 //! A period is identified by the instant at which it begins. The book remembers the usage of the

@@ -1,5 +1,5 @@
-//! The pending rollbacks as JSON, for the state file: conversion to it, and back. The
-//! conversion back fails with a text that describes what is invalid.
+//! Converts pending rollbacks to JSON for the state file, and back. The conversion back fails with
+//! a text that names the invalid value.
 
 use netnice_core::claims::Claimant;
 use netnice_core::contract::{Change, IfName};
