@@ -96,8 +96,8 @@ impl<P> ProgramCounting<P> {
         (counting, received)
     }
 
-    /// Takes a request for counts that are at most `within` old; counting continues for `keep` after
-    /// it, which is brought into the range from [`KEEP`].
+    /// Takes a request for counts that are at most `within` old; counting continues for `keep`
+    /// after it, which is brought into the range from [`KEEP`].
     pub(crate) fn submit(
         &mut self,
         request: P,
