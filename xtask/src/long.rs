@@ -1,6 +1,6 @@
 //! Runs every test (also under Miri and loom, and by fuzzing), the trial of the packages, and every
-//! experiment. This takes hours and needs root. The verb fails at the first step that fails, as it
-//! does without root.
+//! experiment. This takes hours. The verb fails at the first step that fails; without root, a step
+//! fails.
 
 use std::time::Instant;
 

@@ -263,7 +263,7 @@ pub struct LinkChange {
 }
 
 impl LinkChange {
-    /// The rate that says: estimate it.
+    /// The text in place of a rate that requests an estimate.
     pub const AUTO: &str = "auto";
 }
 

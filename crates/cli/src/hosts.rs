@@ -8,8 +8,8 @@ use netnice_api::Request;
 
 use crate::error::CommandError;
 
-/// Replaces the names of hosts in a request by addresses: of each name, the first one of IPv4,
-/// which more hosts reply to with their clock, else the first one.
+/// Replaces the names of hosts in a request by addresses: each name by its first IPv4 address, or
+/// by its first address if it has no IPv4 address. (More hosts report their clock over IPv4.)
 ///
 /// # Errors
 /// If a name has no address, or the name service does not answer.

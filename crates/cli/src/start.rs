@@ -3,8 +3,8 @@
 //! fails, or if the daemon ends or does not serve in time.
 //!
 //! The daemon must continue after this command and its terminal have ended. It must not be a child
-//! of this process, because `netnice run` turns this process into another program. The caller must
-//! know whether the daemon serves. So three processes take part:
+//! of this process, because `netnice run` turns this process into another program. The caller needs
+//! the result: whether the daemon serves. So three processes take part:
 //!
 //! ```text
 //!  netnice VERB ──spawns, waits──▶ netnice start-daemon ──spawns, waits until it serves─▶ netniced

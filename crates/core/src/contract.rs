@@ -65,7 +65,7 @@ impl Direction {
     /// Both directions, in the order of display.
     pub const ALL: [Direction; 2] = [Direction::Up, Direction::Down];
 
-    /// `up` or `down`.
+    /// The word of the direction in contracts: `up` or `down`.
     pub fn word(self) -> &'static str {
         match self {
             Direction::Up => "up",

@@ -84,8 +84,8 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// The rate that the link carries at least, as far as its source knows: the lower bound of an
-    /// estimate, else the rate.
+    /// The rate that the link is assumed to carry at any time: the lower bound of an estimate, else
+    /// the rate.
     pub fn certain(&self) -> Rate {
         self.bounds().map_or(self.rate, |bounds| bounds.min())
     }
@@ -125,12 +125,12 @@ impl EstimateBounds {
         (min <= max).then_some(EstimateBounds { min, max })
     }
 
-    /// The lower bound: what the operator knows the link to carry at any time.
+    /// The lower bound: the rate that the link carries at any time, as the operator states.
     pub fn min(self) -> Rate {
         self.min
     }
 
-    /// The upper bound.
+    /// The upper bound: the highest rate that the link can have.
     pub fn max(self) -> Rate {
         self.max
     }

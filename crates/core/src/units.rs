@@ -47,7 +47,7 @@ impl Rate {
         (Rate::MIN <= rate && rate <= Rate::MAX).then_some(rate)
     }
 
-    /// Bits per second.
+    /// The rate in bits per second.
     pub fn bits_per_second(self) -> u64 {
         self.0.get()
     }

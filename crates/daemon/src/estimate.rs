@@ -21,9 +21,10 @@
 //! has not taken yet is replaced by the next one. `controller`, `delays` and `direction` are pure:
 //! time and counts are arguments.
 //!
-//! A reflector, or a host on the path, can lie. The estimate never leaves the operator's bounds,
-//! and with three reflectors or more, what most of them say counts. Nothing in this module fails; a
-//! thread that cannot start is reported as the state of its link.
+//! A reflector, or a host on the path, can send false replies. The estimate never leaves the
+//! operator's bounds, and with three reflectors or more the median counts, so one of them alone
+//! does not decide. Nothing in this module fails; a thread that cannot start is reported as the
+//! state of its link.
 
 mod controller;
 mod delays;

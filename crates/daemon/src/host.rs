@@ -13,7 +13,7 @@
 //!
 //! A method that can fail returns a [`RequestError`]: the named thing does not exist, or the kernel
 //! refuses. [`kernel::KernelHost`] is the Linux kernel. Tests use a fake machine, on which
-//! processes start and end as the test wants, and changes can fail.
+//! processes start and end at the calls of the test, and changes can fail.
 
 pub(crate) mod containers;
 #[cfg(test)]

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_answer_is_there_while_the_next_is_waited_for() {
+    fn the_last_answer_is_returned_until_the_next_one_comes() {
         static ANSWER: LastAnswer<u32> = LastAnswer::new();
         let (answer, wait) = mpsc::channel();
         let get = |lifetime, ask| ANSWER.get(lifetime, ask);

@@ -94,7 +94,7 @@ impl Moved {
         self.recent.add(new);
     }
 
-    /// Adds what others moved.
+    /// Adds the traffic of another program.
     pub(crate) fn add(&mut self, other: Moved) {
         self.all.add(other.all);
         self.recent.add(other.recent);

@@ -23,7 +23,7 @@ use crate::error::RequestError;
 use crate::peer::Peer;
 use crate::user_names::user_name;
 
-/// A bounded resource.
+/// A resource of which one unprivileged user may have only so much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Quota {
     /// Connections to the daemon. The front process enforces this quota.
@@ -62,7 +62,7 @@ pub(crate) enum Unit {
     Time,
 }
 
-/// A quota's declaration.
+/// How a quota is written in the policy file and in messages, and which limits it may have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Description {
     /// The key in the policy file.
@@ -93,7 +93,7 @@ impl Quota {
         Quota::CountingTime,
     ];
 
-    /// The quota's declaration.
+    /// The key, the unit, the default and the range of the quota.
     pub(crate) fn describe(self) -> Description {
         let count = |key, what, default, most| Description {
             key,
@@ -167,7 +167,7 @@ impl Quota {
     }
 }
 
-/// The limits in force.
+/// The limits in force of all quotas, for each unprivileged user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Quotas {
     /// By index in [`Quota::ALL`].

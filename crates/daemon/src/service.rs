@@ -378,7 +378,7 @@ impl<H: Host> Service<H> {
         self.reconciler.estimates.next_due()
     }
 
-    /// Bounds the time that estimates take: the last change of one took so long.
+    /// Bounds the time that changes of estimates take. `took` is the duration of the last change.
     pub(crate) fn delay_estimates(&mut self, took: Nanos, now: Now) {
         self.reconciler.estimates.delay(took, now);
     }

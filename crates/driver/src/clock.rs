@@ -5,7 +5,7 @@ use std::mem;
 
 use netnice_core::units::Instant;
 
-/// The time of CLOCK_MONOTONIC.
+/// The time of CLOCK_MONOTONIC, in ns.
 // rustix finds the vDSO by prctl(2) or /proc/self/auxv at its first reading of a clock, and a
 // confined thread may use neither.
 #[inline]

@@ -59,7 +59,8 @@ impl Drop for SecondThread {
     }
 }
 
-/// The second thread. It ends when its [`Doorbells`] are dropped.
+/// The thread that writes the doorbells of users for whom a write took long. It ends when its
+/// [`Doorbells`] are dropped.
 pub(crate) struct DoorbellThread(JoinHandle<()>);
 
 /// A program's doorbell.

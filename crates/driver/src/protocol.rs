@@ -59,12 +59,14 @@ pub struct EtherType(u16);
 pub enum NotForFlows {
     /// An IP protocol.
     #[error(
-        "a flow cannot use IP protocol {0}: the host uses it itself, or it carries other packets"
+        "a flow cannot use IP protocol {0}: the host itself uses that protocol, or the protocol \
+         carries other packets"
     )]
     Protocol(u8),
     /// An EtherType.
     #[error(
-        "a flow cannot use EtherType {0:#06x}: the host uses it itself, or it carries other packets"
+        "a flow cannot use EtherType {0:#06x}: the host itself uses that EtherType, or the \
+         EtherType carries other packets"
     )]
     EtherType(u16),
 }
@@ -73,7 +75,7 @@ impl IpProtocol {
     /// The protocol with this number in the IP header.
     ///
     /// # Errors
-    /// [`NotForFlows::Protocol`] if the host uses it itself, it carries other packets, or it is UDP
+    /// [`NotForFlows::Protocol`] if the host itself uses it, it carries other packets, or it is UDP
     /// or TCP.
     pub(crate) fn new(number: u8) -> Result<IpProtocol, NotForFlows> {
         match HOSTS_PROTOCOLS.contains(&number) {

@@ -28,6 +28,7 @@ pub(crate) struct Datagram {
     pub(crate) data: Vec<u8>,
 }
 
+/// The address and the port in `text`. Panics if it has none.
 pub(crate) fn endpoint(text: &str) -> SocketAddr {
     text.parse().expect("an address and a port")
 }
@@ -51,11 +52,13 @@ impl Datagram {
         self
     }
 
+    /// The same datagram with this payload.
     pub(crate) fn data(mut self, data: &[u8]) -> Datagram {
         self.data = data.to_vec();
         self
     }
 
+    /// The same datagram with this IP identification.
     pub(crate) fn id(mut self, id: u16) -> Datagram {
         self.id = id;
         self

@@ -15,7 +15,7 @@
 //!   idle ──────────────────────────▶ enforcing ────────────────▶ idle
 //!                                      │  ▲
 //!            the daemon ends, and the  │  │  a new daemon: Kernel::open takes over the pinned
-//!            kernel goes on enforcing  ▼  │  programs and maps, the classes and the interfaces
+//!            kernel keeps enforcing    ▼  │  programs and maps, the classes and the interfaces
 //! ```
 
 use std::{

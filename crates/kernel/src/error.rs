@@ -6,7 +6,7 @@ use std::{io, path::PathBuf};
 use crate::netlink::NetlinkError;
 
 /// An operation on the kernel that failed. The text names the attempted operation, or the missing
-/// or foreign object; where the user can do something about it, the text says what.
+/// or foreign object, and what the user can do if there is something.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
     /// A netlink request failed.

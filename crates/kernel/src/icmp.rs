@@ -41,7 +41,7 @@ pub struct ProbeId {
     pub secret: u32,
 }
 
-/// A reply.
+/// The reply to a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeReply {
     /// What it repeats of the request.
@@ -54,7 +54,7 @@ pub struct ProbeReply {
     pub remote: Option<[u32; 2]>,
 }
 
-/// When a request left.
+/// The time at which a probe left the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
     /// The number that [`ProbeSocket::send`] returned.

@@ -217,7 +217,7 @@ pub struct Link {
     pub overhead: u16,
 }
 
-/// A desired class.
+/// A class of the desired HTB tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Class {
     /// Number of the parent class; 0 at the top.

@@ -42,15 +42,15 @@ mod run_once;
 
 pub use run_once::ExecutedCommand;
 
-/// Seconds since the start of a run.
+/// Times of events, in seconds since the start of a run.
 mod time {
-    /// The backup and the download begin.
+    /// When the backup and the download begin, in seconds.
     pub(crate) const LOAD_BEGINS: f64 = 5.0;
-    /// The `netnice` commands are executed, in the second run.
+    /// When the second run executes the `netnice` commands, in seconds.
     pub(crate) const COMMANDS: f64 = 10.0;
-    /// The comparison begins.
+    /// When the comparison begins, in seconds.
     pub(crate) const FROM: f64 = 18.0;
-    /// The comparison and the run end.
+    /// When the comparison and the run end, in seconds.
     pub(crate) const TO: f64 = 38.0;
 }
 

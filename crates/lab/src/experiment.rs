@@ -194,7 +194,7 @@ impl Outcome {
         lines.join("\n  ")
     }
 
-    /// Adds a check.
+    /// Adds a check: `what` was measured as `value` in `unit`, and must lie within `bound`.
     pub(crate) fn check(
         &mut self,
         what: impl Into<String>,
@@ -217,12 +217,13 @@ impl Outcome {
         self.check(what, value, "", Bound::AtLeast(1.0));
     }
 
-    /// Adds a note.
+    /// Adds a note, a line that is printed below the checks.
     pub(crate) fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
     }
 
-    /// Sets a member of `ours`; null if the value cannot be serialized.
+    /// Sets the member `key` of `ours`, the values that are shown and not judged. A value that
+    /// cannot be serialized becomes null.
     pub(crate) fn ours(&mut self, key: &str, value: impl Serialize) {
         self.ours[key] = serde_json::to_value(value).unwrap_or(Value::Null);
     }

@@ -13,21 +13,21 @@ use std::fmt::Write as _;
 
 /// Colours of charts, chosen so that people with red-green colour blindness can distinguish them.
 pub(crate) mod palette {
-    /// Text and frames.
+    /// Colour of text and frames.
     pub(crate) const INK: &str = "#1c2733";
-    /// Secondary text.
+    /// Colour of secondary text.
     pub(crate) const SOFT: &str = "#5b6b7b";
-    /// Grid lines.
+    /// Colour of grid lines.
     pub(crate) const GRID: &str = "#e4e9ee";
-    /// Secondary lines.
+    /// Colour of secondary lines.
     pub(crate) const GREY: &str = "#a9b4bf";
     /// Blue, the usual colour of a single series.
     pub(crate) const BLUE: &str = "#1667c2";
-    /// Orange.
+    /// Orange, the third colour of [`SERIES`].
     pub(crate) const ORANGE: &str = "#d9730d";
-    /// Green.
+    /// Green, the fourth colour of [`SERIES`].
     pub(crate) const GREEN: &str = "#17866a";
-    /// Purple.
+    /// Purple, the fifth colour of [`SERIES`].
     pub(crate) const PURPLE: &str = "#7d4bc0";
     /// Red, for the worse of two series.
     pub(crate) const RED: &str = "#c62f3d";

@@ -20,7 +20,7 @@ use std::time::Duration;
 use anyhow::Result;
 use netnice_api::{Clear, ClearWhat, Request, RuntimeDir, Set};
 
-/// A program of a storm.
+/// The programs of a storm, as subcommands of `netnice-lab storm`.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum Program {
     /// Tries attacks at random.

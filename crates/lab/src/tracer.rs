@@ -9,7 +9,7 @@
 //!                    ├─ until() is true ───────────────────────────────▶ Outcome::ConditionMet
 //!                    └─ the process ends by itself ────────────────────▶ Outcome::Ended
 //! ```
-//! After `Failed` and `ConditionMet` the process goes on without the tracer.
+//! After `Failed` and `ConditionMet` the process continues without the tracer.
 //!
 //! The tracer uses ptrace(2) with PTRACE_SEIZE, so that it can attach to a running process and
 //! detach without a signal. All threads of the process are traced; its child processes are not. A

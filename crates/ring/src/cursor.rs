@@ -254,6 +254,7 @@ impl Consumer {
         moved
     }
 
+    /// The validator of the records of this ring.
     pub(crate) fn validator(&self) -> &Validator {
         &self.validator
     }

@@ -132,6 +132,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
+    /// A notifier for the side that sets `sleep_flag` and waits for `doorbell`.
     pub(crate) fn new(sleep_flag: SleepFlag, doorbell: OwnedFd) -> Notifier {
         Notifier {
             sleep_flag,

@@ -15,10 +15,13 @@ pub(crate) struct Header<'a> {
 }
 
 impl<'a> Header<'a> {
+    /// The header at the start of `region`, which must be a whole memory file.
     pub(crate) fn new(region: &'a Arc<Region>) -> Header<'a> {
         Header { region }
     }
 
+    /// Writes the header of a new memory file: its length in bytes and its number of flows, and the
+    /// version last.
     pub(crate) fn write(&self, budget: &Budget, bytes: u64) {
         self.double(offset_of!(FileHeader, magic))[0].store(MAGIC, Ordering::Relaxed);
         self.double(offset_of!(FileHeader, bytes))[0].store(bytes, Ordering::Relaxed);
@@ -40,26 +43,31 @@ impl<'a> Header<'a> {
         )
     }
 
+    /// The field `ended`: 0, or the number of the broken rule.
     pub(crate) fn ended(&self) -> Word {
         self.word(offset_of!(FileHeader, ended))
     }
 
+    /// The flag of a sleeping driver.
     pub(crate) fn driver_sleeps(&self) -> SleepFlag {
         SleepFlag {
             flag: self.word(offset_of!(FileHeader, driver_sleeps)),
         }
     }
 
+    /// The flag of a sleeping program.
     pub(crate) fn program_sleeps(&self) -> SleepFlag {
         SleepFlag {
             flag: self.word(offset_of!(FileHeader, program_sleeps)),
         }
     }
 
+    /// The first `words` words of the notices to the driver.
     pub(crate) fn to_driver(&self, words: usize) -> Notices {
         self.notices(offset_of!(FileHeader, to_driver), words)
     }
 
+    /// The first `words` words of the notices to the program.
     pub(crate) fn to_program(&self, words: usize) -> Notices {
         self.notices(offset_of!(FileHeader, to_program), words)
     }

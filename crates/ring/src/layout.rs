@@ -282,6 +282,7 @@ pub enum Loss {
 }
 
 impl Loss {
+    /// The number of kinds of losses.
     pub(crate) const KINDS: usize = 3;
 }
 
@@ -373,6 +374,7 @@ pub(crate) struct RawPair {
 }
 
 impl Head {
+    /// The head in the two words of an entry.
     pub(crate) fn load([first, second]: [u64; 2]) -> Head {
         let (count, note) = halves(first);
         Head {
@@ -382,12 +384,14 @@ impl Head {
         }
     }
 
+    /// The two words of the entry.
     pub(crate) fn store(self) -> [u64; 2] {
         [word(self.count, self.note), self.stamp]
     }
 }
 
 impl RawPair {
+    /// The pair in the two words of an entry.
     pub(crate) fn load([first, second]: [u64; 2]) -> RawPair {
         let (length, reserved) = halves(second);
         RawPair {
@@ -397,6 +401,7 @@ impl RawPair {
         }
     }
 
+    /// The two words of the entry.
     pub(crate) fn store(self) -> [u64; 2] {
         [self.base, word(self.length, self.reserved)]
     }

@@ -64,6 +64,7 @@ impl Owned {
         true
     }
 
+    /// True if the side has this chunk.
     #[inline]
     pub(crate) fn has(&self, chunk: u32) -> bool {
         let word = match chunk / 64 {
@@ -73,6 +74,7 @@ impl Owned {
         word & (1 << (chunk % 64)) != 0
     }
 
+    /// The numbers of chunks that the side has (`in_use`) and has not (`free`).
     pub(crate) fn balance(&self) -> Balance {
         Balance {
             in_use: self.in_use,

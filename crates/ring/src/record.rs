@@ -57,6 +57,7 @@ impl Record {
         self.stamp
     }
 
+    /// The number of entries of the record in a ring: the head and the pairs.
     pub(crate) fn entries(&self) -> u32 {
         1 + u32::from(self.count)
     }
@@ -96,6 +97,7 @@ pub(crate) enum Writer {
 }
 
 impl Validator {
+    /// Validates records of a flow of this shape, which `writer` has written.
     pub(crate) fn new(shape: &Shape, writer: Writer) -> Validator {
         Validator {
             area: shape.area_bytes(),

@@ -106,10 +106,12 @@ impl MemoryFile {
         Ok(MemoryFile { fd, bytes })
     }
 
+    /// The length of the memory file in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
+    /// The descriptor of the memory file.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -186,6 +188,7 @@ impl Region {
         std::alloc::Layout::from_size_align(length, PAGE as usize).expect("a layout")
     }
 
+    /// The length of the mapping in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.length as u64
     }

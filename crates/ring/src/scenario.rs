@@ -110,6 +110,7 @@ impl BothSides {
         Entries::new(&self.region, at, self.location.shape.entries(ring)).write(index, words);
     }
 
+    /// Panics if the state of a side contradicts itself.
     pub(crate) fn invariants(&self) {
         self.driver.invariants();
         self.program.invariants();
@@ -120,6 +121,7 @@ impl BothSides {
     }
 }
 
+/// The piece of `length` bytes at `start` in a chunk.
 pub(crate) fn piece(chunk: Chunk, start: u32, length: u32) -> Piece {
     Piece {
         chunk,
@@ -128,6 +130,7 @@ pub(crate) fn piece(chunk: Chunk, start: u32, length: u32) -> Piece {
     }
 }
 
+/// The record that was taken. Panics if none was.
 pub(crate) fn record(taken: Taken) -> Record {
     match taken {
         Taken::Record(record) => record,

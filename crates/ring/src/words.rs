@@ -122,6 +122,7 @@ mod mapped {
             }
         }
 
+        /// The number of entries, a power of two.
         pub(crate) fn count(&self) -> u32 {
             self.mask + 1
         }
@@ -162,10 +163,12 @@ mod modelled {
 
     use super::{AtomicU32, AtomicU64, Ordering};
 
+    /// A word of 32 bits, as loom models it.
     #[derive(Clone)]
     pub(crate) struct Word(Arc<AtomicU32>);
 
     impl Word {
+        /// A word with this value.
         pub(crate) fn model(value: u32) -> Word {
             Word(Arc::new(AtomicU32::new(value)))
         }
@@ -181,10 +184,12 @@ mod modelled {
         }
     }
 
+    /// Consecutive words of 64 bits, as loom models them.
     #[derive(Clone)]
     pub(crate) struct Words(Arc<Vec<AtomicU64>>);
 
     impl Words {
+        /// So many words that are 0.
         pub(crate) fn model(len: usize) -> Words {
             Words(Arc::new((0..len).map(|_| AtomicU64::new(0)).collect()))
         }
@@ -198,14 +203,17 @@ mod modelled {
         }
     }
 
+    /// The entries of a ring, as loom models them.
     #[derive(Clone)]
     pub(crate) struct Entries(Words);
 
     impl Entries {
+        /// So many entries that are 0; a power of two.
         pub(crate) fn model(entries: u32) -> Entries {
             Entries(Words::model(2 * entries as usize))
         }
 
+        /// The number of entries, a power of two.
         pub(crate) fn count(&self) -> u32 {
             self.0.len() as u32 / 2
         }

@@ -647,7 +647,7 @@ fn handler_service(flow: &SimFlow, costs: &Processor) -> Service {
     Channel::new(takes, rmax, bmax, deadline).map_or(best_effort, Service::Channel)
 }
 
-/// Number of packets for a message or a block of one.
+/// Number of packets that carry `bytes` bytes: a whole message, or one block of a message.
 pub(crate) fn packets(bytes: u64, costs: &Processor) -> u64 {
     bytes.div_ceil(costs.largest.0.max(1)).max(1)
 }

@@ -296,6 +296,7 @@ impl Flows {
         self.lock().insert(flow, (slot, status));
     }
 
+    /// Removes a flow. No effect if the flow is not in the table.
     pub(crate) fn remove(&self, flow: u32) {
         self.lock().remove(&flow);
     }
@@ -349,6 +350,7 @@ impl Flows {
 }
 
 impl FlowStatus {
+    /// The status of an open flow whose next hop carries `mtu` bytes.
     pub(crate) fn new(mtu: u32) -> Arc<FlowStatus> {
         let status = FlowStatus::default();
         status.set_mtu(mtu);

@@ -66,10 +66,12 @@ impl FakeDaemon {
         }
     }
 
+    /// The runtime folder of the fake daemon.
     pub(crate) fn dir(&self) -> RuntimeDir {
         RuntimeDir::choose(Some(self.folder.clone()), None)
     }
 
+    /// Makes the fake daemon execute a command. Panics if its thread has ended.
     pub(crate) fn send(&self, command: DaemonCommand) {
         self.commands.send(command).unwrap();
         rustix::io::write(&*self.wake, &1u64.to_ne_bytes()).unwrap();

@@ -175,6 +175,7 @@ impl AsRawFd for Program {
 }
 
 impl Shared {
+    /// Notifies the driver if it sleeps.
     pub(crate) fn notify(&self) {
         self.attachment.notify();
     }

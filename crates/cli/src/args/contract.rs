@@ -42,7 +42,7 @@ pub(crate) struct ContractArgs {
     /// Code point of the packets that it sends: EF, AF21, CS1, LE, …, or a number
     #[arg(long, value_name = "DSCP", allow_hyphen_values = true)]
     dscp: Option<String>,
-    /// Take of managed links only what no other traffic wants (--yield=none: no more)
+    /// Use only bandwidth of managed links that no other traffic uses (--yield=none ends it)
     #[arg(
         long = "yield",
         value_name = "none",

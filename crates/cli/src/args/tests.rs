@@ -400,8 +400,8 @@ fn every_verb_takes_the_global_options() {
 #[test]
 fn an_invalid_contract_is_refused_with_its_reason() {
     assert_refused([
-        ("no contract", "set 7", "nothing is asked"),
-        ("nothing to run under", "run ls", "nothing is asked"),
+        ("no contract", "set 7", "no clause is given"),
+        ("nothing to run under", "run ls", "no clause is given"),
         ("mbps", "7 10mbps", "write 10mbit (bits) or 10MB/s (bytes)"),
         ("a bare rate", "7 10", "it has no unit"),
         ("a negative rate", "7 -5mbit", "cannot be negative"),

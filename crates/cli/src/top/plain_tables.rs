@@ -1,7 +1,7 @@
-//! Prints plain tables of the current rates one after the other, for pipes and simple terminals;
-//! with `--json` the document of `show --all --json`, one line each; with `--targets` both without
-//! programs. Fails if the daemon cannot be reached, the connection to it fails, or standard output
-//! cannot be written.
+//! Prints the current rates at each interval, for pipes and simple terminals: as a plain table, or
+//! with `--json` as the document of `show --all --json` on one line. With `--targets` the output
+//! has no programs. Fails if the daemon cannot be reached, the connection to it fails, or standard
+//! output cannot be written.
 
 use std::thread;
 use std::time::{Duration, Instant};

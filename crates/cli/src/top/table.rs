@@ -163,7 +163,7 @@ impl Table {
         }
     }
 
-    /// The list of programs; `None` while it is not known or not wanted.
+    /// The list of programs; `None` before the first response, and while only targets are shown.
     pub(super) fn programs(&self) -> Option<&ProgramsDoc> {
         self.programs.as_ref()
     }

@@ -122,7 +122,7 @@ impl Slice {
         self.slice
     }
 
-    /// The period.
+    /// The period, in which the target has the slice once.
     pub fn period(&self) -> Nanos {
         self.period
     }

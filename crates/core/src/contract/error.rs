@@ -1,5 +1,6 @@
-//! The errors of contracts: of a text that is none, of clauses that contradict each other, and of a
-//! contract that the kernel path cannot serve. Each names the clause, the limit and the value.
+//! The errors of contracts: for a text that does not parse, for clauses that contradict each other,
+//! and for a contract that the kernel path cannot serve. Each names the clause, the limit and the
+//! value. No function fails.
 
 use alloc::string::String;
 
@@ -19,7 +20,7 @@ pub struct Unsupported {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContractError {
     /// The text or the change names no clause.
-    #[error("nothing is asked: name at least one of up, down, both, min, min-down, weight, …")]
+    #[error("no clause is given: name at least one of up, down, both, min, min-down, weight, …")]
     Empty,
     /// The text is longer than a contract may be. Holds its length in bytes.
     #[error("the contract is {0} bytes long, more than {most}", most = super::grammar::MAX_LENGTH)]

@@ -249,6 +249,8 @@ pub(super) struct KeyValues<'a> {
 }
 
 impl<'a> KeyValues<'a> {
+    /// Splits the value `text` of `clause` into its parts. `form` is the form of a valid value, for
+    /// messages. Fails if a part has no value or occurs twice.
     pub(super) fn read(
         clause: Clause,
         form: &'static str,
@@ -271,6 +273,7 @@ impl<'a> KeyValues<'a> {
         Ok(parts)
     }
 
+    /// Removes the part `key` and returns its value; `None` if there is no such part.
     pub(super) fn take(&mut self, key: &str) -> Option<&'a str> {
         let at = self.rest.iter().position(|(known, _)| *known == key)?;
         Some(self.rest.swap_remove(at).1)
@@ -296,6 +299,7 @@ impl<'a> KeyValues<'a> {
         }
     }
 
+    /// The error that names `part` and its fault.
     pub(super) fn fault(&self, part: &str, fault: &'static str) -> ContractError {
         ContractError::Part {
             clause: self.clause,

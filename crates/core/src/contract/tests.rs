@@ -109,8 +109,8 @@ fn check_errors(cases: &[(&str, &str, &str)]) {
 fn missing_unknown_and_repeated_words_are_refused_with_the_reason() {
     let long = "up 4mbit ".repeat(500);
     check_errors(&[
-        ("empty", "", "nothing is asked"),
-        ("only space", " \n", "nothing is asked"),
+        ("empty", "", "no clause is given"),
+        ("only space", " \n", "no clause is given"),
         ("unknown", "rate 4mbit", "`rate` is not a clause"),
         ("no value", "up", "up needs a value"),
         ("twice", "up 4mbit up 5mbit", "up is named twice"),

@@ -94,12 +94,14 @@ impl LeakyBucket {
         }
     }
 
-    /// As [`VirtualScheduling::earliness`].
+    /// How much earlier than the earliest conforming time the time `at` is; `None` if a packet at
+    /// `at` conforms. The same as [`VirtualScheduling::earliness`].
     pub fn earliness(&self, at: Instant, tolerance: Tolerance) -> Option<Nanos> {
         shortage_time(self.content_at(at) - tolerance.0, self.rate)
     }
 
-    /// As [`VirtualScheduling::accept`].
+    /// Counts a conforming packet of so many units at `at`. The same as
+    /// [`VirtualScheduling::accept`].
     pub fn accept(&mut self, at: Instant, units: u128) {
         self.content = self.content_at(at).max(0) + increment(units);
         self.last = at;
@@ -130,4 +132,5 @@ fn shortage_time(shortage: i128, rate: NonZeroU64) -> Option<Nanos> {
     Some(Nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
 }
 
+/// Nanoseconds in a second.
 pub(super) const NANOS_PER_SECOND: i128 = 1_000_000_000;

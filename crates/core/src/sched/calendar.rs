@@ -86,6 +86,7 @@ impl QueueEntry {
         self.0 & (MAX_FLOWS - 1)
     }
 
+    /// The code of the entry, 12 bits: in the sleepers, the encoded deadline.
     #[inline(always)]
     pub(super) fn code(self) -> u32 {
         self.0 >> QueueEntry::CODE_SHIFT
@@ -129,6 +130,7 @@ pub(super) struct Calendar<const QUANTUM: u32> {
 }
 
 impl<const QUANTUM: u32> Calendar<QUANTUM> {
+    /// An empty calendar. `name` is its number in the pool, below 64.
     pub(super) fn new(name: u8) -> Calendar<QUANTUM> {
         Calendar {
             base: 0,

@@ -27,6 +27,7 @@ pub(super) struct FairQueue {
 }
 
 impl FairQueue {
+    /// An empty queue. `name` is the number of its calendar in the pool, below 64.
     pub(super) fn new(name: u8) -> FairQueue {
         let mut fair = FairQueue {
             calendar: Calendar::new(name),

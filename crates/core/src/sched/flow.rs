@@ -73,6 +73,7 @@ pub(super) enum Flag {
 }
 
 impl FlowState {
+    /// A flow without a head and without entries.
     pub(super) fn new(service: ServiceState) -> FlowState {
         FlowState {
             length_and_flags: 0,
@@ -81,6 +82,7 @@ impl FlowState {
         }
     }
 
+    /// Whether the flow has the property `flag`.
     #[inline(always)]
     pub(super) fn is(&self, flag: Flag) -> bool {
         self.length_and_flags & flag as u32 != 0
@@ -94,11 +96,13 @@ impl FlowState {
         self.length_and_flags & (flag | not) == flag
     }
 
+    /// Gives the flow the property `flag`.
     #[inline(always)]
     pub(super) fn set(&mut self, flag: Flag) {
         self.length_and_flags |= flag as u32;
     }
 
+    /// Takes the property `flag` from the flow.
     #[inline(always)]
     pub(super) fn clear(&mut self, flag: Flag) {
         self.length_and_flags &= !(flag as u32);
@@ -110,6 +114,7 @@ impl FlowState {
         self.length_and_flags & (MAX_LENGTH)
     }
 
+    /// Sets the length of the head in bytes.
     #[inline(always)]
     pub(super) fn set_length(&mut self, length: u32) {
         debug_assert!(length <= MAX_LENGTH);

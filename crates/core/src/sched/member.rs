@@ -44,11 +44,13 @@ impl ClassId {
         ClassId(server << 3 | u16::from(class % 8))
     }
 
+    /// The number of the server.
     #[inline(always)]
     pub(super) fn server(self) -> usize {
         usize::from(self.0 >> 3)
     }
 
+    /// The number of the class in the server.
     #[inline(always)]
     pub(super) fn class(self) -> usize {
         usize::from(self.0 & 7)
@@ -87,6 +89,7 @@ impl MemberState {
         }
     }
 
+    /// The server and the class of the member.
     #[inline(always)]
     pub(super) fn class_id(&self) -> ClassId {
         self.class_id
@@ -155,7 +158,8 @@ impl MemberState {
         moved
     }
 
-    /// CDVT.
+    /// CDVT in ns, as it is stored: at most 1/128 shorter than in the contract, or 63 ns if that is
+    /// more.
     #[inline(always)]
     pub(super) fn cdvt(&self) -> u64 {
         deadline::decode(u32::from(self.cdvt_and_flags & (DUAL - 1)))

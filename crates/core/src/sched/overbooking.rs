@@ -222,7 +222,8 @@ impl Scheduler {
         self.sleep(bucket, QueueEntry::new(id, deadline::MEMBER));
     }
 
-    /// A member becomes eligible.
+    /// Makes the member `id` ready, because its eligible time has come; frees its number if the
+    /// flow was removed.
     #[inline(never)]
     pub(super) fn member_eligible(&mut self, id: u32) {
         let flow = &mut self.flows[id as usize];

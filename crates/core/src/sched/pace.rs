@@ -94,7 +94,7 @@ pub(super) struct Moment {
 }
 
 impl Moment {
-    /// A whole nanosecond.
+    /// The moment at the whole nanosecond `nanos`.
     #[inline(always)]
     pub(super) fn at(nanos: u64) -> Moment {
         Moment { nanos, part: WHOLE }

@@ -98,6 +98,7 @@ impl OverbookedServer {
         }
     }
 
+    /// The number of classes.
     pub(super) fn classes(&self) -> usize {
         self.classes.len()
     }
@@ -125,7 +126,8 @@ impl OverbookedServer {
         self.classes.iter().any(|class| class.ready > 0)
     }
 
-    /// Counts the rate of a member that gets a packet, or that has none any more.
+    /// Adds the contracted rate of a member to the sum of its class (`active`: the member got a
+    /// packet), or subtracts it (the member has no packet left).
     pub(super) fn set_active(&mut self, member: &MemberState, active: bool) {
         let Some(class) = self.classes.get_mut(member.class_id().class()) else {
             return;

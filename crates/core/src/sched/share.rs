@@ -107,7 +107,7 @@ impl ShareState {
         }
     }
 
-    /// TATm.
+    /// TATm, the theoretical arrival time of the limit.
     #[inline(always)]
     pub(super) fn used(&self) -> Moment {
         Moment {

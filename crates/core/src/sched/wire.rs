@@ -106,6 +106,7 @@ impl WireState {
         (free.nanos, span.ceil())
     }
 
+    /// Sets the time until which the link is busy.
     #[inline(always)]
     pub(super) fn set_busy_until(&mut self, until: Moment) {
         self.busy_until = until;

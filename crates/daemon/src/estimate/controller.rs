@@ -1,7 +1,7 @@
 //! Decides when a link is probed, and what its rates are ([`Controller`]).
 //!
-//! The caller gives it the interface's counters and the replies, and sends the probes that it
-//! wants:
+//! The interface's counters and the replies come in; the times of probes and the rates go out. The
+//! caller sends the probes:
 //!
 //! - While a direction carries more than a tenth of its rate, and 3 s longer, a probe leaves every
 //!   50 ms, to each reflector in turn: 20 packets of 54 bytes a second in total. Else one leaves
@@ -13,9 +13,9 @@
 //!   of the round trip is ascribed to the directions that are used by half or more, else to the one
 //!   that is used most if it is not idle.
 //!
-//! A new estimate begins with the lower bound, until the best delays are known: a queue that is
-//! there already would be taken for the way. Then the rate is the middle of the bounds. If no
-//! reflector replies, the rate goes to the lower bound while the link is used.
+//! A new estimate begins with the lower bound, so that a queue which exists already drains and the
+//! best delays can be measured without it. Then the rate is the middle of the bounds. If no
+//! reflector replies, the rate goes to the lower bound while the link is used. No function fails.
 
 use std::collections::VecDeque;
 

@@ -73,14 +73,15 @@ impl ReflectorDelays {
         self.replies = self.replies.saturating_add(1);
     }
 
-    /// The shortest round trip of late; `None` before the first reply.
+    /// The shortest round trip of the last one to two [`WINDOW`]s; `None` before the first reply.
     pub(super) fn best(&self) -> Option<Nanos> {
         self.round_trip
             .best()
             .map(|best| Nanos(best.unsigned_abs()))
     }
 
-    /// The last excess.
+    /// The excess of the probe that was sent last of those with a reply; `None` before the first
+    /// reply.
     pub(super) fn last(&self) -> Option<Excess> {
         self.last
     }
@@ -104,7 +105,7 @@ impl ReflectorDelays {
         self.replied
     }
 
-    /// The number of replies.
+    /// The number of replies that were counted; replies out of order are not.
     pub(super) fn replies(&self) -> u32 {
         self.replies
     }
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn an_excess_is_told_from_a_long_way_and_from_another_clock() {
+    fn an_excess_is_distinguished_from_a_long_way_and_from_another_clock() {
         let mut delays = ReflectorDelays::default();
         // The reflector's clock is 5 s ahead.
         delays.handle_reply(at(0), reply(30, Some([5_010, -4_980])), at(30));

@@ -12,11 +12,11 @@
 //!
 //! A *cut* lowers the rate below what the link was seen to carry: for receiving, what arrived; for
 //! sending, what was sent divided by the growth of the delay (while a queue with the inflow R and
-//! the outflow C grows, each second adds R/C - 1 seconds to the delay). Where neither is known, the
-//! excess decides by how much. Until the queue is empty, the rate is lower still. The rate at which
-//! the queue grew is the *knee*: below it the rate rises fast, near it slowly, and each time the
-//! knee is found again at the same place, the pause before the next rise doubles. So a steady link
-//! is tried rarely, and its classes change rarely.
+//! the outflow C grows, each second adds R/C - 1 seconds to the delay). If neither is known, the
+//! size of the cut depends on the excess. Until the queue is empty, the rate is reduced further.
+//! The rate at which the queue grew is the *knee*: below it the rate rises fast, near it slowly.
+//! Each time the queue grows again near the last knee, the pause before the next rise doubles. So
+//! the rate and the classes of a steady link change rarely.
 //!
 //! The rate is always within the bounds. Nothing fails.
 
@@ -82,7 +82,7 @@ impl DirectionRate {
         }
     }
 
-    /// The estimate.
+    /// The estimated rate; always within the bounds.
     pub(super) fn rate(&self) -> Rate {
         self.rate
     }

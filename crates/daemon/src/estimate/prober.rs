@@ -73,7 +73,7 @@ pub(super) fn run(
     }
 }
 
-/// The counters of an interface; `None` if it does not exist or the kernel does not tell.
+/// The counters of an interface; `None` if it does not exist or the kernel does not report them.
 fn read_counts(
     netlink: &mut Option<NetlinkClient>,
     interface: &str,

@@ -280,7 +280,7 @@ fn an_idle_link_is_probed_rarely_and_its_rate_returns_to_the_middle() {
 }
 
 #[test]
-fn without_replies_the_rate_is_the_lower_bound_and_the_fault_is_told() {
+fn without_replies_the_rate_is_the_lower_bound_and_the_fault_is_reported() {
     let mut simulation = Simulation::new(0, &[Answers::Silent; 2], 2, 50);
     simulation.run(5);
     assert_eq!(simulation.estimate(), 2 * MBIT);

@@ -2,8 +2,8 @@
 //! the event loop ([`Mailbox`], [`take`]).
 //!
 //! The mailbox has one place for each thread; a message replaces the one before that the loop has
-//! not taken. If a thread cannot be started, the loop gets a message with that fault; a change of
-//! the link tries again.
+//! not taken. Nothing fails: if a thread cannot be started, the loop gets a message with that
+//! fault, and the next change of the link starts the thread again.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

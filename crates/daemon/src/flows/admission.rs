@@ -63,7 +63,7 @@ impl LinkCapacity {
         Rate::new(bits).unwrap_or(Rate::MIN)
     }
 
-    /// The longest frame.
+    /// The length of the longest frame: the MTU and the Ethernet header.
     pub(super) fn longest(&self) -> Bytes {
         self.longest
     }

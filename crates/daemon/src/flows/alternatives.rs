@@ -14,8 +14,8 @@
 //!
 //! Each alternative is tested as a request is, with less work: it fits if nothing changes in the
 //! meantime. The next value (one ns, one byte, one message per second, or one step of
-//! [`rate_step`]) does not fit, or is not decided with that work: within some thousandths of a full
-//! link a decision can take any time.
+//! [`rate_step`]) does not fit, or the test did not end within its bound of work: some thousandths
+//! below a full link there is no bound on the work of a decision.
 
 use netnice_core::admission::timing::{Promise, TimingFault};
 use netnice_core::contract::{

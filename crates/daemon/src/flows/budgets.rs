@@ -95,7 +95,8 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// Stores what the flows of a link have of budgets, without flow `but`.
+    /// Stores, for each budget, the sum of the minimums that flows of the link have inside it. The
+    /// flow `but` does not count.
     pub(super) fn store_minimums(
         &self,
         promises: &mut impl Promises,

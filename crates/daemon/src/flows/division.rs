@@ -1,6 +1,6 @@
 //! Computes the division of a link between the driver of the direct path and the kernel's classes
-//! ([`Split`]), from the needs and the recent use of both sides. The functions are pure and always
-//! return a division.
+//! ([`Split`]), from the needs and the recent use of both sides. The functions are pure and do not
+//! fail.
 //!
 //! Each side has at least what it needs ([`super::admission`]). The rest of the link's rate is
 //! lent; the caller adapts the division about every 200 ms. A side that uses more than 85 % of its

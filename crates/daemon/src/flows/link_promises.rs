@@ -417,6 +417,8 @@ impl<N: Network> Flows<N> {
         }
     }
 
+    /// Marks a flow as degraded for the reason `why`, or as not degraded (`None`), and notifies its
+    /// program. No effect if the flow is closed.
     pub(super) fn set_degraded(&mut self, number: u32, why: Option<String>, now: Now) {
         let Some(flow) = self.flows.get(&number) else {
             return;

@@ -1,5 +1,5 @@
 //! Takes the requests of programs ([`Flows::handle`]), attaches programs to a link, detaches them
-//! when their connections end, and counts what each user has of the direct path.
+//! when their connections end, and counts the programs and flows of each user.
 //!
 //! An attachment is refused if the policy or the peer's rights do not permit it, if the request
 //! names no living process of the daemon's network namespace, if it asks for no flow or no memory,

@@ -70,6 +70,8 @@ impl SharedLimits {
 }
 
 impl Users {
+    /// A table without users. `daemon` is the pipe to the daemon. `refuses_descriptors` is true if
+    /// the kernel refuses descriptors that clients send.
     pub(super) fn new(daemon: DaemonPipe, refuses_descriptors: bool) -> Users {
         // The daemon sends the actual quota at once.
         let until_set = Quota::Connections.describe().default;

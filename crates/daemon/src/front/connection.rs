@@ -79,6 +79,7 @@ pub(super) enum NextStep {
 }
 
 impl Connection {
+    /// A connection that was accepted and has sent nothing. `groups` are the group ids of the peer.
     pub(super) fn new(socket: OwnedFd, groups: Vec<u32>) -> Connection {
         Connection {
             socket,
@@ -94,6 +95,7 @@ impl Connection {
         }
     }
 
+    /// The socket of the connection, for polling.
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -126,6 +126,7 @@ impl Inbox {
         self.wake.as_fd()
     }
 
+    /// The number of connections of the user that count against the limit.
     pub(super) fn counted(&self) -> usize {
         self.counted.load(Ordering::Relaxed)
     }

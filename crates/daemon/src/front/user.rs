@@ -2,11 +2,11 @@
 //! their requests to the daemon.
 //!
 //! The thread that receives a client's descriptor, or closes the connection in which the descriptor
-//! is queued, closes the descriptor; and a close can block for as long as the sender wants (a TCP
-//! socket with unsent data and SO_LINGER, a file of a FUSE server). So only the user's own thread
-//! receives from that user's connections, and closes those in which a descriptor may be queued. A
-//! user who blocks this thread gets no service until the thread continues; other users are served
-//! meanwhile.
+//! is queued, closes the descriptor; and a close can block for any time that the sender chooses (a
+//! TCP socket with unsent data and SO_LINGER, a file of a FUSE server). So only the user's own
+//! thread receives from that user's connections, and closes those in which a descriptor may be
+//! queued. A user who blocks this thread gets no service until the thread continues; other users
+//! are served meanwhile.
 //!
 //! The daemon has at most eight requests of a user at a time (64 of root); the others wait in their
 //! connections. The thread runs as long as its user has connections, and for [`LINGER`] (5 s) after

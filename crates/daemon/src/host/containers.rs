@@ -6,7 +6,8 @@
 //! in `<driver>-containers/containers.json` of its storage (containers-storage(5)). The engine need
 //! not run, and none of its programs is executed. A name that is an id, or the first 12 or more
 //! digits of one, needs no record, so containers of other engines (CRI-O, containerd under
-//! Kubernetes) can be named too. A record that cannot be read counts as missing.
+//! Kubernetes) can be named too. A record that cannot be read counts as missing; no
+//! function fails.
 
 use std::fs;
 use std::path::{Path, PathBuf};

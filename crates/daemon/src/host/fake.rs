@@ -1,6 +1,6 @@
-//! A fake machine for tests ([`FakeMachine`]): processes start, fork and end as a test wants, and a
-//! chosen call of `apply` or `act` fails. A child inherits the memberships of its parent, as with
-//! the eBPF programs.
+//! A fake machine for tests ([`FakeMachine`]): processes start, fork and end at the calls of a
+//! test, and a chosen call of `apply` or `act` fails. A child inherits the memberships of its
+//! parent, as with the eBPF programs.
 
 mod enforcer;
 
@@ -17,7 +17,7 @@ use super::{Interface, InterfaceTraffic, Inventory, Members, Meter, Process, Quo
 use crate::error::RequestError;
 use crate::ledger::{AppKey, CgroupRef, ProcessId, TargetPlace};
 
-/// A fake machine.
+/// A machine without a kernel, for tests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FakeMachine {
     /// The machine's processes, by pid.

@@ -1,5 +1,5 @@
-//! Traffic quotas of the machine: what may pass, and what has. Both calls fail if the kernel's maps
-//! cannot be read or written.
+//! Sets the traffic quotas in the kernel, and reads how many bytes have passed under each. Both
+//! calls fail if the kernel's maps cannot be read or written.
 
 use std::collections::BTreeMap;
 

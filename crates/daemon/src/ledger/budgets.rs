@@ -18,7 +18,8 @@
 //! ([`Ledger::entries_before_users`]), and then [`Ledger::keep_budgets`] takes those minimums out
 //! of force that do not fit any more: the oldest that fit are kept. The others are set aside, their
 //! targets keep their limits, and [`Ledger::heal`] puts them into force again when there is room.
-//! The same happens when a budget ends, or when its link becomes too slow for it.
+//! The same happens when a budget ends, or when its link becomes too slow for it. A request fails
+//! if a share breaks rule 1 or 2.
 
 use std::collections::BTreeSet;
 
@@ -419,6 +420,7 @@ fn has_shares_in_force(held: &HeldTarget) -> bool {
     shares.is_some_and(|(_, shares)| shares.iter().any(|share| named.contains(share)))
 }
 
+/// True if the contract has a minimum in this direction. A slice is a minimum for sending.
 pub(super) fn has_minimum(contract: &Contract, direction: Direction) -> bool {
     let slice = contract.slice().filter(|_| direction == Direction::Up);
     contract.min(direction).is_some() || slice.is_some()

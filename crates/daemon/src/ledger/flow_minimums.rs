@@ -22,7 +22,8 @@ impl Ledger {
         }
     }
 
-    /// What flows have of a budget: at most what is not promised to targets there.
+    /// The sum of the minimums of direct flows inside a budget, limited to the part of the budget
+    /// that is not promised to targets.
     pub(crate) fn flows_in(&self, budget: &HeldTarget) -> Amount {
         let on = budget.entry.contract.on();
         let sums = on.and_then(|on| self.flow_minimums.get(on));
@@ -33,7 +34,7 @@ impl Ledger {
         sum.unwrap_or_default().min(room)
     }
 
-    /// What flows on a link have of all budgets.
+    /// The sum of the minimums of direct flows inside all budgets of a link.
     pub(crate) fn flows_in_budgets(&self, link: &IfName) -> Amount {
         if !self.flow_minimums.contains_key(link) {
             return Amount(0);
@@ -44,7 +45,7 @@ impl Ledger {
         on_it.map(|budget| self.flows_in(budget)).sum()
     }
 
-    /// What flows have of budgets, as entries for admission.
+    /// The minimums of direct flows inside budgets, as entries for admission.
     pub(super) fn flow_entries(&self) -> Vec<TargetEntry> {
         if self.flow_minimums.is_empty() {
             return Vec::new();

@@ -43,6 +43,7 @@ pub(super) struct ContainmentIndex<'a> {
 }
 
 impl<'a> ContainmentIndex<'a> {
+    /// The index of all held targets of the ledger.
     pub(super) fn of(ledger: &'a Ledger) -> ContainmentIndex<'a> {
         let mut index = ContainmentIndex {
             by_id: &ledger.slots,

@@ -44,7 +44,8 @@ impl HeldTarget {
         self.counting_quotas().next().is_some()
     }
 
-    /// A contract in force, after the quotas that are spent now.
+    /// The contract that is in force while the quotas that are spent now stay spent: `contract`
+    /// with the lower limits that these quotas name.
     pub(super) fn after_quotas<'c>(&self, contract: Cow<'c, Contract>) -> Cow<'c, Contract> {
         if !self.quotas.values().any(|quota| quota.spent) {
             return contract;

@@ -12,7 +12,7 @@ use netnice_kernel::traffic::ByteCounts;
 
 use crate::host::InterfaceTraffic;
 
-/// The last reading and its results.
+/// The counters of the last reading, and the rates between the last two readings.
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
     read_at: Option<Instant>,

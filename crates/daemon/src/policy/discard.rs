@@ -31,7 +31,7 @@ pub(super) enum DiscardError {
     #[error("`{0}`: value and mask are hexadecimal, both of the same 1 to 8 bytes")]
     Bytes(String),
     /// The value has bits outside its mask.
-    #[error("`{0}`: the value has bits outside the mask, so nothing fits")]
+    #[error("`{0}`: the value has bits outside the mask, so no frame matches")]
     Hidden(String),
     /// A word names bytes beyond those of a frame that patterns can match.
     #[error("`{term}` ends at byte {end}: patterns can match the first {PATTERN_REACH}")]

@@ -163,7 +163,7 @@ fn an_invalid_contract_of_a_rule_is_refused_with_line_and_reason() {
             "cannot hold together",
         ),
         (rule("min = \"5mbit\"\nup = \"2mbit\""), 3, "above"),
-        (rule(""), 3, "nothing is asked"),
+        (rule(""), 3, "no clause is given"),
         (rule("extra = true"), 3, "slice"),
         (
             rule("cell = \"pcr=1mbit,cdvt=1ms\""),

@@ -96,8 +96,8 @@ impl<P> ProgramCounting<P> {
         (counting, received)
     }
 
-    /// Takes a request for counts that are at most `within` old; counting goes on for `keep` after
-    /// it, which is brought into the range from [`KEEP`].
+    /// Takes a request for counts that are at most `within` old; counting continues for `keep`
+    /// after it, which is brought into the range from [`KEEP`].
     pub(crate) fn submit(
         &mut self,
         request: P,
@@ -342,7 +342,7 @@ const QUEUE_LENGTH: usize = 4;
 const MIN_INTERVAL: Nanos = Nanos::from_millis(500);
 /// The time between two readings is at least this many times as long as a reading.
 const PAUSE_FACTOR: u64 = 50;
-/// The shortest and the longest time that counting goes on after a request.
+/// The shortest and the longest time for which counting continues after a request.
 pub(super) const KEEP: (Nanos, Nanos) = (Nanos::from_secs(2), Nanos::from_secs(30));
 /// How long requests fail after counting has failed.
 const RETRY_PAUSE: Nanos = Nanos::from_secs(5);
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_the_answer_for_some_seconds() {
+    fn a_failed_start_is_repeated_only_after_some_seconds() {
         let (mut counting, _messages) = ProgramCounting::new();
         let (_fake, thread) = FakeThread::new();
         drop(submit(&mut counting, 1, at(0), Some(thread)));

@@ -4,8 +4,8 @@
 //!
 //! A request is charged the time by which it prolongs the counting of its user, also if another
 //! user keeps the counting on meanwhile. The hour begins with the first request after the last
-//! hour. [`CountingTimes::charge`] fails if the quota does not suffice; the counting that earlier
-//! requests have paid goes on.
+//! hour. [`CountingTimes::charge`] fails if the quota does not suffice; the time that earlier
+//! requests were charged for stays.
 
 use std::collections::BTreeMap;
 
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_who_asks_for_ever_is_refused_until_the_next_hour() {
+    fn a_user_whose_requests_never_end_is_refused_until_the_next_hour() {
         let mut times = CountingTimes::default();
         let quotas = minutes(20);
         let three = Nanos::from_secs(3);

@@ -124,6 +124,7 @@ fn process_of(creator: &Creator) -> ProcessId {
 
 /// Protocol numbers of IP.
 const TCP: u16 = 6;
+/// The protocol number of UDP.
 pub(super) const UDP: u16 = 17;
 /// The shortest pause between two walks.
 const PAUSE: Nanos = Nanos::from_secs(2);

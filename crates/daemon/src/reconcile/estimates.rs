@@ -3,8 +3,8 @@
 //! Only the rates of classes change: what is promised depends on the lower bounds of the estimates.
 //! So nothing is admitted again, no target is degraded, and the state file is not written for each
 //! estimate: [`Reconciler::save_estimates`] writes it once a minute if an estimate has changed by a
-//! tenth, and at the end of the daemon. A daemon that follows a killed one begins with an estimate
-//! that is at most so old.
+//! tenth, and at the end of the daemon. So after the daemon was killed, the next
+//! daemon begins with the estimate in the file.
 //!
 //! If the kernel takes long for a change, because many targets have classes on the link, later
 //! changes wait: changes take a twentieth of the time at most. Errors go to the journal, once as
@@ -22,7 +22,8 @@ use crate::error::RequestError;
 use crate::estimate::{EstimateState, Estimated, EstimatedLink};
 use crate::host::Host;
 
-/// What is known of the estimated links beside their rates.
+/// The state of the estimates of all links: the states of the measurements, and the changes of
+/// rates that wait to be installed.
 #[derive(Debug, Default)]
 pub(crate) struct Estimates {
     states: BTreeMap<IfName, EstimateState>,
@@ -47,7 +48,7 @@ impl Estimates {
         (!self.waiting.is_empty()).then_some(self.install_from)
     }
 
-    /// Lets the next change wait: the last one took so long.
+    /// Delays the next change by 20 times `took`, the duration of the last one.
     pub(crate) fn delay(&mut self, took: Nanos, now: Now) {
         let next = now.monotonic.after(Nanos(took.0.saturating_mul(20)));
         self.install_from = self.install_from.max(next);

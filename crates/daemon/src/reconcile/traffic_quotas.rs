@@ -1,10 +1,11 @@
-//! Keeps traffic quotas: passes what may pass to the kernel before targets name it, reads what has
-//! passed each second, begins new periods, puts `then` rates into force and out of force, and
-//! writes the usage to its file. Errors go to the journal.
+//! Keeps traffic quotas. Before a target refers to a quota, the quota's bytes are written to the
+//! kernel. Each second the module reads how many bytes have passed, begins new periods, puts `then`
+//! rates into force and out of force, and writes the usage to its file. Errors go to the journal.
 //!
 //! The file is written when a quota comes, goes, is spent or begins a new period, and else at most
-//! every [`WRITE_TIME`] (10 s) while something passes. So after a power cut, at most what passed in
-//! the last 11 s is given twice. A killed daemon loses nothing: the kernel has the counts.
+//! every [`WRITE_TIME`] (10 s) while something passes. So after a power cut, at most the bytes of
+//! the last 11 s are not counted. If the daemon is killed, no byte is lost: the kernel has the
+//! counts.
 
 use netnice_core::units::{Instant, Nanos};
 
@@ -19,7 +20,7 @@ use crate::schedule;
 use crate::state::{UsageBook, UsageStore};
 use crate::user_names::user_name;
 
-/// When the usage was written, and where.
+/// The file of the usage, and what was last written to it.
 #[derive(Default)]
 pub(crate) struct UsageWriter {
     /// The file; `None`: nothing is written.
@@ -99,7 +100,7 @@ impl<H: Host> Reconciler<H> {
     /// Checks that the quotas of a draft are within their bounds.
     ///
     /// # Errors
-    /// If one is not.
+    /// If a quota exceeds its bound.
     pub(crate) fn check_usage(&self, draft: &Draft) -> Result<(), RequestError> {
         let mut usage = self.books.usage.clone();
         let mut ledger = draft.ledger.clone();

@@ -5,7 +5,7 @@
 //! 00:00, the day begins at the end of the skipped time; if it repeats 00:00, with the first one.
 //! Hours begin when the clock shows minute 0, and a repeated hour is a period of its own. A zone
 //! that is not in the database counts as UTC. [`period`] is `None` for an instant that the calendar
-//! does not have.
+//! does not have; nothing fails.
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;

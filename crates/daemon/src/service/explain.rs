@@ -286,7 +286,8 @@ impl<H: Host> View<'_, H> {
             .map(|one| one.link.name.as_str())
             .collect();
         if contract.yields() && !links.is_empty() {
-            let text = format!("takes of {} what no other traffic wants", links.join(", "));
+            let links = links.join(", ");
+            let text = format!("uses only bandwidth of {links} that no other traffic uses");
             page.row("yields", &text);
         }
         let has_part = contract.yields() || desired::link_of(self.ledger(), contract).is_some();

@@ -113,7 +113,7 @@ fn prepare<H: Host>(
         Target::Name(_) => find_name(reconciler, &mut draft, request, policy)?,
         target if request.change.is_none() => {
             return Err(RequestError::BadUsage(format!(
-                "nothing is asked of {target}: name at least one of up, down, both, min, …"
+                "no clause is given for {target}: name at least one of up, down, both, min, …"
             )));
         }
         Target::Pid(_) => {

@@ -106,6 +106,8 @@ fn length(doc: &impl Serialize) -> u64 {
 }
 
 impl StateDoc {
+    /// The document of this ledger and these rollbacks. `boot` is the boot id of the machine, and
+    /// `namespace` the cookie of the network namespace.
     pub(super) fn new(
         boot: &str,
         namespace: u64,

@@ -1,6 +1,6 @@
 //! [`UsageBook`]: how much of each traffic quota has passed, by period, apart from the claims. So
 //! it outlives them: a claim that is cleared and made again in the same period continues where it
-//! was. The kernel counts; the book is what the daemon last read there, and what a reboot leaves.
+//! was. The kernel counts; the book has the counts that the daemon read last, also after a reboot.
 //!
 //! # Time
 //! A period is identified by the instant at which it begins. The book remembers the usage of the
@@ -75,7 +75,7 @@ pub(crate) struct Usage {
     total: (u64, u64),
 }
 
-/// All records.
+/// The usage of all traffic quotas, by target and period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UsageBook {
     records: BTreeMap<UsageName, Usage>,
@@ -183,7 +183,7 @@ impl UsageBook {
         self.records.keys().eq(other.records.keys())
     }
 
-    /// True if a quota of a ledger is spent, or not spent any more, since the ledger was followed.
+    /// True if a quota of the ledger has become spent or unspent since the last `follow`.
     pub(crate) fn has_news(&self, ledger: &Ledger) -> bool {
         ledger.held().any(|held| {
             held.claims.quotas().any(|(claim, quota)| {
@@ -196,7 +196,7 @@ impl UsageBook {
         })
     }
 
-    /// Takes over the kernel's counts. A period that the kernel knows and the book does not is one
+    /// Takes over the kernel's counts. A period that the kernel has and the book has not is one
     /// that an earlier daemon entered and could not write.
     pub(crate) fn read(&mut self, states: &BTreeMap<u64, QuotaState>) {
         for (name, usage) in &mut self.records {
@@ -429,7 +429,7 @@ impl UsageBook {
         });
     }
 
-    /// Forgets what no claim asks for, after root has cleared everything.
+    /// Removes the records that no claim asks for, after root has cleared everything.
     pub(crate) fn forget_unclaimed(&mut self) {
         self.records.retain(|_, usage| usage.claimed);
     }

@@ -157,6 +157,8 @@ pub(super) struct FlowState {
 }
 
 impl FlowState {
+    /// A flow without a head record. `tolerance` is how late a packet may leave without a
+    /// correction of the schedule. With a `budget` of `None` the receive time is not limited.
     pub(super) fn new(
         id: FlowId,
         program: ProgramNo,
@@ -190,6 +192,7 @@ impl FlowState {
         self.is_ignored = true;
     }
 
+    /// True after [`FlowState::ignore`].
     #[inline]
     pub(super) fn is_ignored(&self) -> bool {
         self.is_ignored
@@ -200,6 +203,8 @@ impl FlowState {
         !std::mem::replace(&mut self.touched, true)
     }
 
+    /// Publishes the moved indices of the flow's rings. Returns true if the program is to be
+    /// notified.
     pub(super) fn publish(&mut self) -> bool {
         self.touched = false;
         self.ring.publish()
@@ -415,6 +420,7 @@ impl FlowState {
         self.ring.count_lost_many(Loss::OverBudget, packets);
     }
 
+    /// Panics if the state of the flow contradicts itself. For tests.
     pub(super) fn invariants(&self) {
         self.ring.invariants();
         let counters = self.counters;

@@ -118,16 +118,19 @@ impl Programs {
         program.as_mut().filter(|_| *own == number)
     }
 
+    /// The numbers of the attached programs.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = ProgramNo> {
         let entries = self.entries.iter().flatten();
         entries.filter_map(|(number, program)| program.as_ref().map(|_| *number))
     }
 
+    /// The attached programs.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Program> {
         let entries = self.entries.iter().flatten();
         entries.filter_map(|(_, program)| program.as_ref())
     }
 
+    /// The attached programs with their numbers.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (ProgramNo, &mut Program)> {
         let entries = self.entries.iter_mut().flatten();
         entries.filter_map(|(number, program)| Some((*number, program.as_mut()?)))

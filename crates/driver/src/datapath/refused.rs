@@ -43,7 +43,8 @@ impl PausedFlows {
 }
 
 impl Datapath {
-    /// Sends the chosen packets.
+    /// Copies the chosen packets to `sink`. A packet that may not be sent is refused, and its flow
+    /// pauses from `now`.
     pub(super) fn send_chosen(&mut self, sink: &mut impl FrameSink, now: Instant) {
         for ChosenPacket {
             departure,

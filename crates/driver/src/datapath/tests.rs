@@ -423,7 +423,7 @@ fn refused_packets_cost_only_their_own_program() {
     }
 }
 
-/// After a refused packet a flow goes on: with the records behind it, and with those that come
+/// After a refused packet a flow continues: with the records behind it, and with those that come
 /// during its pause or afterwards. A closed flow's pause does not touch the next flow.
 #[test]
 fn a_flow_goes_on_after_a_refused_packet() {

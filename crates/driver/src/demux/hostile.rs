@@ -90,6 +90,7 @@ fn flows() -> Vec<Match> {
     ]
 }
 
+/// A flow of UDP that has the port `local`.
 pub(super) fn port(local: &str) -> Match {
     Match::Port {
         transport: Transport::Udp,
@@ -97,6 +98,7 @@ pub(super) fn port(local: &str) -> Match {
     }
 }
 
+/// A flow of UDP from `local` to the host `remote`.
 pub(super) fn connected(local: &str, remote: &str) -> Match {
     Match::Connected {
         transport: Transport::Udp,
@@ -105,6 +107,7 @@ pub(super) fn connected(local: &str, remote: &str) -> Match {
     }
 }
 
+/// A flow of UDP that receives from the group `group`.
 pub(super) fn group(group: &str) -> Match {
     Match::Group {
         transport: Transport::Udp,

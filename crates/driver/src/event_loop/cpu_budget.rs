@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use netnice_core::units::Instant;
 
-/// The account of a thread.
+/// The processor time that the packet thread may use before it must sleep.
 #[derive(Debug)]
 pub(crate) struct CpuBudget {
     /// Time that the thread may still be awake, in ns.
@@ -33,7 +33,7 @@ pub(crate) struct CpuBudget {
 }
 
 impl CpuBudget {
-    /// A full account.
+    /// The budget of a thread that has credit for [`FULL`] (10 ms).
     pub(crate) fn new(now: Instant) -> CpuBudget {
         CpuBudget {
             credit: FULL,

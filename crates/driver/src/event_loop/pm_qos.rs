@@ -28,7 +28,7 @@ pub(super) struct LatencyRequest {
 }
 
 impl LatencyRequest {
-    /// Makes no request yet.
+    /// A value without a file and without a request.
     pub(crate) fn new() -> LatencyRequest {
         LatencyRequest {
             device: None,

@@ -9,7 +9,7 @@
 //! because the machine stops the thread between its wake-up and the departure. The lead is between
 //! 10 and 200 µs. The caller passes the lateness of each such sleep; no call fails.
 
-/// The learnt lead.
+/// How long before a departure the packet thread ends its sleep.
 #[derive(Debug)]
 pub(crate) struct WakeLead {
     nanos: u64,

@@ -34,10 +34,14 @@ enum Kind {
 }
 
 impl Ingress {
+    /// The receive control of an interface whose frames `program` passes to AF_XDP sockets.
     pub(super) fn of_xdp(interface: &Interface, program: XdpProgram, mode: Mode) -> Ingress {
         Ingress::of(interface, mode, Kind::Xdp(Box::new(program)), None)
     }
 
+    /// The receive control of an interface in the fallback mode. `socket` is the AF_PACKET socket.
+    /// `native_refusal` is the reason why AF_XDP was refused; `None` if the fallback mode was
+    /// requested.
     pub(super) fn of_packets(
         interface: &Interface,
         socket: OwnedFd,

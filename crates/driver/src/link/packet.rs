@@ -76,6 +76,7 @@ impl PacketLink {
         }
     }
 
+    /// As [`super::Link::room`].
     pub(super) fn room(&mut self) -> usize {
         if self.lengths.len() == BATCH {
             // Frames that the kernel does not take stay queued.
@@ -152,6 +153,7 @@ impl PacketLink {
         self.lengths.drain(..frames);
     }
 
+    /// As [`super::Link::receive`].
     pub(super) fn receive(&mut self, most: usize, mut each: impl FnMut(&[u8])) -> usize {
         let mut pieces: [libc::iovec; BATCH] = [NO_PIECE; BATCH];
         for (piece, buffer) in pieces.iter_mut().zip(self.buffers.chunks_exact_mut(FRAME)) {
@@ -186,10 +188,12 @@ impl PacketLink {
         count
     }
 
+    /// The number of frames that the kernel has taken.
     pub(super) fn sent(&self) -> u64 {
         self.counters.sent
     }
 
+    /// As [`super::Link::counters`].
     pub(super) fn counters(&self) -> LinkCounters {
         let kernels: io::Result<libc::tpacket_stats> = get(
             self.socket.as_fd(),
@@ -205,6 +209,7 @@ impl PacketLink {
         counters
     }
 
+    /// The socket, which is readable when a frame was received.
     pub(super) fn fd(&self) -> &OwnedFd {
         &self.socket
     }

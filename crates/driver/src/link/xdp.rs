@@ -232,11 +232,13 @@ impl XdpLink {
         count
     }
 
+    /// The number of frames that were sent.
     #[inline]
     pub(super) fn sent(&self) -> u64 {
         self.counters.sent
     }
 
+    /// As [`super::Link::counters`].
     pub(super) fn counters(&self) -> LinkCounters {
         let mut counters = self.counters;
         self.queues
@@ -245,19 +247,23 @@ impl XdpLink {
         counters
     }
 
+    /// The gates by which the XDP program drops frames of suspended flows.
     pub(super) fn gates(&mut self) -> &mut Gates {
         &mut self.gates
     }
 
+    /// The frames of the packet memory, with their holders.
     pub(super) fn frames(&self) -> &Frames {
         &self.frames
     }
 
+    /// The numbers of frames by holder, after completed frames were taken back.
     pub(super) fn tally(&mut self) -> Tally {
         self.collect();
         self.frames.tally()
     }
 
+    /// A descriptor that is readable when a queue received a frame.
     pub(super) fn fd(&self) -> &OwnedFd {
         self.several.as_ref().unwrap_or(self.queues[0].fd())
     }

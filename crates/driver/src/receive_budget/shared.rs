@@ -73,8 +73,8 @@ impl Default for SharedBudget {
 }
 
 impl SharedBudget {
-    /// Adds a flow with this budget of its own. A larger budget than all before becomes the shared
-    /// one, and stays it after the flow is closed.
+    /// Adds a flow that has the budget `own`, and returns the account of the flow. The shared
+    /// budget becomes `own` if `own` is larger; it is not reduced when the flow is closed.
     pub(crate) fn add_flow(&mut self, own: ReceiveBudget) -> FlowBudget {
         if self.budget.part < own.part {
             self.budget = own;

@@ -289,6 +289,8 @@ impl Kernel {
         Ok(())
     }
 
+    /// Detaches the programs from all interfaces that exist in `devices`, and restores the settings
+    /// of lo. A failure to detach is ignored.
     pub(super) fn detach_interfaces(&mut self, devices: &[Device]) {
         for (index, attached) in std::mem::take(&mut self.interfaces) {
             let exists = find_device(devices, &attached.name).is_some_and(|d| d.index == index);
@@ -375,6 +377,8 @@ impl Kernel {
         Ok(())
     }
 
+    /// Restores the settings of lo that netnice has changed, from the file in the runtime folder,
+    /// and removes the file. No effect without the file.
     pub(super) fn restore_loopback_settings(&mut self) {
         let saved = self.runtime.join(LOOPBACK_FILE);
         // Left by a daemon that was killed while it wrote the file.

@@ -26,6 +26,7 @@ pub enum Membership {
 }
 
 impl Membership {
+    /// The number of the target in this membership of `process`; 0 if there is none.
     pub(super) fn of(self, process: &Proc) -> u32 {
         match self {
             Membership::Process => process.process,

@@ -187,7 +187,8 @@ impl Kernel {
     }
 }
 
-/// A list of keys as the programs read it.
+/// The keys in an array of the length that the eBPF programs read; 0 in the places after the last
+/// key. Keys beyond [`MOST_QUOTAS`] are left out.
 pub(super) fn padded(keys: &[u64]) -> [u64; MOST_QUOTAS] {
     let mut list = [0; MOST_QUOTAS];
     for (to, key) in list.iter_mut().zip(keys) {

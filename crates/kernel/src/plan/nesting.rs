@@ -10,6 +10,7 @@ pub(super) struct Nesting<'a> {
 }
 
 impl<'a> Nesting<'a> {
+    /// The nesting of these targets.
     pub(super) fn new(targets: &'a [Target]) -> Self {
         Self {
             by_slot: targets.iter().map(|t| (t.slot, t)).collect(),
@@ -42,6 +43,7 @@ impl<'a> Nesting<'a> {
             .collect()
     }
 
+    /// True if the target in `slot` has one limit on the sum of both directions.
     pub(super) fn limits_the_sum(&self, slot: u16) -> bool {
         self.by_slot
             .get(&slot)

@@ -617,8 +617,10 @@ fn to_u32(number: u64) -> u32 {
 
 /// Class numbers of one slot: five for up (or both), four for down.
 pub(super) const CLASSES_PER_SLOT: u16 = 9;
+/// Class numbers of one slot for up (or both).
 pub(super) const CLASSES_UP: u16 = 5;
 const REST_CLASS: u16 = 2;
+/// The class of a link that carries all traffic, at the link's rate.
 pub(super) const TOP_CLASS: u16 = 1;
 /// The assured rate of a class without a guarantee on a link, in bytes per second. HTB needs a
 /// number, and this one is negligible beside a link's rate.

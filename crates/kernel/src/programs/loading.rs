@@ -77,10 +77,12 @@ pub(super) const TUNE: &str = "on_tcp";
 /// The program that takes back what [`TUNE`] set of all connections, each time that its link is
 /// read.
 pub(super) const TAKE_BACK: &str = "on_each_tcp";
+/// The programs at tracepoints, each with the name of its tracepoint.
 pub(super) const TRACEPOINTS: [(&str, &str); 4] = [
     ("on_fork", "sched_process_fork"),
     ("on_exec", "sched_process_exec"),
     ("on_exit", "sched_process_exit"),
     ("on_cgroup_made", "cgroup_mkdir"),
 ];
+/// The programs at bind(2) and connect(2).
 pub(super) const SOCK_ADDR: [&str; 4] = ["on_bind4", "on_bind6", "on_connect4", "on_connect6"];

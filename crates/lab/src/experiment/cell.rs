@@ -69,8 +69,8 @@ impl Connection {
 }
 
 /// Ten connections as in the paper: six at a constant rate, one with a single bucket (5), three
-/// with a dual one (0, 1, 6). They use 69 % of the link in the long run, and often two of them want
-/// the same slot.
+/// with a dual one (0, 1, 6). They use 69 % of the link in the long run, and often two of them are
+/// eligible for the same slot.
 fn connections() -> Vec<Connection> {
     let one = |peak, start, bucket| Connection {
         peak,

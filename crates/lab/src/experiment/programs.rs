@@ -90,7 +90,7 @@ impl Viewer<'_> {
         })
     }
 
-    /// The traffic of all programs; counting goes on for 8 s.
+    /// The traffic of all programs; counting continues for 8 s.
     fn ask(&self) -> Result<ProgramsDoc> {
         let mut client = Client::connect(&self.runtime)?;
         let request = Request::Programs(Programs {

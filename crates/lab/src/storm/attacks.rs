@@ -33,8 +33,8 @@ use super::hostile::{
 use super::{clear_request, pidfd, set_request};
 use crate::sys;
 
-/// An attack of a hostile user. It fails if it cannot go on, for example because the daemon refuses
-/// a connection or does not respond. A failure is no finding.
+/// An attack of a hostile user. It fails if it cannot continue, for example because the daemon
+/// refuses a connection or does not respond. A failure is no finding.
 pub(crate) type Attack = fn(&mut HostileUser) -> Result<()>;
 
 /// All attacks by name.

@@ -5,7 +5,7 @@
 //! must not grant what the user must not have. If the daemon grants it, the attack reports a
 //! finding (`HostileUser::report_finding`). At its end the program prints, for each attack, how
 //! often it was tried, the longest duration in ms and the last error, and then all findings. The
-//! storm test fails if there is a finding. The program fails if it knows no attack of the name that
+//! storm test fails if there is a finding. The program fails if there is no attack of the name that
 //! `--only` gives, if it cannot raise its limit of open files, or if it cannot start the process
 //! that it limits.
 

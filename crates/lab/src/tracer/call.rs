@@ -154,7 +154,8 @@ pub(super) fn skip(thread: Pid) -> Result<()> {
     ptrace::setregs(thread, registers).context("cannot write the registers of a thread")
 }
 
-/// Makes a system call whose exit a thread is stopped at return an error. Fails if ptrace fails.
+/// Replaces the result of a system call by the error `errno`. The thread must be stopped at the
+/// exit of the call. Fails if ptrace fails.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn set_error(thread: Pid, errno: Errno) -> Result<()> {
     let mut registers = ptrace::getregs(thread).context("cannot read the registers of a thread")?;

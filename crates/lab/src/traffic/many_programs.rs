@@ -101,7 +101,7 @@ impl SteadyPrograms {
         })
     }
 
-    /// The process ids.
+    /// The process ids of the programs, in ascending order.
     pub fn pids(&self) -> impl Iterator<Item = u32> {
         self.pids.keys().copied()
     }

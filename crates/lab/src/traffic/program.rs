@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::{direct, echo, fetch, parent, quic, tcp, udp, unruly};
 
-/// A traffic program.
+/// The programs of the traffic generator, as subcommands of `netnice-lab traffic`.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum Program {
     /// TCP flows.

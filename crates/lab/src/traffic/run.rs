@@ -79,7 +79,7 @@ impl Tally {
 /// (not with `--for-ms`), or one of the limits in `run`. Threads are not joined, because many are
 /// in a blocking call.
 ///
-/// `wire` returns received wire bytes that only the sockets know; they are added to the tally's.
+/// `wire` returns received wire bytes that only the sockets count; they are added to the tally's.
 pub fn run_until_end(run: &RunArgs, tally: &Arc<Tally>, wire: impl Fn() -> u64) -> ! {
     let commands = read_commands();
     println!(

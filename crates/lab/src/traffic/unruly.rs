@@ -6,7 +6,7 @@
 //!
 //! - `exit`, or the end of input: the program ends, with packets in the driver and without closing
 //!   anything.
-//! - `fork`: a child ends at once; the parent goes on.
+//! - `fork`: a child ends at once; the parent continues.
 //! - `twin`: a child does the same as the parent, on the same rings. When the flow is closed, the
 //!   child writes into the memory that it shares with the driver, until the child is killed.
 //! - `orphan`: a child holds all descriptors of the parent. When the parent is dead, the child

@@ -93,7 +93,7 @@ fn a_slice_with_extra_gets_what_the_kernel_does_not_use() {
 
 /// After SIGKILL of the driver its programs are told so, and nothing about others.
 #[test]
-fn a_program_is_told_how_its_driver_ended() {
+fn a_program_is_notified_how_its_driver_ended() {
     let bed = test_bed();
     let from = at(bed.world.client(), Family::V4, 7030);
     let to = at(bed.world.server(), Family::V4, 7030);

@@ -135,7 +135,7 @@ fn a_promise_stays_whatever_the_estimate_is_and_the_next_daemon_goes_on() {
 }
 
 #[test]
-fn an_idle_link_is_hardly_probed_and_a_silent_host_is_told() {
+fn an_idle_link_is_hardly_probed_and_a_silent_host_is_reported() {
     let modem = Modem::new(20).expect("a world");
     let hosts = hosts();
     run(

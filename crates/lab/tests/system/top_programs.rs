@@ -303,7 +303,7 @@ fn udp_sockets_have_rates_and_hosts_have_sums() {
 }
 
 #[test]
-fn a_user_who_asks_for_ever_does_not_keep_the_counting_on() {
+fn a_user_whose_requests_never_end_does_not_keep_the_counting_on() {
     let bed = TestBed::new().expect("a test bed");
     std::fs::write(bed.netnice.policy(), "[quotas]\ncounting-time = \"10s\"\n").expect("a policy");
     bed.run_ok("reload");

@@ -254,6 +254,7 @@ impl DriverRings {
         Arc::ptr_eq(&self.region, region)
     }
 
+    /// Marks the flow as closed in its region, and sets its notice to the program.
     pub(super) fn end(&self) {
         self.open.store(0, Ordering::Release);
         self.notices.raise(self.location.slot);

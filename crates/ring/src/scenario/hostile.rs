@@ -12,6 +12,7 @@ use crate::layout::{Ring, Shape};
 use crate::record::{Record, Status};
 use crate::violation::ProtocolViolation;
 
+/// The shape of the flow in all scenarios.
 pub(super) const SHAPE: Shape = Shape {
     chunk_bytes: 64,
     chunks: 12,
@@ -19,6 +20,8 @@ pub(super) const SHAPE: Shape = Shape {
     receive_entries: 16,
 };
 
+/// A step of the program or of the driver. `which` chooses one of the records that the driver
+/// holds.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Submit { pieces: usize, length: u32 },
@@ -33,6 +36,7 @@ pub(super) enum Step {
     DriverPublish,
 }
 
+/// A write of the hostile program: an index of a ring, or the two words of an entry.
 #[derive(Clone, Debug)]
 pub(super) enum Corruption {
     Producer(Ring, u32),
@@ -93,6 +97,8 @@ pub(super) struct Scenario {
 }
 
 impl Scenario {
+    /// A scenario whose indices begin at `start`. With `check_packets` the content of packets is
+    /// compared too.
     pub(super) fn new(start: u32, check_packets: bool) -> Scenario {
         Scenario {
             both: BothSides::new(SHAPE, start),
@@ -240,6 +246,7 @@ impl Scenario {
         }
     }
 
+    /// Writes what a hostile program writes.
     pub(super) fn corrupt(&mut self, corruption: &Corruption) {
         match *corruption {
             Corruption::Producer(ring, index) => self.both.set_producer(ring, index),
@@ -263,6 +270,7 @@ impl Scenario {
     }
 }
 
+/// The first index of all rings: indices wrap after 21 entries.
 pub(super) const START: u32 = u32::MAX - 20;
 
 /// The bytes that encode a scenario. The scenario ends where the bytes end.

@@ -3,11 +3,11 @@
 //!
 //! The columns of limits have space for minimums if a target has one and the screen is at least 76
 //! characters wide. While programs are listed, there are columns for their users and connections,
-//! and on wide screens for their units and what they moved so far; below 100 characters these
-//! replace the histories. The
-//! width that the numbers leave goes to the names, up to the longest one (at most 48), and the rest
-//! to the two histories. Each history gets at least four characters, if that leaves nine for the
-//! names, and at most 60.
+//! and on wide screens for their units and the bytes that they have sent and received; below 100
+//! characters these columns replace the histories. The columns of numbers have fixed widths. The
+//! column of names takes of the rest as much as the longest name needs, at most 48 characters. The
+//! two histories take what is left: each has at least four characters, if nine are then left for
+//! the names, and at most 60.
 
 use netnice_api::Watched;
 use netnice_core::contract::Direction;

@@ -36,7 +36,7 @@ impl Scale {
         Scale(rate.bits_per_second())
     }
 
-    /// A time in ticks.
+    /// The ticks in `time`, exactly.
     pub(super) fn ticks(self, time: Nanos) -> u128 {
         u128::from(time.0) * u128::from(self.0)
     }
@@ -100,7 +100,8 @@ pub(super) struct Fluid {
 }
 
 impl Demand {
-    /// dbf(t).
+    /// The demand bound function dbf(t): the ticks of the resource that must be served within `t`
+    /// ticks after the demand begins. Saturates.
     pub(super) fn due_within(&self, t: u128) -> u128 {
         let Some(beyond) = t.checked_sub(self.deadline) else {
             return 0;

@@ -117,12 +117,12 @@ impl PacketSizes {
         PacketSizes::new(size, size)
     }
 
-    /// The smallest packet.
+    /// The length of the smallest packet.
     pub fn least(self) -> Bytes {
         self.least
     }
 
-    /// The largest packet.
+    /// The length of the largest packet.
     pub fn most(self) -> Bytes {
         self.most
     }
@@ -481,4 +481,5 @@ pub(super) fn at_rate(channel: &Channel, rate: u64) -> Option<Channel> {
     Channel::new(channel.mmax(), rmax, channel.bmax(), channel.deadline()).ok()
 }
 
+/// Nanoseconds in a second.
 pub(super) const NANOS_PER_SECOND: u128 = 1_000_000_000;

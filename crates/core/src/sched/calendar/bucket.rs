@@ -15,11 +15,13 @@ pub(in crate::sched) struct BucketRef {
 }
 
 impl BucketRef {
+    /// The level of the bucket, 0 to 7.
     #[inline(always)]
     pub(super) fn level(self) -> usize {
         self.slot() / BUCKETS
     }
 
+    /// The number of the bucket among the buckets of all levels.
     #[inline(always)]
     pub(super) fn slot(self) -> usize {
         self.slot as usize % (LEVELS * BUCKETS)

@@ -26,7 +26,7 @@ pub(in crate::sched) struct Pool {
 #[repr(align(64))]
 struct Node([u32; 16]);
 
-/// No node.
+/// The value that means no node.
 pub(in crate::sched) const NONE: u32 = 0;
 
 /// The position of an entry: its node, and its index in the node.
@@ -92,10 +92,12 @@ impl BucketId {
         BucketId(slot | u32::from(name) << 17 | 1 << 23)
     }
 
+    /// The number of the calendar.
     pub(super) fn name(self) -> u8 {
         (self.0 >> 17 & 63) as u8
     }
 
+    /// The number of the bucket in the calendar.
     pub(super) fn slot(self) -> u32 {
         self.0 & 0x1_ffff
     }
@@ -300,6 +302,7 @@ impl Pool {
         inside.then(|| node.entry(position.index()))
     }
 
+    /// The bucket that has the entry at `position`.
     pub(super) fn bucket_id(&self, position: EntryPosition) -> BucketId {
         BucketId(self.nodes[position.node()].0[HEADER] >> 8)
     }

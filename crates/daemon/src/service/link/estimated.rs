@@ -17,7 +17,7 @@ use crate::estimate::{DEFAULT_REFLECTORS, MAX_REFLECTORS};
 use crate::host::Inventory;
 use crate::ledger::ManagedLink;
 
-/// What a request says of one direction.
+/// The part of a request for one direction.
 struct Asked<'a> {
     rate: Option<&'a str>,
     min: Option<&'a str>,
@@ -51,7 +51,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// True if the request says nothing of estimates.
+/// True if the request has no option for estimates.
 pub(super) fn is_plain(change: &LinkChange) -> bool {
     let bounds = [&change.min, &change.max, &change.min_down, &change.max_down];
     bounds.iter().all(|bound| bound.is_none()) && change.probes.is_none()

@@ -286,7 +286,7 @@ fn a_process_that_root_lets_join_takes_a_name_out_of_the_budget() {
 }
 
 #[test]
-fn a_dry_run_tells_whom_a_smaller_budget_concerns() {
+fn a_dry_run_names_the_targets_that_a_smaller_budget_affects() {
     let mut fixture = with_budget();
     ok(fixture.set_as(&ANN, "pid:10", "min 6mbit"));
     let before = fixture.service.ledger().clone();

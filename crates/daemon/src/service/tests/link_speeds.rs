@@ -127,7 +127,7 @@ fn a_speed_that_the_kernel_does_not_take_is_tried_again() {
 }
 
 #[test]
-fn a_dry_run_of_a_lower_rate_says_who_loses_what_and_the_change_does_the_same() {
+fn a_dry_run_of_a_lower_rate_names_the_losses_and_the_change_does_the_same() {
     let mut fixture = fixture();
     let before = without_counters(fixture.show());
     let in_force = fixture.machine().in_force.clone();

@@ -297,7 +297,7 @@ fn an_invalid_request_is_refused_and_changes_nothing() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 0);
     let table = [
-        ("pid:10", "", "nothing is asked"),
+        ("pid:10", "", "no clause is given"),
         ("pid:10", "up 10", "no unit"),
         ("pid:10", "up 1mbit both 2mbit", "cannot hold together"),
         ("pid:10", "cell pcr=1mbit,cdvt=1ms", "not supported yet"),

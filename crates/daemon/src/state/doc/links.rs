@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::text;
 use crate::ledger::ManagedLink;
 
+/// A managed link in the state file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LinkDoc {
@@ -55,6 +56,7 @@ impl From<&ManagedLink> for LinkDoc {
 }
 
 impl LinkDoc {
+    /// The link that the document describes. Fails with a message if a value is invalid.
     pub(super) fn restore(self) -> Result<ManagedLink, String> {
         let capacity = |doc: Option<CapacityDoc>| -> Result<Option<Capacity>, String> {
             let Some(doc) = doc else { return Ok(None) };

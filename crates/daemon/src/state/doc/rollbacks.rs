@@ -1,5 +1,5 @@
-//! The pending rollbacks as JSON, for the state file: conversion to it, and back. The
-//! conversion back fails with a text that describes what is invalid.
+//! Converts pending rollbacks to JSON for the state file, and back. The conversion back fails with
+//! a text that names the invalid value.
 
 use netnice_core::claims::Claimant;
 use netnice_core::contract::{Change, IfName};
@@ -10,6 +10,7 @@ use super::{BodyDoc, ClaimDoc, LinkDoc, PlaceDoc, text};
 use crate::ledger::ProcessId;
 use crate::ledger::rollbacks::{Cleared, PendingRollback, Undo};
 
+/// A pending rollback in the state file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UndoDoc {
@@ -79,6 +80,7 @@ impl From<&PendingRollback> for UndoDoc {
 }
 
 impl UndoDoc {
+    /// The rollback that the document describes. Fails with a message if a value is invalid.
     pub(super) fn restore(self) -> Result<PendingRollback, String> {
         let undo = match self.undo {
             UndoKind::Claim { id, change } => Undo::Claim {

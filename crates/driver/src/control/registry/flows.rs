@@ -1,8 +1,8 @@
 //! The open flows, by numbers that are not reused soon.
 //!
 //! The packet thread identifies a flow by its index in tables. It reuses the index as soon as the
-//! flow is closed. The daemon may send a request for a flow before it learns that the flow's
-//! program has ended. So the daemon gets a different number, which is reused only after 2^32
+//! flow is closed. The daemon may send a request for a flow before it receives the event that the
+//! flow's program has ended. So the daemon gets a different number, which is reused only after 2^32
 //! further flows; a late request then finds no flow. No function fails.
 
 use std::collections::BTreeMap;
@@ -49,6 +49,7 @@ impl Flows {
         self.open.iter().map(|(number, flow)| (*number, flow))
     }
 
+    /// Whether no flow is open.
     pub(crate) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }

@@ -173,7 +173,7 @@ impl TestProgram {
 }
 
 #[test]
-fn a_program_that_takes_the_flag_without_news_is_throttled() {
+fn a_program_that_takes_the_flag_and_moves_no_index_is_throttled() {
     let mut rogue = test_program();
     let rings = |rogue: &mut TestProgram| {
         if rogue.take_flag() {
@@ -198,7 +198,7 @@ fn a_program_that_takes_the_flag_without_news_is_throttled() {
 }
 
 #[test]
-fn notices_without_news_do_not_keep_the_driver_awake() {
+fn notices_without_a_moved_index_do_not_keep_the_driver_awake() {
     let mut rogue = test_program();
     let mut sleeps = || {
         rogue.datapath.transmit(&mut DroppingNic, rogue.now);
@@ -255,7 +255,7 @@ fn an_unasked_doorbell_write_throttles_the_program_at_once() {
 }
 
 #[test]
-fn a_program_with_news_at_each_wakeup_is_never_throttled() {
+fn a_program_that_moves_an_index_at_each_wakeup_is_never_throttled() {
     let mut program = test_program();
     for _ in 0..10_000 {
         let done = program.iterate(|program| {
@@ -268,7 +268,7 @@ fn a_program_with_news_at_each_wakeup_is_never_throttled() {
 }
 
 #[test]
-fn a_doorbell_write_after_its_news_were_read_is_no_fault() {
+fn a_doorbell_write_after_its_index_was_read_is_no_fault() {
     let mut program = test_program();
     for _ in 0..10_000 {
         assert!(program.submit_datagram());
