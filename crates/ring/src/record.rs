@@ -109,6 +109,14 @@ impl MessagePart {
         }
     }
 
+    /// The same part for a driver that does not accept arrivals.
+    pub fn without_arrival(self) -> MessagePart {
+        match self {
+            MessagePart::Arrived(_) => MessagePart::Begins,
+            part => part,
+        }
+    }
+
     pub(crate) fn note_and_stamp(self) -> (u32, u64) {
         match self {
             MessagePart::Begins => (0, 0),

@@ -78,6 +78,17 @@ impl MessageGate {
         }
     }
 
+    /// The gate after a change of the contract. The messages in the queue and the logical arrivals
+    /// stay.
+    pub fn changed(&self, channel: &contract::Channel, policy: Overload) -> MessageGate {
+        MessageGate {
+            waiting: self.waiting,
+            next: self.next,
+            dropped: self.dropped,
+            ..MessageGate::new(channel, policy)
+        }
+    }
+
     /// Decides on a message of this length that arrives at `now`. If the decision is to wait, the
     /// caller offers the message again later.
     pub fn handle_message(&mut self, length: Bytes, now: Instant) -> GateDecision {
