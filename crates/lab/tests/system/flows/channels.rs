@@ -66,8 +66,9 @@ fn messages_beyond_the_contract_follow_the_overload_policy() -> Result<()> {
             contract += &format!(",overload={policy}");
         }
         let mut source = flow_bed.messages(port, &contract, ONE_PACKET)?;
-        let shown = flow_bed.flows()?;
-        let shown = &shown.first().context("a flow")?["contract"]["channel"]["overload"];
+        let flows = flow_bed.flows()?;
+        let shown = flows.iter().find(|flow| flow["pid"] == source.pid());
+        let shown = &shown.context("a flow")?["contract"]["channel"]["overload"];
         let policy = if policy.is_empty() { "block" } else { policy };
         assert_eq!(shown, policy);
         let tried = source.run(&format!("try {OFFERED}"), "dropped")?;
@@ -179,7 +180,7 @@ fn invalid_parts_of_a_channel_are_one_clear_error() -> Result<()> {
     for (part, words) in [
         (
             "overload=weep",
-            ["unknown overload policy weep", "best-effort"],
+            ["unknown overload policy `weep`", "best-effort"],
         ),
         ("processing=50ms", ["processing=50ms", "below the deadline"]),
         ("processing=5s", ["processing=5s", "at most 4s"]),
