@@ -331,6 +331,13 @@ pub struct ChannelDoc {
     pub bmax: u32,
     /// Largest delay of a message, in nanoseconds.
     pub deadline_ns: u64,
+    /// The part of the delay for the program's processing, in nanoseconds.
+    #[serde(default)]
+    pub processing_ns: u64,
+    /// What happens to messages beyond the contract: `block`, `decay`, `space`, `drop` or
+    /// `best-effort`.
+    #[serde(default)]
+    pub overload: String,
 }
 
 /// The values that are installed in the kernel for a target.
@@ -461,6 +468,8 @@ impl From<&Contract> for ContractDoc {
                 rmax: channel.rmax().get(),
                 bmax: channel.bmax(),
                 deadline_ns: channel.deadline().0,
+                processing_ns: channel.processing().0,
+                overload: channel.overload().word().to_string(),
             }),
             set_by: BTreeMap::new(),
         }

@@ -133,6 +133,11 @@ struct netnice_udp {
  * possible again. `mbs` is at least a frame of the link (1514 bytes).
  * `mmax` counts the frames of all packets of a message with their headers: 42
  * bytes for each datagram over IPv4, 62 over IPv6.
+ * `overload=block` (the default), `decay`, `space`, `drop` or `best-effort` may
+ * follow `deadline`: what happens to messages beyond `rmax` and `bmax`, see
+ * netnice_flow_send_message(). `processing=2ms` may follow it too: the deadline
+ * counts from the message's arrival, see netnice_flow_arrival(), if the program
+ * queues all of the message within this part of the deadline.
  * How short `cdvt` and `deadline` can be depends on the rate of the link: on an
  * idle link of 100 Mbit/s some 0.3 ms, of 1 Gbit/s some 50 us. A refusal says what
  * would fit.
@@ -188,6 +193,36 @@ int netnice_flow_send_batch(int flow, const struct iovec *datagrams, int count);
  * the `mmax` of the contract. (The other sending calls fail so too, for a datagram
  * or a continued message that is longer.) */
 int netnice_flow_send_message(int flow, const struct iovec *parts, int count, int timeout);
+
+/*
+ * A message is also what one call of the other sending calls sends, unless it
+ * continues the message before it. With the contract's overload policy
+ *
+ *   block        a message while `bmax` messages wait: the call waits, or fails with
+ *                EAGAIN
+ *   space        the same, and also before 1/rmax has passed since the message before
+ *   drop         a message while `bmax` messages wait fails with ENOBUFS and is dropped
+ *   decay        every message is queued; beyond the contract it is due later
+ *   best-effort  every message is queued; beyond the contract it is sent as best effort
+ */
+struct netnice_messages {
+    unsigned long long queued;      /* messages that were queued */
+    unsigned long long waiting;     /* of these, those that the driver has not returned */
+    unsigned long long held_back;   /* messages that had to wait before they were queued */
+    unsigned long long dropped;     /* messages that were dropped */
+    unsigned long long retry_after; /* ns until the message that was held back can be queued,
+                                       with `space`; 0: none was, or the driver must return
+                                       packets first */
+};
+
+/* Stores the numbers of messages of a flow with a `channel` contract. Returns 0. */
+int netnice_flow_messages(int flow, struct netnice_messages *messages);
+
+/* Sets when the message that is queued next arrived, in ns of CLOCK_MONOTONIC.
+ * 0, and the default: when it is queued. A program whose messages are due at fixed
+ * times sets these, so that its own delay does not move the deadline. An arrival
+ * that is longer ago than the contract's `processing` counts as that. Returns 0. */
+int netnice_flow_arrival(int flow, unsigned long long arrival);
 
 /* Publishes the queued packets, and waits until the driver has returned all
  * packets. Returns 0. */

@@ -10,6 +10,7 @@
 
 mod buffers;
 mod copying;
+mod messages;
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;

@@ -97,6 +97,7 @@ fn stack_errno(error: &StackError) -> i32 {
         | StackError::MessageTooLong { .. }
         | StackError::TooManyPackets { .. }
         | StackError::SmallBuffers { .. } => libc::EMSGSIZE,
+        StackError::MessageDropped { .. } => libc::ENOBUFS,
         StackError::NoRemote => libc::EDESTADDRREQ,
         StackError::FixedRemote(_) => libc::EISCONN,
         StackError::UnknownNextHop(_) => libc::EHOSTUNREACH,

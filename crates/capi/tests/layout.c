@@ -48,6 +48,12 @@ int main(void) {
     FIELD(netnice_buffer, data);
     FIELD(netnice_buffer, length);
     FIELD(netnice_buffer, id);
+    SIZE(netnice_messages);
+    FIELD(netnice_messages, queued);
+    FIELD(netnice_messages, waiting);
+    FIELD(netnice_messages, held_back);
+    FIELD(netnice_messages, dropped);
+    FIELD(netnice_messages, retry_after);
     SIZE(netnice_outcome);
     FIELD(netnice_outcome, number);
     FIELD(netnice_outcome, stamp);

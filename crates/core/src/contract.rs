@@ -42,7 +42,9 @@ mod yielding;
 
 use alloc::vec::Vec;
 
-pub use clauses::{Bucket, Cell, Channel, IfName, MessageRate, Priority, Slice, Sustained, Weight};
+pub use clauses::{
+    Bucket, Cell, Channel, IfName, MessageRate, Overload, Priority, Slice, Sustained, Weight,
+};
 pub use delegate::Delegate;
 pub use dscp::{Dscp, NotADscp};
 pub use error::{ContractError, Unsupported};

@@ -109,7 +109,7 @@ use fair::FairQueue;
 use flow::{Flag, FlowState, GENERAL_PATH_INTERVAL, ServiceState};
 use limit::{LimitState, Limits};
 use member::MemberState;
-pub use message_gate::{GateDecision, MessageGate, Overload};
+pub use message_gate::{GateDecision, MessageGate};
 use pace::Moment;
 pub use pacer::Pacer;
 use server::OverbookedServer;
@@ -121,6 +121,7 @@ use share::ShareState;
 use slice::SliceState;
 use wire::WireState;
 
+pub use crate::contract::Overload;
 use crate::units::{Bytes, Instant};
 
 /// A link and the flows that send on it, see [the module](self).

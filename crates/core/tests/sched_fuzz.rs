@@ -68,7 +68,15 @@ impl Random {
         let rmax = MessageRate::new(1 + self.below(100_000) as u32).expect("a rate");
         let bmax = 1 + self.below(8) as u32;
         let deadline = Nanos(self.any_size(36));
-        contract::Channel::new(Bytes(4000), rmax, bmax, deadline).expect("a channel")
+        let channel = contract::Channel::new(Bytes(4000), rmax, bmax, deadline).expect("a channel");
+        let processing = Nanos(self.below(deadline.0)).min(contract::Channel::MAX_PROCESSING);
+        let channel = channel
+            .with_processing(processing)
+            .expect("below the deadline");
+        match self.one_in(2) {
+            true => channel.with_overload(contract::Overload::BestEffort),
+            false => channel,
+        }
     }
 
     fn service(&mut self) -> Service {

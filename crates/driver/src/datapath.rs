@@ -614,11 +614,11 @@ impl Datapath {
                 Ok(record) => behind = record,
                 Err(violation) => violations.push((flow.program, violation)),
             }
-            // The record arrived while the one before it waited, at an unknown time: its message
-            // must not count as later than that.
+            // The record arrived while the one before it waited. If the program does not state the
+            // time, its message must not count as later than that.
             behind
                 .as_ref()
-                .map(|record| flow.packet(record, Instant(0)))
+                .map(|record| flow.packet(record, now, Instant(0)))
         });
         let Some(departure) = departure else {
             return false;

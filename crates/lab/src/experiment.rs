@@ -24,6 +24,7 @@ mod accuracy;
 pub mod bench;
 mod cell;
 mod change;
+mod channel;
 mod cost;
 mod death;
 mod driver_world;
@@ -421,6 +422,12 @@ pub const REGISTRY: &[Experiment] = &[
         what: "the daemon is killed 20 times under traffic: the limit holds, the state returns",
         minutes: (1.2, 0.4),
         run: death::run,
+    },
+    Experiment {
+        id: "direct-channel",
+        what: "RTC on packets: messages with deadlines beside slices, cells and a kernel flood",
+        minutes: (10.2, 0.5),
+        run: channel::run,
     },
     Experiment {
         id: "cell-fig3",

@@ -33,6 +33,7 @@ mod echo;
 mod fetch;
 pub mod ftp;
 pub mod many_programs;
+mod messages;
 mod parent;
 pub mod program;
 mod quic;
@@ -43,6 +44,7 @@ mod tcp;
 mod udp;
 mod unruly;
 
+pub use messages::{MessageShape, MessageSource};
 pub use report::Report;
 
 /// A TCP process. It connects or listens, and writes, reads, or does both on every connection.

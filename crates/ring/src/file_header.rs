@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use std::sync::Arc;
 
 use crate::doorbell::{Notices, SleepFlag};
-use crate::layout::{Budget, FileHeader, MAGIC, NOTICE_WORDS, VERSION};
+use crate::layout::{ACCEPTS_ARRIVALS, Budget, FileHeader, MAGIC, NOTICE_WORDS, VERSION};
 use crate::region::Region;
 use crate::words::{Ordering, Word, Words};
 
@@ -27,6 +27,8 @@ impl<'a> Header<'a> {
         self.double(offset_of!(FileHeader, bytes))[0].store(bytes, Ordering::Relaxed);
         self.word(offset_of!(FileHeader, flows))
             .store(budget.flows, Ordering::Relaxed);
+        self.word(offset_of!(FileHeader, accepts))
+            .store(ACCEPTS_ARRIVALS, Ordering::Relaxed);
         self.word(offset_of!(FileHeader, version))
             .store(VERSION, Ordering::Release);
     }
@@ -41,6 +43,12 @@ impl<'a> Header<'a> {
             self.word(offset_of!(FileHeader, flows))
                 .load(Ordering::Relaxed),
         )
+    }
+
+    /// Whether the driver accepts arrival times of messages.
+    pub(crate) fn accepts_arrivals(&self) -> bool {
+        let accepts = self.word(offset_of!(FileHeader, accepts));
+        accepts.load(Ordering::Relaxed) & ACCEPTS_ARRIVALS != 0
     }
 
     /// The field `ended`: 0, or the number of the broken rule.

@@ -300,7 +300,10 @@ pub(crate) struct FileHeader {
     /// 0, or the number of the rule for which the driver disconnected the program. The driver
     /// writes it.
     pub ended: u32,
-    _rest: [u32; 9],
+    /// The optional parts of the protocol that the driver accepts: [`ACCEPTS_ARRIVALS`]. Drivers of
+    /// earlier versions leave it 0.
+    pub accepts: u32,
+    _rest: [u32; 8],
     /// 1 while the driver sleeps. The driver sets it, and either side clears it.
     pub driver_sleeps: u32,
     _line: [u32; 15],
@@ -439,6 +442,8 @@ pub const ENTRY: u64 = size_of::<RawPair>() as u64;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"netnring");
 /// Version of the layout and of the rules in `docs/reference/ring.md`.
 pub const VERSION: u32 = 1;
+/// A bit of the header's `accepts`: a record that begins a message may say when the message arrived.
+pub(crate) const ACCEPTS_ARRIVALS: u32 = 1;
 /// Words of notice bits in each direction.
 pub(crate) const NOTICE_WORDS: usize = MAX_FLOWS as usize / 64;
 /// Bytes of a flow's header. The first ring follows it.
@@ -485,6 +490,7 @@ const _: () = {
     assert!(offset_of!(FileHeader, flows) == 0x0c);
     assert!(offset_of!(FileHeader, bytes) == 0x10);
     assert!(offset_of!(FileHeader, ended) == 0x18);
+    assert!(offset_of!(FileHeader, accepts) == 0x1c);
     assert!(offset_of!(FileHeader, driver_sleeps) == 0x40);
     assert!(offset_of!(FileHeader, program_sleeps) == 0x80);
     assert!(offset_of!(FileHeader, to_driver) == 0x200);

@@ -75,7 +75,7 @@ mod words;
 
 pub use layout::{Budget, FlowLocation, Ring, SetupError, Shape, ShapeError};
 pub use ledger::{Balance, Pool, PoolError};
-pub use record::{Pair, Record, Status};
+pub use record::{MessagePart, Pair, Record, Status};
 pub use violation::{ProtocolViolation, Rule};
 
 /// The fuzz target `ring` of `fuzz/` calls this module.

@@ -24,9 +24,11 @@
 //! fails with [`FlowError::Closed`] if the driver closed the flow. If no index had moved, only
 //! [`ProgramRings::is_open`] shows that the flow is closed.
 
+mod reservation;
+
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
@@ -39,10 +41,11 @@ use crate::layout::{
     ALIGN, FlowHeader, FlowLocation, Loss, MAGIC, MAX_FLOWS, PAGE, Ring, SetupError, VERSION,
 };
 use crate::ledger::{Balance, Owned, Pool};
-use crate::record::{CONTINUES_MESSAGE, MAX_PAIRS, Pair, Record, Validator, Writer};
+use crate::record::{MAX_PAIRS, MessagePart, Pair, Record, Validator, Writer};
 use crate::region::{MemoryFile, Region};
 use crate::violation::{ProtocolViolation, Rule};
 use crate::words::{Ordering, Word, Words};
+use reservation::{Reservation, UsedRegions};
 
 /// The program's mapping of its memory file, and its doorbells. Only one thread may wait at a time.
 /// The flows can be used by other threads.
@@ -54,11 +57,9 @@ pub struct Attachment {
     notifier: Notifier,
     poll_fd: OwnedFd,
     ended: Word,
+    accepts_arrivals: bool,
     used: UsedRegions,
 }
-
-/// The start and the end of the regions that flows use. No two of them overlap.
-type UsedRegions = Arc<Mutex<Vec<(u64, u64)>>>;
 
 impl Attachment {
     /// Takes the three descriptors that the driver passed: the memory file, the doorbell to the
@@ -88,6 +89,7 @@ impl Attachment {
             notifier: Notifier::new(header.driver_sleeps(), to_driver),
             poll_fd: to_program,
             ended: header.ended(),
+            accepts_arrivals: header.accepts_arrivals(),
             used: UsedRegions::default(),
             region,
         })
@@ -121,6 +123,11 @@ impl Attachment {
             0,
             Some(reservation),
         ))
+    }
+
+    /// Whether the driver accepts [`MessagePart::Arrived`]. Drivers of earlier versions do not.
+    pub fn accepts_arrivals(&self) -> bool {
+        self.accepts_arrivals
     }
 
     /// Notifies the driver if it sleeps. Call it after [`ProgramRings::publish`]. True if the
@@ -264,33 +271,6 @@ pub struct ProgramRings {
     open: Word,
     notices: Notices,
     _reservation: Option<Reservation>,
-}
-
-/// The reservation of a region by a flow. It ends when it is dropped.
-pub(crate) struct Reservation {
-    used: UsedRegions,
-    begin: u64,
-}
-
-impl Reservation {
-    fn take(used: &UsedRegions, begin: u64, end: u64) -> Result<Reservation, SetupError> {
-        let mut all = used.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.iter().any(|(from, to)| *from < end && begin < *to) {
-            return Err(SetupError::InUse { offset: begin });
-        }
-        all.push((begin, end));
-        Ok(Reservation {
-            used: used.clone(),
-            begin,
-        })
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        let mut all = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|(from, _)| *from != self.begin);
-    }
 }
 
 /// One direction: records leave by one ring and return in the other.
@@ -452,9 +432,17 @@ impl ProgramRings {
     /// driver broke a rule. Nothing changes then.
     #[inline]
     pub fn submit(&mut self, pieces: &[Piece], continues: bool) -> Result<(), RecordError> {
-        let note = if continues { CONTINUES_MESSAGE } else { 0 };
+        self.submit_part(pieces, MessagePart::of(continues))
+    }
+
+    /// [`ProgramRings::submit`] for a given part of a message.
+    ///
+    /// # Errors
+    /// As [`ProgramRings::submit`].
+    #[inline]
+    pub fn submit_part(&mut self, pieces: &[Piece], part: MessagePart) -> Result<(), RecordError> {
         let (pairs, count) = self.validate(pieces)?;
-        self.hand_over(Ring::Submit, &pairs[..count], note)
+        self.hand_over(Ring::Submit, &pairs[..count], part.note_and_stamp())
     }
 
     /// True if the submit ring has room for `records` records of one piece each.
@@ -473,7 +461,7 @@ impl ProgramRings {
     #[inline]
     pub fn prime(&mut self, pieces: &[Piece]) -> Result<(), RecordError> {
         let (pairs, count) = self.validate(pieces)?;
-        self.hand_over(Ring::Prime, &pairs[..count], 0)
+        self.hand_over(Ring::Prime, &pairs[..count], (0, 0))
     }
 
     /// Takes back a record that the driver has sent or refused to send ([`Record::status`]). The
@@ -607,7 +595,12 @@ impl ProgramRings {
     }
 
     #[inline]
-    fn hand_over(&mut self, ring: Ring, pairs: &[Pair], note: u32) -> Result<(), RecordError> {
+    fn hand_over(
+        &mut self,
+        ring: Ring,
+        pairs: &[Pair],
+        (note, stamp): (u32, u64),
+    ) -> Result<(), RecordError> {
         let rings = match ring {
             Ring::Submit | Ring::Reclaim => &mut self.transmit,
             Ring::Prime | Ring::Deliver => &mut self.receive,
@@ -622,7 +615,7 @@ impl ProgramRings {
         for pair in pairs {
             self.given.claim(pair.base >> self.chunk_shift);
         }
-        rings.forward.push(note, 0, pairs);
+        rings.forward.push(note, stamp, pairs);
         Ok(())
     }
 

@@ -46,6 +46,12 @@ impl Record {
         self.note & CONTINUES_MESSAGE == 0
     }
 
+    /// The time at which the message arrived that a record from the program begins, in ns of
+    /// `CLOCK_MONOTONIC`, as the program states it: any number. `None` if it states none.
+    pub fn arrival(&self) -> Option<u64> {
+        (self.note & STATES_ARRIVAL != 0).then_some(self.stamp)
+    }
+
     /// The status of a record from the driver.
     pub fn status(&self) -> Status {
         Status(self.note)
@@ -81,6 +87,46 @@ impl Status {
     pub const UNUSED: Status = Status(5);
 }
 
+/// How a record that the program sends belongs to the messages of a real-time channel. Other flows
+/// do not distinguish messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessagePart {
+    /// The record begins a message, which arrives when the driver finds it.
+    Begins,
+    /// The record begins a message that arrived at this time, in ns of `CLOCK_MONOTONIC`. Only for
+    /// drivers that accept it: [`Attachment::accepts_arrivals`].
+    ///
+    /// [`Attachment::accepts_arrivals`]: crate::program::Attachment::accepts_arrivals
+    Arrived(u64),
+    /// The record continues the message before it.
+    Continues,
+}
+
+impl MessagePart {
+    pub(crate) fn of(continues: bool) -> MessagePart {
+        match continues {
+            true => MessagePart::Continues,
+            false => MessagePart::Begins,
+        }
+    }
+
+    /// The same part for a driver that does not accept arrivals.
+    pub fn without_arrival(self) -> MessagePart {
+        match self {
+            MessagePart::Arrived(_) => MessagePart::Begins,
+            part => part,
+        }
+    }
+
+    pub(crate) fn note_and_stamp(self) -> (u32, u64) {
+        match self {
+            MessagePart::Begins => (0, 0),
+            MessagePart::Arrived(at) => (STATES_ARRIVAL, at),
+            MessagePart::Continues => (CONTINUES_MESSAGE, 0),
+        }
+    }
+}
+
 /// Validates records from shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Validator {
@@ -113,10 +159,11 @@ impl Validator {
             return Err(Rule::Count { count: head.count });
         }
         if self.writer == Writer::Program {
-            if head.note & !CONTINUES_MESSAGE != 0 {
+            // A record that continues a message has no arrival of its own.
+            if head.note > STATES_ARRIVAL {
                 return Err(reserved("note", head.note.into()));
             }
-            if head.stamp != 0 {
+            if head.stamp != 0 && head.note != STATES_ARRIVAL {
                 return Err(reserved("stamp", head.stamp));
             }
         }
@@ -170,7 +217,10 @@ fn reserved(field: &'static str, seen: u64) -> Rule {
     Rule::Reserved { field, seen }
 }
 
-/// The only defined bit of a note to the driver: the record continues a message.
+/// A bit of a note to the driver: the stamp is the arrival time of the message that the record
+/// begins. Not together with [`CONTINUES_MESSAGE`].
+pub(crate) const STATES_ARRIVAL: u32 = 2;
+/// A bit of a note to the driver: the record continues a message.
 pub(crate) const CONTINUES_MESSAGE: u32 = 1;
 
 #[cfg(all(test, not(loom)))]

@@ -9,8 +9,8 @@
 use std::collections::VecDeque;
 
 use netnice_core::contract::Channel;
-use netnice_core::sched::{GateDecision, MessageGate, Overload};
-use netnice_core::units::{Bytes, Instant};
+use netnice_core::sched::{GateDecision, Guarantee, MessageGate, Overload, Service};
+use netnice_core::units::{Bytes, Instant, Nanos};
 
 /// The gate of one channel, and the messages that the sender holds back.
 #[derive(Debug)]
@@ -79,5 +79,36 @@ impl AdmissionQueue {
     /// The sender ends: drops the messages that it holds back.
     pub(crate) fn close(&mut self) {
         self.held_back.clear();
+    }
+}
+
+/// The service of a flow on the link. A channel has the flow's overload policy. Behind a processor
+/// the pieces of its messages come late by up to the part of the deadline for processing
+/// (`processing`, or the whole deadline).
+pub(crate) fn link_service(
+    service: Service,
+    overload: Option<Overload>,
+    behind_processor: bool,
+    processing: Option<Nanos>,
+) -> Service {
+    let on_link = |channel: Channel| {
+        let channel = channel.with_overload(overload.unwrap_or(channel.overload()));
+        let whole = Nanos(channel.deadline().0 - 1).min(Channel::MAX_PROCESSING);
+        let processing = processing.unwrap_or(whole).min(whole);
+        match behind_processor {
+            true => channel.with_processing(processing).unwrap_or(channel),
+            false => channel,
+        }
+    };
+    match service {
+        Service::Channel(channel) => Service::Channel(on_link(channel)),
+        Service::Limited {
+            guarantee: Guarantee::Channel(channel),
+            max,
+        } => Service::Limited {
+            guarantee: Guarantee::Channel(on_link(channel)),
+            max,
+        },
+        service => service,
     }
 }

@@ -155,6 +155,7 @@ enum OverloadToml {
     Decay,
     Space,
     Drop,
+    BestEffort,
 }
 
 #[derive(Deserialize)]
@@ -241,6 +242,7 @@ impl OverloadToml {
             OverloadToml::Decay => Overload::Decay,
             OverloadToml::Space => Overload::Space,
             OverloadToml::Drop => Overload::Drop,
+            OverloadToml::BestEffort => Overload::BestEffort,
         }
     }
 }

@@ -13,7 +13,7 @@ use netnice_core::sched::{Guarantee, Overload, SchedulerError, ServedAs, Service
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 
 use crate::Random;
-use crate::admission::{Admission, AdmissionQueue};
+use crate::admission::{Admission, AdmissionQueue, link_service};
 use crate::error::{LONGEST_BLOCK, ScenarioError, SimulationError};
 use crate::queueing::{Item, LeftItem, NextCall, OverbookedSlice, SchedulerQueues};
 use crate::report::{FlowReport, Report};
@@ -249,17 +249,20 @@ impl<'a> Run<'a> {
             link.overbook(overbooked)?;
         }
         let mut random = Random::new(sim.seed);
+        let on_link = |flow: &SimFlow, behind: bool| {
+            link_service(flow.service, flow.overload, behind, flow.processing)
+        };
         let mut flows = Vec::new();
         for flow in &sim.flows {
             match processor.as_mut().zip(sim.processor.as_ref()) {
                 None => match (flow.class, flow.service) {
                     (Some(class), Service::Cell(cell))
                         if link.add_member(class, cell)?.is_some() => {}
-                    _ => link.add(flow.service)?,
+                    _ => link.add(on_link(flow, false))?,
                 },
                 Some((processor, costs)) => {
                     processor.add(handler_service(flow, costs))?;
-                    link.add(flow.service)?;
+                    link.add(on_link(flow, true))?;
                 }
             }
             flows.push(FlowState::new(flow, random.split()));
@@ -615,6 +618,8 @@ impl FlowState {
             admission: flow
                 .channel()
                 .zip(flow.overload)
+                // The scheduler serves this policy: every message is queued.
+                .filter(|(_, policy)| *policy != Overload::BestEffort)
                 .map(|(channel, policy)| AdmissionQueue::new(&channel, policy)),
             next_logical: 0,
             waiting: 0,

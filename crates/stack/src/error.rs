@@ -13,8 +13,9 @@ use crate::headers::AddressError;
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
-    /// The call would block, or its timeout expired: no buffer is free, the ring is full, no
-    /// datagram has arrived, or the driver has not returned all packets.
+    /// The call would block, or its timeout expired: no buffer is free, the ring is full, the
+    /// overload policy of a `channel` contract makes the message wait, no datagram has arrived, or
+    /// the driver has not returned all packets.
     #[error("the call would block: no buffer is free, or no packet has arrived")]
     WouldBlock,
     /// The payload is longer than a buffer holds or than a packet on the path to the destination
@@ -37,6 +38,13 @@ pub enum StackError {
         bytes: u64,
         /// The longest message.
         mmax: u64,
+    },
+    /// The overload policy of the flow's `channel` contract (`overload=drop`) dropped the message:
+    /// as many messages wait as the contract permits.
+    #[error("the message is dropped: {bmax} messages wait already, which is the contract's bmax")]
+    MessageDropped {
+        /// The largest number of waiting messages.
+        bmax: u32,
     },
     /// The message has more packets than the flow has sending buffers, or none.
     #[error("a message of {parts} packets; the flow has room for {most} at a time")]

@@ -104,4 +104,4 @@ pub use netnice_api::{FailureCause, RuntimeDir};
 pub use netnice_ring::Status;
 pub use netnice_ring::driver::Loss;
 pub use program::Program;
-pub use udp::{Datagram, Outcome, Packet, Socket};
+pub use udp::{Datagram, MessageCounts, Outcome, Packet, Socket};

@@ -34,6 +34,7 @@
 //! - [`FORBIDDEN`](netnice_ring::Status::FORBIDDEN): the driver refuses the headers of the packet,
 //!   for example because the destination on a flow to any host is not a single host.
 
+mod messages;
 mod open_flow;
 mod options;
 mod receiving;
@@ -46,7 +47,6 @@ use std::time::{Duration, Instant};
 
 use netnice_api::direct::{ChangeFlow, DirectRequest, Endpoint, FlowOpened};
 use netnice_api::{Client, Response};
-use netnice_core::contract::Contract;
 use netnice_ring::driver::Loss;
 use netnice_ring::program::{Chunk, FlowError, Piece, ProgramRings, RecordError};
 use netnice_ring::{Shape, Status};
@@ -60,6 +60,8 @@ use crate::headers::{ETHERNET, FlowAddress, Headers};
 #[cfg(doc)]
 use crate::program::Program;
 use crate::program::Shared;
+pub use messages::MessageCounts;
+use messages::Messages;
 pub use options::{Buffers, Remote, UdpOptions};
 pub use receiving::Received;
 pub use sending::OUTCOMES;
@@ -87,10 +89,8 @@ pub struct Socket {
     /// The time at which the socket found the ring closed without having the reason yet.
     closed: OnceLock<Instant>,
     contract: String,
-    /// The longest message of a `channel` contract in bytes, with headers; `None` without one.
-    mmax: Option<u64>,
-    /// Bytes of the frames of the message that was queued last.
-    message: u64,
+    messages: Messages,
+    accepts_arrivals: bool,
     checks: Checks,
     /// Number of buffers for sending.
     sending: u32,
@@ -312,6 +312,7 @@ impl Socket {
             return Err(StackError::SmallBuffers { chunk, packet });
         }
         let mut socket = Socket {
+            accepts_arrivals: shared.attachment.accepts_arrivals(),
             shared,
             flow,
             id: parameters.id,
@@ -323,8 +324,7 @@ impl Socket {
             max_packet: (shape.chunk_bytes - ETHERNET as u32).min(u16::MAX.into()),
             status: parameters.status,
             closed: OnceLock::new(),
-            mmax: mmax(&parameters.contract),
-            message: 0,
+            messages: Messages::new(&parameters.contract),
             contract: parameters.contract,
             checks: parameters.checks,
             sending: shape.chunks - parameters.receiving,
@@ -383,7 +383,27 @@ impl Socket {
     /// whole frames of all packets of the message, from the Ethernet header on: 42 bytes of headers
     /// for each IPv4 datagram, and 62 for each IPv6 datagram. `None` for other contracts.
     pub fn longest_message(&self) -> Option<u64> {
-        self.mmax
+        self.messages.longest()
+    }
+
+    /// The numbers of messages of a `channel` contract. Zero for other contracts.
+    pub fn messages(&self) -> MessageCounts {
+        self.messages.counts()
+    }
+
+    /// When the message that a call refused last with [`StackError::WouldBlock`] can be queued, if
+    /// the overload policy spaces messages (`overload=space`) and only time has to pass. `None` if
+    /// the driver must return packets first. Calls that wait take it into account.
+    pub fn retry_at(&self) -> Option<Instant> {
+        self.messages.retry_at()
+    }
+
+    /// Sets when the message that is queued next arrived, in ns of `CLOCK_MONOTONIC`; `None`: when
+    /// it is queued. The deadline of a `channel` contract counts from there, if the message comes
+    /// to the driver within the contract's `processing`. A program whose messages are due at fixed
+    /// times sets these times, so that a delay of the program does not move the deadline.
+    pub fn set_arrival(&mut self, arrival: Option<u64>) {
+        self.messages.set_arrival(arrival);
     }
 
     /// The contract that the daemon granted last, as text; empty if no daemon opened the flow.
@@ -422,7 +442,7 @@ impl Socket {
 
     /// Takes over a granted contract.
     fn set_contract(&mut self, contract: &str) {
-        self.mmax = mmax(contract);
+        self.messages.set_contract(contract);
         contract.clone_into(&mut self.contract);
     }
 
@@ -479,8 +499,10 @@ impl Socket {
             // The driver must see the primed buffers before this thread sleeps.
             self.flush();
             let reason = self.closed.get().map(|closed| *closed + REASON_TIMEOUT);
-            let until = deadline.into_iter().chain(reason).min();
-            if !self.shared.wait(self.flow.location().slot, until)? {
+            let ends = deadline.into_iter().chain(reason).min();
+            let until = ends.into_iter().chain(self.messages.retry_at()).min();
+            let is_notified = self.shared.wait(self.flow.location().slot, until)?;
+            if !is_notified && ends.is_some_and(|ends| Instant::now() >= ends) {
                 return attempt(self);
             }
         }
@@ -550,12 +572,6 @@ fn whole(chunk: Chunk, shape: &Shape) -> Piece {
         start: 0,
         length: shape.chunk_bytes,
     }
-}
-
-/// The `mmax` of a contract; `None` if the contract has none.
-fn mmax(contract: &str) -> Option<u64> {
-    let contract: Contract = contract.parse().ok()?;
-    Some(contract.channel()?.mmax().0)
 }
 
 #[cfg(test)]

@@ -129,7 +129,8 @@ fn every_clause_is_in_the_document() {
         "cell": {
             "pcr": 4_000_000, "cdvt_ns": 1000, "scr": 1_000_000, "mbs": 1024, "bucket": "dual",
         },
-        "channel": {"mmax": 1024, "rmax": 30, "bmax": 4, "deadline_ns": 20_000_000},
+        "channel": {"mmax": 1024, "rmax": 30, "bmax": 4, "deadline_ns": 20_000_000,
+                    "processing_ns": 0, "overload": "block"},
     });
     assert_eq!(doc, expected);
     let other: Contract = "both 2mbit slice 1ms/2ms".parse().expect("a contract");

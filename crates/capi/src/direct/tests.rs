@@ -12,11 +12,13 @@ use proptest::prelude::*;
 
 use super::buffers::*;
 use super::copying::*;
+use super::messages::*;
 use super::*;
 use crate::netnice_error;
 
 #[path = "../../../stack/src/fake_daemon.rs"]
 mod fake_daemon;
+mod messages;
 
 use fake_daemon::{DaemonCommand, FakeDaemon};
 
@@ -131,6 +133,7 @@ fn structures_have_the_layout_of_the_header() {
         too_long dropped id contract);
     layout!("netnice_received", Received: from bytes whole stamp);
     layout!("netnice_buffer", Buffer: data length id);
+    layout!("netnice_messages", Messages: queued waiting held_back dropped retry_after);
     layout!("netnice_outcome", Outcome: number stamp status);
     assert_eq!(String::from_utf8(printed).unwrap(), here);
 }

@@ -242,9 +242,63 @@ pub struct Channel {
     rmax: MessageRate,
     bmax: u32,
     deadline: Nanos,
+    processing: Nanos,
+    overload: Overload,
+}
+
+/// What happens to messages beyond the contract of a channel (paper RTC, section 3.1 and table 2).
+/// [`MessageGate`](crate::sched::MessageGate) defines each policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Overload {
+    /// The sender waits while Bmax messages are queued (the paper's "block handler").
+    #[default]
+    Block,
+    /// Every message is queued. Messages that exceed the contract have later deadlines ("decay
+    /// handler deadline").
+    Decay,
+    /// A message before its logical arrival, or while Bmax messages are queued, is not accepted
+    /// yet. So messages are queued at least 1/Rmax apart ("enforce Imin").
+    Space,
+    /// A message that finds Bmax messages queued is dropped ("drop overflow messages").
+    Drop,
+    /// Every message is queued. A message before its logical arrival is also served as best effort.
+    /// If all of it leaves as best effort, it does not count against the contract.
+    BestEffort,
+}
+
+impl Overload {
+    /// All policies.
+    pub const ALL: [Overload; 5] = [
+        Overload::Block,
+        Overload::Decay,
+        Overload::Space,
+        Overload::Drop,
+        Overload::BestEffort,
+    ];
+
+    /// The policy's word in contract text.
+    pub fn word(self) -> &'static str {
+        match self {
+            Overload::Block => "block",
+            Overload::Decay => "decay",
+            Overload::Space => "space",
+            Overload::Drop => "drop",
+            Overload::BestEffort => "best-effort",
+        }
+    }
+
+    /// The policy of a word; `None` if no policy has it.
+    pub fn from_word(word: &str) -> Option<Overload> {
+        Overload::ALL
+            .into_iter()
+            .find(|policy| policy.word() == word)
+    }
 }
 
 impl Channel {
+    /// The largest [`Channel::processing`].
+    pub const MAX_PROCESSING: Nanos = Nanos::from_secs(4);
+
     /// A real-time channel of at most `rmax` messages per second in the long run and `bmax` at
     /// once, each with at most `mmax` bytes and due within `deadline`.
     ///
@@ -265,8 +319,46 @@ impl Channel {
                 rmax,
                 bmax,
                 deadline,
+                processing: Nanos(0),
+                overload: Overload::default(),
             }),
         }
+    }
+
+    /// The same channel with this part of the deadline for the program's processing.
+    ///
+    /// # Errors
+    /// [`ContractError::Processing`] if the part is not shorter than the deadline, or longer than
+    /// [`Channel::MAX_PROCESSING`].
+    pub fn with_processing(self, processing: Nanos) -> Result<Channel, ContractError> {
+        match processing < self.deadline && processing <= Channel::MAX_PROCESSING {
+            true => Ok(Channel { processing, ..self }),
+            false => Err(ContractError::Processing {
+                processing,
+                deadline: self.deadline,
+            }),
+        }
+    }
+
+    /// The same channel with another overload policy.
+    pub fn with_overload(self, overload: Overload) -> Channel {
+        Channel { overload, ..self }
+    }
+
+    /// The same channel with another Mmax, Rmax and deadline.
+    ///
+    /// # Errors
+    /// As [`Channel::new`] and [`Channel::with_processing`].
+    pub fn resized(
+        self,
+        mmax: Bytes,
+        rmax: MessageRate,
+        deadline: Nanos,
+    ) -> Result<Channel, ContractError> {
+        let channel = Channel::new(mmax, rmax, self.bmax, deadline)?;
+        Ok(channel
+            .with_processing(self.processing)?
+            .with_overload(self.overload))
     }
 
     /// Mmax, the length of the largest message (paper RTC, as Rmax and Bmax below); above zero.
@@ -289,6 +381,24 @@ impl Channel {
     /// later.
     pub fn deadline(&self) -> Nanos {
         self.deadline
+    }
+
+    /// The part of the deadline for the program's processing: a message keeps the deadline of its
+    /// logical arrival if the program submits all of it within this time. Below the deadline, and
+    /// at most [`Channel::MAX_PROCESSING`].
+    pub fn processing(&self) -> Nanos {
+        self.processing
+    }
+
+    /// The part of the deadline that is left for the link: the deadline less the processing; above
+    /// zero.
+    pub fn link_deadline(&self) -> Nanos {
+        Nanos(self.deadline.0 - self.processing.0)
+    }
+
+    /// What happens to messages beyond the contract.
+    pub fn overload(&self) -> Overload {
+        self.overload
     }
 
     /// The highest long-term rate of the channel: Mmax · Rmax. Saturates at `u64::MAX` bit/s.

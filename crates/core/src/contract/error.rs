@@ -110,6 +110,18 @@ pub enum ContractError {
         /// The clause that the word needs.
         clause: Clause,
     },
+    /// The part of a channel's deadline for processing is not below the deadline, or too long.
+    #[error(
+        "channel: processing={processing} is not allowed with deadline={deadline}: it must be \
+         below the deadline and at most {most}",
+        most = super::Channel::MAX_PROCESSING
+    )]
+    Processing {
+        /// The part for processing.
+        processing: Nanos,
+        /// The deadline.
+        deadline: Nanos,
+    },
     /// The text is not the name of an interface.
     #[error("{} is not the name of an interface: 1 to 15 bytes without / : or white space",
             Escaped(.0))]

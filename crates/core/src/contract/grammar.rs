@@ -11,8 +11,8 @@ use core::str::FromStr;
 
 use super::{
     Bucket, Cell, Change, Channel, Clause, Contract, ContractError, Delegate, Dscp, IfName,
-    MessageRate, Priority, Schedule, Setting, Slice, Sustained, TrafficQuota, Weight, Yield,
-    traffic_quota,
+    MessageRate, Overload, Priority, Schedule, Setting, Slice, Sustained, TrafficQuota, Weight,
+    Yield, traffic_quota,
 };
 use crate::units::{Bytes, Nanos, Rate, UnitError};
 
@@ -236,7 +236,14 @@ impl fmt::Display for Channel {
             self.rmax(),
             self.bmax(),
             self.deadline()
-        )
+        )?;
+        if self.processing() > Nanos(0) {
+            write!(f, ",processing={}", self.processing())?;
+        }
+        if self.overload() != Overload::default() {
+            write!(f, ",overload={}", self.overload().word())?;
+        }
+        Ok(())
     }
 }
 
@@ -347,8 +354,22 @@ fn channel(value: &str) -> Result<Channel, ContractError> {
         .parse()
         .map_err(|_| number(Clause::Channel, bmax, "bmax as a whole number above 0"))?;
     let deadline = parts.quantity("deadline")?;
+    let processing = match parts.take("processing") {
+        None => Nanos(0),
+        Some(processing) => processing.parse().map_err(|error| ContractError::Unit {
+            clause: Clause::Channel,
+            error,
+        })?,
+    };
+    let overload = match parts.take("overload") {
+        None => Overload::default(),
+        Some(word) => {
+            Overload::from_word(word).ok_or_else(|| parts.fault(word, "unknown overload policy"))?
+        }
+    };
     parts.end()?;
-    Channel::new(mmax, rmax, bmax, deadline)
+    let channel = Channel::new(mmax, rmax, bmax, deadline)?.with_processing(processing)?;
+    Ok(channel.with_overload(overload))
 }
 
 /// Parses a value, or `none`.
@@ -444,7 +465,8 @@ const SHORTEST_BURST: Nanos = Nanos::from_micros(1);
 const LONGEST_BURST: Nanos = Nanos::from_secs(10);
 
 const CELL_FORM: &str = "pcr=10mbit,cdvt=100us[,scr=2mbit,mbs=64KiB,bucket=single|dual]";
-const CHANNEL_FORM: &str = "mmax=60KiB,rmax=30/s,bmax=4,deadline=20ms";
+const CHANNEL_FORM: &str = "mmax=60KiB,rmax=30/s,bmax=4,deadline=20ms\
+                            [,processing=2ms][,overload=block|decay|space|drop|best-effort]";
 
 const WORDS: [(Clause, &str); 18] = [
     (Clause::Up, "up"),

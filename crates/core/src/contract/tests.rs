@@ -7,8 +7,8 @@ use proptest::prelude::*;
 
 use super::{
     Bucket, Cell, Change, Channel, Clause, Contract, Delegate, Direction, Dscp, IfName,
-    MessageRate, Priority, Schedule, Setting, Slice, Sustained, TrafficQuota, Weight, Yield,
-    kernel_path_support,
+    MessageRate, Overload, Priority, Schedule, Setting, Slice, Sustained, TrafficQuota, Weight,
+    Yield, kernel_path_support,
 };
 use crate::units::{Bytes, Nanos, Rate};
 
@@ -280,6 +280,21 @@ fn invalid_parts_of_cell_and_channel_are_refused_with_the_reason() {
             "unknown bucket `triple`",
         ),
         (
+            "a sixth policy",
+            "channel mmax=1KiB,rmax=1/s,bmax=1,deadline=1ms,overload=weep",
+            "unknown overload policy `weep`",
+        ),
+        (
+            "processing of the whole deadline",
+            "channel mmax=1KiB,rmax=1/s,bmax=1,deadline=1ms,processing=1ms",
+            "processing=1ms is not allowed with deadline=1ms: it must be below the deadline",
+        ),
+        (
+            "processing above its limit",
+            "channel mmax=1KiB,rmax=1/s,bmax=1,deadline=9s,processing=5s",
+            "below the deadline and at most 4s",
+        ),
+        (
             "a part twice",
             "cell pcr=1mbit,pcr=1mbit,cdvt=1ms",
             "cell: twice `pcr`",
@@ -536,10 +551,15 @@ fn channels() -> impl Strategy<Value = Channel> {
         1..=1_000_000_u32,
         1..u32::MAX,
         1..=Nanos::MAX.0,
+        any::<u64>(),
+        prop::sample::select(Overload::ALL.to_vec()),
     );
-    parts.prop_map(|(mmax, rmax, bmax, deadline)| {
+    parts.prop_map(|(mmax, rmax, bmax, deadline, processing, overload)| {
         let rmax = MessageRate::new(rmax).unwrap();
-        Channel::new(Bytes(mmax), rmax, bmax, Nanos(deadline)).unwrap()
+        let channel = Channel::new(Bytes(mmax), rmax, bmax, Nanos(deadline)).unwrap();
+        let most = deadline.min(Channel::MAX_PROCESSING.0 + 1);
+        let channel = channel.with_processing(Nanos(processing % most)).unwrap();
+        channel.with_overload(overload)
     })
 }
 

@@ -14,13 +14,22 @@
 //! A message is at most Mmax long. A packet that would make it longer begins the next message. So
 //! an owner that reports no beginnings of messages, or sends messages that are too long, also gets
 //! no more than Rmax messages of Mmax. A single packet that is longer than Mmax counts as the
-//! number of messages that it fills.
+//! number of messages that it fills. (An Mmax above 4 GiB - 1 byte counts as this.)
 //!
-//! A packet that arrives at the empty queue after the deadline of its message begins a message of
-//! its own. It can no longer be in time, and with the old deadline it would go before packets that
-//! can still be in time.
+//! **Late packets.** A packet that arrives at the empty queue, and the message that it begins or
+//! continues, is due no earlier than the arrival of the packet, less the contract's *processing*,
+//! plus the delay bound. If the reported arrival of the message, or the logical arrival of the
+//! message that the packet continues, is earlier, then it counts as this time, and the next message
+//! follows 1/Rmax later. So whatever an owner reports, and however late the pieces of a message
+//! come, the link has at least the delay bound less the processing for each packet, and logical
+//! arrivals stay 1/Rmax apart: what admission counts (docs/reference/contracts.md, theorem 2). A
+//! packet behind other packets has the arrival that the owner reports: the flow was backlogged.
+//!
+//! **Best effort.** With this overload policy, packets before their logical arrival are in the
+//! left-over too. A packet that leaves as left-over is not counted in its message, and a message
+//! none of whose packets was guaranteed leaves its logical arrival to the next one.
 
-use crate::contract;
+use crate::contract::{self, Overload};
 
 /// The state of a channel's flow. Times in ns.
 #[derive(Clone, Copy, Debug)]
@@ -31,86 +40,141 @@ pub(super) struct ChannelState {
     logical: u64,
     /// The earliest logical arrival of the next message.
     next: u64,
+    /// Start tag in the left-over, for the policy `BestEffort`.
+    pub(super) tag: u64,
     /// Mmax in bytes.
-    mmax: u64,
-    /// Bytes of the current message so far, including its packet at the head.
-    used: u64,
-    /// 1 / Rmax in ns, rounded up: at most 10^9.
-    spacing: u32,
-    /// Whether the channel has had a message.
-    begun: bool,
+    mmax: u32,
+    /// Bytes of the current message so far, including its packet at the head, without those that
+    /// left as left-over.
+    used: u32,
+    /// The part of the delay bound for processing.
+    processing: u32,
+    /// 1 / Rmax in ns, rounded up: at most 10^9. The two highest bits are [`BEGUN`] and
+    /// [`BEST_EFFORT`].
+    spacing_and_flags: u32,
 }
+
+/// The channel has had a message.
+const BEGUN: u32 = 1 << 30;
+/// The overload policy is `BestEffort`.
+const BEST_EFFORT: u32 = 1 << 31;
 
 impl ChannelState {
     /// A channel without messages.
     pub(super) fn new(contract: &contract::Channel) -> ChannelState {
+        let best_effort = match contract.overload() {
+            Overload::BestEffort => BEST_EFFORT,
+            _ => 0,
+        };
         ChannelState {
-            // Rmax is at least 1.
-            spacing: spacing(contract) as u32,
             bound: contract.deadline().0,
             logical: 0,
             next: 0,
-            mmax: contract.mmax().0,
+            tag: 0,
+            mmax: saturated(contract.mmax().0),
             used: 0,
-            begun: false,
+            // At most 4 s.
+            processing: saturated(contract.processing().0),
+            // Rmax is at least 1, so the spacing is below 2^30.
+            spacing_and_flags: spacing(contract) as u32 | best_effort,
         }
     }
 
     /// The same messages under another contract. The new delay bound counts for the current message
     /// too. The logical arrival of the next message is still by the old spacing.
     pub(super) fn changed(&self, contract: &contract::Channel) -> ChannelState {
+        let new = ChannelState::new(contract);
         ChannelState {
             logical: self.logical,
             next: self.next,
+            tag: self.tag,
             used: self.used,
-            begun: self.begun,
-            ..ChannelState::new(contract)
+            spacing_and_flags: new.spacing_and_flags | self.spacing_and_flags & BEGUN,
+            ..new
         }
     }
 
-    /// A packet of this length becomes the head. It begins a message that arrived at `begins`, or
-    /// continues the current one. `begins` may lie ahead, if the gate of the channel
-    /// (`sched::message_gate`) moved it.
+    /// A packet of this length becomes the head, behind other packets. It begins a message that
+    /// arrived at `begins`, or continues the current one. `begins` may lie ahead, if the gate of
+    /// the channel (`sched::message_gate`) moved it.
     #[inline(always)]
     pub(super) fn continue_or_begin(&mut self, begins: Option<u64>, length: u64) {
-        let used = self.used.saturating_add(length);
-        match begins {
-            None if used <= self.mmax => self.used = used,
-            _ => self.begin(begins.unwrap_or(0), length),
+        self.arrive(begins, length, 0);
+    }
+
+    /// A packet arrives at the empty queue. It begins a message that arrived at `begins`, or
+    /// continues the current one.
+    #[inline(always)]
+    pub(super) fn wake(&mut self, begins: Option<u64>, length: u64, now: u64) {
+        let begins = begins.or((!self.has(BEGUN)).then_some(now));
+        self.arrive(begins, length, self.earliest(now));
+    }
+
+    /// As [`ChannelState::wake`], or as [`ChannelState::continue_or_begin`] if the queue was not
+    /// empty, for a packet that a limit permits only from `at` on. If `at` is after the message's
+    /// deadline, the message counts as arrived then.
+    pub(super) fn arrive_at(
+        &mut self,
+        begins: Option<u64>,
+        length: u64,
+        (now, at): (u64, u64),
+        was_empty: bool,
+    ) {
+        let begins = begins.or((!self.has(BEGUN)).then_some(at));
+        let earliest = if was_empty { self.earliest(now) } else { 0 };
+        self.arrive(begins, length, earliest);
+        if at > self.plan().1 {
+            self.logical = at;
+            self.next = at.saturating_add(self.spacing());
+        }
+    }
+
+    /// The earliest logical arrival of what arrives at the empty queue now.
+    #[inline(always)]
+    fn earliest(&self, now: u64) -> u64 {
+        now.saturating_sub(self.processing.into())
+    }
+
+    /// A packet becomes the head, and its message cannot have arrived before `earliest`.
+    #[inline(always)]
+    fn arrive(&mut self, begins: Option<u64>, length: u64, earliest: u64) {
+        let used = u64::from(self.used).saturating_add(length);
+        if begins.is_some() || used > self.mmax.into() {
+            return self.begin(begins.unwrap_or(0).max(earliest), length);
+        }
+        self.used = used as u32;
+        if self.logical < earliest {
+            self.logical = earliest;
+            self.next = self.next.max(earliest.saturating_add(self.spacing()));
         }
     }
 
     /// A message that arrived at `arrived` begins with a packet of this length.
     #[inline(always)]
     fn begin(&mut self, arrived: u64, length: u64) {
-        self.logical = arrived.max(self.next);
-        if length > self.mmax {
+        // The logical arrival of a message none of whose packets was guaranteed is free.
+        let is_free = self.has(BEST_EFFORT) && self.has(BEGUN) && self.used == 0;
+        self.logical = arrived.max(if is_free { self.logical } else { self.next });
+        if length > self.mmax.into() {
             // The logical arrival of the last message that the packet fills.
-            let more = (length - 1) / self.mmax.max(1);
-            let more = u64::from(self.spacing).saturating_mul(more);
+            let more = (length - 1) / u64::from(self.mmax).max(1);
+            let more = self.spacing().saturating_mul(more);
             self.logical = self.logical.saturating_add(more);
         }
-        self.next = self.logical.saturating_add(self.spacing.into());
-        self.used = length;
-        self.begun = true;
+        self.next = self.logical.saturating_add(self.spacing());
+        self.used = saturated(length);
+        self.spacing_and_flags |= BEGUN;
     }
 
-    /// A packet arrives at the empty queue. It begins a message that arrived at `begins`, or
-    /// continues the current one if that one's deadline is not over.
+    /// The head left as left-over: it is not counted in its message.
+    pub(super) fn sent_as_left_over(&mut self, length: u32) {
+        self.used = self.used.saturating_sub(length);
+    }
+
+    /// Whether the head may be sent as best effort: it is before its logical arrival.
     #[inline(always)]
-    pub(super) fn wake(&mut self, begins: Option<u64>, length: u64, now: u64) {
-        let over = !self.begun || now > self.plan().1;
-        self.continue_or_begin(begins.or(over.then_some(now)), length);
-    }
-
-    /// A packet that begins or continues a message becomes the head, and a limit permits it only
-    /// from `at` on. If `at` is after the message's deadline, the message counts as arrived then.
-    pub(super) fn arrive_at(&mut self, begins: Option<u64>, length: u64, at: u64) {
-        self.continue_or_begin(begins.or((!self.begun).then_some(at)), length);
-        if at > self.plan().1 {
-            self.logical = at;
-            self.next = at.saturating_add(self.spacing.into());
-        }
+    pub(super) fn is_best_effort(&self, now: u64) -> bool {
+        self.has(BEST_EFFORT) && self.logical > now
     }
 
     /// The logical arrival and the deadline of the current message.
@@ -118,6 +182,21 @@ impl ChannelState {
     pub(super) fn plan(&self) -> (u64, u64) {
         (self.logical, self.logical.saturating_add(self.bound))
     }
+
+    #[inline(always)]
+    fn spacing(&self) -> u64 {
+        u64::from(self.spacing_and_flags & !(BEGUN | BEST_EFFORT))
+    }
+
+    #[inline(always)]
+    fn has(&self, flag: u32) -> bool {
+        self.spacing_and_flags & flag != 0
+    }
+}
+
+/// The number, or the largest one of 32 bits.
+fn saturated(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 /// 1 / Rmax in ns, rounded up.

@@ -264,6 +264,7 @@ impl Scheduler {
                 && match &mut flow.service {
                     ServiceState::Share(share) => share.allowed_from() <= now,
                     ServiceState::Slice { slice, extra, .. } => *extra && slice.is_spent(now),
+                    ServiceState::Channel(channel) => channel.is_best_effort(now),
                     _ => false,
                 };
             let stale = flow.is(Flag::FairStale);
@@ -388,6 +389,14 @@ impl Scheduler {
                 if let Some(tag) = flow.advance_tag(length) {
                     self.fair.served(tag);
                 }
+                let flow = &mut self.flows[id as usize];
+                if let ServiceState::Channel(channel) = &mut flow.service {
+                    channel.sent_as_left_over(length);
+                    if flow.is(Flag::Timed) {
+                        // The next packet may have another logical arrival.
+                        self.cancel(id);
+                    }
+                }
             }
             ServedAs::Early => {}
             ServedAs::Shared { .. } => self.member_sent(id, start, cost, length),
@@ -447,6 +456,9 @@ impl Scheduler {
             }
             ServiceState::Channel(channel) => {
                 let (logical, deadline) = channel.plan();
+                if channel.is_best_effort(now) {
+                    self.enqueue_fair(id);
+                }
                 self.enqueue_channel(id, logical, deadline);
             }
             ServiceState::Server { slice, .. } => {
@@ -592,7 +604,10 @@ impl FlowState {
         match &mut self.service {
             ServiceState::Vacant { .. } | ServiceState::Member(_) => None,
             ServiceState::Cell(cell) => Some(cell.deadline()),
-            ServiceState::Channel(channel) => Some(channel.plan().1),
+            ServiceState::Channel(channel) => {
+                let (logical, deadline) = channel.plan();
+                (logical <= now).then_some(deadline)
+            }
             ServiceState::Slice { slice, .. } | ServiceState::Server { slice, .. } => {
                 let (eligible, deadline) = slice.plan(now);
                 (eligible <= now).then_some(deadline)
@@ -646,6 +661,7 @@ impl FlowState {
         match &mut self.service {
             ServiceState::Share(share) => Some(&mut share.tag),
             ServiceState::Slice { tag, .. } => Some(tag),
+            ServiceState::Channel(channel) => Some(&mut channel.tag),
             _ => None,
         }
     }
@@ -655,6 +671,7 @@ impl FlowState {
         match &self.service {
             ServiceState::Share(share) => share.weight.max(1),
             ServiceState::Slice { weight, .. } => (*weight).max(1),
+            ServiceState::Channel(_) => CHANNEL_WEIGHT,
             _ => 1,
         }
     }
@@ -671,6 +688,9 @@ pub(super) fn prefetch(flows: &[FlowState], id: u32) {
 /// prefetched. It uses no more than the node's number of entries, so that a call moves
 /// [`DUE_PER_CALL`] entries if there are so many.
 const DUE_PER_NODE: u32 = 8;
+
+/// The weight of a channel with the policy `BestEffort` in the left-over: the default weight.
+const CHANNEL_WEIGHT: u16 = 100;
 
 /// Binary digits of a start tag for each byte at weight 1.
 const TAG_DIGITS: u32 = 26;

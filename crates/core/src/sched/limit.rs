@@ -113,7 +113,7 @@ impl Scheduler {
         let length = packet.length.0;
         match &mut self.flows[id as usize].service {
             ServiceState::Channel(channel) if allowed_from > now => {
-                channel.arrive_at(begins, length, allowed_from)
+                channel.arrive_at(begins, length, (now, allowed_from), was_empty)
             }
             service if allowed_from > now => service.wake(packet, allowed_from),
             service if was_empty => service.wake(packet, now),

@@ -15,6 +15,7 @@
 //! | `Decay` | is queued; its deadline counts from its logical arrival | is queued |
 //! | `Space` | waits at the sender until one has left | waits at the sender until then |
 //! | `Drop` | is dropped | is queued |
+//! | `BestEffort` | is queued; also served as best effort | the same |
 //!
 //! Logical arrivals are at least 1/Rmax apart with every policy. So a channel gets no more of the
 //! link in the long run than its contract allows. The policies differ in which messages wait, and
@@ -22,29 +23,16 @@
 //! arrival of the next one is later by as many times 1/Rmax. (The scheduler counts the bytes of a
 //! message, and gives the packets beyond the first Mmax later logical arrivals too.)
 //!
+//! With `BestEffort` the gate admits every message with its arrival and leaves the logical arrival
+//! to the scheduler, which knows the messages that left as best effort and did not count.
+//!
 //! # Use
-//! Library users and `netnice-sim` (the `overload` of a scenario's flow) use gates. The daemon and
-//! the driver do not: there a message beyond its contract gets a later logical arrival in the
-//! scheduler.
+//! The library of the direct path (`netnice-stack`) and `netnice-sim` (the `overload` of a
+//! scenario's flow) use gates. The driver does not: it keeps the contract whatever the program
+//! does, because a message beyond its contract gets a later logical arrival in the scheduler.
 
-use crate::contract;
+use crate::contract::{self, Overload};
 use crate::units::{Bytes, Instant};
-
-/// The policy of a [`MessageGate`] for messages that exceed the channel's contract.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Overload {
-    /// The sender waits while Bmax messages are queued (the paper's "block handler").
-    #[default]
-    Block,
-    /// Every message is queued. Messages that exceed the contract have later deadlines ("decay
-    /// handler deadline").
-    Decay,
-    /// A message before its logical arrival, or while Bmax messages are queued, is not accepted
-    /// yet. So messages are queued at least 1/Rmax apart ("enforce Imin").
-    Space,
-    /// A message that finds Bmax messages queued is dropped ("drop overflow messages").
-    Drop,
-}
 
 /// The decision of a [`MessageGate`] on a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +78,17 @@ impl MessageGate {
         }
     }
 
+    /// The gate after a change of the contract. The messages in the queue and the logical arrivals
+    /// stay.
+    pub fn changed(&self, channel: &contract::Channel, policy: Overload) -> MessageGate {
+        MessageGate {
+            waiting: self.waiting,
+            next: self.next,
+            dropped: self.dropped,
+            ..MessageGate::new(channel, policy)
+        }
+    }
+
     /// Decides on a message of this length that arrives at `now`. If the decision is to wait, the
     /// caller offers the message again later.
     pub fn handle_message(&mut self, length: Bytes, now: Instant) -> GateDecision {
@@ -106,6 +105,10 @@ impl MessageGate {
             Overload::Space if full => return GateDecision::WaitForRoom,
             _ => {}
         }
+        if self.policy == Overload::BestEffort {
+            self.waiting = self.waiting.saturating_add(1);
+            return GateDecision::Queued { arrival: now };
+        }
         // Mmax is above zero.
         let messages = length.0.div_ceil(self.mmax).max(1);
         let arrival = now.0.max(self.next);
@@ -121,6 +124,11 @@ impl MessageGate {
     pub fn handle_sent(&mut self) -> bool {
         self.waiting = self.waiting.saturating_sub(1);
         self.waiting < self.bmax
+    }
+
+    /// The earliest logical arrival of the next message; 0 before the first message.
+    pub fn next_arrival(&self) -> Instant {
+        Instant(self.next)
     }
 
     /// Number of messages that were queued and have not left.

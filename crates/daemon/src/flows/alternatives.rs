@@ -295,7 +295,7 @@ impl Search<'_> {
     fn channel(&self, channel: Channel) -> Found {
         let remade = |mmax: u64, rmax: u64, deadline: u64| {
             let rmax = MessageRate::new(u32::try_from(rmax).ok()?)?;
-            Channel::new(Bytes(mmax), rmax, channel.bmax(), Nanos(deadline)).ok()
+            channel.resized(Bytes(mmax), rmax, Nanos(deadline)).ok()
         };
         let (mmax, rmax) = (channel.mmax().0, u64::from(channel.rmax().get()));
         let deadline = channel.deadline().0;

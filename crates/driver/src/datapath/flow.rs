@@ -235,9 +235,13 @@ impl FlowState {
         }
     }
 
-    /// The scheduler's view of a record that arrived at `arrived`: a packet of its length, but at
-    /// least [`MIN_PACKET_BYTES`] and no longer than the flow can send.
-    pub(super) fn packet(&self, record: &Record, arrived: Instant) -> Packet {
+    /// The scheduler's view of a record that is found at `now`: a packet of its length, but at
+    /// least [`MIN_PACKET_BYTES`] and no longer than the flow can send. A message arrived when the
+    /// program says, but not later than now. Without a word of the program it arrived at
+    /// `unstated`. (The scheduler bounds how early a message can have arrived.)
+    pub(super) fn packet(&self, record: &Record, now: Instant, unstated: Instant) -> Packet {
+        let stated = record.arrival().map(|arrival| Instant(arrival).min(now));
+        let arrived = stated.unwrap_or(unstated);
         let length = Bytes(record.bytes() as u64).max(Bytes(MIN_PACKET_BYTES));
         let length = length.min(Bytes(self.longest as u64));
         match record.begins_message() {
@@ -261,7 +265,7 @@ impl FlowState {
         let Some(record) = self.next_record()? else {
             return Ok(());
         };
-        let packet = self.packet(&record, now);
+        let packet = self.packet(&record, now, now);
         self.has_new_head = true;
         self.give_head(scheduler, record, packet, now);
         Ok(())
@@ -277,7 +281,7 @@ impl FlowState {
         let Some(head) = self.head.take() else {
             return self.find_head(scheduler, now);
         };
-        let packet = self.packet(&head, now);
+        let packet = self.packet(&head, now, now);
         self.give_head(scheduler, head, packet, now);
         Ok(())
     }

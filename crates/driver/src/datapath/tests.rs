@@ -12,6 +12,7 @@ use crate::protocol::EtherType;
 use crate::template::Sends;
 use crate::test_frames::{PEER, udp};
 
+mod messages;
 mod rig;
 
 use rig::*;
@@ -625,32 +626,6 @@ fn frames_in_flight_are_bounded_if_the_nic_completes_none() {
         panic!("all that was delayed is behind it");
     };
     assert!(at > by, "{at:?}");
-}
-
-#[test]
-fn a_message_behind_another_keeps_the_deadline_of_its_arrival() {
-    let mut rig = rig(10_000_000);
-    let service = |typed| Service::of(&contract(typed)).unwrap();
-    let two = service("channel mmax=1500B,rmax=100/s,bmax=2,deadline=30ms");
-    let one = service("channel mmax=1500B,rmax=10/s,bmax=1,deadline=20ms");
-    let (mut first, mut second) = (rig.program(5000, two, None), rig.program(6000, one, None));
-    assert!(first.submit_datagram(1400) && first.submit_datagram(1400));
-    // Its two messages are read, and nothing leaves for 29 ms.
-    rig.sink.room = 0;
-    rig.transmit();
-    rig.sink.room = ROOM;
-    rig.now = Instant(29_000_000);
-    assert!(second.submit_datagram(1400));
-    while rig.sink.sent.len() < 3 {
-        let Next::Wait(at) = rig.transmit() else {
-            continue;
-        };
-        rig.now = at;
-    }
-    // Deadlines at 30, 40 and 49 ms.
-    let port = |frame: &Vec<u8>| u16::from_be_bytes([frame[34], frame[35]]);
-    let order: Vec<u16> = rig.sink.sent.iter().map(port).collect();
-    assert_eq!(order, [5000, 5000, 6000]);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 
-use super::{direct, echo, fetch, parent, quic, tcp, udp, unruly};
+use super::{direct, echo, fetch, messages, parent, quic, tcp, udp, unruly};
 
 /// The programs of the traffic generator, as subcommands of `netnice-lab traffic`.
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -15,7 +15,9 @@ pub enum Program {
     Udp(udp::UdpArgs),
     /// UDP datagrams on the direct path.
     Direct(direct::DirectArgs),
-    /// The same, by a program that forks, ends or executes another program on command.
+    /// Messages of a real-time channel on the direct path, on command.
+    Messages(messages::MessagesArgs),
+    /// UDP datagrams on the direct path, by a program that forks, ends or executes another program on command.
     Unruly(unruly::UnrulyArgs),
     /// Answers probes.
     Echo(echo::EchoArgs),
@@ -40,6 +42,7 @@ pub fn main(program: &Program) -> Result<()> {
         Program::Tcp(args) => tcp::main(args),
         Program::Udp(args) => udp::main(args),
         Program::Direct(args) => direct::main(args),
+        Program::Messages(args) => messages::main(args),
         Program::Unruly(args) => unruly::main(args),
         Program::Echo(args) => echo::echo(args),
         Program::Probe(args) => echo::probe(args),

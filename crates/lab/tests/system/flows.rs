@@ -1,6 +1,7 @@
 //! Tests flows of the direct path at the daemon: ports, guarantees, and the time for which a flow
 //! exists, with the real programs, daemon, driver and kernel.
 
+mod channels;
 mod events;
 mod policy;
 

@@ -80,8 +80,12 @@ fn a_reserved_field_that_is_not_zero_is_a_violation() {
     assert_eq!(head(0, 0, 0), Err(30));
     assert_eq!(head(9, 0, 0), Err(30));
     assert_eq!(head(u32::MAX, 0, 0), Err(30));
-    assert_eq!(head(1, 2, 0), Err(32));
+    assert_eq!(head(1, STATES_ARRIVAL, 0), Ok(()));
+    assert_eq!(head(1, STATES_ARRIVAL, u64::MAX), Ok(()));
+    assert_eq!(head(1, STATES_ARRIVAL | CONTINUES_MESSAGE, 0), Err(32));
+    assert_eq!(head(1, 4, 0), Err(32));
     assert_eq!(head(1, 0, 1), Err(32));
+    assert_eq!(head(1, CONTINUES_MESSAGE, 1), Err(32));
     let raw = RawPair {
         base: 0,
         length: 1,

@@ -12,7 +12,14 @@
 //! whose frames (headers included) are longer than the contract's `mmax` is refused with
 //! [`StackError::MessageTooLong`]: the driver would send its end as another message, which is due
 //! later. Other contracts do not distinguish messages.
+//!
+//! The contract's `overload` says what happens to a message beyond the contract: the calls that
+//! wait wait, the others fail with [`StackError::WouldBlock`] (`block`, `space`); all calls fail
+//! with [`StackError::MessageDropped`] (`drop`); or the message is queued (`decay`, `best-effort`).
+//! Each record that begins a message states when the message arrived: when it was queued, or the
+//! time of [`Socket::set_arrival`].
 
+use super::messages::AdmittedPacket;
 use super::*;
 
 impl Socket {
@@ -50,9 +57,9 @@ impl Socket {
     /// the packet.
     ///
     /// # Errors
-    /// If the payload is too long for a packet or for a message of the contract, the flow needs a
-    /// destination, the ring is full, the program does not hold the buffer, or the flow has ended.
-    /// The error returns the packet.
+    /// If the payload is too long for a packet or for a message of the contract, the overload
+    /// policy of the contract refuses the message, the flow needs a destination, the ring is full,
+    /// the program does not hold the buffer, or the flow has ended. The error returns the packet.
     #[inline]
     pub fn queue(&mut self, packet: Packet, length: usize) -> Result<u64, (Packet, StackError)> {
         self.queue_packet(packet, length, None, false)
@@ -141,8 +148,9 @@ impl Socket {
     /// packet; the numbers of the others follow it.
     ///
     /// # Errors
-    /// [`StackError::WouldBlock`] if too few buffers are free or the ring has too little room,
-    /// [`StackError::TooManyPackets`] if the flow never has enough or there is no part,
+    /// [`StackError::WouldBlock`] if too few buffers are free, the ring has too little room, or the
+    /// overload policy makes the message wait, [`StackError::MessageDropped`] if it drops the
+    /// message, [`StackError::TooManyPackets`] if the flow never has enough or there is no part,
     /// [`StackError::TooLong`] if a part is too long, [`StackError::MessageTooLong`] if all parts
     /// with their headers are longer than `mmax` ([`Socket::longest_message`]),
     /// [`StackError::NoRemote`] on a flow to any host. Another error if the flow has ended.
@@ -159,7 +167,9 @@ impl Socket {
             self.fits(part.len(), self.longest())?;
             frames += (self.headroom + part.len()) as u64;
         }
-        self.fits_message(frames)?;
+        self.messages.fits(frames)?;
+        // Before a buffer is taken: the policy may drop the message.
+        self.admit_packet(frames, false)?;
         // `most` fits in 32 bits.
         let packets = parts.len() as u32;
         if !self.has_room(packets)? {
@@ -301,9 +311,7 @@ impl Socket {
     ) -> Result<u64, StackError> {
         self.fits(length, self.longest())?;
         let frame = self.headroom + length;
-        let before = if continues { self.message } else { 0 };
-        let message = before.saturating_add(frame as u64);
-        self.fits_message(message)?;
+        let mut admitted = self.admit_packet(frame as u64, continues)?;
         if let (RemoteHeaders::Any { .. }, Some(to)) = (&self.remote, to) {
             let mtu = self.find_route(to)?;
             self.fits(length, self.payload_of(mtu))?;
@@ -332,7 +340,10 @@ impl Socket {
             // The frame lies inside a chunk, so its length fits in 32 bits.
             length: frame as u32,
         };
-        match self.flow.submit(&[piece], continues) {
+        if !self.accepts_arrivals {
+            admitted.part = admitted.part.without_arrival();
+        }
+        match self.flow.submit_part(&[piece], admitted.part) {
             Ok(()) => {}
             Err(RecordError::Full) => {
                 self.reclaim()?;
@@ -341,8 +352,8 @@ impl Socket {
             Err(RecordError::Flow(error)) => return Err(self.flow_error(error)),
             Err(error) => return Err(buffer_error(error)),
         }
-        self.message = message;
         let number = self.next_number;
+        self.messages.queued(admitted, number);
         self.numbers[chunk.0 as usize] = number;
         self.next_number += 1;
         Ok(number)
@@ -395,13 +406,18 @@ impl Socket {
         }
     }
 
-    /// Fails if a message with so many bytes of frames is longer than the contract permits.
+    /// Fails if the message is too long, or the overload policy refuses it.
     #[inline]
-    fn fits_message(&self, bytes: u64) -> Result<(), StackError> {
-        match self.mmax {
-            Some(mmax) if bytes > mmax => Err(StackError::MessageTooLong { bytes, mmax }),
-            _ => Ok(()),
+    fn admit_packet(&mut self, frame: u64, continues: bool) -> Result<AdmittedPacket, StackError> {
+        if !continues && self.messages.needs_returns() {
+            self.reclaim()?;
         }
+        self.messages
+            .admit(frame, continues)
+            .map_err(|error| match error {
+                StackError::WouldBlock => self.would_block(),
+                error => error,
+            })
     }
 
     /// True if buffers for `packets` packets are free and the ring has room for the packets.
@@ -420,6 +436,7 @@ impl Socket {
                 Err(error) => return Err(self.flow_error(error)),
             };
             self.returned += 1;
+            self.messages.returned(self.returned);
             let chunk = self.flow.piece(&record.pairs()[0]).chunk;
             if self.outcomes.len() == OUTCOMES {
                 self.outcomes.pop_front();

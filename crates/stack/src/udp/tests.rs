@@ -477,7 +477,7 @@ fn a_message_above_mmax_is_refused_whole() {
     let mut wire = Wire::new();
     let (mut here, _there) = wire.sockets(false);
     // Two packets with 42 bytes of headers each.
-    here.set_contract("channel mmax=184B,rmax=10/s,bmax=1,deadline=10ms");
+    here.set_contract("channel mmax=184B,rmax=10/s,bmax=9,deadline=10ms");
     assert_eq!(here.longest_message(), Some(184));
     here.try_send_message(&[&[0; 50], &[0; 50]]).unwrap();
     let error = here.try_send_message(&[&[0; 50], &[0; 51]]).unwrap_err();
@@ -505,6 +505,97 @@ fn a_message_above_mmax_is_refused_whole() {
     assert_eq!((here.under_way(), wire.deliver_all()), (5, 5));
     here.set_contract("slice 1ms/20ms");
     here.try_send_message(&[&[0; 1000], &[0; 1000]]).unwrap();
+}
+
+/// What each overload policy does with messages beyond the contract, and what the counts say.
+#[test]
+fn messages_beyond_the_contract_follow_the_overload_policy() {
+    let counts = |queued, waiting, held_back, dropped| MessageCounts {
+        queued,
+        waiting,
+        held_back,
+        dropped,
+    };
+    // Rmax is so small that no second logical arrival comes during the test.
+    let with =
+        |policy| format!("channel mmax=184B,rmax=1/s,bmax=2,deadline=10ms,overload={policy}");
+    for (policy, sent, after) in [
+        ("block", 2, counts(2, 2, 1, 0)),
+        ("decay", 5, counts(5, 5, 0, 0)),
+        ("best-effort", 5, counts(5, 5, 0, 0)),
+        ("space", 1, counts(1, 1, 1, 0)),
+        ("drop", 2, counts(2, 2, 0, 3)),
+    ] {
+        let mut wire = Wire::new();
+        let (mut here, _there) = wire.sockets(false);
+        here.set_contract(&with(policy));
+        let message = [&[0; 50][..], &[0; 50]];
+        let mut done = 0;
+        for _ in 0..5 {
+            match (policy, here.try_send_message(&message)) {
+                (_, Ok(_)) => done += 1,
+                ("drop", Err(StackError::MessageDropped { bmax: 2 })) => {}
+                ("block" | "space", Err(StackError::WouldBlock)) => {}
+                (_, Err(error)) => panic!("{policy}: {error}"),
+            }
+        }
+        assert_eq!((done, here.messages()), (sent, after), "{policy}");
+        assert_eq!(here.under_way(), 2 * sent);
+        assert_eq!(here.retry_at().is_some(), policy == "space");
+        wire.deliver_all();
+        here.drain(Some(Duration::ZERO)).unwrap();
+        assert_eq!(here.messages().waiting, 0, "{policy}");
+        // There is room again, but with `space` not before the next logical arrival.
+        match here.try_send(&[0; 50]) {
+            Ok(_) => assert_ne!(policy, "space"),
+            Err(StackError::WouldBlock) => assert_eq!(policy, "space"),
+            Err(error) => panic!("{policy}: {error}"),
+        }
+        // A continuation is no message of its own.
+        if policy == "block" {
+            let queued = here.messages().queued;
+            let packet = here.packet().unwrap();
+            here.queue_continuation(packet, 50).unwrap();
+            assert_eq!(here.messages().queued, queued);
+        }
+    }
+}
+
+/// A call that waits sends a spaced message at its logical arrival.
+#[test]
+fn a_spaced_message_is_sent_when_its_time_comes() {
+    let mut wire = Wire::new();
+    let (mut here, _there) = wire.sockets(false);
+    here.set_contract("channel mmax=184B,rmax=20/s,bmax=9,deadline=10ms,overload=space");
+    let begin = Instant::now();
+    for _ in 0..3 {
+        here.send(&[0; 50], Some(Duration::from_secs(60))).unwrap();
+    }
+    assert!(begin.elapsed() >= Duration::from_millis(100));
+    let error = here
+        .send(&[0; 50], Some(Duration::from_millis(1)))
+        .unwrap_err();
+    assert!(matches!(error, StackError::WouldBlock), "{error}");
+    assert_eq!(here.messages().queued, 3);
+}
+
+/// Records that begin a message state when it was queued, or the time that the program sets, once.
+#[test]
+fn a_message_states_its_arrival() {
+    let mut wire = Wire::new();
+    let (mut here, _there) = wire.sockets(false);
+    here.try_send(&[0; 50]).unwrap();
+    here.set_contract("channel mmax=184B,rmax=10/s,bmax=9,deadline=10ms");
+    here.set_arrival(Some(77));
+    here.try_send_message(&[&[0; 50], &[0; 50]]).unwrap();
+    here.try_send(&[0; 50]).unwrap();
+    let arrivals: Vec<Option<u64>> = std::iter::from_fn(|| match wire.flows[0].take().unwrap() {
+        Taken::Record(record) => Some(record.arrival()),
+        _ => None,
+    })
+    .collect();
+    assert_eq!(arrivals[..3], [None, Some(77), None]);
+    assert!(arrivals[3].is_some_and(|at| at > 77), "{arrivals:?}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::{
     Alternative, BUDGET, BUDGET_PER_TRY, TimingFault, TimingRefusal, channel_alternative, decide,
     least, most, slice_alternative,
 };
-use crate::contract::{Cell, Channel, MessageRate, Slice};
+use crate::contract::{Cell, Channel, MessageRate, Overload, Slice};
 use crate::sched::{DUE_PER_CALL, Wire};
 use crate::units::{Bytes, Nanos, Rate};
 
@@ -203,8 +203,9 @@ impl Transmitter {
     /// The shortest deadline that a channel can have beside the held promises. `None` if no
     /// deadline up to 2.4 hours fits, or if none is found in bounded time.
     pub fn least_deadline(&self, held: &[Promise], channel: &Channel) -> Option<Nanos> {
-        match self.admit(held, &Promise::Channel(at_deadline(channel, 1)?)) {
-            Ok(()) => Some(Nanos(1)),
+        let shortest = channel.processing().0.saturating_add(1);
+        match self.admit(held, &Promise::Channel(at_deadline(channel, shortest)?)) {
+            Ok(()) => Some(Nanos(shortest)),
             Err(refusal) => match refusal.alternative {
                 Some(Alternative::Deadline(least)) => Some(least),
                 _ => None,
@@ -312,7 +313,7 @@ impl Transmitter {
         let scale = self.scale();
         let per_message = u128::from(channel.rmax().get());
         let period = NANOS_PER_SECOND * scale.ticks(Nanos(1));
-        let deadline = scale.ticks(channel.deadline());
+        let deadline = scale.ticks(channel.link_deadline());
         let deadline = self.effective_deadline(deadline, period / per_message);
         Demand {
             deadline,
@@ -323,7 +324,7 @@ impl Transmitter {
             }),
             cap: None,
             piece: self.packet(channel.mmax().min(self.largest).0),
-            in_leftover: false,
+            in_leftover: channel.overload() == Overload::BestEffort,
             tested_from: Some(deadline),
         }
     }
@@ -348,9 +349,11 @@ impl Transmitter {
         let late = part(wait, resolution.wait).max(resolution.least.0);
         let short = part(burst.0, resolution.early).saturating_add(resolution.least.0);
         let rest = burst.0.saturating_sub(short).saturating_sub(takes.0);
-        let rest = rest.saturating_sub(late).min(channel.deadline().0);
+        let rest = rest.saturating_sub(late).min(channel.link_deadline().0);
         let held = TimingFault::HeldUp { takes, burst };
-        at_deadline(channel, rest).filter(|_| rest > 0).ok_or(held)
+        let behind = Channel::new(channel.mmax(), channel.rmax(), channel.bmax(), Nanos(rest));
+        let behind = behind.map(|behind| behind.with_overload(channel.overload()));
+        behind.map_err(|_| held)
     }
 
     fn cell_demand(&self, cell: &Cell, sizes: PacketSizes) -> Result<Demand, TimingFault> {
@@ -468,17 +471,21 @@ fn burst_bytes(mbs: u64, largest: u64, scr: Rate, pcr: Rate) -> u128 {
     part(mbs, pcr - scr) + part(largest, scr)
 }
 
-/// The channel with another deadline, in nanoseconds; `None` for a deadline of zero.
+/// The channel with another deadline, in nanoseconds; `None` for a deadline that leaves no time
+/// behind the processing.
 pub(super) fn at_deadline(channel: &Channel, deadline: u64) -> Option<Channel> {
-    let (mmax, rmax, bmax) = (channel.mmax(), channel.rmax(), channel.bmax());
-    Channel::new(mmax, rmax, bmax, Nanos(deadline)).ok()
+    channel
+        .resized(channel.mmax(), channel.rmax(), Nanos(deadline))
+        .ok()
 }
 
 /// The channel with another rate, in messages per second; `None` outside the range of
 /// [`MessageRate`].
 pub(super) fn at_rate(channel: &Channel, rate: u64) -> Option<Channel> {
     let rmax = MessageRate::new(u32::try_from(rate).ok()?)?;
-    Channel::new(channel.mmax(), rmax, channel.bmax(), channel.deadline()).ok()
+    channel
+        .resized(channel.mmax(), rmax, channel.deadline())
+        .ok()
 }
 
 /// Nanoseconds in a second.

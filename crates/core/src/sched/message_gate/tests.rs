@@ -32,6 +32,17 @@ fn an_allowed_burst_is_queued_under_every_policy_except_space() {
     }
 }
 
+/// The scheduler decides on logical arrivals: the gate admits every message as it arrives.
+#[test]
+fn the_gate_of_best_effort_admits_all() {
+    let mut gate = gate(Overload::BestEffort);
+    for arrival in 0..10 {
+        let verdict = gate.handle_message(Bytes(1000), Instant(arrival));
+        assert_eq!(verdict, queued(arrival));
+    }
+    assert_eq!((gate.waiting(), gate.dropped()), (10, 0));
+}
+
 #[test]
 fn a_message_beyond_bmax_is_handled_by_the_policy() {
     let fourth = |policy| {

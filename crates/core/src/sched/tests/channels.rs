@@ -7,13 +7,29 @@ use proptest::prelude::*;
 
 use super::limits::limited;
 use super::simulation::*;
-use crate::contract::{Channel, MessageRate};
+use crate::admission::timing::{PacketSizes, Promise, Transmitter};
+use crate::contract::{Channel, MessageRate, Overload};
 use crate::sched::{FlowId, Packet, ServedAs, Service, Wire, effective_bound};
 use crate::units::{Bytes, Instant, Nanos};
 
 pub(super) fn channel(mmax: u64, rmax: u32, bmax: u32, deadline: Nanos) -> Service {
     let rmax = MessageRate::new(rmax).unwrap();
     Service::Channel(Channel::new(Bytes(mmax), rmax, bmax, deadline).unwrap())
+}
+
+/// A channel with a part of the deadline for processing.
+fn with_processing(service: Service, processing: Nanos) -> Service {
+    match service {
+        Service::Channel(channel) => Service::Channel(channel.with_processing(processing).unwrap()),
+        other => other,
+    }
+}
+
+fn with_overload(service: Service, overload: Overload) -> Service {
+    match service {
+        Service::Channel(channel) => Service::Channel(channel.with_overload(overload)),
+        other => other,
+    }
 }
 
 /// Offers a message of several packets that arrives now.
@@ -135,49 +151,115 @@ fn deadline(ns: u64) -> ServedAs {
     }
 }
 
-/// Processing delivers a message in pieces, and the link may be faster.
+/// A program delivers a message in pieces, and the link may be faster. Within the part of the
+/// deadline for processing the pieces keep the times of their message. A later piece is due later,
+/// and so is the next message.
 #[test]
 fn a_piece_at_an_empty_queue_continues_its_message() {
-    let mut sim = Simulation::new(Wire::new(mbit(100)));
-    let flow = sim.flow(channel(6000, 100, 2, ms(4)));
-    sim.now = 1000;
-    message(&mut sim, flow, &[1500]);
-    for _ in 0..3 {
-        sim.run(sim.now + 900_000);
-        assert_eq!(sim.queued(flow), 0);
-        sim.offer(flow, Packet::new(Bytes(1500)));
+    for (processing, pieces, next) in [
+        (ms(3), [4_001, 4_001, 4_001, 4_001], 14_001),
+        (us(900), [4_001, 4_001, 4_901, 5_801], 15_801),
+        (ms(0), [4_001, 4_901, 5_801, 6_701], 16_701),
+    ] {
+        let mut sim = Simulation::new(Wire::new(mbit(100)));
+        let flow = sim.flow(with_processing(channel(6000, 100, 2, ms(4)), processing));
+        sim.now = 1000;
+        message(&mut sim, flow, &[1500]);
+        for piece in 1..4 {
+            sim.run(1000 + piece * 900_000);
+            assert_eq!(sim.queued(flow), 0);
+            sim.offer(flow, Packet::new(Bytes(1500)));
+        }
+        sim.run(5_000_000);
+        message(&mut sim, flow, &[1500]);
+        sim.run(50_000_000);
+        assert_eq!(
+            reasons(&sim, flow)[..4],
+            pieces.map(|at| deadline(at * 1000))
+        );
+        assert_eq!(reasons(&sim, flow)[4..], [deadline(next * 1000)]);
     }
-    // The next message is not delayed by it.
-    sim.run(5_000_000);
-    message(&mut sim, flow, &[1500]);
-    sim.run(50_000_000);
-    let first = [deadline(4_001_000); 4];
-    assert_eq!(reasons(&sim, flow)[..4], first);
-    assert_eq!(reasons(&sim, flow)[4..], [deadline(14_001_000)]);
 }
 
-/// The old deadline of the message would put the piece before packets that can still be in time.
+/// A piece after the deadline of its message continues that message, and is due no earlier than
+/// what arrives now.
 #[test]
-fn a_piece_after_the_deadline_begins_its_own_message() {
+fn a_piece_after_the_deadline_continues_its_message() {
     let mut sim = Simulation::new(Wire::new(mbit(100)));
-    let flow = sim.flow(channel(6000, 100, 2, ms(4)));
+    let flow = sim.flow(with_processing(channel(6000, 100, 2, ms(4)), ms(1)));
     message(&mut sim, flow, &[1500]);
     sim.run(4_000_001);
     sim.offer(flow, Packet::new(Bytes(1500)));
-    sim.run(30_000_000);
-    sim.offer(flow, Packet::new(Bytes(1500)));
+    sim.run(4_200_000);
+    // The next message follows the piece by 1/Rmax.
+    message(&mut sim, flow, &[1500]);
     sim.run(40_000_000);
     let all = [
         deadline(4_000_000),
-        deadline(14_000_000),
-        deadline(34_000_000),
+        deadline(7_000_001),
+        deadline(17_000_001),
     ];
     assert_eq!(reasons(&sim, flow), all);
-    // So is a piece without a message before it.
+    // A piece without a message before it begins one.
     let other = sim.flow(channel(6000, 100, 2, ms(4)));
     sim.offer(other, Packet::new(Bytes(1500)));
     sim.run(50_000_000);
     assert_eq!(reasons(&sim, other), [deadline(44_000_000)]);
+}
+
+/// A message whose sender was delayed keeps the deadline of its arrival, up to the processing. An
+/// arrival that is reported too early counts as that, and one behind other packets is believed.
+#[test]
+fn a_reported_arrival_counts_within_the_processing() {
+    let mut sim = Simulation::new(Wire::new(mbit(100)));
+    let flow = sim.flow(with_processing(channel(1500, 100, 2, ms(4)), ms(1)));
+    let mut expected = Vec::new();
+    for (now, arrived, logical) in [
+        (20_000_000, 19_500_000, 19_500_000),
+        (40_000_000, 3_000_000, 39_000_000),
+        // 1/Rmax behind the one before.
+        (41_000_000, 41_000_000, 49_000_000),
+        (41_000_000, 0, 59_000_000),
+        (41_000_000, 41_000_000, 69_000_000),
+    ] {
+        sim.run(now);
+        sim.offer(flow, Packet::first(Bytes(1500), Instant(arrived)));
+        expected.push(deadline(logical + 4_000_000));
+    }
+    sim.run(100_000_000);
+    assert_eq!(reasons(&sim, flow), expected);
+}
+
+/// Messages beyond the contract leave as best effort while the link is free. They do not count
+/// against the contract: later messages have the guarantee at once when the link is full.
+#[test]
+fn messages_beyond_the_contract_leave_as_best_effort() {
+    let mut sim = Simulation::new(Wire::new(mbit(100)));
+    sim.checks_invariants = true;
+    let service = channel(3000, 100, 5, ms(4));
+    let flow = sim.flow(with_overload(service, Overload::BestEffort));
+    let decays = sim.flow(service);
+    for _ in 0..4 {
+        message(&mut sim, flow, &[1500, 1500]);
+        message(&mut sim, decays, &[1500, 1500]);
+    }
+    sim.run(3_000_000);
+    let left_over = [ServedAs::LeftOver; 6];
+    assert_eq!(reasons(&sim, flow)[..2], [deadline(4_000_000); 2]);
+    assert_eq!(reasons(&sim, flow)[2..], left_over);
+    assert_eq!(sim.sent_by(decays).count(), 2, "the other policies wait");
+    // The next message has the logical arrival that no message has used.
+    let bulk = sim.flow(Service::best_effort(weight(1000)));
+    sim.greedy(bulk, 1500);
+    for at in [9, 11] {
+        sim.run(at * 1_000_000);
+        message(&mut sim, flow, &[1500, 1500]);
+    }
+    sim.run(60_000_000);
+    let last = reasons(&sim, flow);
+    assert!(last[8..].contains(&deadline(14_000_000)), "{last:?}");
+    assert_eq!(last.len(), 12);
+    assert_eq!(sim.misses(), 0);
 }
 
 #[test]
@@ -264,6 +346,146 @@ fn a_thousand_flows_due_at_once_leave_by_deadline() {
     assert!(out_of_order <= 32, "{out_of_order}");
 }
 
+/// What a hostile program does with its channel.
+#[derive(Clone, Copy, Debug)]
+enum Lie {
+    /// A message that is reported as arrived so long ago, of so many packets.
+    Early(u64, usize),
+    /// A message that is reported as arrived later than now. (The driver reads that as now.)
+    Late(usize),
+    /// So many packets that continue the last message.
+    Piece(usize),
+    /// A small packet that begins a message.
+    Beginning,
+}
+
+fn lies() -> impl Strategy<Value = Lie> {
+    prop_oneof![
+        (0..60_000_000_u64, 1..14_usize).prop_map(|(ago, packets)| Lie::Early(ago, packets)),
+        (1..14_usize).prop_map(Lie::Late),
+        (1..14_usize).prop_map(Lie::Piece),
+        Just(Lie::Beginning),
+    ]
+}
+
+/// A pause of the hostile program: none, random, or just before the next message or the deadline.
+fn pauses() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        Just(0),
+        0..12_000_000_u64,
+        Just(9_990_000),
+        Just(11_990_000),
+    ]
+}
+
+/// Runs a hostile channel (Mmax 20,000 bytes, 100/s, 12 ms) beside others that are as tight as
+/// admission permits: channels, a cell contract, and bulk. `believed`: the scheduler believes
+/// whatever the program reports, but admission does not count it. Returns the missed deadlines of
+/// all flows, and the bytes of the hostile one with the time.
+fn beside_lies(acts: &[(Lie, u64)], processing: Nanos, believed: bool) -> (usize, u64, u64) {
+    let wire = Wire::new(mbit(100));
+    let link = Transmitter::of(&wire, Bytes(1514), 8);
+    let contract = |service: Service| match service {
+        Service::Channel(channel) => channel,
+        other => panic!("{other:?}"),
+    };
+    let admitted = contract(channel(20_000, 100, 1, ms(12)));
+    let admitted = admitted.with_processing(processing).unwrap();
+    let mut held = alloc::vec![Promise::Channel(admitted)];
+    let cell = cell(mbit(20), ms(8));
+    let sizes = PacketSizes::new(Bytes(1000), Bytes(1000)).unwrap();
+    held.push(Promise::Cell(cell, sizes));
+    link.carries(&held).unwrap();
+    let mut sim = Simulation::new(wire);
+    let served = match believed {
+        true => admitted.with_processing(Nanos(11_999_999)).unwrap(),
+        false => admitted,
+    };
+    let hostile = sim.flow(Service::Channel(served));
+    let steady = sim.flow(Service::Cell(cell));
+    let bulk = sim.flow(Service::best_effort(weight(1000)));
+    sim.greedy(steady, 1000);
+    sim.greedy(bulk, 1514);
+    let mut victims = Vec::new();
+    for (mmax, rmax) in [(1500, 1000), (6000, 200)] {
+        let asked = contract(channel(mmax, rmax, 1, ms(1)));
+        let least = link.least_deadline(&held, &asked).unwrap();
+        let tight = contract(channel(mmax, rmax, 1, least));
+        held.push(Promise::Channel(tight));
+        let flow = sim.flow(Service::Channel(tight));
+        victims.push((flow, mmax, 1_000_000_000 / u64::from(rmax), sim.now + mmax));
+    }
+    let (mut acts, mut act_at) = (acts.iter(), 5_000_000);
+    loop {
+        let (next, at) = victims
+            .iter()
+            .enumerate()
+            .map(|(which, victim)| (which, victim.3))
+            .min_by_key(|(_, at)| *at)
+            .unwrap();
+        if at < act_at {
+            sim.run(at);
+            let (flow, mmax, spacing, due) = &mut victims[next];
+            *due += *spacing;
+            let packets = alloc::vec![1500; (*mmax / 1500) as usize];
+            message(&mut sim, *flow, &packets);
+            continue;
+        }
+        sim.run(act_at);
+        let Some((lie, pause)) = acts.next() else {
+            break;
+        };
+        let now = sim.now;
+        let (begins, packets) = match *lie {
+            Lie::Early(ago, packets) => (Some(now.saturating_sub(ago)), packets),
+            Lie::Late(packets) => (Some(now), packets),
+            Lie::Piece(packets) => (None, packets),
+            Lie::Beginning => (Some(0), 0),
+        };
+        let first = Packet {
+            message: begins.map(Instant),
+            ..Packet::new(Bytes(64))
+        };
+        sim.offer(hostile, first);
+        for _ in 0..packets {
+            sim.offer(hostile, Packet::new(Bytes(1500)));
+        }
+        act_at += pause;
+    }
+    // As long as the hostile program has packets that wait, within reason.
+    sim.run(sim.now + 100_000_000);
+    (sim.misses(), sim.bytes_of(hostile), sim.now)
+}
+
+/// The attack that admission does not count: a message begins with a small packet, and the rest of
+/// it comes shortly before its deadline.
+#[test]
+#[cfg_attr(miri, ignore = "minutes")]
+fn late_pieces_harm_no_other_flow() {
+    let mut acts = Vec::new();
+    for _ in 0..50 {
+        acts.push((Lie::Beginning, 11_700_000));
+        acts.push((Lie::Piece(13), 300_000));
+    }
+    let (missed, ..) = beside_lies(&acts, ms(0), false);
+    assert_eq!(missed, 0);
+    let (missed, ..) = beside_lies(&acts, ms(4), false);
+    assert_eq!(missed, 0);
+    let (missed, ..) = beside_lies(&acts, ms(0), true);
+    assert!(missed > 0, "the attack is none");
+}
+
+/// The attack by an early arrival: the program reports that its message arrived long ago.
+#[test]
+#[cfg_attr(miri, ignore = "minutes")]
+fn early_reports_harm_no_other_flow() {
+    let acts = alloc::vec![(Lie::Early(11_900_000, 13), 25_300_000); 50];
+    let (missed, ..) = beside_lies(&acts, ms(0), false);
+    assert_eq!(missed, 0);
+    let (missed, ..) = beside_lies(&acts, ms(0), true);
+    assert!(missed > 0, "the attack is none");
+}
+
 proptest! {
     #![proptest_config(cases(24))]
 
@@ -272,22 +494,30 @@ proptest! {
     #[test]
     fn pieces_have_the_times_of_their_message(
         steps in prop::collection::vec((any::<bool>(), 0_u64..6_000_000), 1..60),
+        processing in 0_u64..4_000_000,
     ) {
         let (spacing, bound, pieces) = (10_000_000, 4_000_000, 4);
         let mut sim = Simulation::new(Wire::new(mbit(100)));
-        let flow = sim.flow(channel(6000, 100, 2, Nanos(bound)));
+        let service = channel(6000, 100, 2, Nanos(bound));
+        let flow = sim.flow(with_processing(service, Nanos(processing)));
         let (mut logical, mut wanted, mut count) = (None, Vec::new(), 0);
         for (begins, gap) in steps {
             let now = sim.now;
             // A packet behind other packets belongs to their message, at any delay.
-            let over = logical.is_none_or(|at| sim.queued(flow) == 0 && now > at + bound);
+            let earliest = match sim.queued(flow) {
+                0 => now.saturating_sub(processing),
+                _ => 0,
+            };
             count += 1;
-            if begins || over || count > pieces {
-                // The arrival time of a packet behind other packets is unknown.
-                let came = if begins || over { now } else { 0 };
-                logical = Some(logical.map_or(now, |before: u64| came.max(before + spacing)));
-                count = 1;
-            }
+            logical = Some(match logical {
+                None => now,
+                Some(before) if begins || count > pieces => {
+                    count = 1;
+                    let came = if begins { now } else { 0 };
+                    came.max(before + spacing).max(earliest)
+                }
+                Some(before) => earliest.max(before),
+            });
             wanted.push(deadline(logical.unwrap() + bound));
             sim.offer(flow, match begins {
                 true => Packet::first(Bytes(1500), Instant(now)),
@@ -297,6 +527,20 @@ proptest! {
         }
         sim.run(sim.now + 1_000_000_000);
         prop_assert_eq!(reasons(&sim, flow), wanted);
+    }
+
+    /// Whatever a program reports about its messages, and whenever their pieces come: no flow
+    /// misses a deadline, and the program gets no more than its contract.
+    #[test]
+    #[cfg_attr(miri, ignore = "minutes")]
+    fn no_lie_gains_anything(
+        acts in prop::collection::vec((lies(), pauses()), 1..80),
+        processing in 0_u64..10_000_000,
+    ) {
+        let (missed, bytes, time) = beside_lies(&acts, Nanos(processing), false);
+        prop_assert_eq!(missed, 0);
+        let messages = 1 + time.div_ceil(10_000_000);
+        prop_assert!(bytes <= messages * 20_000, "{} bytes in {} ns", bytes, time);
     }
 
     /// Sets whose work fits in the worst case miss no deadline. In the worst case all arrive at

@@ -54,11 +54,19 @@ fn promised() -> impl Strategy<Value = Service> {
             let kind = if dual { Dual } else { Single };
             Service::Cell(bucket(pcr, Nanos(cdvt), scr, 3000, kind))
         }),
-        (1_u32..100_000, 1_u32..10, time).prop_map(|(rate, bmax, deadline)| {
-            let rmax = crate::contract::MessageRate::new(rate).unwrap();
-            let channel = crate::contract::Channel::new(Bytes(4000), rmax, bmax, Nanos(deadline));
-            Service::Channel(channel.unwrap())
-        }),
+        (1_u32..100_000, time.clone(), time, any::<bool>()).prop_map(
+            |(rate, deadline, processing, is_best_effort)| {
+                use crate::contract::{Channel, MessageRate, Overload};
+                let rmax = MessageRate::new(rate).unwrap();
+                let channel = Channel::new(Bytes(4000), rmax, 1, Nanos(deadline)).unwrap();
+                let processing = Nanos(processing % deadline).min(Channel::MAX_PROCESSING);
+                let channel = channel.with_processing(processing).unwrap();
+                Service::Channel(match is_best_effort {
+                    true => channel.with_overload(Overload::BestEffort),
+                    false => channel,
+                })
+            },
+        ),
     ]
 }
 

@@ -4,6 +4,7 @@ use std::fs::File;
 
 use netnice_core::contract::{Contract, Slice, Weight};
 use netnice_core::units::{Nanos, Rate};
+use netnice_ring::MessagePart;
 use netnice_ring::layout::Budget;
 use netnice_ring::program::{self, Attachment, Piece};
 
@@ -194,7 +195,18 @@ impl TestProgram {
         self.submit(&frame)
     }
 
+    /// Submits a datagram of its own that begins a message, with this arrival.
+    pub(super) fn submit_arrived(&mut self, length: usize, arrival: u64) -> bool {
+        let from = format!("10.0.0.1:{}", self.port);
+        let frame = udp(&from, "10.0.0.2:9").data(&vec![0; length]).frame();
+        self.submit_part(&frame, MessagePart::Arrived(arrival))
+    }
+
     pub(super) fn submit(&mut self, frame: &[u8]) -> bool {
+        self.submit_part(frame, MessagePart::Begins)
+    }
+
+    fn submit_part(&mut self, frame: &[u8], part: MessagePart) -> bool {
         self.collect();
         let Some(chunk) = self.flow.chunk() else {
             return false;
@@ -205,7 +217,7 @@ impl TestProgram {
             start: 0,
             length: frame.len() as u32,
         };
-        if self.flow.submit(&[piece], false).is_err() {
+        if self.flow.submit_part(&[piece], part).is_err() {
             self.flow.free(chunk).unwrap();
             return false;
         }

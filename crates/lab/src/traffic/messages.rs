@@ -1,0 +1,272 @@
+//! The program `netnice-lab traffic messages` has one flow of the direct path with a `channel`
+//! contract, and sends messages on command. [`MessageSource`] starts it and gives it commands.
+//!
+//! Each line of its standard input is a command. The program answers each with one line of JSON:
+//!
+//! - `try N`: offers N messages without waiting: `sent`, `held_back`, `dropped`, `took_ns`.
+//! - `send N`: sends N messages, and waits for each to be accepted: `sent`, `took_ns`.
+//! - `begin K`: queues the first K packets of a message. `continue K`: queues K more packets of the
+//!   last message. Both answer with the time, `queued_ns`.
+//! - `periodic EVERY COUNT`: sends COUNT messages, one each EVERY ns, whose arrivals are these
+//!   times: `first_ns`, `sent`, `held_back`, and `wall_ns`, the wall clock less `CLOCK_MONOTONIC`
+//!   before every hundredth message.
+//! - `outcomes`: waits until the driver has returned all packets: `status` and `stamp_ns` of each in
+//!   order, and `counts` of messages.
+//!
+//! All times are in ns of `CLOCK_MONOTONIC`. The program ends with its input. It fails if its flow
+//! cannot be opened or is closed, for a message that does not fit, and for an unknown command.
+
+use std::io::BufRead;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use netnice_stack::udp::{Buffers, Remote, UdpOptions};
+use netnice_stack::{Program, RuntimeDir, Socket, StackError};
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+
+use crate::process::{self, EVENT_TIMEOUT, Proc};
+use crate::world::Host;
+
+/// The arguments of `netnice-lab traffic messages`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct MessagesArgs {
+    /// The local endpoint.
+    #[arg(long)]
+    local: SocketAddr,
+    /// The remote endpoint.
+    #[arg(long)]
+    remote: SocketAddr,
+    /// The daemon's folder.
+    #[arg(long)]
+    runtime_dir: PathBuf,
+    /// The contract, with a `channel`.
+    #[arg(long)]
+    contract: String,
+    /// Packets of a whole message.
+    #[arg(long, default_value_t = 1)]
+    parts: usize,
+    /// Payload bytes of each packet.
+    #[arg(long, default_value_t = 1400)]
+    size: usize,
+    /// Buffers for sending.
+    #[arg(long, default_value_t = 256)]
+    buffers: u32,
+}
+
+/// Runs the program until its input ends. Fails as the module says.
+pub fn main(args: &MessagesArgs) -> Result<()> {
+    let dir = RuntimeDir::choose(Some(args.runtime_dir.clone()), None);
+    let options = UdpOptions {
+        remote: Remote::One(args.remote),
+        contract: Some(args.contract.clone()),
+        buffers: Buffers {
+            sending: args.buffers,
+            receiving: 0,
+            ..Buffers::default()
+        },
+        ..UdpOptions::at(args.local)
+    };
+    let bytes = options.buffers.region_bytes()?;
+    let program =
+        Program::attach(&dir, None, 1, bytes).context("cannot attach to the direct path")?;
+    let mut sender = Sender {
+        socket: program.open_udp(&options).context("cannot open a flow")?,
+        payload: vec![0; args.size],
+        parts: args.parts,
+        outcomes: Vec::new(),
+    };
+    println!("{}", json!({"ready": true}));
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |at: usize| -> Result<u64> {
+            let word = words.get(at).context("a number is missing")?;
+            word.parse().with_context(|| format!("{word} is no number"))
+        };
+        let answer = match words.first() {
+            Some(&"try") => sender.offer(number(1)?)?,
+            Some(&"send") => sender.send(number(1)?)?,
+            Some(&"begin") => sender.queue(number(1)?, false)?,
+            Some(&"continue") => sender.queue(number(1)?, true)?,
+            Some(&"periodic") => sender.periodic(number(1)?, number(2)?)?,
+            Some(&"outcomes") => sender.outcomes()?,
+            _ => bail!("{line:?} is no command"),
+        };
+        println!("{answer}");
+    }
+    Ok(())
+}
+
+struct Sender {
+    socket: Socket,
+    payload: Vec<u8>,
+    parts: usize,
+    /// Status and stamp of each packet that the driver returned.
+    outcomes: Vec<(u32, u64)>,
+}
+
+impl Sender {
+    fn offer(&mut self, count: u64) -> Result<Value> {
+        let (mut sent, mut held_back, mut dropped) = (0, 0, 0);
+        let begin = now_ns();
+        for _ in 0..count {
+            let message = vec![&self.payload[..]; self.parts];
+            match self.socket.try_send_message(&message) {
+                Ok(_) => sent += 1,
+                Err(StackError::WouldBlock) => held_back += 1,
+                Err(StackError::MessageDropped { .. }) => dropped += 1,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let took = now_ns() - begin;
+        Ok(json!({"sent": sent, "held_back": held_back, "dropped": dropped, "took_ns": took}))
+    }
+
+    fn send(&mut self, count: u64) -> Result<Value> {
+        let begin = now_ns();
+        for _ in 0..count {
+            let message = vec![&self.payload[..]; self.parts];
+            self.socket.send_message(&message, None)?;
+        }
+        Ok(json!({"sent": count, "took_ns": now_ns() - begin}))
+    }
+
+    fn queue(&mut self, packets: u64, continues: bool) -> Result<Value> {
+        for number in 0..packets {
+            let packet = self.socket.packet()?;
+            self.socket.payload_mut(&packet)?[..self.payload.len()].fill(0);
+            let length = self.payload.len();
+            let queued = match continues || number > 0 {
+                true => self.socket.queue_continuation(packet, length),
+                false => self.socket.queue(packet, length),
+            };
+            queued.map_err(|(_, error)| error)?;
+        }
+        let at = now_ns();
+        self.socket.flush();
+        Ok(json!({"queued_ns": at}))
+    }
+
+    fn periodic(&mut self, every: u64, count: u64) -> Result<Value> {
+        let first = now_ns() + LEAD_NS;
+        let before = self.socket.messages();
+        let mut wall = Vec::new();
+        for number in 0..count {
+            let at = first + number * every;
+            if number % 100 == 0 {
+                wall.push(crate::sys::now_ns() as i64 - now_ns() as i64);
+            }
+            sleep_until(at);
+            self.socket.set_arrival(Some(at));
+            let message = vec![&self.payload[..]; self.parts];
+            self.socket.send_message(&message, None)?;
+            self.collect()?;
+        }
+        let counts = self.socket.messages();
+        Ok(json!({
+            "first_ns": first,
+            "sent": counts.queued - before.queued,
+            "held_back": counts.held_back - before.held_back,
+            "wall_ns": wall,
+        }))
+    }
+
+    fn outcomes(&mut self) -> Result<Value> {
+        self.socket.drain(Some(EVENT_TIMEOUT / 2))?;
+        self.collect()?;
+        let counts = self.socket.messages();
+        let (status, stamps): (Vec<u32>, Vec<u64>) = self.outcomes.drain(..).unzip();
+        Ok(json!({
+            "status": status,
+            "stamp_ns": stamps,
+            "counts": {
+                "queued": counts.queued, "waiting": counts.waiting,
+                "held_back": counts.held_back, "dropped": counts.dropped,
+            },
+        }))
+    }
+
+    /// Keeps the results of returned packets before the socket drops them.
+    fn collect(&mut self) -> Result<()> {
+        while let Some(outcome) = self.socket.outcome()? {
+            self.outcomes.push((outcome.status.0, outcome.stamp));
+        }
+        Ok(())
+    }
+}
+
+/// The time of `CLOCK_MONOTONIC` in ns.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn sleep_until(at: u64) {
+    let left = at.saturating_sub(now_ns());
+    std::thread::sleep(Duration::from_nanos(left));
+}
+
+/// Time from the command to the first periodic message.
+const LEAD_NS: u64 = 20_000_000;
+
+/// A running program `netnice-lab traffic messages`.
+pub struct MessageSource {
+    proc: Proc,
+}
+
+/// The messages of a [`MessageSource`].
+#[derive(Debug, Clone, Copy)]
+pub struct MessageShape {
+    /// Packets of a whole message.
+    pub parts: u32,
+    /// Payload bytes of each packet.
+    pub size: u32,
+}
+
+impl MessageSource {
+    /// Starts the program on `host`, with a flow of the daemon with this runtime folder. Fails if
+    /// the program is not ready within 60 s, for example because the contract does not fit.
+    pub fn start(
+        host: &Host,
+        runtime: &Path,
+        (from, to): (SocketAddr, SocketAddr),
+        contract: &str,
+        shape: MessageShape,
+    ) -> Result<MessageSource> {
+        let mut command = host.ns.command(process::binary("netnice-lab")?);
+        command
+            .args(["traffic", "messages", "--contract", contract])
+            .args(["--local", &from.to_string(), "--remote", &to.to_string()])
+            .args(["--parts", &shape.parts.to_string()])
+            .args(["--size", &shape.size.to_string()])
+            .arg("--runtime-dir")
+            .arg(runtime);
+        let mut proc = Proc::start(command)?;
+        proc.next_json("ready", EVENT_TIMEOUT)?;
+        Ok(MessageSource { proc })
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.proc.pid()
+    }
+
+    /// Gives the program a command without waiting for its answer. Fails if the program has ended.
+    pub fn command(&mut self, line: &str) -> Result<()> {
+        self.proc.write_line(line)
+    }
+
+    /// The next answer, which has the member `key`. Fails after `within`, or if the program ends.
+    pub fn answer(&mut self, key: &str, within: Duration) -> Result<Value> {
+        self.proc.next_json(key, within)
+    }
+
+    /// Gives the program a command, and returns its answer. Fails as the other two calls do.
+    pub fn run(&mut self, line: &str, key: &str) -> Result<Value> {
+        self.command(line)?;
+        self.answer(key, EVENT_TIMEOUT)
+    }
+}
