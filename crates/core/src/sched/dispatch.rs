@@ -69,6 +69,9 @@ impl Scheduler {
             return Some(self.depart(id, ServedAs::Guaranteed { deadline }, next_packet));
         }
         if let Some(id) = self.next_fair(&mut dropped) {
+            if let ServiceState::Server { server, .. } = self.flows[id as usize].service {
+                return self.depart_in_left_over(id, server, &mut dropped, next_packet);
+            }
             return Some(self.depart(id, ServedAs::LeftOver, next_packet));
         }
         let id = self.next_early(&mut dropped)?;
@@ -264,6 +267,7 @@ impl Scheduler {
                 && match &mut flow.service {
                     ServiceState::Share(share) => share.allowed_from() <= now,
                     ServiceState::Slice { slice, extra, .. } => *extra && slice.is_spent(now),
+                    ServiceState::Server { best_effort, .. } => *best_effort,
                     _ => false,
                 };
             let stale = flow.is(Flag::FairStale);
@@ -356,7 +360,7 @@ impl Scheduler {
 
     /// Departure of a flow's head.
     #[inline(always)]
-    fn depart(
+    pub(super) fn depart(
         &mut self,
         id: u32,
         served_as: ServedAs,
@@ -449,6 +453,9 @@ impl Scheduler {
                 let (logical, deadline) = channel.plan();
                 self.enqueue_channel(id, logical, deadline);
             }
+            ServiceState::Server {
+                best_effort: true, ..
+            } => self.enqueue_fair(id),
             ServiceState::Server { slice, .. } => {
                 let (eligible, deadline) = slice.plan(now);
                 self.enqueue_timed(id, eligible, deadline);
@@ -591,6 +598,9 @@ impl FlowState {
         let length = self.length();
         match &mut self.service {
             ServiceState::Vacant { .. } | ServiceState::Member(_) => None,
+            ServiceState::Server {
+                best_effort: true, ..
+            } => None,
             ServiceState::Cell(cell) => Some(cell.deadline()),
             ServiceState::Channel(channel) => Some(channel.plan().1),
             ServiceState::Slice { slice, .. } | ServiceState::Server { slice, .. } => {
@@ -634,7 +644,7 @@ impl FlowState {
 
     /// Advances the start tag by a packet and returns it.
     #[inline(always)]
-    fn advance_tag(&mut self, length: u32) -> Option<u64> {
+    pub(super) fn advance_tag(&mut self, length: u32) -> Option<u64> {
         let weight = u64::from(self.weight());
         let tag = self.tag()?;
         *tag = tag.wrapping_add((u64::from(length) << TAG_DIGITS) / weight);
@@ -645,7 +655,7 @@ impl FlowState {
     fn tag(&mut self) -> Option<&mut u64> {
         match &mut self.service {
             ServiceState::Share(share) => Some(&mut share.tag),
-            ServiceState::Slice { tag, .. } => Some(tag),
+            ServiceState::Slice { tag, .. } | ServiceState::Server { tag, .. } => Some(tag),
             _ => None,
         }
     }
@@ -655,6 +665,7 @@ impl FlowState {
         match &self.service {
             ServiceState::Share(share) => share.weight.max(1),
             ServiceState::Slice { weight, .. } => (*weight).max(1),
+            ServiceState::Server { .. } => SERVER_WEIGHT,
             _ => 1,
         }
     }
@@ -671,6 +682,9 @@ pub(super) fn prefetch(flows: &[FlowState], id: u32) {
 /// prefetched. It uses no more than the node's number of entries, so that a call moves
 /// [`DUE_PER_CALL`] entries if there are so many.
 const DUE_PER_NODE: u32 = 8;
+
+/// Weight in the left-over of a server without a slice: the default weight of a flow.
+const SERVER_WEIGHT: u16 = 100;
 
 /// Binary digits of a start tag for each byte at weight 1.
 const TAG_DIGITS: u32 = 26;
