@@ -95,12 +95,30 @@ pub enum DriverRequest {
         /// The terms of each pattern.
         patterns: Vec<Vec<Term>>,
     },
+    /// Sets the overbooked server of the link, whose classes the flows with `cell …,class=N` share.
+    /// `None`: no server. A server with members is not removed.
+    Classes {
+        /// The server.
+        server: Option<ServerDoc>,
+    },
     /// Requests all programs and flows with their counters.
     Census,
     /// Requests the sums of all flows. The daemon sends this several times a second.
     Totals,
     /// Ends the driver. It detaches XDP from the interface before it replies.
     Stop,
+}
+
+/// The overbooked server of a link, as the driver serves it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerDoc {
+    /// The slice as text (`8ms/20ms`), at the driver's rate. `None`: the server is suspended, and its
+    /// members share what is left over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slice: Option<String>,
+    /// The minimum of each of the eight classes, in bit/s; `None` for a class without one.
+    pub minimums: Vec<Option<u64>>,
 }
 
 /// The configuration of a flow, as the daemon decided it.

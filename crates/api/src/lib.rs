@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod budgets;
+mod classes;
 mod client;
 pub mod direct;
 pub mod driver;
@@ -40,6 +41,7 @@ mod watch;
 mod wire;
 
 pub use budgets::{BudgetDoc, BudgetPartDoc};
+pub use classes::{LinkClassChange, LinkClassDoc, LinkServerDoc};
 pub use client::{Client, ClientError};
 pub use exit::Exit;
 pub use history::{HistoryDoc, TargetHistory};

@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::classes::LinkClassChange;
 use crate::direct::DirectRequest;
 
 /// A request of a client to the daemon.
@@ -213,7 +214,7 @@ pub enum ClearWhat {
 
 /// The parameters of [`Request::Link`]. What the change omits stays as it is. If the change has no
 /// rate, the link gets the rate that the interface's driver reports, unless the change only sets
-/// the overhead of a managed link.
+/// the overhead or the classes of a managed link.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkChange {
@@ -245,6 +246,13 @@ pub struct LinkChange {
     /// Bytes that the wire adds to each packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overhead: Option<u64>,
+    /// The slice of the link's overbooked server as text (`20ms/50ms`); `none`: the smallest one for
+    /// the minimums of the classes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// A class of the link's overbooked server to add, change or remove.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<LinkClassChange>,
     /// Stop managing the link; the rates and the overhead are ignored.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unmanage: bool,
@@ -265,6 +273,11 @@ pub struct LinkChange {
 impl LinkChange {
     /// The text in place of a rate that requests an estimate.
     pub const AUTO: &str = "auto";
+
+    /// Whether the change is about the classes of the link.
+    pub fn names_classes(&self) -> bool {
+        self.server.is_some() || self.class.is_some()
+    }
 }
 
 /// The parameters of [`Request::Explain`].

@@ -15,7 +15,7 @@ use netnice_core::units::Amount;
 use serde::{Deserialize, Serialize};
 
 use crate::budgets::BudgetDoc;
-
+use crate::classes::LinkServerDoc;
 use crate::driver::FlowCounts;
 
 /// The output of `netnice show --json`: links, targets and flows.
@@ -120,6 +120,9 @@ pub struct LinkDoc {
     /// estimate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub probes: Vec<String>,
+    /// The overbooked server. Absent if the link has no classes for direct flows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<LinkServerDoc>,
     /// True if the interface exists and the kernel has not refused the classes of the link.
     pub installed: bool,
     /// Reasons why the link is degraded; empty if it is not.
@@ -318,6 +321,9 @@ pub struct CellDoc {
     /// Spending rule of the token bucket: `single` or `dual`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bucket: Option<String>,
+    /// Class of the link's overbooked server. Absent if the contract is promised by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<u8>,
 }
 
 /// A real-time channel: messages of bounded size and rate, each with a deadline.
@@ -462,6 +468,7 @@ impl From<&Contract> for ContractDoc {
                     Bucket::Single => "single".to_string(),
                     Bucket::Dual => "dual".to_string(),
                 }),
+                class: cell.class(),
             }),
             channel: contract.channel().map(|channel| ChannelDoc {
                 mmax: channel.mmax().0,

@@ -8,7 +8,7 @@
 //! ```text
 //! up R         limit what is sent              slice S/P [extra]   S of the link in every P
 //! down R       limit what is received          cpu B/P [cpu-extra] B of a CPU in every P
-//! both R       limit the sum of both           cell pcr=R,cdvt=T[,scr=R,mbs=SIZE[,bucket=KIND]]
+//! both R       limit the sum of both           cell pcr=R,cdvt=T[,scr=R,mbs=SIZE[,bucket=KIND]][,class=N]
 //! min R        guarantee, sending              channel mmax=SIZE,rmax=N/s,bmax=N,deadline=T
 //! min-down R   guarantee, receiving            weight 1..1000 (100)
 //! on IFACE     the link of the guarantees      priority 0..7 (4), 0 is first
@@ -43,7 +43,7 @@ mod yielding;
 use alloc::vec::Vec;
 
 pub use clauses::{
-    Bucket, Cell, Channel, IfName, MessageRate, Overload, Priority, Slice, Sustained, Weight,
+    Bucket, CLASSES, Cell, Channel, IfName, MessageRate, Overload, Priority, Slice, Sustained, Weight,
 };
 pub use delegate::Delegate;
 pub use dscp::{Dscp, NotADscp};
@@ -337,8 +337,7 @@ impl Contract {
                 });
             }
         }
-        let sustained = |cell: Cell| cell.sustained().map_or(cell.pcr(), |s| s.scr);
-        let cell = self.cell.map(|cell| Amount::from(sustained(cell)));
+        let cell = self.cell.map(|cell| Amount::from(cell.rate()));
         let channel = self.channel.as_ref().map(Channel::rate);
         for (clause, rate) in [("the rate of cell", cell), ("the rate of channel", channel)] {
             for (limit, max) in [("up", self.up), ("both", self.both)] {

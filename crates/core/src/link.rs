@@ -11,6 +11,8 @@
 //! the lower bound of the estimate, which the operator gives, so that no promise depends on an
 //! estimate. Only [`EstimateBounds::new`] can fail.
 
+pub mod classes;
+
 use core::fmt;
 
 use crate::contract::{Direction, IfName};

@@ -254,15 +254,10 @@ impl Scheduler {
         let current = self.flow_mut(flow)?.service;
         match (current, service) {
             (ServiceState::Member(_), Service::Cell(cell)) => self.change_member(flow.0, &cell),
-            (ServiceState::Server { slice, server }, Service::Slice { slice: new, .. }) => {
+            (ServiceState::Server { server, .. }, Service::Slice { slice, .. }) => {
                 let state = self.servers[usize::from(server)].as_ref();
-                self.check_minimums(&new, state.map_or(0, OverbookedServer::promised))?;
-                let slice = slice.changed(&new);
-                self.flows[flow.index()].service = ServiceState::Server { slice, server };
-                let rate = SliceState::new(&new).of(self.wire.pace.rate());
-                if let Some(server) = &mut self.servers[usize::from(server)] {
-                    server.set_rate(rate);
-                }
+                self.check_minimums(Some(&slice), state.map_or(0, OverbookedServer::promised))?;
+                self.set_server_slice(flow, Some(&slice));
                 return Ok(());
             }
             (ServiceState::Member(_) | ServiceState::Server { .. }, _) => {

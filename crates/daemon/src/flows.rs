@@ -37,6 +37,7 @@ mod admission;
 mod alternatives;
 mod balance;
 mod budgets;
+mod classes;
 mod division;
 pub(crate) mod driver;
 mod driver_events;
@@ -60,7 +61,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use netnice_api::direct::{DirectRequest, Endpoint, FlowNotification, OpenFlow, Term};
+use netnice_api::direct::{DirectRequest, Endpoint, OpenFlow, Term};
 use netnice_api::driver::{DriverCall, DriverRequest};
 use netnice_core::contract::{Contract, IfName};
 use netnice_core::units::{Instant, Nanos, Rate};
@@ -70,6 +71,7 @@ use crate::clock::Now;
 use crate::error::RequestError;
 use crate::peer::Peer;
 use crate::server::{ConnectionHandle, Reply};
+pub(crate) use classes::server_link;
 use division::Split;
 use driver::Start;
 use network::{Network, Nic};
@@ -123,6 +125,7 @@ pub(crate) struct Flows<N: Network> {
     /// Open connections that asked to attach, by connection number.
     connections: BTreeMap<u64, ConnectionUser>,
     flows: BTreeMap<u32, FlowRecord>,
+    servers: BTreeMap<IfName, classes::LinkServer>,
     next_flow: u32,
     ports: BTreeMap<std::net::SocketAddr, ports::HeldPort<N::Port>>,
     calls: BTreeMap<u64, PendingCall>,
@@ -149,6 +152,9 @@ struct LinkState {
     flow_count: u32,
     /// The contracts of the flows whose promise is kept, by flow number.
     promised: BTreeMap<u32, Contract>,
+    members: classes::ClassMembers,
+    /// The overbooked server that the driver has.
+    server: Option<netnice_api::driver::ServerDoc>,
     /// True if a flow was degraded since the link got its driver.
     had_degraded: bool,
     split: Option<Split>,
@@ -327,6 +333,7 @@ enum CallPurpose {
         reply: Option<ReplySender>,
     },
     SetRate,
+    Classes,
     Discard,
     Adopt,
     /// A census for the replies with these tickets.
@@ -353,6 +360,7 @@ impl<N: Network> Flows<N> {
             sessions: BTreeMap::new(),
             connections: BTreeMap::new(),
             flows: BTreeMap::new(),
+            servers: BTreeMap::new(),
             next_flow: 1,
             ports: BTreeMap::new(),
             calls: BTreeMap::new(),
@@ -432,35 +440,6 @@ impl<N: Network> Flows<N> {
         let command = Command::Call(link.clone(), DriverCall { id, request: ask }, fd);
         self.commands.push(command);
     }
-
-    /// Notifies the program of a flow.
-    fn notify_flow(&mut self, flow: u32, notification: FlowNotification) {
-        let Some(flow) = self.flows.get(&flow) else {
-            return;
-        };
-        let program = self.link_states.get(&flow.link);
-        let program = program.and_then(|state| state.programs.get(&flow.program));
-        if let Some(session) = program.and_then(|program| program.session) {
-            self.notify_session(session, notification);
-        }
-    }
-
-    fn notify_session(&self, session: u64, notification: FlowNotification) {
-        if let Some(session) = self.sessions.get(&session)
-            && session
-                .connection
-                .notifications
-                .try_send(notification)
-                .is_err()
-        {
-            // The notification is dropped: the program does not read and its queue is full, or its
-            // connection has ended.
-            tracing::debug!(
-                pid = session.pid,
-                "the program does not read its notifications"
-            );
-        }
-    }
 }
 
 impl LinkState {
@@ -473,6 +452,8 @@ impl LinkState {
             programs: BTreeMap::new(),
             flow_count: 0,
             promised: BTreeMap::new(),
+            members: classes::ClassMembers::default(),
+            server: None,
             had_degraded: false,
             split: None,
             pending_tree: None,

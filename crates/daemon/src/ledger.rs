@@ -55,7 +55,7 @@ use netnice_kernel::plan::MAX_SLOT;
 pub(crate) use budgets::BudgetUse;
 pub(crate) use draining::DrainingTarget;
 pub(crate) use held::{AppKey, Body, CgroupRef, ClosedTarget, HeldTarget, NewTarget, ProcessId};
-pub(crate) use links::{ManagedLink, describe_link};
+pub(crate) use links::{ManagedLink, describe_link, slice_text};
 use place::ContainmentIndex;
 pub(crate) use place::TargetPlace;
 pub(crate) use traffic_quotas::HeldQuota;

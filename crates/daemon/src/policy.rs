@@ -29,6 +29,7 @@
 //! line if the file could be read. Whether a contract fits is checked when the policy is put into
 //! force (`service::reload`).
 
+mod classes;
 mod delegates;
 mod discard;
 mod quotas;
@@ -102,6 +103,8 @@ pub(crate) struct LinkRule {
     pub down_rate: Option<Rate>,
     /// Bytes that the wire adds to each packet.
     pub overhead: u64,
+    /// The classes of the link's overbooked server.
+    pub classes: netnice_core::link::classes::LinkClasses,
     /// The discard patterns for `netnice-driver`: the terms of each pattern.
     pub discard: Vec<Vec<Term>>,
     /// The line of the link in the file, counted from 1.
@@ -224,6 +227,9 @@ struct LinkDoc {
     rate: Option<Spanned<String>>,
     down_rate: Option<Spanned<String>>,
     overhead: Option<Spanned<u64>>,
+    server: Option<Spanned<String>>,
+    #[serde(default)]
+    class: Vec<Spanned<classes::ClassDoc>>,
     #[serde(default)]
     discard: Vec<Spanned<String>>,
 }
@@ -346,6 +352,7 @@ impl Reader<'_> {
             rate: rate(&link.rate)?,
             down_rate: rate(&link.down_rate)?,
             overhead,
+            classes: self.classes(link.server.as_ref(), &link.class)?,
             discard: self.discard(&link.discard)?,
             line: self.line(at),
         })

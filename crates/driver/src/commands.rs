@@ -28,7 +28,8 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use crate::datapath::{
-    Closed, Disconnected, FlowCounters, FlowParameters, OpenedFlow, ProgramNo, Totals,
+    Closed, Disconnected, FlowCounters, FlowParameters, OpenedFlow, ProgramNo, ServerParameters,
+    Totals,
 };
 use crate::demux::{self, FlowNo};
 use crate::event_loop::{EventLoop, TimeAccounting, monotonic};
@@ -41,6 +42,8 @@ use crate::pattern::Patterns;
 pub(crate) enum Command {
     /// Sets the link's parameters.
     Wire(Wire),
+    /// Sets the link's server, or removes it.
+    Classes(Option<Box<ServerParameters>>),
     /// Reserves a number for a program that is attached later.
     ReserveProgram,
     /// Attaches a program: the reserved number, its memory, its user.
@@ -404,6 +407,9 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
         Command::Detach(program) => Report::Detached(event_loop.detach(program).map(Box::new)),
         Command::Sums => Report::Sums(Box::new(sums(event_loop))),
         Command::Wire(wire) => report(datapath.rewire(wire), |()| Report::Done),
+        Command::Classes(server) => report(datapath.set_server(server.as_deref(), now), |()| {
+            Report::Done
+        }),
         Command::ReserveFlow(program, shape) => {
             let reserved = datapath.reserve_flow(program, shape);
             report(reserved, |reserved| {

@@ -354,6 +354,7 @@ impl Control {
                 Ok(DriverReply::Closed(Box::new(counts)))
             }
             DriverRequest::Discard { patterns } => registry.discard(&patterns).map(done),
+            DriverRequest::Classes { server } => registry.set_server(server.as_ref()).map(done),
             DriverRequest::Census => Ok(DriverReply::Census(Box::new(registry.census()?))),
             DriverRequest::Totals => Ok(DriverReply::Totals(registry.totals()?)),
             DriverRequest::Attach { .. } | DriverRequest::Stop => Ok(DriverReply::Done),

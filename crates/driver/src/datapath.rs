@@ -32,13 +32,11 @@ mod programs;
 mod receive;
 mod refused;
 mod results;
+mod server;
 mod wakeups;
 
-use netnice_core::contract::Slice;
 use netnice_core::prefetch;
-use netnice_core::sched::{
-    Class, Departure, FlowId, Packet, Scheduler, SchedulerError, Service, Wire,
-};
+use netnice_core::sched::{Departure, FlowId, Packet, Scheduler, SchedulerError, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos};
 use netnice_ring::driver::{Cleared, Loss, Prepared, ProgramMemory, Reserved, Taken, Unprepared};
 use netnice_ring::layout::{FlowLocation, Shape};
@@ -55,6 +53,7 @@ use programs::{Program, Programs};
 use refused::PausedFlows;
 pub(crate) use results::{Closed, Totals};
 pub use results::{Disconnected, FrameSink, Next, OpenError};
+pub(crate) use server::ServerParameters;
 use wakeups::WakeupCredit;
 
 use crate::demux::{Demux, FlowNo, Match, MatchError, Reassembly, Verdict};
@@ -68,6 +67,8 @@ use crate::template::Template;
 /// The datapath between rings and NIC. See the module.
 pub struct Datapath {
     scheduler: Scheduler,
+    /// The server whose classes contracts name.
+    server: Option<FlowId>,
     programs: Programs,
     doorbells: Doorbells,
     flows: Vec<Option<FlowState>>,
@@ -118,6 +119,7 @@ impl Datapath {
     pub fn new(wire: Wire, mac: Mac) -> Result<Datapath, SchedulerError> {
         Ok(Datapath {
             scheduler: Scheduler::with_capacity(wire, RESERVED_FLOWS)?,
+            server: None,
             programs: Programs::default(),
             doorbells: Doorbells::default(),
             flows: Vec::with_capacity(RESERVED_FLOWS),
@@ -203,17 +205,6 @@ impl Datapath {
         Some(known.memory)
     }
 
-    /// Adds an overbooked slice of the link, whose members share it by class and contract. Returns
-    /// the server that [`Datapath::open_member`] takes. Fails if the scheduler refuses the slice.
-    pub fn insert_server(
-        &mut self,
-        slice: Slice,
-        classes: &[Class],
-        now: Instant,
-    ) -> Result<FlowId, SchedulerError> {
-        self.scheduler.insert_server(slice, classes, now)
-    }
-
     /// Opens a flow of a program. Fails with an [`OpenError`], and then changes nothing.
     pub fn open(
         &mut self,
@@ -247,30 +238,10 @@ impl Datapath {
         prepared: Result<Prepared, Unprepared>,
         now: Instant,
     ) -> Result<OpenedFlow, OpenError> {
+        let server = self.server;
         self.open_with(program, parameters, prepared, now, |scheduler| {
-            scheduler.insert(parameters.service, now)
+            server::insert(scheduler, server, parameters.service, now)
         })
-    }
-
-    /// As [`Datapath::open`], in a class of an overbooked slice. Also needs a cell contract.
-    pub fn open_member(
-        &mut self,
-        program: ProgramNo,
-        parameters: &FlowParameters,
-        (server, class): (FlowId, usize),
-        now: Instant,
-    ) -> Result<OpenedFlow, OpenError> {
-        let prepared = self.reserve_flow(program, parameters.shape)?.prepare();
-        self.open_with(
-            program,
-            parameters,
-            prepared,
-            now,
-            |scheduler| match parameters.service {
-                Service::Cell(cell) => scheduler.insert_member(server, class, cell, now),
-                _ => Err(SchedulerError::WrongKind(server)),
-            },
-        )
     }
 
     fn open_with(
@@ -279,7 +250,7 @@ impl Datapath {
         parameters: &FlowParameters,
         prepared: Result<Prepared, Unprepared>,
         now: Instant,
-        insert: impl FnOnce(&mut Scheduler) -> Result<FlowId, SchedulerError>,
+        insert: impl FnOnce(&mut Scheduler) -> Result<FlowId, OpenError>,
     ) -> Result<OpenedFlow, OpenError> {
         let known = self.programs.get_mut(program);
         let known = known.ok_or(OpenError::Gone(program))?;
@@ -318,6 +289,7 @@ impl Datapath {
             .receive_budget
             .map(|budget| self.shared_budget.add_flow(budget));
         let mut flow = FlowState::new(id, program, ring, template, tolerance, budget);
+        flow.class = parameters.service.class();
         flow.set_contract_limit(self.scheduler.longest(id));
         self.flows[number] = Some(flow);
         let flow = FlowNo(number as u32);
@@ -406,6 +378,9 @@ impl Datapath {
         let Some(Some(known)) = self.flows.get_mut(flow.0 as usize) else {
             return Ok(());
         };
+        if known.class != service.class() {
+            return Err(SchedulerError::WrongKind(known.id));
+        }
         self.scheduler.change(known.id, service, now)?;
         known.tolerance = service.tolerance();
         known.set_contract_limit(self.scheduler.longest(known.id));

@@ -4,14 +4,14 @@
 use std::net::SocketAddr;
 
 use netnice_api::direct::{Endpoint, ShapeDoc};
-use netnice_api::driver::{DriverFlow, FlowCounts, FramesDoc};
-use netnice_core::contract::{Contract, ContractError};
-use netnice_core::sched::{NotServed, Service};
-use netnice_core::units::Nanos;
+use netnice_api::driver::{DriverFlow, FlowCounts, FramesDoc, ServerDoc};
+use netnice_core::contract::{CLASSES, Contract, ContractError};
+use netnice_core::sched::{Class, NotServed, Service};
+use netnice_core::units::{Nanos, Rate};
 use netnice_kernel::direct::FrameMatch;
 use netnice_ring::layout::Shape;
 
-use crate::datapath::{FlowCounters, FlowParameters};
+use crate::datapath::{FlowCounters, FlowParameters, ServerParameters};
 use crate::demux::{Match, Reassembly};
 use crate::frame::{ETHERNET, Mac};
 use crate::frames::Tally;
@@ -42,6 +42,12 @@ pub enum SetupError {
     /// A pattern is invalid, or the discard patterns compare too many sets of bits.
     #[error("pattern: {0}")]
     Pattern(#[from] BadPattern),
+    /// A message about the link's server has not eight classes.
+    #[error("a server has {CLASSES} classes, not {0}")]
+    Classes(usize),
+    /// The minimum of a class is out of range.
+    #[error("a class cannot have a minimum of {0} bit/s")]
+    Minimum(u64),
     /// The receive share is above one.
     #[error("a receive share of {0} millionths is above 1,000,000")]
     ReceiveShare(u32),
@@ -89,6 +95,28 @@ pub(crate) fn service(text: &str) -> Result<Service, SetupError> {
             why,
         })?;
     Ok(Service::of(&contract)?)
+}
+
+/// The link's server from its message. Fails if the slice is none, a minimum is out of range, or
+/// there are not eight classes.
+pub(crate) fn server(request: &ServerDoc) -> Result<ServerParameters, SetupError> {
+    let text = request.slice.as_deref();
+    let contract = text.map(|text| {
+        let text = format!("slice {text}");
+        let contract = text.parse::<Contract>();
+        contract.map_err(|why| SetupError::Contract { text, why })
+    });
+    let slice = contract.transpose()?.and_then(|contract| contract.slice());
+    let count = request.minimums.len();
+    let mut classes = [Class::default(); CLASSES];
+    if count != CLASSES {
+        return Err(SetupError::Classes(count));
+    }
+    for (class, bits) in classes.iter_mut().zip(&request.minimums) {
+        let min = bits.map(|bits| Rate::new(bits).ok_or(SetupError::Minimum(bits)));
+        class.min = min.transpose()?;
+    }
+    Ok(ServerParameters { slice, classes })
 }
 
 /// Compiles the discard patterns. A repeated pattern counts once. Fails if one is invalid, or if

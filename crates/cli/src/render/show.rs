@@ -4,8 +4,8 @@
 use std::os::unix::fs::MetadataExt;
 
 use netnice_api::{
-    CapacityDoc, ContractDoc, CountersDoc, FlowDoc, LinkDoc, ScheduleDoc, ShowDoc, TargetDoc,
-    TrafficQuotaDoc, WatchDoc, Watched,
+    CapacityDoc, ContractDoc, CountersDoc, FlowDoc, LinkDoc, LinkServerDoc, ScheduleDoc, ShowDoc,
+    TargetDoc, TrafficQuotaDoc, WatchDoc, Watched,
 };
 use netnice_core::contract::{Contract, Direction, Schedule};
 use netnice_core::units::{Amount, Nanos};
@@ -99,6 +99,9 @@ fn links(links: &[LinkDoc], style: &Style) -> String {
             let hosts: Vec<String> = link.probes.iter().map(|host| printable(host)).collect();
             table.note(&format!("probes go to {}", hosts.join(", ")));
         }
+        for line in link.server.iter().flat_map(server) {
+            table.note(&line);
+        }
         if !link.installed {
             table.note("not installed");
         }
@@ -107,6 +110,39 @@ fn links(links: &[LinkDoc], style: &Style) -> String {
         }
     }
     table.render(style)
+}
+
+/// The overbooked server of a link and its classes, in a line each.
+fn server(server: &LinkServerDoc) -> Vec<String> {
+    let from = if server.named {
+        ""
+    } else {
+        ", from the minimums of its classes"
+    };
+    let mut lines = vec![match server.slice.as_str() {
+        "" => "server of direct flows".to_owned(),
+        slice => format!("server of direct flows: slice {}{from}", printable(slice)),
+    }];
+    for class in &server.classes {
+        let mut line = format!("class {}", class.class);
+        if let Some(min) = class.min {
+            line.push_str(&format!(" min {:#}", Amount(min)));
+        }
+        if class.overbook {
+            line.push_str(" overbooked");
+        }
+        let contracts = Amount(class.contracted);
+        line.push_str(&match class.members {
+            0 => ": no flows".to_owned(),
+            1 => format!(": 1 flow, contract {contracts:#}"),
+            members => format!(": {members} flows, contracts {contracts:#}"),
+        });
+        lines.push(line);
+    }
+    if let Some(why) = &server.suspended {
+        lines.push(format!("suspended: {}", printable(why)));
+    }
+    lines
 }
 
 fn capacity(link: &LinkDoc, direction: Direction) -> Option<&CapacityDoc> {

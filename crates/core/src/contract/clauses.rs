@@ -169,6 +169,7 @@ pub struct Cell {
     pcr: Rate,
     cdvt: Nanos,
     sustained: Option<Sustained>,
+    class: Option<u8>,
 }
 
 impl Cell {
@@ -189,8 +190,29 @@ impl Cell {
                 pcr,
                 cdvt,
                 sustained,
+                class: None,
             }),
         }
+    }
+
+    /// The same contract in a class of the link's server (paper CELL, section 4.5), 0 to 7. `None`
+    /// above 7.
+    pub fn in_class(self, class: u8) -> Option<Cell> {
+        (usize::from(class) < CLASSES).then_some(Cell {
+            class: Some(class),
+            ..self
+        })
+    }
+
+    /// The class of the link's server whose members share its part of the link; `None` if the
+    /// contract is promised by itself.
+    pub fn class(&self) -> Option<u8> {
+        self.class
+    }
+
+    /// The long-term rate: the sustained rate, else the peak rate.
+    pub fn rate(&self) -> Rate {
+        self.sustained.map_or(self.pcr, |sustained| sustained.scr)
     }
 
     /// PCR, the peak rate.
@@ -407,6 +429,9 @@ impl Channel {
         Amount(bits.saturating_mul(u64::from(self.rmax.get())))
     }
 }
+
+/// Number of classes that the server of a link can have.
+pub const CLASSES: usize = 8;
 
 /// Bytes of the longest interface name: IFNAMSIZ - 1, see netdevice(7).
 const LONGEST_IFNAME: usize = 15;

@@ -223,7 +223,10 @@ impl fmt::Display for Cell {
             };
             write!(f, ",scr={},mbs={mbs},bucket={bucket}", scr.compact())?;
         }
-        Ok(())
+        match self.class() {
+            Some(class) => write!(f, ",class={class}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -336,8 +339,12 @@ fn cell(value: &str) -> Result<Cell, ContractError> {
             },
         }),
     };
+    let class = parts.take("class");
     parts.end()?;
-    Cell::new(pcr, cdvt, sustained)
+    let cell = Cell::new(pcr, cdvt, sustained)?;
+    let Some(class) = class else { return Ok(cell) };
+    let number_of = class.parse().ok().and_then(|class| cell.in_class(class));
+    number_of.ok_or_else(|| number(Clause::Cell, class, "class as a number from 0 (first) to 7"))
 }
 
 fn channel(value: &str) -> Result<Channel, ContractError> {
@@ -464,7 +471,7 @@ const SHORTEST_BURST: Nanos = Nanos::from_micros(1);
 /// transfer that is smaller than its burst.
 const LONGEST_BURST: Nanos = Nanos::from_secs(10);
 
-const CELL_FORM: &str = "pcr=10mbit,cdvt=100us[,scr=2mbit,mbs=64KiB,bucket=single|dual]";
+const CELL_FORM: &str = "pcr=10mbit,cdvt=100us[,scr=2mbit,mbs=64KiB,bucket=single|dual][,class=0]";
 const CHANNEL_FORM: &str = "mmax=60KiB,rmax=30/s,bmax=4,deadline=20ms\
                             [,processing=2ms][,overload=block|decay|space|drop|best-effort]";
 

@@ -69,6 +69,9 @@ impl Scheduler {
             return Some(self.depart(id, ServedAs::Guaranteed { deadline }, next_packet));
         }
         if let Some(id) = self.next_fair(&mut dropped) {
+            if let ServiceState::Server { server, .. } = self.flows[id as usize].service {
+                return self.depart_in_left_over(id, server, &mut dropped, next_packet);
+            }
             return Some(self.depart(id, ServedAs::LeftOver, next_packet));
         }
         let id = self.next_early(&mut dropped)?;
@@ -265,6 +268,7 @@ impl Scheduler {
                     ServiceState::Share(share) => share.allowed_from() <= now,
                     ServiceState::Slice { slice, extra, .. } => *extra && slice.is_spent(now),
                     ServiceState::Channel(channel) => channel.is_best_effort(now),
+                    ServiceState::Server { best_effort, .. } => *best_effort,
                     _ => false,
                 };
             let stale = flow.is(Flag::FairStale);
@@ -357,7 +361,7 @@ impl Scheduler {
 
     /// Departure of a flow's head.
     #[inline(always)]
-    fn depart(
+    pub(super) fn depart(
         &mut self,
         id: u32,
         served_as: ServedAs,
@@ -461,6 +465,9 @@ impl Scheduler {
                 }
                 self.enqueue_channel(id, logical, deadline);
             }
+            ServiceState::Server {
+                best_effort: true, ..
+            } => self.enqueue_fair(id),
             ServiceState::Server { slice, .. } => {
                 let (eligible, deadline) = slice.plan(now);
                 self.enqueue_timed(id, eligible, deadline);
@@ -603,6 +610,9 @@ impl FlowState {
         let length = self.length();
         match &mut self.service {
             ServiceState::Vacant { .. } | ServiceState::Member(_) => None,
+            ServiceState::Server {
+                best_effort: true, ..
+            } => None,
             ServiceState::Cell(cell) => Some(cell.deadline()),
             ServiceState::Channel(channel) => {
                 let (logical, deadline) = channel.plan();
@@ -649,7 +659,7 @@ impl FlowState {
 
     /// Advances the start tag by a packet and returns it.
     #[inline(always)]
-    fn advance_tag(&mut self, length: u32) -> Option<u64> {
+    pub(super) fn advance_tag(&mut self, length: u32) -> Option<u64> {
         let weight = u64::from(self.weight());
         let tag = self.tag()?;
         *tag = tag.wrapping_add((u64::from(length) << TAG_DIGITS) / weight);
@@ -660,7 +670,7 @@ impl FlowState {
     fn tag(&mut self) -> Option<&mut u64> {
         match &mut self.service {
             ServiceState::Share(share) => Some(&mut share.tag),
-            ServiceState::Slice { tag, .. } => Some(tag),
+            ServiceState::Slice { tag, .. } | ServiceState::Server { tag, .. } => Some(tag),
             ServiceState::Channel(channel) => Some(&mut channel.tag),
             _ => None,
         }
@@ -671,7 +681,7 @@ impl FlowState {
         match &self.service {
             ServiceState::Share(share) => share.weight.max(1),
             ServiceState::Slice { weight, .. } => (*weight).max(1),
-            ServiceState::Channel(_) => CHANNEL_WEIGHT,
+            ServiceState::Channel(_) | ServiceState::Server { .. } => DEFAULT_WEIGHT,
             _ => 1,
         }
     }
@@ -689,8 +699,9 @@ pub(super) fn prefetch(flows: &[FlowState], id: u32) {
 /// [`DUE_PER_CALL`] entries if there are so many.
 const DUE_PER_NODE: u32 = 8;
 
-/// The weight of a channel with the policy `BestEffort` in the left-over: the default weight.
-const CHANNEL_WEIGHT: u16 = 100;
+/// The weight in the left-over of a channel with the policy `BestEffort`, and of a server without a
+/// slice: the default weight of a flow.
+const DEFAULT_WEIGHT: u16 = 100;
 
 /// Binary digits of a start tag for each byte at weight 1.
 const TAG_DIGITS: u32 = 26;

@@ -45,6 +45,10 @@ pub(super) enum ServiceState {
     /// An overbooked server: a slice that its members share.
     Server {
         slice: SliceState,
+        /// Start tag in the left-over, if the server is best effort.
+        tag: u64,
+        /// The server has no slice at present: its members share the left-over.
+        best_effort: bool,
         /// Index into the scheduler's servers.
         server: u16,
     },

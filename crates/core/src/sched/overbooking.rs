@@ -21,19 +21,20 @@
 use super::flow::{Flag, FlowState, ServiceState};
 use super::server::{Class, MAX_CLASSES, OverbookedServer};
 use super::{
-    DROPPED_PER_CALL, FAIR, FlowId, MemberState, QueueEntry, Scheduler, SchedulerError, SliceState,
-    deadline, max_width,
+    DROPPED_PER_CALL, END_OF_TIME, FAIR, FlowId, MemberState, QueueEntry, Scheduler,
+    SchedulerError, SliceState, deadline, max_width,
 };
 use crate::contract;
 use crate::sched::dispatch::prefetch;
 use crate::sched::member::ClassId;
+use crate::sched::service::{Departure, Packet, ServedAs};
 use crate::units::{Instant, Rate};
 
 impl Scheduler {
     /// Adds an overbooked server: a slice that its members share, by classes of static priority
     /// (the first is the highest) and in proportion to their contracts. Admission treats it like
     /// any other slice and does not count the members' contracts. The classes' minimums must fit
-    /// into the slice.
+    /// into the slice. Without a slice the members share the left-over.
     ///
     /// # Errors
     /// [`SchedulerError::ClassCount`] if there are not 1 to [`MAX_CLASSES`] classes.
@@ -43,11 +44,12 @@ impl Scheduler {
     /// [`SchedulerError::MinimumsAboveSlice`] if the classes' minimums exceed the slice.
     pub fn insert_server(
         &mut self,
-        slice: contract::Slice,
+        slice: impl Into<Option<contract::Slice>>,
         classes: &[Class],
         now: Instant,
     ) -> Result<FlowId, SchedulerError> {
         self.advance(now);
+        let slice = slice.into();
         let vacant = self.servers.iter().position(Option::is_none);
         let index = vacant.unwrap_or(self.servers.len());
         if !(1..=MAX_CLASSES).contains(&classes.len()) {
@@ -56,20 +58,16 @@ impl Scheduler {
         if index >= MAX_SERVERS {
             return Err(SchedulerError::TooManyServers(MAX_SERVERS));
         }
-        let least = classes.iter().filter_map(|class| class.min);
-        self.check_minimums(&slice, least.map(Rate::bits_per_second).sum())?;
+        self.check_minimums(slice.as_ref(), promised(classes))?;
         let service = ServiceState::Server {
-            slice: SliceState::new(&slice),
+            slice: slice.map_or_else(SliceState::unused, |slice| SliceState::new(&slice)),
+            tag: 0,
+            best_effort: slice.is_none(),
             // Below 2^13.
             server: index as u16,
         };
         let flow = self.insert_flow(FlowState::new(service))?;
-        let server = OverbookedServer::new(
-            flow.0,
-            FAIR,
-            classes,
-            SliceState::new(&slice).of(self.wire.pace.rate()),
-        );
+        let server = OverbookedServer::new(flow.0, FAIR, classes, self.server_rate(slice.as_ref()));
         match self.servers.get_mut(index) {
             Some(vacant) => *vacant = Some(server),
             None => self.servers.push(Some(server)),
@@ -81,17 +79,92 @@ impl Scheduler {
     /// slice has `extra`.
     pub(super) fn check_minimums(
         &self,
-        slice: &contract::Slice,
+        slice: Option<&contract::Slice>,
         promised: u64,
     ) -> Result<(), SchedulerError> {
-        let gives = SliceState::new(slice).of(self.wire.rate.bits_per_second());
-        match slice.extra() {
+        let gives = self.server_rate(slice);
+        match slice.is_some_and(contract::Slice::extra) {
             true => Err(SchedulerError::ServerExtra),
             false if promised > gives => Err(SchedulerError::MinimumsAboveSlice {
                 promised,
                 slice: gives,
             }),
             false => Ok(()),
+        }
+    }
+
+    /// The rate of a slice, in bit/s; without a slice, that of the link.
+    fn server_rate(&self, slice: Option<&contract::Slice>) -> u64 {
+        let rate = self.wire.rate.bits_per_second();
+        slice.map_or(rate, |slice| SliceState::new(slice).of(rate))
+    }
+
+    /// Changes the slice of a server and the minimums of its classes; members stay. A changed slice
+    /// takes effect with the next period. Without a slice the members share the left-over from now
+    /// on.
+    ///
+    /// # Errors
+    /// [`SchedulerError::UnknownFlow`] if the server does not exist. [`SchedulerError::WrongKind`]
+    /// if the flow is no server. [`SchedulerError::ClassCount`] if `classes` does not have one
+    /// entry for each class. [`SchedulerError::ServerExtra`] and
+    /// [`SchedulerError::MinimumsAboveSlice`] as for [`Scheduler::insert_server`].
+    pub fn set_server(
+        &mut self,
+        flow: FlowId,
+        slice: Option<contract::Slice>,
+        classes: &[Class],
+        now: Instant,
+    ) -> Result<(), SchedulerError> {
+        self.advance(now);
+        let ServiceState::Server { server, .. } = self.flow_mut(flow)?.service else {
+            return Err(SchedulerError::WrongKind(flow));
+        };
+        let state = self.servers[usize::from(server)].as_ref();
+        if state.map_or(0, OverbookedServer::classes) != classes.len() {
+            return Err(SchedulerError::ClassCount(classes.len()));
+        }
+        self.check_minimums(slice.as_ref(), promised(classes))?;
+        let now = self.now;
+        if let Some(state) = &mut self.servers[usize::from(server)] {
+            state.set_minimums(classes, now);
+        }
+        self.set_server_slice(flow, slice.as_ref());
+        Ok(())
+    }
+
+    /// Changes the slice of a server, which was checked.
+    pub(super) fn set_server_slice(&mut self, flow: FlowId, new: Option<&contract::Slice>) {
+        let (now, rate) = (self.now, self.server_rate(new));
+        let state = &mut self.flows[flow.index()];
+        let has_head = state.is(Flag::HasHead);
+        let ServiceState::Server {
+            slice,
+            best_effort,
+            server,
+            ..
+        } = &mut state.service
+        else {
+            return;
+        };
+        let index = usize::from(*server);
+        let is_moved = *best_effort != new.is_none();
+        match new {
+            Some(new) if is_moved => {
+                *slice = SliceState::new(new);
+                if has_head {
+                    slice.wake(now);
+                }
+            }
+            Some(new) => *slice = slice.changed(new),
+            None => {}
+        }
+        *best_effort = new.is_none();
+        if let Some(server) = &mut self.servers[index] {
+            server.set_rate(rate);
+        }
+        if is_moved && has_head {
+            self.cancel(flow.0);
+            self.enqueue(flow.0);
         }
     }
 
@@ -309,6 +382,27 @@ impl Scheduler {
         None
     }
 
+    /// Departure of a member of a server without a slice, which the left-over has chosen.
+    pub(super) fn depart_in_left_over(
+        &mut self,
+        server_flow: u32,
+        server: u16,
+        dropped: &mut u32,
+        next_packet: impl FnOnce(FlowId) -> Option<Packet>,
+    ) -> Option<Departure> {
+        let member = self.next_member(server, dropped)?;
+        let length = self.flows[member as usize].length();
+        if let Some(tag) = self.flows[server_flow as usize].advance_tag(length) {
+            self.fair.served(tag);
+        }
+        let served_as = ServedAs::Shared {
+            deadline: END_OF_TIME,
+        };
+        let departure = self.depart(member, served_as, next_packet);
+        self.fair.settle();
+        Some(departure)
+    }
+
     /// Accounts for a packet of a member in the member, its class and its server.
     #[inline(never)]
     pub(super) fn member_sent(&mut self, id: u32, start: u64, cost: u64, length: u32) {
@@ -324,7 +418,12 @@ impl Scheduler {
         member.sent(start, length, server.factor(class_id));
         server.served(member, length, now);
         let server_flow = server.flow;
-        if let ServiceState::Server { slice, .. } = &mut self.flows[server_flow as usize].service {
+        if let ServiceState::Server {
+            slice,
+            best_effort: false,
+            ..
+        } = &mut self.flows[server_flow as usize].service
+        {
             slice.sent(now, cost);
         }
     }
@@ -354,6 +453,12 @@ impl Scheduler {
             false => self.flows[server_flow as usize].clear(Flag::HasHead),
         }
     }
+}
+
+/// The sum of the minimums, in bit/s.
+fn promised(classes: &[Class]) -> u64 {
+    let least = classes.iter().filter_map(|class| class.min);
+    least.map(Rate::bits_per_second).sum()
 }
 
 impl FlowState {

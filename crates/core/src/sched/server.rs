@@ -27,10 +27,16 @@
 //! its other packets do not. So the class gets its minimum, and in addition what its priority
 //! gives. No function of this module fails.
 //!
+//! # Without a slice
+//! A server can be without a slice for a time ([`Scheduler::set_server`]): its promise does not fit
+//! the link. Then its members share the left-over as one flow of weight 100, by the same classes
+//! and shaped to their contracts, and A is the rate of the link.
+//!
 //! # Use
-//! Library users, `netnice-sim` (scenarios with a `[server]`) and the cell experiments of
-//! `netnice-lab` use servers; the experiments use `netnice-driver` as a library for that. No
-//! request of the daemon makes a server, so no driver process has one today.
+//! The driver process has one server if its link has classes. Library users, `netnice-sim`
+//! (scenarios with a `[server]`) and the cell experiments of `netnice-lab` use servers too.
+//!
+//! [`Scheduler::set_server`]: super::Scheduler::set_server
 
 use alloc::vec::Vec;
 
@@ -117,6 +123,19 @@ impl OverbookedServer {
     /// Changes the rate of the slice.
     pub(super) fn set_rate(&mut self, rate: u64) {
         self.rate = rate;
+        self.update_factors();
+    }
+
+    /// Changes the minimums of the classes. `classes` has one entry for each class.
+    pub(super) fn set_minimums(&mut self, classes: &[Class], now: u64) {
+        for (state, class) in self.classes.iter_mut().zip(classes) {
+            if state.min.is_none() {
+                // The minimum counts from now on.
+                state.owed_at = state.owed_at.max(Moment::at(now));
+            }
+            state.min = class.min.map(Pace::of);
+            state.min_rate = class.min.map_or(0, Rate::bits_per_second);
+        }
         self.update_factors();
     }
 

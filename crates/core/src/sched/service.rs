@@ -122,7 +122,7 @@ impl Service {
     ///
     /// # Errors
     /// [`NotServed`] if the contract has a priority, or more than one of slice, cell, channel and
-    /// min.
+    /// min, or a limit beside a cell in a class.
     pub fn of(contract: &Contract) -> Result<Service, NotServed> {
         if contract.priority().is_some() {
             return Err(NotServed::Priority);
@@ -137,11 +137,22 @@ impl Service {
         let cell = contract.cell().map(Guarantee::Cell);
         let channel = contract.channel().map(Guarantee::Channel);
         let mut asked = [slice, cell, channel].into_iter().flatten();
+        if max.is_some() && contract.cell().is_some_and(|cell| cell.class().is_some()) {
+            return Err(NotServed::LimitedMember);
+        }
         match (asked.next(), asked.next(), min, max) {
             (None, ..) => Ok(Service::Share { min, max, weight }),
             (Some(guarantee), None, None, None) => Ok(guarantee.into()),
             (Some(guarantee), None, None, Some(max)) => Ok(Service::Limited { guarantee, max }),
             _ => Err(NotServed::Several),
+        }
+    }
+
+    /// The class of the link's server that the contract names; `None` if it names none.
+    pub fn class(&self) -> Option<u8> {
+        match self {
+            Service::Cell(cell) => cell.class(),
+            _ => None,
         }
     }
 
@@ -164,6 +175,11 @@ pub enum NotServed {
     /// [`super::Scheduler::insert_server`].
     #[error("a flow cannot have a priority: use a class of an overbooked server")]
     Priority,
+    /// The contract has a limit beside a cell in a class.
+    #[error(
+        "a flow in a class has no limit beside its cell: the peak rate (pcr) is its limit; clear up"
+    )]
+    LimitedMember,
 }
 
 /// A flow of a scheduler. After removal of the flow its `FlowId` can be reused.
@@ -247,7 +263,7 @@ pub enum ServedAs {
     },
     /// The flow is a member of an overbooked server, and the server was chosen.
     Shared {
-        /// The deadline of the server.
+        /// The deadline of the server; the end of time if the server has no slice.
         deadline: Instant,
     },
     /// No guaranteed packet could be sent.

@@ -47,6 +47,16 @@ impl SliceState {
         }
     }
 
+    /// The state of a server without a slice. No packet is charged to it.
+    pub(super) fn unused() -> SliceState {
+        SliceState {
+            slice: 1,
+            period: 1,
+            ends: 0,
+            left: 0,
+        }
+    }
+
     /// The same period under another contract. The new contract counts from the next period.
     pub(super) fn changed(&self, contract: &contract::Slice) -> SliceState {
         SliceState {

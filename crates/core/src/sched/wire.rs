@@ -40,8 +40,13 @@ impl Scheduler {
         }
         for server in self.servers.iter_mut().flatten() {
             // The flow of a removed server may belong to another contract now.
-            if let ServiceState::Server { slice, .. } = &self.flows[server.flow as usize].service {
-                server.set_rate(slice.of(self.wire.pace.rate()));
+            let rate = self.wire.pace.rate();
+            match &self.flows[server.flow as usize].service {
+                ServiceState::Server {
+                    best_effort: true, ..
+                } => server.set_rate(rate),
+                ServiceState::Server { slice, .. } => server.set_rate(slice.of(rate)),
+                _ => {}
             }
         }
         Ok(())

@@ -56,6 +56,18 @@ pub(super) fn answer<H: Host, N: Network>(
         pid,
         lives: Box::new(move || handle.is_alive()),
     });
+    if let Request::Link(change) = &request
+        && change.names_classes()
+        && !change.unmanage
+    {
+        // The flow manager knows what the flows of the link need.
+        let wanted = service.wanted_classes(&peer, change);
+        let checked =
+            wanted.and_then(|(link, classes)| flows.check_classes(service, &link, &classes));
+        if let Err(error) = checked {
+            return drop(reply.send(Response::from(error).into()));
+        }
+    }
     let clears_flows =
         matches!(&request, Request::Clear(clear) if clears_flows(service, &peer, clear));
     let closes_flows = clears_flows && flows.has_flows();
@@ -70,6 +82,9 @@ pub(super) fn answer<H: Host, N: Network>(
     {
         done.messages
             .push("direct flows are closed; their programs must open them again".to_owned());
+    }
+    if let Response::Shown(doc) = &mut response {
+        flows.describe_classes(doc);
     }
     if let Response::Doctor(report) = &mut response {
         report.items.push(front());

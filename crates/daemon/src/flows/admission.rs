@@ -196,6 +196,8 @@ fn promise_of(contract: &Contract) -> Option<PromiseKind> {
             Guarantee::Slice { slice, weight },
             None,
         )),
+        // The server of its class is promised in its place.
+        Service::Cell(cell) if cell.class().is_some() => None,
         Service::Cell(cell) => Some(PromiseKind::Guarantee(Guarantee::Cell(cell), None)),
         Service::Channel(channel) => {
             Some(PromiseKind::Guarantee(Guarantee::Channel(channel), None))
@@ -207,6 +209,11 @@ fn promise_of(contract: &Contract) -> Option<PromiseKind> {
 /// True if a contract contains a promise.
 pub(super) fn is_promised(contract: &Contract) -> bool {
     promise_of(contract).is_some()
+}
+
+/// True if a contract is in a class of the link's server.
+pub(super) fn is_member(contract: &Contract) -> bool {
+    contract.cell().is_some_and(|cell| cell.class().is_some())
 }
 
 /// The contract without the clauses that promise something.

@@ -88,8 +88,8 @@ impl<N: Network> Flows<N> {
                 }
             }
             (CallPurpose::SetRate, DriverReply::Done) => self.grow_classes(promises, &link, now),
-            (CallPurpose::Discard, DriverReply::Done) => {}
-            (CallPurpose::SetRate | CallPurpose::Discard, other) => {
+            (CallPurpose::Discard | CallPurpose::Classes, DriverReply::Done) => {}
+            (CallPurpose::SetRate | CallPurpose::Discard | CallPurpose::Classes, other) => {
                 promises
                     .journal()
                     .warn(now, format!("the driver of {link}: {}", call_error(&other)));
@@ -338,7 +338,7 @@ impl<N: Network> Flows<N> {
             .map(|state| state.census_waiters);
         self.tickets.take(&untold.unwrap_or_default(), None);
         self.send_ready_replies(promises, now);
-        if let Err(error) = promises.set_direct_part(link, None) {
+        if let Err(error) = self.set_idle_part(promises, link) {
             promises.journal().warn(
                 now,
                 format!("cannot give {link} back to its classes: {error}"),

@@ -68,6 +68,10 @@ impl<N: Network> Flows<N> {
         before: Option<&Contract>,
         now: Now,
     ) -> Result<(), RequestError> {
+        self.fit_new_server(promises, link, now);
+        if let Some(flow) = self.flows.get(&number).cloned() {
+            self.admit_member(promises, &flow)?;
+        }
         self.admit_in_budget(promises, link, number)?;
         let admitted = self.admit_on_link(promises, link, number, before, now);
         if admitted.is_err() {
@@ -93,38 +97,55 @@ impl<N: Network> Flows<N> {
         let present = self.link_states.get(link).and_then(|state| state.need);
         let shrinks = before.is_some_and(admission::is_promised);
         let present = present.filter(|_| !shrinks);
+        let present = present.or_else(|| self.server_need(link));
         let need = match capacity.admit(&held, &flow.contract, present) {
             Ok(need) => need,
-            Err(misfit) => return Err(self.refusal(promises, &capacity, &flow, &misfit)),
+            Err(misfit) => {
+                let asks = format!("flow:{number} asks {}", flow.contract);
+                let of = (link, Some(number));
+                return Err(self.refusal(promises, &capacity, of, &asks, &misfit));
+            }
         };
         self.divide(promises, link, capacity, Some(need), now)
     }
 
-    /// The contracts of a link's flows with a promise, without flow `but`.
+    /// The promises on a link: to its server, and to its flows without flow `but`.
     fn promises(&self, link: &IfName, but: Option<u32>) -> Vec<Contract> {
-        let state = self.link_states.get(link);
-        let promised = state.into_iter().flat_map(|state| &state.promised);
-        let others = promised.filter(|(number, _)| Some(**number) != but);
-        others.map(|(_, contract)| contract.clone()).collect()
+        let server = self.server_promise(link).cloned();
+        server
+            .into_iter()
+            .chain(self.promised_but(link, but))
+            .collect()
     }
 
-    /// The refusal of a flow, for the person who asked.
-    fn refusal(
+    /// The contracts of a link's flows with a promise.
+    pub(super) fn promised_to_flows(&self, link: &IfName) -> Vec<Contract> {
+        self.promised_but(link, None).collect()
+    }
+
+    fn promised_but(
+        &self,
+        link: &IfName,
+        but: Option<u32>,
+    ) -> impl Iterator<Item = Contract> + use<'_, N> {
+        let state = self.link_states.get(link);
+        let promised = state.into_iter().flat_map(|state| &state.promised);
+        let others = promised.filter(move |(number, _)| Some(**number) != but);
+        others.map(|(_, contract)| contract.clone())
+    }
+
+    /// The refusal of what `asks` says, for the person who asked: of a flow, or of the link's server
+    /// (without a number).
+    pub(super) fn refusal(
         &self,
         promises: &impl Promises,
         capacity: &LinkCapacity,
-        flow: &FlowRecord,
+        (link, number): (&IfName, Option<u32>),
+        asks: &str,
         misfit: &Misfit,
     ) -> RequestError {
-        let FlowRecord {
-            link,
-            number,
-            contract,
-            ..
-        } = flow;
         let row = |word: &str, text: String| format!("\n  {word:<11} {text}");
-        let mut text =
-            format!("refused: flow:{number} asks {contract} on {link}, which does not fit");
+        let mut text = format!("refused: {asks} on {link}, which does not fit");
         let managed = promises.link(link);
         let source = managed.as_ref().and_then(|m| m.capacity(Direction::Up));
         let source = source.map_or_else(String::new, |s| format!(", {}", s.source));
@@ -140,9 +161,12 @@ impl<N: Network> Flows<N> {
                     .map(|(who, amount)| format!("{who}  {amount} up on {link}")),
             );
         }
+        if let Some(server) = self.server_promise(link).filter(|_| number.is_some()) {
+            holders.push(format!("the classes of {link}  {server}"));
+        }
         let state = self.link_states.get(link);
         let flows = state.into_iter().flat_map(|state| &state.promised);
-        let flows = flows.filter(|(other, _)| *other != number);
+        let flows = flows.filter(|(other, _)| Some(**other) != number);
         let total = flows.clone().count();
         holders.extend(
             flows
@@ -181,7 +205,7 @@ impl<N: Network> Flows<N> {
                 state.last_totals,
                 state.pending_tree,
             ) = (None, None, None, None);
-            promises.set_direct_part(link, None)?;
+            self.set_idle_part(promises, link)?;
             promises.heal(now);
             return Ok(());
         };
@@ -263,6 +287,7 @@ impl<N: Network> Flows<N> {
 
     /// Sends the slices again, scaled to the driver's present rate.
     fn resend_slices(&mut self, link: &IfName, now: Now) {
+        self.send_server(link, now);
         let state = self.link_states.get(link);
         let promised = state.into_iter().flat_map(|state| &state.promised);
         let slices = promised.filter(|(_, contract)| contract.slice().is_some());
@@ -298,6 +323,8 @@ impl<N: Network> Flows<N> {
 
     fn served_contract(&self, flow: &FlowRecord) -> String {
         let contract = match flow.degraded {
+            // A member keeps its contract while its server has no slice.
+            Some(_) if admission::is_member(&flow.contract) => flow.contract.clone(),
             None => flow.contract.clone(),
             Some(_) => admission::best_effort(&flow.contract),
         };
@@ -332,10 +359,11 @@ impl<N: Network> Flows<N> {
             }
             Err(error) => {
                 self.degrade_all(link, &error.to_string(), now);
+                self.fit_server(promises, link, None, now);
                 if let Some(state) = self.link_states.get_mut(link) {
                     (state.capacity, state.split, state.need) = (None, None, None);
                 }
-                promises.set_direct_part(link, None)
+                self.set_idle_part(promises, link)
             }
         };
         if let Err(error) = settled {
@@ -355,6 +383,7 @@ impl<N: Network> Flows<N> {
         capacity: &LinkCapacity,
         now: Now,
     ) -> Option<netnice_core::units::Rate> {
+        self.fit_server(promises, link, Some(capacity), now);
         let mut need = capacity.need(&self.promises(link, None));
         if need.is_err() {
             let why = format!(
@@ -366,7 +395,10 @@ impl<N: Network> Flows<N> {
             }
             need = capacity.need(&self.promises(link, None));
         }
-        let no_promise = |flow: &&FlowRecord| flow.link == *link && flow.degraded.is_some();
+        let no_promise = |flow: &&FlowRecord| {
+            let is_member = admission::is_member(&flow.contract);
+            flow.link == *link && flow.degraded.is_some() && !is_member
+        };
         let degraded: Vec<u32> = match self.link_states.get(link) {
             Some(state) if state.had_degraded => {
                 let degraded = self.flows.values().filter(no_promise);
@@ -396,7 +428,8 @@ impl<N: Network> Flows<N> {
     fn surplus(&self, link: &IfName, capacity: &LinkCapacity) -> Vec<u32> {
         let state = self.link_states.get(link);
         let promised = state.into_iter().flat_map(|state| &state.promised);
-        let (mut kept, mut surplus) = (Vec::new(), Vec::new());
+        let server = self.server_promise(link).cloned();
+        let (mut kept, mut surplus) = (server.into_iter().collect::<Vec<_>>(), Vec::new());
         for (number, contract) in promised {
             kept.push(contract.clone());
             if capacity.need(&kept).is_err() {
@@ -440,6 +473,7 @@ impl<N: Network> Flows<N> {
     /// Checks all links with a driver: their capacity, the promises to targets or the discard
     /// patterns may have changed.
     pub(crate) fn settle_all(&mut self, promises: &mut impl Promises, now: Now) {
+        self.settle_classes(promises, now);
         let links: Vec<IfName> = self.link_states.keys().cloned().collect();
         for link in links {
             self.update_discards(promises, &link, now);
@@ -455,23 +489,6 @@ impl<N: Network> Flows<N> {
                 self.settle(promises, &link, now);
             }
         }
-    }
-
-    /// Sends the driver its discard patterns if they have changed and the driver's first census has
-    /// arrived.
-    pub(super) fn update_discards(&mut self, promises: &impl Promises, link: &IfName, now: Now) {
-        let (Some(patterns), Some(state)) =
-            (promises.discards(link), self.link_states.get_mut(link))
-        else {
-            return;
-        };
-        if state.mode.is_empty() || state.discards.as_deref() == Some(patterns) {
-            return;
-        }
-        let patterns = patterns.to_vec();
-        state.discards = Some(patterns.clone());
-        let ask = DriverRequest::Discard { patterns };
-        self.call(link, ask, None, CallPurpose::Discard, now);
     }
 }
 

@@ -140,6 +140,7 @@ impl<N: Network> Flows<N> {
             self.remove_flow(number);
             return refuse(reply, error);
         }
+        self.send_server(&link, now);
         let ask = DriverRequest::Open(Box::new(self.setup(&flow)));
         let purpose = CallPurpose::Open {
             flow: Box::new(flow),
@@ -201,6 +202,7 @@ impl<N: Network> Flows<N> {
             let text = Some(request.change.as_str());
             let after = contract(&session.peer, &flow.contract, text, &mut has_budget)?;
             check_link(&after, &flow.link)?;
+            check_class(&flow.contract, &after)?;
             Ok((flow.link.clone(), flow.contract.clone(), after))
         });
         let (link, before, after) = match changed {
@@ -346,6 +348,7 @@ impl<N: Network> Flows<N> {
         if let Some(state) = self.link_states.get_mut(&flow.link) {
             state.flow_count -= 1;
             state.promised.remove(&number);
+            state.members.set(number, None);
             if let Some(program) = state.programs.get_mut(&flow.program) {
                 program.open -= 1;
             }
@@ -375,6 +378,7 @@ impl<N: Network> Flows<N> {
         let Some(state) = self.link_states.get_mut(&flow.link) else {
             return;
         };
+        state.members.set(number, Some(&flow.contract));
         match flow.degraded.is_none() && admission::is_promised(&flow.contract) {
             true => drop(state.promised.insert(number, flow.contract.clone())),
             false => drop(state.promised.remove(&number)),
@@ -450,6 +454,18 @@ fn check_link(
             "this program attached to {link}: its flows cannot be promised anything on {other}"
         ))),
         _ => Ok(()),
+    }
+}
+
+/// Checks that a changed contract is in the same class as before, or in none as before.
+fn check_class(before: &Contract, after: &Contract) -> Result<(), RequestError> {
+    let class = |contract: &Contract| contract.cell().and_then(|cell| cell.class());
+    match class(before) == class(after) {
+        true => Ok(()),
+        false => Err(RequestError::BadUsage(
+            "an open flow cannot enter or leave a class, or change it: close it and open it again"
+                .to_owned(),
+        )),
     }
 }
 

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use netnice_api::direct::Term;
 use netnice_core::contract::IfName;
 use netnice_core::link::Link;
+use netnice_core::link::classes::LinkClasses;
 use netnice_core::units::Amount;
 
 use crate::clock::Now;
@@ -48,6 +49,8 @@ pub(crate) trait Promises {
     fn links(&self) -> Vec<IfName>;
     /// The managed link of this name; `None` if it is not managed.
     fn link(&self, name: &IfName) -> Option<Link>;
+    /// The classes of a managed link; none if the link is not managed or has none.
+    fn classes(&self, link: &IfName) -> LinkClasses;
     /// The sending rates promised to targets of the kernel path on a link: for each target, and the
     /// total.
     fn promised_to_targets(&self, link: &Link) -> (Vec<(String, Amount)>, Amount);

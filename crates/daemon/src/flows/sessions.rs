@@ -300,6 +300,35 @@ impl<N: Network> Flows<N> {
         Ok(found.is_none().then(missing))
     }
 
+    /// Notifies the program of a flow.
+    pub(super) fn notify_flow(&mut self, flow: u32, notification: FlowNotification) {
+        let Some(flow) = self.flows.get(&flow) else {
+            return;
+        };
+        let program = self.link_states.get(&flow.link);
+        let program = program.and_then(|state| state.programs.get(&flow.program));
+        if let Some(session) = program.and_then(|program| program.session) {
+            self.notify_session(session, notification);
+        }
+    }
+
+    pub(super) fn notify_session(&self, session: u64, notification: FlowNotification) {
+        if let Some(session) = self.sessions.get(&session)
+            && session
+                .connection
+                .notifications
+                .try_send(notification)
+                .is_err()
+        {
+            // The notification is dropped: the program does not read and its queue is full, or its
+            // connection has ended.
+            tracing::debug!(
+                pid = session.pid,
+                "the program does not read its notifications"
+            );
+        }
+    }
+
     /// Looks an interface up.
     ///
     /// # Errors

@@ -63,6 +63,7 @@ impl<N: Network> Flows<N> {
             }
             CallPurpose::Detach { .. }
             | CallPurpose::SetRate
+            | CallPurpose::Classes
             | CallPurpose::Discard
             | CallPurpose::Adopt
             // The replies were sent without the census.
@@ -124,6 +125,7 @@ impl<N: Network> Flows<N> {
             }
             CallPurpose::Detach { .. }
             | CallPurpose::SetRate
+            | CallPurpose::Classes
             | CallPurpose::Discard
             | CallPurpose::Adopt
             | CallPurpose::Totals

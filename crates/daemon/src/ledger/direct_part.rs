@@ -19,9 +19,9 @@ use super::Ledger;
 pub(crate) struct DirectPart {
     /// The rate that keeps all promises to its flows, as [`crate::flows`] has computed it.
     pub need: Rate,
-    /// The number of flows on the link.
+    /// The number of flows on the link. Without flows, `need` is what the server of the link needs.
     pub flows: u32,
-    /// The present rate of the kernel's classes.
+    /// The present rate of the kernel's classes; above the link's rate while there are no flows.
     pub tree: Rate,
 }
 

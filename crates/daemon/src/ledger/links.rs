@@ -13,7 +13,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use netnice_core::admission::{self, Reason, Refusal, TargetEntry, TargetId};
-use netnice_core::contract::{Direction, IfName};
+use netnice_core::contract::{Direction, IfName, Slice};
+use netnice_core::link::classes::LinkClasses;
 use netnice_core::link::{CapacitySource, Link};
 use netnice_core::units::{Amount, Rate};
 
@@ -29,6 +30,8 @@ pub(crate) struct ManagedLink {
     pub by: u32,
     /// The hosts that are probed for an estimated rate; empty without one.
     pub reflectors: Vec<IpAddr>,
+    /// The classes of its overbooked server, which direct flows share.
+    pub classes: LinkClasses,
 }
 
 impl ManagedLink {
@@ -115,15 +118,25 @@ impl Ledger {
         Ok(())
     }
 
-    /// A link with the reflectors that the present one of this name has, if one of its rates is an
-    /// estimate.
+    /// A link with the classes that the present one of this name has, and with its reflectors if a
+    /// rate is an estimate.
     fn managed(&self, link: Link, by: u32) -> ManagedLink {
-        let present = self.links.get(&link.name).filter(|_| link.is_estimated());
-        let reflectors = present.map_or_else(Vec::new, |present| present.reflectors.clone());
+        let present = self.links.get(&link.name);
+        let classes = present.map_or_else(LinkClasses::default, |present| present.classes);
+        let estimated = present.filter(|_| link.is_estimated());
+        let reflectors = estimated.map_or_else(Vec::new, |present| present.reflectors.clone());
         ManagedLink {
             link,
             by,
             reflectors,
+            classes,
+        }
+    }
+
+    /// Sets the classes of a managed link. The flow manager admits them.
+    pub(crate) fn set_classes(&mut self, name: &IfName, classes: LinkClasses) {
+        if let Some(managed) = self.links.get_mut(name) {
+            managed.classes = classes;
         }
     }
 
@@ -261,11 +274,14 @@ impl Ledger {
         degraded
     }
 
-    /// Stops managing a link.
+    /// Stops managing a link. Its classes end, if no flow is open on it.
     ///
     /// # Errors
     /// If the link is not managed, or something is promised on it.
     pub(crate) fn unmanage(&mut self, name: &IfName) -> Result<(), RequestError> {
+        if self.direct_part(name).is_some_and(|part| part.flows == 0) {
+            self.set_direct_part(name, None);
+        }
         admission::admit_unmanage(&self.capacities(), &self.entries(), name)?;
         self.links.remove(name);
         Ok(())
@@ -282,6 +298,7 @@ impl Ledger {
         let name = managed.link.name.clone();
         self.manage(managed.link, managed.by)?;
         self.set_reflectors(&name, managed.reflectors);
+        self.set_classes(&name, managed.classes);
         Ok(())
     }
 
@@ -313,6 +330,11 @@ pub(crate) fn describe_link(link: &Link) -> String {
         }
     }
     text
+}
+
+/// A slice in the grammar of contracts, without `extra`.
+pub(crate) fn slice_text(slice: &Slice) -> String {
+    format!("{}/{}", slice.slice(), slice.period())
 }
 
 #[cfg(test)]

@@ -143,17 +143,24 @@ fn askers(held: &HeldTarget) -> String {
 
 fn link_changes(present: &Ledger, drafted: &Ledger) -> Vec<String> {
     let mut lines = Vec::new();
-    for was in present.links().map(|managed| &managed.link) {
-        match drafted.link(was.name.as_str()).map(|managed| &managed.link) {
-            None => lines.push(format!("{} is no longer managed", was.name)),
-            Some(is) if is != was => {
-                lines.push(format!(
-                    "{}; before: {}",
-                    describe_link(is),
-                    describe_link(was)
-                ));
-            }
-            Some(_) => {}
+    for before in present.links() {
+        let was = &before.link;
+        let Some(after) = drafted.link(was.name.as_str()) else {
+            lines.push(format!("{} is no longer managed", was.name));
+            continue;
+        };
+        if after.link != *was {
+            lines.push(format!(
+                "{}; before: {}",
+                describe_link(&after.link),
+                describe_link(was)
+            ));
+        }
+        if after.classes != before.classes {
+            lines.push(format!(
+                "{}: {}; before: {}",
+                was.name, after.classes, before.classes
+            ));
         }
     }
     let is_new = |name: &str| present.link(name).is_none();

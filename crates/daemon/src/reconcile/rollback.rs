@@ -134,6 +134,7 @@ impl<H: Host> Reconciler<H> {
                     let text = describe_link(&managed.link);
                     draft.ledger.manage_or_degrade(managed.link, managed.by)?;
                     draft.ledger.set_reflectors(&name, managed.reflectors);
+                    draft.ledger.set_classes(&name, managed.classes);
                     text
                 }
                 None => {

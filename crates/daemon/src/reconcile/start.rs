@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 
 use netnice_core::admission::{MAX_DEPTH, TargetId};
 use netnice_core::contract::{Change, Contract, Setting};
+use netnice_core::link::classes::LinkClasses;
 use netnice_core::link::{Capacity, CapacitySource, Link, RECEIVE_PERCENT};
 use netnice_core::units::{Bytes, Rate};
 use netnice_kernel::enforce::Recovered;
@@ -357,6 +358,7 @@ fn managed(link: &plan::Link) -> Option<ManagedLink> {
         },
         by: 0,
         reflectors: Vec::new(),
+        classes: LinkClasses::default(),
     })
 }
 

@@ -4,8 +4,10 @@
 //! promises or is not managed, a slice would exceed a limit because the link becomes faster, the
 //! kernel refuses the classes, or the state file cannot be written. If it fails, nothing has
 //! changed. If the link becomes too slow for the promises on it, targets become degraded, and the
-//! answer names them. Estimated rates are in `estimated`.
+//! answer names them. Estimated rates are in `estimated`, and the classes of the link's overbooked
+//! server in `classes`.
 
+pub(super) mod classes;
 mod estimated;
 
 use std::net::IpAddr;
@@ -52,13 +54,19 @@ pub(super) fn change_link<H: Host>(
         }
         false => {
             let (link, reflectors) = wanted_link(reconciler, &name, change)?;
+            let present = before.as_ref().map(|before| before.classes);
+            let classes = classes::changed(present.unwrap_or_default(), change)?;
             let mut message = describe_link(&link);
+            if change.names_classes() {
+                message.push_str(&format!("; {classes}"));
+            }
             if !reflectors.is_empty() {
                 let hosts: Vec<String> = reflectors.iter().map(IpAddr::to_string).collect();
                 message.push_str(&format!("; probes go to {}", hosts.join(", ")));
             }
             draft.ledger.manage_or_degrade(link, peer.uid)?;
             draft.ledger.set_reflectors(&name, reflectors);
+            draft.ledger.set_classes(&name, classes);
             message
         }
     };
@@ -98,7 +106,7 @@ pub(super) fn change_link<H: Host>(
 
 /// The link after the change. What the change does not name stays as it is. A change without rates
 /// sets both rates to the speed that the interface's driver reports, unless it only sets the
-/// overhead of a managed link. The second result are the hosts that are probed.
+/// overhead or the classes of a managed link. The second result are the hosts that are probed.
 fn wanted_link<H: Host>(
     reconciler: &mut Reconciler<H>,
     name: &IfName,
@@ -131,7 +139,7 @@ fn wanted_link<H: Host>(
     let asks_driver = change.rate.is_none()
         && change.down_rate.is_none()
         && estimated::is_plain(change)
-        && (old.is_none() || change.overhead.is_none());
+        && (old.is_none() || (change.overhead.is_none() && !change.names_classes()));
     if asks_driver {
         let reported = reported_capacity(&mut reconciler.host, name)?;
         (link.up, link.down) = (Some(reported), Some(reported));

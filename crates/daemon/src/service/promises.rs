@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use netnice_api::direct::Term;
 use netnice_core::contract::IfName;
 use netnice_core::link::Link;
+use netnice_core::link::classes::LinkClasses;
 use netnice_core::units::Amount;
 
 use super::Service;
@@ -78,6 +79,11 @@ impl<H: Host> Promises for Service<H> {
     fn link(&self, name: &IfName) -> Option<Link> {
         let managed = self.reconciler.books.ledger.link(name.as_str())?;
         Some(managed.link.clone())
+    }
+
+    fn classes(&self, link: &IfName) -> LinkClasses {
+        let managed = self.reconciler.books.ledger.link(link.as_str());
+        managed.map(|managed| managed.classes).unwrap_or_default()
     }
 
     fn promised_to_targets(&self, link: &Link) -> (Vec<(String, Amount)>, Amount) {

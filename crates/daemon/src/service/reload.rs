@@ -216,9 +216,10 @@ fn change_link(
     let present = present.filter(ManagedLink::follows_driver);
     let asks_driver = rule.rate.is_none() && rule.down_rate.is_none();
     let Some(present) = present.filter(|_| asks_driver) else {
-        return draft
-            .ledger
-            .manage(link_of_rule(machine, rule)?, POLICY.uid);
+        let link = link_of_rule(machine, rule)?;
+        draft.ledger.manage(link, POLICY.uid)?;
+        draft.ledger.set_classes(&rule.name, rule.classes);
+        return Ok(());
     };
     // The rule has the driver's speed before and after. That the speed itself has changed, or that
     // the interface reports none now, does not make the policy invalid.
@@ -230,6 +231,7 @@ fn change_link(
         link,
         by: POLICY.uid,
         reflectors: Vec::new(),
+        classes: rule.classes,
     });
     Ok(())
 }

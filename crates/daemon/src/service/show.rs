@@ -5,10 +5,11 @@
 use std::net::IpAddr;
 
 use netnice_api::{
-    ContractDoc, CountersDoc, InstalledDoc, LinkDoc, ScheduleDoc, ShowDoc, TargetDoc,
-    UnconfirmedDoc,
+    ContractDoc, CountersDoc, InstalledDoc, LinkClassDoc, LinkDoc, LinkServerDoc, ScheduleDoc,
+    ShowDoc, TargetDoc, UnconfirmedDoc,
 };
 use netnice_core::contract::{Contract, Direction};
+use netnice_core::link::classes::LinkClass;
 use netnice_core::target::Target;
 use netnice_kernel::enforce::{Sample, TargetCounts};
 
@@ -19,7 +20,7 @@ use crate::clock::Now;
 use crate::error::RequestError;
 use crate::host::{Host, Interface};
 use crate::ledger::rollbacks::Undo;
-use crate::ledger::{HeldTarget, Ledger, ManagedLink};
+use crate::ledger::{HeldTarget, Ledger, ManagedLink, slice_text};
 use crate::meter;
 use crate::peer::{POLICY, Peer};
 use crate::reconcile::desired;
@@ -141,6 +142,7 @@ impl<H: Host> View<'_, H> {
         degraded.extend(self.estimate_fault(managed));
         LinkDoc {
             probes: managed.reflectors.iter().map(IpAddr::to_string).collect(),
+            server: server_doc(managed),
             installed: there && !self.deviations.broken.contains_key(&link.name),
             degraded,
             counters,
@@ -186,6 +188,28 @@ impl<H: Host> View<'_, H> {
             counters,
         }
     }
+}
+
+/// The server of a link; `None` if the link has no classes. The flow manager adds its members.
+fn server_doc(managed: &ManagedLink) -> Option<LinkServerDoc> {
+    let classes = &managed.classes;
+    let rate = managed.link.usable(Direction::Up);
+    let slice = rate.and_then(|rate| {
+        let link = crate::flows::server_link(rate, managed.link.overhead);
+        classes.slice(&link).ok().flatten()
+    });
+    let class = |(number, class): (u8, LinkClass)| LinkClassDoc {
+        class: number,
+        min: class.min.map(|rate| rate.bits_per_second()),
+        overbook: class.overbook,
+        ..LinkClassDoc::default()
+    };
+    (!classes.is_empty()).then(|| LinkServerDoc {
+        slice: slice.as_ref().map(slice_text).unwrap_or_default(),
+        named: classes.named_server().is_some(),
+        suspended: None,
+        classes: classes.iter().map(class).collect(),
+    })
 }
 
 /// The claims on a target that have a schedule.

@@ -13,6 +13,7 @@
 //! packet thread refuses a command or has ended.
 
 mod flows;
+mod server;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;

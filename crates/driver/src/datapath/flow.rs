@@ -149,6 +149,8 @@ pub(super) struct FlowState {
     /// time, since the flow has no cell contract.
     pub(super) tolerance: Nanos,
     budget: Option<FlowBudget>,
+    /// The class of the link's server that its contract names.
+    pub(super) class: Option<u8>,
     /// The flow's rings moved in this iteration.
     touched: bool,
     /// A record became its head since [`FlowState::take_new_head`] was last called.
@@ -181,6 +183,7 @@ impl FlowState {
             is_ignored: false,
             tolerance,
             budget,
+            class: None,
             touched: false,
             has_new_head: false,
             counters: FlowCounters::default(),

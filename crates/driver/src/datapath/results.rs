@@ -36,6 +36,9 @@ pub enum OpenError {
     /// The scheduler refuses the flow, for example its contract.
     #[error(transparent)]
     Contract(#[from] SchedulerError),
+    /// The contract names a class, and the link has no server.
+    #[error("the link has no classes, so no flow can be in class {0}")]
+    NoServer(u8),
     /// The flow's sender is invalid.
     #[error(transparent)]
     Sender(#[from] BadSender),

@@ -342,6 +342,109 @@ fn invalid_calls_about_servers_are_refused() {
     assert_eq!(again, Err(SchedulerError::UnknownFlow(server)));
 }
 
+/// A server whose slice does not fit shares the left-over as one flow of weight 100.
+#[test]
+fn a_server_without_a_slice_shares_the_left_over() {
+    let mut sim = Simulation::new(Wire::new(mbit(100)));
+    let half = contract::Slice::new(ms(5), ms(10), false).unwrap();
+    let least = Class {
+        min: Some(mbit(10)),
+    };
+    let classes = [NO_MIN, least];
+    let server = sim.link.insert_server(half, &classes, Instant(0)).unwrap();
+    sim.register(server);
+    let members = [(0, 40), (0, 80), (1, 40)];
+    let members = members.map(|(class, rate)| sim.member(server, class, rate));
+    let now = Instant(0);
+    let rival = sim.link.insert(Service::best_effort(weight(300)), now);
+    let rival = sim.register(rival.unwrap());
+    for flow in members.into_iter().chain([rival]) {
+        sim.greedy(flow, 1250);
+    }
+    sim.run(100_000_000);
+    let rates = |sim: &Simulation, from: u64, to: u64| {
+        let flows = [members[0], members[1], members[2], rival];
+        let millis = (to - from) as f64 / 1e6;
+        flows.map(|flow| sim.bytes_between(flow, from, to) * 8.0 / 1e3 / millis)
+    };
+    let with_slice = rates(&sim, 20_000_000, 100_000_000);
+    assert!(
+        close(with_slice[0] + with_slice[1], 40.0, 3.0),
+        "{with_slice:?}"
+    );
+    assert!(close(with_slice[2], 10.0, 3.0), "{with_slice:?}");
+    assert!(close(with_slice[3], 50.0, 3.0), "{with_slice:?}");
+    let no_minimums = [NO_MIN, NO_MIN];
+    let set = sim
+        .link
+        .set_server(server, None, &no_minimums, Instant(sim.now));
+    assert_eq!(set, Ok(()));
+    sim.link.invariants();
+    sim.run(200_000_000);
+    let without = rates(&sim, 120_000_000, 200_000_000);
+    assert!(close(without[3], 75.0, 3.0), "{without:?}");
+    assert!(close(without[1], 2.0 * without[0], 6.0), "{without:?}");
+    assert!(close(without[0] + without[1], 25.0, 6.0), "{without:?}");
+    let now = Instant(sim.now);
+    let set = sim.link.set_server(server, Some(half), &classes, now);
+    assert_eq!(set, Ok(()));
+    sim.link.invariants();
+    sim.run(300_000_000);
+    let again = rates(&sim, 220_000_000, 300_000_000);
+    assert!(close(again[3], 50.0, 3.0), "{again:?}");
+    assert!(close(again[2], 10.0, 3.0), "{again:?}");
+}
+
+/// A minimum that is set while members run counts from then on, without credit of the past.
+#[test]
+fn the_minimum_of_a_class_changes_while_members_run() {
+    let (mut sim, server) = overbooked(&[NO_MIN, NO_MIN]);
+    let (first, second) = (sim.member(server, 0, 150), sim.member(server, 1, 50));
+    sim.greedy(first, 1250);
+    sim.greedy(second, 1250);
+    sim.run(100_000_000);
+    let starved = sim.bytes_between(second, 0, 100_000_000);
+    assert!(starved < 12_500.0 * 2.0, "{starved}");
+    let least = Class {
+        min: Some(mbit(20)),
+    };
+    let now = Instant(sim.now);
+    let set = sim
+        .link
+        .set_server(server, Some(whole(ms(10))), &[NO_MIN, least], now);
+    assert_eq!(set, Ok(()));
+    sim.run(300_000_000);
+    let served = sim.bytes_between(second, 100_000_000, 300_000_000);
+    assert!(close(served, 500_000.0, 4.0), "{served}");
+}
+
+/// A change that is refused changes nothing.
+#[test]
+fn a_server_changes_as_a_whole_or_not_at_all() {
+    let mut link = Scheduler::new(Wire::new(mbit(100))).unwrap();
+    let now = Instant(0);
+    let tenth = contract::Slice::new(ms(1), ms(10), false).unwrap();
+    let server = link.insert_server(tenth, &[NO_MIN; 2], now).unwrap();
+    let least = |rate| Class {
+        min: Some(mbit(rate)),
+    };
+    let too_much = SchedulerError::MinimumsAboveSlice {
+        promised: 12_000_000,
+        slice: 10_000_000,
+    };
+    let set = link.set_server(server, Some(tenth), &[least(6), least(6)], now);
+    assert_eq!(set, Err(too_much));
+    let set = link.set_server(server, Some(tenth), &[NO_MIN], now);
+    assert_eq!(set, Err(SchedulerError::ClassCount(1)));
+    let member = cell(mbit(5), us(500));
+    let member = link.insert_member(server, 1, member, now).unwrap();
+    let set = link.set_server(member, Some(tenth), &[NO_MIN], now);
+    assert_eq!(set, Err(SchedulerError::WrongKind(member)));
+    let set = link.set_server(server, Some(tenth), &[least(4), least(6)], now);
+    assert_eq!(set, Ok(()));
+    link.invariants();
+}
+
 proptest! {
     #![proptest_config(cases(24))]
 
@@ -350,7 +453,7 @@ proptest! {
     #[cfg_attr(miri, ignore = "minutes")]
     fn packets_of_members_are_conserved(
         steps in prop::collection::vec(
-            (0_u8..8, any::<usize>(), 1_u64..1500, 0_u64..2_000_000),
+            (0_u8..9, any::<usize>(), 1_u64..1500, 0_u64..2_000_000),
             1..150,
         ),
     ) {
@@ -375,6 +478,11 @@ proptest! {
                 }
                 (3, Some(pick)) => flushed += sim.stop(flows[pick]),
                 (4, Some(_)) => sim.run(sim.now + time),
+                (5, Some(_)) => {
+                    let slice = (which % 2 == 0).then(|| whole(ms(10)));
+                    let classes = [NO_MIN, if which % 3 == 0 { least } else { NO_MIN }, NO_MIN];
+                    sim.link.set_server(server, slice, &classes, Instant(sim.now)).unwrap();
+                }
                 (_, Some(pick)) => sim.offer(flows[pick], Packet::new(Bytes(length))),
             }
             sim.link.invariants();

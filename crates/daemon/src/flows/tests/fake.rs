@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use netnice_api::direct::Term;
 use netnice_api::driver::{
     CensusDoc, DriverFlow, DriverFlowDoc, DriverReply, DriverRequest, FlowCounts, FramesDoc,
-    ProgramDoc, TotalsDoc,
+    ProgramDoc, ServerDoc, TotalsDoc,
 };
 use netnice_kernel::nic::NicFeatures;
 use netnice_kernel::routes::{HostKind, Neighbour, RouteEntry};
@@ -177,6 +177,8 @@ pub(super) struct Driver {
     pub rate: u64,
     /// The discard patterns that the driver was sent.
     pub discards: Option<Vec<Vec<Term>>>,
+    /// The servers that the driver was sent, the last one last.
+    pub servers: Vec<Option<ServerDoc>>,
     /// The totals that the driver reports.
     pub totals: TotalsDoc,
     /// Why it refuses flows; `None` if it accepts them.
@@ -192,6 +194,10 @@ impl Driver {
         let answer = match ask {
             DriverRequest::Wire { rate, .. } => {
                 self.rate = *rate;
+                DriverReply::Done
+            }
+            DriverRequest::Classes { server } => {
+                self.servers.push(server.clone());
                 DriverReply::Done
             }
             DriverRequest::Attach { pid, .. } => {

@@ -3,12 +3,14 @@
 
 use std::net::IpAddr;
 
+use netnice_core::contract::{Contract, Setting};
+use netnice_core::link::classes::{ClassChange, ClassesChange, LinkClasses};
 use netnice_core::link::{Capacity, CapacitySource, EstimateBounds, Link};
 use netnice_core::units::{Bytes, Rate};
 use serde::{Deserialize, Serialize};
 
 use super::text;
-use crate::ledger::ManagedLink;
+use crate::ledger::{ManagedLink, slice_text};
 
 /// A managed link in the state file.
 #[derive(Serialize, Deserialize)]
@@ -21,6 +23,20 @@ pub(super) struct LinkDoc {
     by: u32,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     reflectors: Vec<IpAddr>,
+    /// The slice of the server, if it is named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    server: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    classes: Vec<ClassDoc>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClassDoc {
+    class: u8,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    min: Option<String>,
+    overbook: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -51,6 +67,19 @@ impl From<&ManagedLink> for LinkDoc {
             overhead: managed.link.overhead.0,
             by: managed.by,
             reflectors: managed.reflectors.clone(),
+            server: managed
+                .classes
+                .named_server()
+                .map(|slice| slice_text(&slice)),
+            classes: managed
+                .classes
+                .iter()
+                .map(|(class, state)| ClassDoc {
+                    class,
+                    min: state.min.map(Rate::compact),
+                    overbook: state.overbook,
+                })
+                .collect(),
         }
     }
 }
@@ -81,6 +110,35 @@ impl LinkDoc {
             },
             by: self.by,
             reflectors: self.reflectors,
+            classes: classes(&self.classes, self.server.as_deref())?,
         })
     }
+}
+
+/// The classes of a link. Fails if a text is invalid or a class cannot be.
+fn classes(docs: &[ClassDoc], server: Option<&str>) -> Result<LinkClasses, String> {
+    let mut classes = LinkClasses::default();
+    let mut apply = |change: ClassesChange| -> Result<(), String> {
+        classes = classes.apply(&change).map_err(|error| error.to_string())?;
+        Ok(())
+    };
+    for doc in docs {
+        let min = doc.min.as_deref().map(text::<Rate>).transpose()?;
+        let set = ClassChange::Set {
+            min: min.map(Setting::Set),
+            overbook: Some(doc.overbook),
+        };
+        apply(ClassesChange {
+            server: None,
+            class: Some((doc.class, set)),
+        })?;
+    }
+    if let Some(server) = server {
+        let contract: Contract = text(&format!("slice {server}"))?;
+        apply(ClassesChange {
+            server: contract.slice().map(Setting::Set),
+            class: None,
+        })?;
+    }
+    Ok(classes)
 }
