@@ -95,6 +95,13 @@
 //! (164,000). In a short one, a large packet of segmentation offload would never pass, and a
 //! flooding UDP sender would use a whole core for drops. For received packets, the FIFO of a node
 //! below 500 Mbit/s may be shorter (`RECEIVE_TIME`), because no sender waits for it.
+//!
+//! # The filter above a link's classes
+//! Each class may send ahead of its rate by its burst, or by one packet, also while all others do.
+//! So what a tree sends ahead grows with the number of its classes, and every user who may yield
+//! makes classes. Where a driver of the direct path promises deadlines on the same link, a token
+//! bucket filter above the tree ([`Link::bucket`]) passes on no more than its bucket and its rate,
+//! whatever the tree consists of.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -105,12 +112,14 @@ use crate::tc::{HtbClass, LeafQueue};
 
 mod difference;
 mod nesting;
+mod pacer;
 #[cfg(test)]
 mod tests;
 mod tree;
 
 pub(crate) use difference::{Step, difference};
 use nesting::Nesting;
+pub(crate) use pacer::Pacer;
 use tree::{Direction, TreePlan};
 
 /// The input of `plan`: the granted targets, the managed links, and the properties of the machine
@@ -215,6 +224,10 @@ pub struct Link {
     pub down: Option<Rate>,
     /// Bytes that each packet takes on the link beyond layer 2.
     pub overhead: u16,
+    /// The bucket of a filter above all classes, as time at the sending rate; `None` for no filter.
+    /// The classes together then send ahead of their rate by at most this bucket, or by the longest
+    /// packet if that is more.
+    pub bucket: Option<Nanos>,
 }
 
 /// A class of the desired HTB tree.
@@ -277,6 +290,8 @@ pub(crate) struct LinkTrees {
     pub rest: [Option<NodeLeaves>; 2],
     /// Leaves of each target that has any on this link, by target number.
     pub leaves: BTreeMap<u32, [Option<NodeLeaves>; 2]>,
+    /// The filter above the classes of the sending direction; `None` for none.
+    pub pacer: Option<Pacer>,
 }
 
 /// The result of [`plan`]: the class trees, and the leaves of each target.
@@ -324,7 +339,10 @@ pub(crate) fn plan(desired: &Desired, idle: &IdleNodes) -> Plan {
 }
 
 fn link_trees(desired: &Desired, nesting: &Nesting, link: &Link, idle: &IdleNodes) -> LinkTrees {
-    let mut trees = LinkTrees::default();
+    let mut trees = LinkTrees {
+        pacer: Pacer::of(link),
+        ..LinkTrees::default()
+    };
     for (direction, rate) in [(Direction::Up, link.up), (Direction::Down, link.down)] {
         let Some(rate) = rate else { continue };
         let tree_plan = TreePlan::link(desired, nesting, link, direction, rate);

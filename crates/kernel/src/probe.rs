@@ -19,7 +19,7 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use crate::{
     cgroup, device,
-    enforce::LINK_MAJOR,
+    enforce::{LINK_MAJOR, PACER_MAJOR},
     error::KernelError,
     netlink::NetlinkClient,
     plan::LeafQdisc,
@@ -245,8 +245,8 @@ fn other_tc_users() -> Finding {
             Ok(qdiscs
                 .into_iter()
                 .filter(|q| {
-                    let root =
-                        q.parent == Handle::ROOT && ![0, LINK_MAJOR].contains(&q.handle.major());
+                    let ours = [0, LINK_MAJOR, PACER_MAJOR];
+                    let root = q.parent == Handle::ROOT && !ours.contains(&q.handle.major());
                     root || q.parent == Handle::CLSACT
                 })
                 .filter_map(|q| {

@@ -60,6 +60,17 @@ pub(crate) struct HtbClass {
     pub overhead: u16,
 }
 
+/// The parameters of a token bucket filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tbf {
+    /// The rate in bytes per second.
+    pub rate: u64,
+    /// The bucket in bytes; longer packets are segmented, or dropped if they cannot be.
+    pub bucket: u32,
+    /// Bytes that each packet takes on the link beyond those that the kernel counts.
+    pub overhead: u16,
+}
+
 /// The queueing discipline of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
@@ -143,6 +154,28 @@ pub(crate) fn add_htb(
     ifindex: u32,
     major: u16,
 ) -> Result<(), NetlinkError> {
+    put_htb(netlink, ifindex, major, Handle::ROOT, create())
+}
+
+/// Adds HTB below the root qdisc that [`put_pacer`] has set, in place of its FIFO. Fails if the
+/// kernel refuses.
+pub(crate) fn add_htb_below(
+    netlink: &mut NetlinkClient,
+    ifindex: u32,
+    major: u16,
+    pacer: u16,
+) -> Result<(), NetlinkError> {
+    let flags = (libc::NLM_F_CREATE | libc::NLM_F_REPLACE) as u16;
+    put_htb(netlink, ifindex, major, Handle::new(pacer, 1), flags)
+}
+
+fn put_htb(
+    netlink: &mut NetlinkClient,
+    ifindex: u32,
+    major: u16,
+    parent: Handle,
+    flags: u16,
+) -> Result<(), NetlinkError> {
     let mut glob = Vec::new();
     // version, rate2quantum, default class (0: packets without a class pass), debug, direct packets
     for word in [3u32, 10, 0, 0, 0] {
@@ -154,9 +187,45 @@ pub(crate) fn add_htb(
     let row = Attributes::new()
         .text(libc::TCA_KIND, "htb")
         .nested(libc::TCA_OPTIONS, &options);
-    let head = tc_head(ifindex, Handle::new(major, 0), Handle::ROOT);
-    let request = Request::new(libc::RTM_NEWQDISC, create(), &head).with(&row);
+    let head = tc_head(ifindex, Handle::new(major, 0), parent);
+    let request = Request::new(libc::RTM_NEWQDISC, flags, &head).with(&row);
     netlink.execute(&format!("add HTB to interface {ifindex}"), request)
+}
+
+/// Sets a token bucket filter as the root qdisc of an interface, in place of an earlier root qdisc,
+/// or changes its parameters. Packets wait in a short FIFO until another qdisc is set below class 1.
+/// Fails if the kernel refuses.
+pub(crate) fn put_pacer(
+    netlink: &mut NetlinkClient,
+    ifindex: u32,
+    major: u16,
+    pacer: &Tbf,
+) -> Result<(), NetlinkError> {
+    let mut parms = Vec::with_capacity(36);
+    // struct tc_ratespec: cell_log, linklayer (Ethernet), overhead, cell_align, mpu, rate
+    parms.extend_from_slice(&[0, 1]);
+    parms.extend_from_slice(&pacer.overhead.to_ne_bytes());
+    parms.extend_from_slice(&[0; 4]);
+    let narrow = u32::try_from(pacer.rate).unwrap_or(u32::MAX);
+    parms.extend_from_slice(&narrow.to_ne_bytes());
+    parms.extend_from_slice(&[0; 12]);
+    for word in [PACER_QUEUE, 0, 0] {
+        parms.extend_from_slice(&word.to_ne_bytes());
+    }
+    let options = Attributes::new()
+        .bytes(TCA_TBF_PARMS, &parms)
+        .u64(TCA_TBF_RATE64, pacer.rate)
+        .u32(TCA_TBF_BURST, pacer.bucket);
+    let row = Attributes::new()
+        .text(libc::TCA_KIND, "tbf")
+        .nested(libc::TCA_OPTIONS, &options);
+    let head = tc_head(ifindex, Handle::new(major, 0), Handle::ROOT);
+    let flags = (libc::NLM_F_CREATE | libc::NLM_F_REPLACE) as u16;
+    let request = Request::new(libc::RTM_NEWQDISC, flags, &head).with(&row);
+    netlink.execute(
+        &format!("set the filter above the classes of interface {ifindex}"),
+        request,
+    )
 }
 
 /// Adds clsact to an interface, if it has none. Returns whether it was added. Fails if the kernel
@@ -492,6 +561,8 @@ fn gone_is_fine(result: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
 
 /// Most packets in HTB's queue for packets without a class.
 const DIRECT_QUEUE: u32 = 1_000;
+/// Bytes of the FIFO in which packets wait between the steps of setting up a filter above classes.
+const PACER_QUEUE: u32 = 164_000;
 /// Memory limit of one fq_codel in bytes. It is enough for the whole socket buffer of a flooding
 /// sender: back-pressure slows the sender, and no packets are lost.
 const FQ_CODEL_MEMORY: u32 = 4 << 20;

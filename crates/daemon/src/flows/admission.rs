@@ -134,15 +134,46 @@ impl LinkCapacity {
             .iter()
             .filter_map(|contract| self.promise(rate, contract))
             .collect();
-        self.transmitter(rate, contracts.len()).carries(&promises?)
+        self.transmitter(rate, contracts.len(), SHORTEST_BUCKET)
+            .carries(&promises?)
     }
 
-    /// The link at this rate, with so many flows.
-    pub(super) fn transmitter(&self, rate: Rate, flows: usize) -> Transmitter {
+    /// The bucket of the filter above the kernel's classes: the longest of [`BUCKETS`] with which a
+    /// driver of this rate keeps all promises. `None` if none of them has a deadline.
+    pub(super) fn bucket(&self, rate: Rate, contracts: &[Contract]) -> Option<Nanos> {
+        let has_deadline = |contract: &Contract| {
+            matches!(promise_of(contract), Some(PromiseKind::Guarantee(..)))
+        };
+        if !contracts.iter().any(has_deadline) {
+            return None;
+        }
+        let promises = contracts.iter().filter_map(|c| self.promise(rate, c));
+        let promises: Vec<Promise> = promises.flatten().collect();
+        let fits = |bucket: &Nanos| {
+            let transmitter = self.transmitter(rate, contracts.len(), *bucket);
+            transmitter.carries_at_once(&promises)
+        };
+        let longer = BUCKETS.into_iter().filter(|_| contracts.len() <= MAX_SEARCHED);
+        Some(longer.into_iter().find(fits).unwrap_or(SHORTEST_BUCKET))
+    }
+
+    /// The longest time that the kernel's classes take of the link ahead of their rate, with a
+    /// filter of this bucket above them. A change of the filter's rate fills the bucket again, so
+    /// two buckets count (docs/reference/contracts.md, "The kernel path beside deadlines").
+    fn ahead_of_classes(&self, bucket: Nanos) -> Nanos {
+        let longest = Bytes(self.longest.0 + VLAN_TAG + self.overhead.0);
+        let one = bucket.max(self.link_rate.time_for(longest));
+        Nanos(one.0.saturating_mul(2))
+    }
+
+    /// The link at this rate, with so many flows, beside kernel classes below a filter of this
+    /// bucket.
+    pub(super) fn transmitter(&self, rate: Rate, flows: usize, bucket: Nanos) -> Transmitter {
+        let by_classes = self.ahead_of_classes(bucket);
         let wire = Wire {
             rate,
             overhead: self.overhead,
-            ahead: Nanos(SEND_AHEAD_NS),
+            ahead: Nanos(by_classes.0.saturating_add(SEND_AHEAD_NS)),
             horizon: Nanos(0),
             longest: self.longest,
         };
@@ -245,6 +276,13 @@ const STEPS: u64 = 64;
 pub(super) const MAX_SEARCHED: usize = 512;
 /// Length of an Ethernet header, in bytes.
 const ETHERNET_HEADER: u64 = 14;
+/// Length of a VLAN tag, in bytes.
+const VLAN_TAG: u64 = 4;
+/// The buckets of the filter above the kernel's classes, longest first. A long one costs deadlines
+/// time. With a short one the kernel path loses rate when its timer is late by more than the bucket.
+const BUCKETS: [Nanos; 3] = [Nanos(1_000_000), Nanos(250_000), Nanos(60_000)];
+/// The bucket that admission counts.
+pub(super) const SHORTEST_BUCKET: Nanos = Nanos(15_000);
 
 #[cfg(test)]
 mod tests;

@@ -235,6 +235,7 @@ impl<N: Network> Flows<N> {
         split: super::Split,
         now: Now,
     ) -> Result<(), RequestError> {
+        let contracts = self.promises(link, None);
         let Some(state) = self.link_states.get_mut(link) else {
             return Ok(());
         };
@@ -248,7 +249,12 @@ impl<N: Network> Flows<N> {
             Some(old) if grows => old.tree,
             _ => split.tree,
         };
-        let part = DirectPart { need, flows, tree };
+        let part = DirectPart {
+            need,
+            flows,
+            tree,
+            bucket: capacity.bucket(need, &contracts),
+        };
         promises.set_direct_part(link, Some(part))?;
         if state.split == Some(split) {
             return Ok(());

@@ -10,7 +10,7 @@
 use netnice_core::admission::{TargetEntry, TargetId};
 use netnice_core::contract::{Change, Contract, Direction, IfName};
 use netnice_core::target::Target;
-use netnice_core::units::{Amount, Rate};
+use netnice_core::units::{Amount, Nanos, Rate};
 
 use super::Ledger;
 
@@ -23,6 +23,9 @@ pub(crate) struct DirectPart {
     pub flows: u32,
     /// The present rate of the kernel's classes; above the link's rate while there are no flows.
     pub tree: Rate,
+    /// The bucket of the filter above the kernel's classes, as time at their rate, while a flow has
+    /// a deadline; else `None`.
+    pub bucket: Option<Nanos>,
 }
 
 impl Ledger {

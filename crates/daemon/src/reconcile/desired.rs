@@ -145,11 +145,13 @@ pub(crate) fn burst(contract: &Contract) -> Nanos {
 fn link(ledger: &Ledger, managed: &ManagedLink) -> plan::Link {
     let link = &managed.link;
     let rate = link.shaped(Direction::Up);
-    let tree = ledger.direct_part(&link.name).map(|part| part.tree);
+    let part = ledger.direct_part(&link.name);
+    let tree = part.map(|part| part.tree);
     plan::Link {
         name: link.name.to_string(),
         up: rate.map(|rate| tree.map_or(rate, |tree| tree.min(rate))),
         down: link.shaped(Direction::Down),
         overhead: u16::try_from(link.overhead.0).unwrap_or(u16::MAX),
+        bucket: part.and_then(|part| part.bucket),
     }
 }

@@ -22,7 +22,7 @@ impl<H: Host> Reconciler<H> {
         part: Option<DirectPart>,
     ) -> Result<(), RequestError> {
         let ledger = &mut self.books.ledger;
-        let tree = |part: Option<&DirectPart>| part.map(|part| part.tree);
+        let tree = |part: Option<&DirectPart>| part.map(|part| (part.tree, part.bucket));
         let same_tree = tree(ledger.direct_part(link)) == tree(part.as_ref());
         let before = ledger.set_direct_part(link, part);
         if same_tree || ledger.link(link.as_str()).is_none() {

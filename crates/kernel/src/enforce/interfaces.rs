@@ -444,6 +444,7 @@ impl Kernel {
             .collect();
         for name in lost_up {
             self.stages.up.remove(&name);
+            self.stages.pacers.remove(&name);
             self.installed.links.entry(name).or_default().trees[0] = None;
         }
         let lost_down: Vec<String> = self
@@ -531,7 +532,9 @@ impl Kernel {
                 .read_tree(index, stages::LINK_MAJOR)
                 .unwrap_or_default();
             if found.is_empty() {
-                self.stages.up.remove(&name); // the root qdisc is gone; check its owner again
+                // The root qdisc is gone; check its owner again.
+                self.stages.up.remove(&name);
+                self.stages.pacers.remove(&name);
             }
             let trees = self.installed.links.entry(name).or_default();
             trees.trees[0] = Some(keep_queues(

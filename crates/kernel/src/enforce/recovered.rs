@@ -63,6 +63,7 @@ impl Kernel {
                 up: top(0).and_then(rate_of),
                 down: top(1).and_then(rate_of),
                 overhead: top(0).or(top(1)).map_or(0, |class| class.htb.overhead),
+                bucket: None,
             }
         });
         Ok(Recovered {

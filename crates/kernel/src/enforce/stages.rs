@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Kernel, find_device, loaded};
+use super::{Kernel, find_device, loaded, roots};
 use crate::{
     abi,
     device::{self, Device, Pair},
@@ -25,6 +25,9 @@ pub(super) struct Stages {
     pub down: BTreeMap<String, Pair>,
     /// Interface indices of the links whose root qdisc is netnice's, by name.
     pub up: BTreeMap<String, u32>,
+    /// The links of `up` that have a filter above their classes, with its parameters; `None` if
+    /// they are unknown.
+    pub pacers: BTreeMap<String, Option<tc::Tbf>>,
 }
 
 /// A tree and its interface.
@@ -52,8 +55,8 @@ impl Kernel {
         for (name, trees) in &plan.links {
             let device =
                 find_device(devices, name).ok_or_else(|| KernelError::NoInterface(name.clone()))?;
-            if trees.trees[0].is_some() && self.stages.up.get(name) != Some(&device.index) {
-                self.install_root(device)?;
+            if trees.trees[0].is_some() {
+                self.prepare_root(device, trees.pacer)?;
             }
             if trees.trees[1].is_some() && !self.stages.down.contains_key(name) {
                 let (near, far) = receive_stage_names(device.index);
@@ -73,33 +76,6 @@ impl Kernel {
         let programs = loaded(&mut self.programs)?;
         programs.attach(&mut self.netlink, pair.far, far, Hook::StageExit)?;
         Ok(pair)
-    }
-
-    /// Installs netnice's HTB at a link's root in place of the kernel's default qdisc (handle 0).
-    /// Fails with [`KernelError::ForeignQdisc`] if the root has any other qdisc.
-    fn install_root(&mut self, device: &Device) -> Result<(), KernelError> {
-        let roots = tc::qdiscs(&mut self.netlink)?;
-        let root = roots
-            .iter()
-            .find(|q| q.ifindex == device.index && q.parent == Handle::ROOT);
-        if let Some(found) = root.filter(|q| q.handle.major() != 0) {
-            if found.handle.major() != LINK_MAJOR || found.kind != "htb" {
-                return Err(KernelError::ForeignQdisc {
-                    interface: device.name.clone(),
-                    kind: found.kind.clone(),
-                    handle: format!("{:x}:", found.handle.major()),
-                });
-            }
-        } else {
-            self.installed
-                .links
-                .entry(device.name.clone())
-                .or_default()
-                .trees[0] = None;
-            tc::add_htb(&mut self.netlink, device.index, LINK_MAJOR)?;
-        }
-        self.stages.up.insert(device.name.clone(), device.index);
-        Ok(())
     }
 
     /// Makes and changes classes. Returns the classes to remove once no map entry refers to them.
@@ -208,9 +184,10 @@ impl Kernel {
             let is_there =
                 |index: &u32| find_device(devices, &name).is_some_and(|d| d.index == *index);
             if let Some(index) = index.filter(is_there) {
-                tc::remove_root(&mut self.netlink, index, LINK_MAJOR)?;
+                self.remove_root(index)?;
             }
             self.stages.up.remove(&name);
+            self.stages.pacers.remove(&name);
         }
         Ok(())
     }
@@ -238,7 +215,7 @@ impl Kernel {
                 far: index(far)?,
             })
         };
-        let roots = tc::qdiscs(&mut self.netlink)?;
+        let qdiscs = tc::qdiscs(&mut self.netlink)?;
         self.stages.cap = pair(CAP_NEAR, CAP_FAR);
         if let Some(pair) = self.stages.cap {
             self.installed.cap = self.read_tree(pair.near, CAP_MAJOR)?;
@@ -254,12 +231,12 @@ impl Kernel {
                     .or_default()
                     .trees[1] = Some(tree);
             }
-            let ours = Handle::new(LINK_MAJOR, 0);
-            if roots
-                .iter()
-                .any(|q| q.ifindex == device.index && q.parent == Handle::ROOT && q.handle == ours)
-            {
+            let root = roots::of(&qdiscs, device.index);
+            if let Some(root) = root {
                 self.stages.up.insert(device.name.clone(), device.index);
+                if root == roots::Root::Paced {
+                    self.stages.pacers.insert(device.name.clone(), None);
+                }
                 let tree = self.read_tree(device.index, LINK_MAJOR)?;
                 self.installed
                     .links

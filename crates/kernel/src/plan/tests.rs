@@ -72,6 +72,7 @@ fn desired(targets: Vec<Target>) -> Desired {
         up: Some(rate(100_000_000)),
         down: Some(rate(97_000_000)),
         overhead: 0,
+        bucket: None,
     };
     Desired {
         targets,

@@ -603,11 +603,11 @@ fn bound(rate: u64, direction: Direction) -> u32 {
     to_u32(bound.max(bytes_in(rate, FIFO_TIME)).max(2 * FULL_PACKET))
 }
 
-fn bytes_per_second(rate: Rate) -> u64 {
+pub(super) fn bytes_per_second(rate: Rate) -> u64 {
     rate.bits_per_second() / 8
 }
 
-fn bytes_in(rate: u64, nanos: u64) -> u64 {
+pub(super) fn bytes_in(rate: u64, nanos: u64) -> u64 {
     (u128::from(rate) * u128::from(nanos) / 1_000_000_000) as u64
 }
 

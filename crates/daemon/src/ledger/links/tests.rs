@@ -278,6 +278,7 @@ fn promises_to_targets_come_before_those_to_direct_flows() {
         need: mbit(60),
         flows: 2,
         tree: mbit(40),
+        bucket: None,
     };
     ledger.set_direct_part(&name, Some(part));
     ledger.set_capacity(link("eth0", mbit(41)));

@@ -1,0 +1,133 @@
+//! The root qdisc of a managed link: netnice's HTB, or a token bucket filter with that HTB below it
+//! ([`Pacer`]). [`Kernel::prepare_root`] installs the form that a plan wants. Fails with
+//! [`KernelError::ForeignQdisc`] if the link has the root qdisc of another program, and with the
+//! kernel's error if the kernel does not list the qdiscs or refuses a change.
+//!
+//! A change from one form to the other makes the classes anew: packets that wait in them are lost,
+//! as if their queues were full. A change of the filter's parameters keeps all packets, and fills
+//! the bucket.
+
+use super::{Kernel, stages::LINK_MAJOR};
+use crate::{
+    device::Device,
+    error::KernelError,
+    plan::Pacer,
+    tc::{self, FoundQdisc, Handle, Tbf},
+};
+
+/// The form of a root qdisc of netnice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Root {
+    /// HTB alone.
+    Classes,
+    /// HTB below a token bucket filter.
+    Paced,
+}
+
+/// The form of an interface's root qdisc; `None` if netnice has none there.
+pub(super) fn of(qdiscs: &[FoundQdisc], ifindex: u32) -> Option<Root> {
+    let root = root(qdiscs, ifindex)?;
+    match (root.handle.major(), root.kind.as_str()) {
+        (LINK_MAJOR, "htb") => Some(Root::Classes),
+        (PACER_MAJOR, "tbf") => Some(Root::Paced),
+        _ => None,
+    }
+}
+
+fn root(qdiscs: &[FoundQdisc], ifindex: u32) -> Option<&FoundQdisc> {
+    let is_root = |q: &&FoundQdisc| q.ifindex == ifindex && q.parent == Handle::ROOT;
+    qdiscs.iter().find(is_root)
+}
+
+impl Kernel {
+    /// Makes the root qdisc of a link HTB, with the filter above it that a plan wants. Fails with
+    /// [`KernelError::ForeignQdisc`] if another program has set the root qdisc (its handle is not
+    /// 0).
+    pub(super) fn prepare_root(
+        &mut self,
+        device: &Device,
+        pacer: Option<Pacer>,
+    ) -> Result<(), KernelError> {
+        let wanted = pacer.map(|pacer| Tbf {
+            rate: pacer.rate,
+            bucket: pacer.bucket_for(device.mtu),
+            overhead: pacer.overhead,
+        });
+        let is_known = self.stages.up.get(&device.name) == Some(&device.index);
+        let known = self.stages.pacers.get(&device.name).copied();
+        match (known, wanted) {
+            (None, None) if is_known => Ok(()),
+            (Some(present), Some(wanted)) if is_known => {
+                if present != Some(wanted) {
+                    tc::put_pacer(&mut self.netlink, device.index, PACER_MAJOR, &wanted)?;
+                    self.stages.pacers.insert(device.name.clone(), Some(wanted));
+                }
+                Ok(())
+            }
+            _ => self.install_root(device, wanted),
+        }
+    }
+
+    fn install_root(&mut self, device: &Device, wanted: Option<Tbf>) -> Result<(), KernelError> {
+        let index = device.index;
+        let qdiscs = tc::qdiscs(&mut self.netlink)?;
+        let present = of(&qdiscs, index);
+        if let Some(found) = root(&qdiscs, index)
+            && found.handle.major() != 0
+            && present.is_none()
+        {
+            return Err(KernelError::ForeignQdisc {
+                interface: device.name.clone(),
+                kind: found.kind.clone(),
+                handle: format!("{:x}:", found.handle.major()),
+            });
+        }
+        let classes = Handle::new(LINK_MAJOR, 0);
+        let has_classes = qdiscs
+            .iter()
+            .any(|q| q.ifindex == index && q.handle == classes);
+        let netlink = &mut self.netlink;
+        let keeps_classes = match (present, wanted) {
+            (Some(Root::Classes), None) => true,
+            (_, None) => {
+                if present.is_some() {
+                    tc::remove_root(netlink, index, PACER_MAJOR)?;
+                }
+                tc::add_htb(netlink, index, LINK_MAJOR)?;
+                false
+            }
+            (_, Some(wanted)) => {
+                tc::put_pacer(netlink, index, PACER_MAJOR, &wanted)?;
+                let keeps = present == Some(Root::Paced) && has_classes;
+                if !keeps {
+                    tc::add_htb_below(netlink, index, LINK_MAJOR, PACER_MAJOR)?;
+                }
+                keeps
+            }
+        };
+        if !keeps_classes {
+            let trees = self.installed.links.entry(device.name.clone()).or_default();
+            trees.trees[0] = None;
+        }
+        self.stages.up.insert(device.name.clone(), index);
+        match wanted {
+            Some(wanted) => self.stages.pacers.insert(device.name.clone(), Some(wanted)),
+            None => self.stages.pacers.remove(&device.name),
+        };
+        Ok(())
+    }
+
+    /// Removes the root qdisc of netnice from an interface, in whichever form it is.
+    pub(super) fn remove_root(&mut self, ifindex: u32) -> Result<(), KernelError> {
+        let qdiscs = tc::qdiscs(&mut self.netlink)?;
+        let major = match of(&qdiscs, ifindex) {
+            Some(Root::Paced) => PACER_MAJOR,
+            _ => LINK_MAJOR,
+        };
+        Ok(tc::remove_root(&mut self.netlink, ifindex, major)?)
+    }
+}
+
+/// The handle of the filter above the classes of a link. Its remainder by the classes of a slot is
+/// that of no leaf, because segmenting filters have the numbers of their leaves as handles.
+pub(crate) const PACER_MAJOR: u16 = 0x4e42;
