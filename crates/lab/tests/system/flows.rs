@@ -3,6 +3,7 @@
 
 mod events;
 mod policy;
+mod resume;
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
