@@ -141,10 +141,49 @@ impl Client {
             if let Some(notification) = self.buffered_notification()? {
                 return Ok(Some(notification));
             }
-            let mut readable = [PollFd::new(&self.stream, PollFlags::IN)];
+            if !self.is_readable()? {
+                return Ok(None);
+            }
+            self.read()?;
+        }
+    }
+
+    /// Sends a request without waiting for the response, which [`Client::poll_response`] returns.
+    /// The caller must take it before the next call.
+    ///
+    /// # Errors
+    /// As [`Client::call`], if the request cannot be sent within [`Client::TIMEOUT`].
+    pub fn begin(
+        &mut self,
+        request: &Request,
+        pidfd: Option<BorrowedFd<'_>>,
+    ) -> Result<(), ClientError> {
+        self.send(Instant::now() + Client::TIMEOUT, request, pidfd)
+    }
+
+    /// The response to the request of [`Client::begin`]; `None` if it has not arrived. Never waits.
+    /// After an error the connection must not be used again.
+    ///
+    /// # Errors
+    /// If the connection fails, or a message is invalid.
+    pub fn poll_response(&mut self) -> Result<Option<Response>, ClientError> {
+        loop {
+            if let Some(response) = self.take_response()? {
+                return Ok(Some(response));
+            }
+            if !self.is_readable()? {
+                return Ok(None);
+            }
+            self.read()?;
+        }
+    }
+
+    /// True if the socket has bytes to read, or has been closed at the other end.
+    fn is_readable(&self) -> Result<bool, ClientError> {
+        let mut readable = [PollFd::new(&self.stream, PollFlags::IN)];
+        loop {
             match rustix::event::poll(&mut readable, Some(&Timespec::default())) {
-                Ok(0) => return Ok(None),
-                Ok(_) => self.read()?,
+                Ok(count) => return Ok(count > 0),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(ClientError::Io(error.into())),
             }

@@ -4,7 +4,8 @@
 //! the program's memory file, and the response carries the file and the two doorbells
 //! ([`Attached`]). Then the program opens and closes flows on that connection. All its flows end
 //! when the program closes the connection, or when its process ends. If the daemon ends, the flows
-//! continue. The daemon reports changes that no request caused by [`DirectReply::Notification`] on
+//! continue, and the program resumes its attachment at the next daemon ([`DirectRequest::Resume`]).
+//! The daemon reports changes that no request caused by [`DirectReply::Notification`] on
 //! the same connection, between responses.
 //!
 //! The types are plain data. The daemon answers a request that it does not grant with
@@ -20,6 +21,11 @@ use serde::{Deserialize, Serialize};
 pub enum DirectRequest {
     /// Attach to a link. The message identifies the calling process ([`crate::ClientCall`]).
     Attach(Attach),
+    /// Resume an attachment that an earlier daemon made, on a new connection. The message
+    /// identifies the calling process.
+    Resume(Resume),
+    /// Request the open flows of the attachment.
+    List(ListFlows),
     /// Open a flow.
     Open(OpenFlow),
     /// Change the contract of a flow.
@@ -36,8 +42,13 @@ pub enum DirectRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DirectReply {
-    /// Response to `attach`; three descriptors are sent with it.
+    /// Response to `attach`; three descriptors are sent with it. Response to `resume`, without
+    /// descriptors.
     Attached(Attached),
+    /// Response to `resume`: the attachment does not exist any more, so all its flows have ended.
+    Detached(Detached),
+    /// Response to `list`.
+    Flows(FlowList),
     /// Response to `open`.
     Opened(FlowOpened),
     /// Response to `next-hop`.
@@ -69,7 +80,67 @@ pub struct Attached {
     pub iface: String,
     /// The driver's access to the interface: `native`, `generic` or `fallback`.
     pub mode: String,
+    /// The secret with which the program resumes the attachment; empty if it cannot be resumed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub secret: String,
 }
+
+/// [`DirectRequest::Resume`]: resume an attachment. The daemon requires that the process of the
+/// attachment has made the connection, and that the secret is that of the attachment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resume {
+    /// The interface.
+    pub iface: String,
+    /// The secret of the attachment ([`Attached::secret`]).
+    pub secret: String,
+}
+
+/// The response to [`Resume`] if the attachment does not exist any more.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Detached {
+    /// The reason.
+    pub why: String,
+}
+
+/// [`DirectRequest::List`]: request the open flows of the attachment, at most
+/// [`LIST_FLOWS`] of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListFlows {
+    /// Only flows with a number above this one.
+    pub after: u32,
+}
+
+/// The response to [`ListFlows`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowList {
+    /// The flows, by ascending number.
+    pub flows: Vec<FlowState>,
+    /// True if flows with a greater number follow.
+    pub more: bool,
+}
+
+/// The present state of an open flow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowState {
+    /// Number of the flow. A new daemon may have given the flow another number.
+    pub flow: u32,
+    /// Slot of the flow in the memory file.
+    pub slot: u32,
+    /// Hardware address of the next hop, as in [`FlowOpened`].
+    pub next_hop: Option<[u8; 6]>,
+    /// The MTU, in bytes, as in [`FlowOpened`].
+    pub mtu: u32,
+    /// The granted contract as text.
+    pub contract: String,
+    /// Why the contract is not kept at present; empty if it is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub degraded: String,
+}
+
+/// Largest number of flows in one response to [`ListFlows`].
+pub const LIST_FLOWS: usize = 1024;
 
 /// The program's end of a flow: its protocol, its local address, and the remote host that it is
 /// restricted to, if any.

@@ -56,6 +56,10 @@ pub enum DriverRequest {
         /// programs count as long as they exist. `None`: no limit.
         #[serde(rename = "most", default, skip_serializing_if = "Option::is_none")]
         memory_limit: Option<u64>,
+        /// The secret with which the program resumes its attachment at a later daemon. The driver
+        /// only stores it for that daemon.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        secret: Option<String>,
     },
     /// Ends a program and its flows.
     Detach {
@@ -361,6 +365,14 @@ pub struct ProgramDoc {
     pub pid: u32,
     /// Size of its memory file, in bytes.
     pub bytes: u64,
+    /// The user whose quota the memory counts against; `None` from a driver that does not state it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Largest number of flows that the program can have open at the same time.
+    pub flows: u32,
+    /// The secret of the attachment; `None` if it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
 }
 
 /// A flow of a driver.
@@ -375,6 +387,9 @@ pub struct DriverFlowDoc {
     /// Number of chunks in records that the driver has taken from the rings and not returned yet.
     #[serde(default)]
     pub held: u32,
+    /// Slot of the flow in the program's memory file.
+    #[serde(default)]
+    pub slot: u32,
 }
 
 /// The counters of a flow. Each record that the driver took from the submit ring is counted as

@@ -29,7 +29,7 @@
 //! - A *link state* is the record of a link with a driver. A *session* is a connection that has
 //!   attached, or is attaching, to such a link.
 //! - A *program* is one attachment of a process to a driver. A program that an earlier daemon
-//!   attached has no session: it stays attached without a connection.
+//!   attached has no session until its process resumes the attachment ([`resume`]).
 //! - A driver's reply to a call is an *answer*. A *reply* goes to a program or a user.
 //! - A *census* is a driver's list of its programs and flows, with their counts.
 
@@ -47,9 +47,11 @@ pub(crate) mod flow_replies;
 mod link_promises;
 mod messages;
 pub(crate) mod network;
+mod next_hop;
 mod open_flow;
 mod ports;
 pub(crate) mod promises;
+mod resume;
 mod routes;
 mod sessions;
 mod takeover;
@@ -75,6 +77,7 @@ pub(crate) use classes::server_link;
 use division::Split;
 use driver::Start;
 use network::{Network, Nic};
+use next_hop::NextHop;
 
 /// The channel for the reply to a request.
 pub(crate) type ReplySender = oneshot::Sender<Reply>;
@@ -130,6 +133,8 @@ pub(crate) struct Flows<N: Network> {
     ports: BTreeMap<std::net::SocketAddr, ports::HeldPort<N::Port>>,
     calls: BTreeMap<u64, PendingCall>,
     next_call: u64,
+    /// Programs that wait for the census of their link's driver to resume their attachments.
+    resuming: Vec<resume::PendingResume>,
     /// Flows and next-hop requests that wait for neighbour resolution.
     resolutions: Vec<PendingResolution>,
     commands: Vec<Command>,
@@ -182,6 +187,10 @@ struct Program {
     uid: u32,
     name: String,
     bytes: u64,
+    /// Largest number of flows; 0 if an earlier daemon's driver did not state it.
+    flows: u32,
+    /// The secret with which the program resumes its attachment; `None` if it cannot.
+    secret: Option<String>,
     /// The number of the program's flows.
     open: u32,
     /// The program's session, if it has one.
@@ -201,6 +210,11 @@ struct Session {
     bytes: u64,
     /// Bytes of memory files that all programs of the user may have together.
     most: u64,
+    /// The secret of the attachment; `None` if there is none.
+    secret: Option<String>,
+    /// True if the program has resumed the attachment and has sent no request since. If the
+    /// connection ends then, the program may not have got the response, and stays attached.
+    is_unconfirmed: bool,
 }
 
 /// The user of a connection that asked to attach. The connection is watched until it ends.
@@ -222,6 +236,8 @@ struct FlowRecord {
     program: u32,
     /// `None` until the flow is open at the driver.
     at_driver: Option<u32>,
+    /// The slot in the program's memory file, once the flow is open at the driver.
+    slot: u32,
     setup: OpenFlow,
     endpoint: Endpoint,
     /// The granted contract.
@@ -233,51 +249,6 @@ struct FlowRecord {
     ports: Vec<ports::FlowPort>,
     /// Why the flow is being closed; `None` if it is not.
     closing: Option<String>,
-}
-
-/// The next hop of a flow's frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NextHop {
-    /// The program names it for each packet.
-    Any,
-    /// The Ethernet address of a multicast group.
-    Group([u8; 6]),
-    /// The next hop towards a host.
-    Toward {
-        /// The host.
-        host: IpAddr,
-        /// The local address.
-        from: IpAddr,
-        /// The IP address of the next hop.
-        via: IpAddr,
-        /// The Ethernet address of the next hop; `None` while it is unknown.
-        mac: Option<[u8; 6]>,
-    },
-}
-
-impl NextHop {
-    fn mac(&self) -> Option<[u8; 6]> {
-        match self {
-            NextHop::Any => None,
-            NextHop::Group(mac) => Some(*mac),
-            NextHop::Toward { mac, .. } => *mac,
-        }
-    }
-
-    /// The same next hop with another Ethernet address.
-    fn with_mac(self, mac: Option<[u8; 6]>) -> NextHop {
-        match self {
-            NextHop::Toward {
-                host, from, via, ..
-            } => NextHop::Toward {
-                host,
-                from,
-                via,
-                mac,
-            },
-            other => other,
-        }
-    }
 }
 
 /// A flow or next-hop request that waits for neighbour resolution.
@@ -365,6 +336,7 @@ impl<N: Network> Flows<N> {
             ports: BTreeMap::new(),
             calls: BTreeMap::new(),
             next_call: 1,
+            resuming: Vec::new(),
             resolutions: Vec::new(),
             commands: Vec::new(),
             tickets: flow_replies::Tickets::default(),

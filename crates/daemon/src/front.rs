@@ -18,7 +18,7 @@
 //! a list of system calls, none of which opens a file, starts a program, or signals or traces a
 //! process. If the machine does not permit the other user or the empty root folder, the front runs
 //! without that, and `netnice doctor` reports it. The daemon relies on the front for the identity
-//! of the peer (uid and groups).
+//! of the peer (process number, uid and groups).
 //!
 //! If the front ends, its connections end, and the daemon starts another one. If the daemon ends,
 //! the front reads the end of its socket, sends what can be sent at once, and ends too. The front

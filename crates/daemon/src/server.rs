@@ -68,19 +68,22 @@ impl From<Response> for Reply {
 pub(crate) struct ConnectionHandle {
     /// The connection's number; never reused in this daemon.
     pub number: u64,
+    /// The number of the process that connected, as the kernel recorded it; 0 if it is unknown.
+    pub pid: u32,
     /// The queue of notifications. Closed when the connection has ended.
     pub notifications: mpsc::Sender<FlowNotification>,
 }
 
 impl ConnectionHandle {
-    /// A handle with a new number, and the receiver of its notifications.
-    pub(crate) fn new() -> (ConnectionHandle, mpsc::Receiver<FlowNotification>) {
+    /// A handle of a connection of this process with a new number, and the receiver of its notifications.
+    pub(crate) fn new(pid: u32) -> (ConnectionHandle, mpsc::Receiver<FlowNotification>) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let (notifications, received) = mpsc::channel(MAX_NOTIFICATIONS);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         (
             ConnectionHandle {
                 number,
+                pid,
                 notifications,
             },
             received,

@@ -286,12 +286,14 @@ impl Control {
                 flows,
                 bytes,
                 memory_limit,
+                secret,
             } => {
                 let budget = Budget { flows, bytes };
                 let identity = ProgramIdentity {
                     pid,
                     uid,
                     memory_limit: memory_limit.unwrap_or(u64::MAX),
+                    secret,
                 };
                 let attached =
                     self.registry

@@ -1,9 +1,8 @@
-//! Reads the user at the other end of a Unix socket ([`of`]), and makes the kernel refuse
+//! Reads the process and the user at the other end of a Unix socket ([`of`]), and makes the kernel refuse
 //! descriptors from clients ([`refuse_descriptors`]).
 //!
-//! The user and groups are those of the peer at the time of its connection, as the kernel recorded
-//! them. The process id is omitted deliberately: it may be reused before it is read. Both functions
-//! fail with the error of the socket call.
+//! Process, user and groups are those of the peer at the time of its connection, as the kernel
+//! recorded them. Both functions fail with the error of the socket call.
 
 use std::{
     io,
@@ -13,6 +12,10 @@ use std::{
 /// The credentials of the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
+    /// The number of the process that connected; 0 if it is in a PID namespace that this process
+    /// does not see. The process may have ended, and the number may be reused: so the number alone
+    /// proves nothing.
+    pub pid: u32,
     /// Effective user id.
     pub uid: u32,
     /// Effective group id, then the supplementary groups.
@@ -48,6 +51,7 @@ pub fn of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     let mut groups = vec![credentials.gid];
     groups.extend(supplementary(socket)?);
     Ok(Peer {
+        pid: u32::try_from(credentials.pid).unwrap_or(0),
         uid: credentials.uid,
         groups,
     })

@@ -217,6 +217,11 @@ impl Direct {
         self.with("--contract", contract)
     }
 
+    /// Changes to another contract and back every 100 ms, while there is a daemon.
+    pub fn alternate(self, contract: &str) -> Direct {
+        self.with("--alternate", contract)
+    }
+
     /// Offers this many wire bits per second; the default is all that the contract allows.
     pub fn rate(self, bits: u64) -> Direct {
         self.with("--rate", &bits.to_string())

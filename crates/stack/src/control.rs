@@ -11,13 +11,15 @@
 //! packet.
 //!
 //! If the daemon ends, the connection is lost and the flows continue: the driver serves them
-//! without the daemon.
+//! without the daemon. The module `resume` connects to the next daemon.
+
+mod flows;
+mod resume;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use netnice_api::direct::{
@@ -25,9 +27,11 @@ use netnice_api::direct::{
 };
 use netnice_api::{Client, ClientError, Request, Response, RuntimeDir};
 use netnice_ring::program::Attachment;
-use rustix::event::{EventfdFlags, epoll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll};
 
 use crate::error::StackError;
+pub(crate) use flows::{FlowStatus, Flows};
+use resume::{Resumption, State, Steps};
 
 /// The connection to the daemon and the state that came from it.
 pub(crate) struct Control {
@@ -37,6 +41,7 @@ pub(crate) struct Control {
     poll_fd: OwnedFd,
     /// A thread that read notifications wakes the thread that sleeps by this eventfd.
     waker: OwnedFd,
+    resumption: Resumption,
     /// Next hops that the daemon found.
     next_hops: Mutex<HashMap<IpAddr, KnownHop>>,
     /// The daemon's response to the attachment.
@@ -46,9 +51,7 @@ pub(crate) struct Control {
 /// The part of the connection that one thread uses at a time.
 struct Connection {
     client: Client,
-    /// True after an error of the connection. The connection stays open, because closing it would
-    /// end the flows.
-    lost: bool,
+    state: State,
     notifications: VecDeque<FlowNotification>,
 }
 
@@ -84,16 +87,19 @@ impl Control {
         let attachment = Attachment::new(memory, to_driver, to_program)?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let waker = rustix::event::eventfd(0, flags).map_err(std::io::Error::from)?;
-        let poll_fd = watch(&[attachment.doorbell(), client.as_fd(), waker.as_fd()])?;
+        let resumption = Resumption::new(dir, &attached)?;
+        let timer = resumption.timer();
+        let poll_fd = watch(&[attachment.doorbell(), client.as_fd(), waker.as_fd(), timer])?;
         let connection = Mutex::new(Connection {
             client,
-            lost: false,
+            state: State::Attached,
             notifications: VecDeque::new(),
         });
         let control = Control {
             connection,
             poll_fd,
             waker,
+            resumption,
             next_hops: Mutex::default(),
             attached,
         };
@@ -107,9 +113,9 @@ impl Control {
     }
 
     /// Sends a request, and returns the result of `on_response`, which gets the response.
-    /// Notifications that arrived with the response are applied after that. Fails with
-    /// [`StackError::NoDaemon`] if the connection was lost before, and with [`StackError::Daemon`]
-    /// if it fails now or `timeout` expires; then it counts as lost.
+    /// Notifications that arrived with the response are applied after that. If the daemon has ended,
+    /// connects to the next one first. Fails with [`StackError::NoDaemon`] if there is none, and with
+    /// [`StackError::Daemon`] if the connection fails now or `timeout` expires.
     pub(crate) fn request<T>(
         &self,
         flows: &Flows,
@@ -118,16 +124,15 @@ impl Control {
         on_response: impl FnOnce(Response) -> Result<T, StackError>,
     ) -> Result<T, StackError> {
         let mut connection = self.lock();
-        if connection.lost {
-            return Err(StackError::NoDaemon);
-        }
+        self.read_for_sleeper(&mut connection, flows, Client::poll_notification);
+        self.wait_for_daemon(&mut connection, flows, timeout)?;
         let response = connection
             .client
             .call_within(timeout, &Request::Direct(request), None);
         let done = match response {
             Ok(response) => on_response(response),
             Err(error) => {
-                self.mark_lost(&mut connection);
+                self.mark_lost(&mut connection, State::after(&error));
                 return Err(error.into());
             }
         };
@@ -140,17 +145,78 @@ impl Control {
     pub(crate) fn read_notifications(&self, flows: &Flows) {
         // The read fails only if the counter is 0, which is no error.
         let _ = rustix::io::read(&self.waker, &mut [0; 8]);
+        self.resumption.clear_timer();
         let mut connection = match self.connection.try_lock() {
             Ok(connection) => connection,
             Err(TryLockError::Poisoned(connection)) => connection.into_inner(),
             // The thread that has the lock reads the notifications too.
             Err(TryLockError::WouldBlock) => return,
         };
-        if connection
-            .read_notifications(flows, Client::poll_notification)
-            .is_none()
+        self.advance(&mut connection, flows);
+        if let Err(state) = connection.read_notifications(flows, Client::poll_notification) {
+            self.mark_lost(&mut connection, state);
+            self.advance(&mut connection, flows);
+        }
+    }
+
+    /// Takes the steps to resume the attachment that are possible without waiting.
+    fn advance(&self, connection: &mut Connection, flows: &Flows) {
+        if matches!(connection.state, State::Attached) {
+            return;
+        }
+        let mut notifications = Vec::new();
+        Steps {
+            client: &mut connection.client,
+            state: &mut connection.state,
+            resumption: &self.resumption,
+            poll_fd: &self.poll_fd,
+            flows,
+            notifications: &mut notifications,
+        }
+        .advance(Instant::now());
+        if !notifications.is_empty() {
+            self.wake_sleeper();
+        }
+        for notification in notifications {
+            connection.store(notification);
+        }
+    }
+
+    /// Waits until the daemon serves the attachment, for a call that needs it. Fails if the
+    /// attachment has ended, no daemon listens, or the daemon does not resume the attachment within
+    /// `timeout`.
+    fn wait_for_daemon(
+        &self,
+        connection: &mut Connection,
+        flows: &Flows,
+        timeout: Duration,
+    ) -> Result<(), StackError> {
+        let deadline = Instant::now() + timeout;
+        // The call needs the daemon now: it does not wait for the end of a long pause.
+        if let State::Lost {
+            retry, earliest, ..
+        } = &mut connection.state
         {
-            self.mark_lost(&mut connection);
+            *retry = (*retry).min(*earliest);
+            std::thread::sleep(retry.saturating_duration_since(Instant::now()));
+        }
+        loop {
+            self.advance(connection, flows);
+            let left = deadline.saturating_duration_since(Instant::now());
+            match connection.state {
+                State::Attached => return Ok(()),
+                State::Resuming { .. } if !left.is_zero() => {}
+                _ => {
+                    return Err(match flows.end_reason() {
+                        Some(why) => StackError::Ended(why.to_string()),
+                        None => StackError::NoDaemon,
+                    });
+                }
+            }
+            let left = Timespec::try_from(left).ok();
+            let mut readable = [PollFd::new(&connection.client, PollFlags::IN)];
+            // After an interruption the loop waits again.
+            let _ = rustix::event::poll(&mut readable, left.as_ref());
         }
     }
 
@@ -164,7 +230,7 @@ impl Control {
             Err(TryLockError::WouldBlock) => return true,
         };
         self.read_for_sleeper(&mut connection, flows, Client::poll_notification);
-        !connection.lost
+        connection.state.is_connected()
     }
 
     /// Reads the notifications from the daemon, and removes and returns the oldest stored one;
@@ -183,10 +249,14 @@ impl Control {
         flows: &Flows,
         next: impl FnMut(&mut Client) -> Result<Option<FlowNotification>, ClientError>,
     ) {
+        self.advance(connection, flows);
         match connection.read_notifications(flows, next) {
-            Some(true) => self.wake_sleeper(),
-            Some(false) => {}
-            None => self.mark_lost(connection),
+            Ok(true) => self.wake_sleeper(),
+            Ok(false) => {}
+            Err(state) => {
+                self.mark_lost(connection, state);
+                self.advance(connection, flows);
+            }
         }
     }
 
@@ -238,146 +308,43 @@ impl Control {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Marks the connection as lost. Its descriptor must not wake a thread any more.
-    fn mark_lost(&self, connection: &mut Connection) {
-        if !std::mem::replace(&mut connection.lost, true) {
+    /// Records that the connection has failed. Its descriptor must not wake a thread any more.
+    fn mark_lost(&self, connection: &mut Connection, state: State) {
+        if connection.state.is_connected() {
             // The descriptor was added, so deleting it cannot fail.
             let _ = epoll::delete(&self.poll_fd, connection.client.as_fd());
+            connection.state = state;
         }
     }
 }
 
 impl Connection {
-    /// Reads, applies and stores notifications. True if there were any; `None` if the connection is
-    /// lost.
+    /// Reads, applies and stores notifications, while the daemon serves the attachment. True if
+    /// there were any. Fails with the state that follows if the connection fails.
     fn read_notifications(
         &mut self,
         flows: &Flows,
         mut next: impl FnMut(&mut Client) -> Result<Option<FlowNotification>, ClientError>,
-    ) -> Option<bool> {
+    ) -> Result<bool, State> {
         let mut some = false;
-        while !self.lost {
-            let Some(notification) = next(&mut self.client).ok()? else {
+        while matches!(self.state, State::Attached) {
+            let next = next(&mut self.client).map_err(|error| State::after(&error))?;
+            let Some(notification) = next else {
                 break;
             };
             some = true;
             flows.apply(&notification);
-            if self.notifications.len() == MAX_NOTIFICATIONS {
-                self.notifications.pop_front();
-            }
-            self.notifications.push_back(notification);
+            self.store(notification);
         }
-        Some(some)
-    }
-}
-
-/// The flows of a program, with the state that notifications change.
-#[derive(Default)]
-pub(crate) struct Flows {
-    open: Mutex<HashMap<u32, (u32, Arc<FlowStatus>)>>,
-    /// Why all flows ended.
-    end: OnceLock<String>,
-    /// Slots of the flows that notifications named.
-    notified: Mutex<Vec<u32>>,
-}
-
-/// The state of a flow that the daemon can change.
-#[derive(Default)]
-pub(crate) struct FlowStatus {
-    /// The path MTU to the remote endpoint, or the link's MTU on a flow to any host or a group, in
-    /// bytes; 0 after the daemon has reported the end of the flow.
-    mtu: AtomicU32,
-    end: OnceLock<String>,
-}
-
-impl Flows {
-    /// Adds a flow.
-    pub(crate) fn insert(&self, flow: u32, slot: u32, status: Arc<FlowStatus>) {
-        self.lock().insert(flow, (slot, status));
+        Ok(some)
     }
 
-    /// Removes a flow. No effect if the flow is not in the table.
-    pub(crate) fn remove(&self, flow: u32) {
-        self.lock().remove(&flow);
-    }
-
-    /// Why all flows ended; `None` while they have not.
-    pub(crate) fn end_reason(&self) -> Option<&str> {
-        self.end.get().map(String::as_str)
-    }
-
-    /// The slots of the flows that notifications named since the last call.
-    pub(crate) fn take_notified(&self) -> Vec<u32> {
-        let mut notified = self.notified.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut notified)
-    }
-
-    fn apply(&self, notification: &FlowNotification) {
-        let open = self.lock();
-        let mut slots = Vec::new();
-        match notification {
-            FlowNotification::Mtu { flow, mtu } => {
-                if let Some((slot, status)) = open.get(flow) {
-                    status.set_mtu(*mtu);
-                    slots.push(*slot);
-                }
-            }
-            FlowNotification::Closed { flow, why } => {
-                if let Some((slot, status)) = open.get(flow) {
-                    status.set_ended(why);
-                    slots.push(*slot);
-                }
-            }
-            FlowNotification::Ended { why } => {
-                // The first reason stays.
-                let _ = self.end.set(why.clone());
-                for (slot, status) in open.values() {
-                    status.set_ended(why);
-                    slots.push(*slot);
-                }
-            }
-            FlowNotification::Link { .. }
-            | FlowNotification::NextHop { .. }
-            | FlowNotification::Degraded { .. } => {}
+    /// Stores a notification for [`Control::next_notification`].
+    fn store(&mut self, notification: FlowNotification) {
+        if self.notifications.len() == MAX_NOTIFICATIONS {
+            self.notifications.pop_front();
         }
-        let mut notified = self.notified.lock().unwrap_or_else(PoisonError::into_inner);
-        notified.append(&mut slots);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, (u32, Arc<FlowStatus>)>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl FlowStatus {
-    /// The status of an open flow whose next hop carries `mtu` bytes.
-    pub(crate) fn new(mtu: u32) -> Arc<FlowStatus> {
-        let status = FlowStatus::default();
-        status.set_mtu(mtu);
-        Arc::new(status)
-    }
-
-    /// The path MTU to the remote endpoint, or the link's MTU on a flow to any host or a group, in
-    /// bytes; 0 after the daemon has reported the end of the flow.
-    #[inline]
-    pub(crate) fn mtu(&self) -> u32 {
-        self.mtu.load(Ordering::Relaxed)
-    }
-
-    /// Why the flow ended, with the daemon's words; `None` while no reason has arrived.
-    pub(crate) fn end_reason(&self) -> Option<&str> {
-        self.end.get().map(String::as_str)
-    }
-
-    fn set_mtu(&self, mtu: u32) {
-        if self.end.get().is_none() {
-            self.mtu.store(mtu, Ordering::Relaxed);
-        }
-    }
-
-    fn set_ended(&self, why: &str) {
-        let _ = self.end.set(why.to_string());
-        self.mtu.store(0, Ordering::Relaxed);
+        self.notifications.push_back(notification);
     }
 }
 

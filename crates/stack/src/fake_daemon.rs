@@ -13,8 +13,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use netnice_api::direct::{
-    Attached, DirectReply, DirectRequest, Endpoint, FlowNotification, FlowOpened, OpenFlow,
-    ResolvedNextHop, ShapeDoc,
+    Attached, Detached, DirectReply, DirectRequest, Endpoint, FlowList, FlowNotification,
+    FlowOpened, FlowState, OpenFlow, ResolvedNextHop, ShapeDoc,
 };
 use netnice_api::frame::{Decoder, LONGEST_REQUEST};
 use netnice_api::{
@@ -40,8 +40,13 @@ pub(crate) enum DaemonCommand {
     Notify(FlowNotification),
     /// Close a flow in the ring without a message.
     CloseSilently(u32),
-    /// Close the connection; the driver's side continues.
+    /// Close the connection and listen no more, as after the end of the daemon; the driver's side
+    /// continues.
     Disconnect,
+    /// Listen again, as another daemon. It accepts one connection.
+    Restart,
+    /// Use another number for a flow, and another MTU of its path.
+    Renumber { flow: u32, number: u32, mtu: u32 },
     /// End the thread.
     End,
 }
@@ -57,7 +62,8 @@ impl FakeDaemon {
         let wake = eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
         let wake = std::sync::Arc::new(wake);
         let woken = wake.clone();
-        let thread = std::thread::spawn(move || serve(&listener, &received, &woken));
+        let path = dir.socket();
+        let thread = std::thread::spawn(move || serve(listener, &path, &received, &woken));
         FakeDaemon {
             folder,
             commands,
@@ -92,6 +98,9 @@ impl Drop for FakeDaemon {
     }
 }
 
+/// The secret of the attachment.
+const SECRET: &str = "5ec2e7";
+
 /// The connection, the flows and the memory of one program.
 struct Session {
     stream: Option<UnixStream>,
@@ -100,15 +109,24 @@ struct Session {
     behind_response: Option<FlowNotification>,
     memory: Option<ProgramMemory>,
     flows: HashMap<u32, (DriverRings, Endpoint)>,
+    /// The MTU of the path of each flow.
+    mtus: HashMap<u32, u32>,
+    /// True on the first connection, and after the program has resumed its attachment.
+    is_attached: bool,
     next_flow: u32,
     hop_requests: u32,
     now: u64,
 }
 
-fn serve(listener: &UnixListener, commands: &Receiver<DaemonCommand>, wake: &std::os::fd::OwnedFd) {
+fn serve(
+    listener: UnixListener,
+    path: &std::path::Path,
+    commands: &Receiver<DaemonCommand>,
+    wake: &std::os::fd::OwnedFd,
+) {
     let stream = loop {
         let mut fds = [
-            PollFd::new(listener, PollFlags::IN),
+            PollFd::new(&listener, PollFlags::IN),
             PollFd::new(wake, PollFlags::IN),
         ];
         rustix::event::poll(&mut fds, None).unwrap();
@@ -119,18 +137,21 @@ fn serve(listener: &UnixListener, commands: &Receiver<DaemonCommand>, wake: &std
             break listener.accept().unwrap().0;
         }
     };
+    let mut listener = Some(listener);
     let mut session = Session {
         stream: Some(stream),
         decoder: Decoder::new(LONGEST_REQUEST),
         behind_response: None,
         memory: None,
         flows: HashMap::new(),
+        mtus: HashMap::new(),
+        is_attached: true,
         next_flow: 1,
         hop_requests: 0,
         now: 0,
     };
     loop {
-        session.sleep(wake);
+        session.sleep(wake, listener.as_ref());
         let _ = rustix::io::read(wake, &mut [0; 8]);
         while let Ok(command) = commands.try_recv() {
             match command {
@@ -141,24 +162,43 @@ fn serve(listener: &UnixListener, commands: &Receiver<DaemonCommand>, wake: &std
                     );
                 }
                 DaemonCommand::CloseSilently(flow) => session.close(flow),
-                DaemonCommand::Disconnect => session.stream = None,
+                DaemonCommand::Disconnect => {
+                    session.stream = None;
+                    listener = None;
+                    std::fs::remove_file(path).unwrap();
+                }
+                DaemonCommand::Restart => {
+                    session.decoder = Decoder::new(LONGEST_REQUEST);
+                    session.is_attached = false;
+                    listener = Some(UnixListener::bind(path).unwrap());
+                }
+                DaemonCommand::Renumber { flow, number, mtu } => {
+                    let renumbered = session.flows.remove(&flow).unwrap();
+                    session.flows.insert(number, renumbered);
+                    session.mtus.insert(number, mtu);
+                    session.next_flow = session.next_flow.max(number + 1);
+                }
                 DaemonCommand::End => return,
             }
         }
+        session.accept(listener.as_ref());
         session.read_requests();
         session.deliver_frames();
     }
 }
 
 impl Session {
-    fn sleep(&mut self, wake: &std::os::fd::OwnedFd) {
+    fn sleep(&mut self, wake: &std::os::fd::OwnedFd, listener: Option<&UnixListener>) {
         let quiet = self
             .memory
             .as_mut()
             .is_none_or(ProgramMemory::prepare_sleep);
         if quiet {
             let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
-            fds.extend(self.stream.as_ref().map(|s| PollFd::new(s, PollFlags::IN)));
+            match &self.stream {
+                Some(stream) => fds.push(PollFd::new(stream, PollFlags::IN)),
+                None => fds.extend(listener.map(|fd| PollFd::new(fd, PollFlags::IN))),
+            }
             let doorbell = self.memory.as_ref().map(ProgramMemory::doorbell);
             fds.extend(doorbell.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             rustix::event::poll(&mut fds, None).unwrap();
@@ -166,6 +206,16 @@ impl Session {
         if let Some(memory) = &mut self.memory {
             assert_eq!(memory.drain_doorbell().without_flag, 0);
             memory.take_notices(|_| {});
+        }
+    }
+
+    fn accept(&mut self, listener: Option<&UnixListener>) {
+        let Some(listener) = listener.filter(|_| self.stream.is_none()) else {
+            return;
+        };
+        listener.set_nonblocking(true).unwrap();
+        if let Ok((stream, _)) = listener.accept() {
+            self.stream = Some(stream);
         }
     }
 
@@ -188,10 +238,13 @@ impl Session {
             let Request::Direct(request) = call.request else {
                 panic!("expected a request about direct flows");
             };
-            if matches!(request, DirectRequest::Attach(_)) {
+            if matches!(request, DirectRequest::Attach(_) | DirectRequest::Resume(_)) {
                 assert!(call.process.is_some(), "the request has a pidfd");
             }
-            self.handle(request);
+            match self.is_attached || matches!(request, DirectRequest::Resume(_)) {
+                true => self.handle(request),
+                false => self.write_response(&Response::bad_usage("attach first"), &[]),
+            }
         }
     }
 
@@ -206,6 +259,7 @@ impl Session {
                 let attached = Attached {
                     iface: attach.iface.unwrap_or("only0".into()),
                     mode: "native".into(),
+                    secret: SECRET.into(),
                 };
                 let handles = memory.handles();
                 // A notification arrives before the response: the client must not mistake the
@@ -219,6 +273,25 @@ impl Session {
                 let fds = [handles.memory, handles.to_driver, handles.to_program];
                 self.write_response(&Response::Direct(DirectReply::Attached(attached)), &fds);
                 self.memory = Some(memory);
+            }
+            DirectRequest::Resume(resume) => {
+                assert_eq!(resume.secret, SECRET);
+                let response = match self.memory {
+                    Some(_) => DirectReply::Attached(Attached {
+                        iface: resume.iface,
+                        mode: "native".into(),
+                        secret: SECRET.into(),
+                    }),
+                    None => DirectReply::Detached(Detached {
+                        why: "the driver has ended".into(),
+                    }),
+                };
+                self.is_attached = true;
+                self.write_response(&Response::Direct(response), &[]);
+            }
+            DirectRequest::List(list) => {
+                let response = DirectReply::Flows(self.list(list.after));
+                self.write_response(&Response::Direct(response), &[]);
             }
             DirectRequest::Open(open) => {
                 let response = self.open(open);
@@ -264,6 +337,23 @@ impl Session {
                 };
                 self.write_response(&response, &[]);
             }
+        }
+    }
+
+    /// The first flow after a number, as in a list of many parts.
+    fn list(&self, after: u32) -> FlowList {
+        let mut numbers: Vec<u32> = self.flows.keys().copied().filter(|n| *n > after).collect();
+        numbers.sort_unstable();
+        let more = numbers.len() > 1;
+        let flows = numbers.first().map(|number| FlowState {
+            flow: *number,
+            slot: self.flows[number].0.location().slot,
+            mtu: self.mtus.get(number).copied().unwrap_or(1500),
+            ..FlowState::default()
+        });
+        FlowList {
+            flows: flows.into_iter().collect(),
+            more,
         }
     }
 

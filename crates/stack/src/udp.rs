@@ -363,7 +363,7 @@ impl Socket {
     /// [`FlowNotification`](netnice_api::direct::FlowNotification) contains; `None` if no daemon
     /// opened the flow.
     pub fn id(&self) -> Option<u32> {
-        self.id
+        self.id.map(|_| self.status.number())
     }
 
     /// The slot of the flow in the memory file, which [`Program::poll`] reports.
@@ -418,7 +418,7 @@ impl Socket {
     /// If the daemon does not grant it, there is no connection to the daemon, or the connection
     /// fails.
     pub fn change(&mut self, change: &str) -> Result<(), StackError> {
-        let flow = self.id.ok_or(StackError::NoDaemon)?;
+        let flow = self.id().ok_or(StackError::NoDaemon)?;
         let request = DirectRequest::Change(ChangeFlow {
             flow,
             change: change.to_string(),
@@ -555,7 +555,7 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        if let Some(flow) = self.id {
+        if let Some(flow) = self.id() {
             self.shared.close(flow);
         }
     }

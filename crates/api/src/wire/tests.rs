@@ -409,6 +409,7 @@ fn driver_requests() -> Vec<DriverRequest> {
             flows: 64,
             bytes: 1 << 30,
             memory_limit: Some(1 << 32),
+            secret: Some("5e".into()),
         },
         DriverRequest::Detach { program: 0 },
         DriverRequest::Change {
@@ -486,6 +487,7 @@ fn every_driver_message_survives_encoding_and_decoding() {
                 setup: driver_flow(),
                 counts,
                 held: 3,
+                slot: 9,
             }],
             discarded: vec![("truncated".into(), 5)],
             time: TimeAccountingDoc {

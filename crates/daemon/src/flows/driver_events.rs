@@ -96,6 +96,7 @@ impl<N: Network> Flows<N> {
             }
             (CallPurpose::Adopt, DriverReply::Census(census)) => {
                 self.take_over(promises, &link, *census, now);
+                self.continue_resuming(promises, &link, None);
             }
             (CallPurpose::Census(tickets), answer) => {
                 let census = match answer {
@@ -189,6 +190,8 @@ impl<N: Network> Flows<N> {
                 uid: known.peer.uid,
                 name: known.name.clone(),
                 bytes: known.bytes,
+                flows: known.flows,
+                secret: known.secret.clone(),
                 open: 0,
                 session: Some(session),
             },
@@ -196,6 +199,7 @@ impl<N: Network> Flows<N> {
         let answer = Attached {
             iface: link.to_string(),
             mode: state.mode.clone(),
+            secret: known.secret.clone().unwrap_or_default(),
         };
         let _ = reply.send(Reply {
             response: Response::Direct(DirectReply::Attached(answer)),
@@ -230,6 +234,7 @@ impl<N: Network> Flows<N> {
             );
         };
         known.at_driver = Some(at_driver);
+        known.slot = slot;
         let now_open = known.clone();
         if let Some(why) = &now_open.closing {
             self.close_flow(&now_open, why, None, now);
@@ -305,8 +310,10 @@ impl<N: Network> Flows<N> {
         for program in programs {
             self.remove_program(promises, link, program, Some(why), now);
         }
+        let calls = self.take_calls(link);
+        self.continue_resuming(promises, link, Some(why));
         let mut again = Vec::new();
-        for call in self.take_calls(link) {
+        for call in calls {
             match call.purpose {
                 // The driver ended for lack of programs just before this program attached.
                 CallPurpose::Attach {

@@ -1,8 +1,9 @@
 //! The machine's network as the flow manager uses it ([`Network`]): interfaces, routes, neighbours,
-//! UDP ports and multicast groups. [`KernelNetwork`] asks the kernel; tests have a fake. A method
+//! UDP ports, multicast groups and random numbers. [`KernelNetwork`] asks the kernel; tests have a fake. A method
 //! that returns a `Result` fails with the kernel's error.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
 
 use netnice_kernel::netlink::NetlinkClient;
@@ -60,6 +61,9 @@ pub(crate) trait Network {
     fn leave_group(&mut self, port: &Self::Port, group: IpAddr, index: u32) -> io::Result<()>;
     /// The lowest port that unprivileged users may have; 1024 if it cannot be read.
     fn first_unprivileged_port(&mut self) -> u16;
+    /// Random bytes that no other process can predict. Fails if the kernel's source of them cannot
+    /// be read.
+    fn random(&mut self) -> io::Result<[u8; 16]>;
     /// Checks that AF_XDP sockets can be created. Fails with the reason if they cannot.
     fn af_xdp(&mut self) -> Result<(), String>;
     /// The capabilities of an interface's NIC and driver; `None` if they cannot be read.
@@ -131,6 +135,12 @@ impl Network for KernelNetwork {
 
     fn first_unprivileged_port(&mut self) -> u16 {
         port::first_unprivileged()
+    }
+
+    fn random(&mut self) -> io::Result<[u8; 16]> {
+        let mut bytes = [0; 16];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        Ok(bytes)
     }
 
     fn af_xdp(&mut self) -> Result<(), String> {

@@ -104,6 +104,7 @@ impl<N: Network> Flows<N> {
             link,
             program,
             at_driver: None,
+            slot: 0,
             setup: open,
             endpoint: resolved.endpoint,
             contract,

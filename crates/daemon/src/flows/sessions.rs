@@ -58,6 +58,17 @@ impl<N: Network> Flows<N> {
                     (Err(error), _) => refuse(reply, error),
                 }
             }
+            DirectRequest::Resume(resume) => {
+                let pending = super::resume::PendingResume {
+                    peer,
+                    connection,
+                    caller,
+                    resume,
+                    reply,
+                };
+                self.resume(promises, pending);
+            }
+            DirectRequest::List(list) => self.list_flows(number, list.after, reply),
             DirectRequest::Open(open) => self.open(promises, number, open, reply, now),
             DirectRequest::Change(change) => {
                 self.change(promises, number, &change, reply, now);
@@ -74,7 +85,15 @@ impl<N: Network> Flows<N> {
             return;
         };
         // An attachment in progress is undone when its answer arrives.
-        if let Some(program) = session.program {
+        let Some(program) = session.program else {
+            return;
+        };
+        if session.is_unconfirmed {
+            let state = self.link_states.get_mut(&session.link);
+            if let Some(program) = state.and_then(|state| state.programs.get_mut(&program)) {
+                program.session = None;
+            }
+        } else {
             self.detach(&session.link, program, now);
         }
     }
@@ -129,6 +148,9 @@ impl<N: Network> Flows<N> {
         self.within_limits(peer, connection.number, attach, promises.quotas())?;
         let nic = self.nic(&link)?;
         let capacity = self.link_capacity(promises, &link, nic.mtu)?;
+        let secret = self.network.random().map_err(|error| {
+            RequestError::Failed(format!("cannot read random numbers: {error}"))
+        })?;
         let start = Start {
             rate: capacity.least().bits_per_second(),
             overhead: capacity.overhead(),
@@ -145,6 +167,8 @@ impl<N: Network> Flows<N> {
             flows: attach.flows,
             bytes: attach.bytes,
             most,
+            secret: Some(super::resume::text_of(secret)),
+            is_unconfirmed: false,
         };
         Ok((session, (start, nic)))
     }
@@ -160,7 +184,7 @@ impl<N: Network> Flows<N> {
     ) {
         let (link, peer) = (session.link.clone(), session.peer.clone());
         let number = session.connection.number;
-        let most = session.most;
+        let (most, secret) = (session.most, session.secret.clone());
         if let Entry::Vacant(vacant) = self.connections.entry(number) {
             vacant.insert(ConnectionUser {
                 uid: peer.uid,
@@ -184,6 +208,7 @@ impl<N: Network> Flows<N> {
             flows: attach.flows,
             bytes: attach.bytes,
             memory_limit: Some(most),
+            secret,
         };
         let again = caller.handle.try_clone().ok();
         let again = again.map(|handle| Box::new((start, ask.clone(), handle)));
@@ -415,7 +440,7 @@ fn select_link(promises: &impl Promises, named: Option<&str>) -> Result<IfName, 
     }
 }
 
-fn no_pidfd() -> RequestError {
+pub(super) fn no_pidfd() -> RequestError {
     RequestError::BadUsage(
         "the request needs a pidfd of its process, and none came with it".to_owned(),
     )
@@ -428,7 +453,7 @@ pub(super) fn reply_done(reply: ReplySender) {
 
 /// Largest total of bytes of a peer's memory files: the quota of ring bytes, and a page of 4,096
 /// bytes for each program, with which its memory file begins.
-fn max_memory_bytes(peer: &Peer, quotas: &Quotas) -> u64 {
+pub(super) fn max_memory_bytes(peer: &Peer, quotas: &Quotas) -> u64 {
     let most = |quota| match peer.privileged {
         true => max_for_privileged(quota),
         false => quotas.limit(quota),

@@ -119,6 +119,7 @@ impl<N: Network> Flows<N> {
             link: link.clone(),
             program: setup.program,
             at_driver: Some(doc.flow),
+            slot: doc.slot,
             setup: OpenFlow {
                 endpoint: setup.endpoint.clone(),
                 contract: Some(granted),
@@ -140,11 +141,14 @@ impl<N: Network> Flows<N> {
 /// The record of a program that an earlier daemon attached.
 fn adopted_program(promises: &mut impl Promises, doc: &ProgramDoc) -> Program {
     let process = promises.process(doc.pid);
+    let of_process = process.as_ref().map(|process| process.uid);
     Program {
         pid: doc.pid,
-        uid: process.as_ref().map_or(0, |process| process.uid),
+        uid: doc.uid.or(of_process).unwrap_or(0),
         name: process.map(|process| process.name).unwrap_or_default(),
         bytes: doc.bytes,
+        flows: doc.flows,
+        secret: doc.secret.clone(),
         open: 0,
         session: None,
     }

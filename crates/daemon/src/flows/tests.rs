@@ -10,6 +10,7 @@ mod fake;
 mod flow_replies;
 mod late_answers;
 mod open_flow;
+mod resume;
 
 use std::net::SocketAddr;
 
@@ -137,7 +138,7 @@ impl Fixture {
     }
 
     fn client(&self, peer: &Peer, pid: u32) -> TestClient {
-        let (connection, notifications) = ConnectionHandle::new();
+        let (connection, notifications) = ConnectionHandle::new(pid);
         TestClient {
             connection,
             notifications,

@@ -150,7 +150,7 @@ impl Users {
         let message = InboxMessage::Connected {
             number,
             socket,
-            groups: peer.groups,
+            peer,
         };
         inbox.counted.fetch_add(1, Ordering::Relaxed);
         let Err(message) = inbox.push(message) else {

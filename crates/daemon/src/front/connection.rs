@@ -23,14 +23,15 @@ use std::time::{Duration, Instant};
 
 use netnice_api::frame::{Decoder, LONGEST_REQUEST};
 use netnice_api::{ClientCall, Response, decode_client_call, encode_response, fds};
+use netnice_kernel::peer::Peer;
 
 use super::messages::{Kind, ToFront};
 
 /// A connection.
 pub(super) struct Connection {
     socket: OwnedFd,
-    /// The groups of the connecting process; taken when the daemon is informed of the connection.
-    pub groups: Option<Vec<u32>>,
+    /// The connecting process; taken when the daemon is informed of the connection.
+    pub peer: Option<Peer>,
     state: State,
     decoder: Decoder,
     queued: VecDeque<QueuedFrame>,
@@ -79,11 +80,11 @@ pub(super) enum NextStep {
 }
 
 impl Connection {
-    /// A connection that was accepted and has sent nothing. `groups` are the group ids of the peer.
-    pub(super) fn new(socket: OwnedFd, groups: Vec<u32>) -> Connection {
+    /// A connection of `peer` that was accepted and has sent nothing.
+    pub(super) fn new(socket: OwnedFd, peer: Peer) -> Connection {
         Connection {
             socket,
-            groups: Some(groups),
+            peer: Some(peer),
             state: State::Reading,
             decoder: Decoder::new(LONGEST_REQUEST),
             queued: VecDeque::new(),

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use netnice_kernel::peer::Peer;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::messages::ToFront;
@@ -22,8 +23,8 @@ pub(super) enum InboxMessage {
         number: u64,
         /// The connection's socket.
         socket: OwnedFd,
-        /// The groups of the connecting process, the effective one first.
-        groups: Vec<u32>,
+        /// The connecting process.
+        peer: Peer,
     },
     /// A message of the daemon for a client.
     Deliver(ToFront),

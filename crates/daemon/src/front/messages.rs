@@ -26,6 +26,8 @@ pub(crate) enum FromFront {
     Opened {
         /// The connection's number; unique in this front.
         connection: u64,
+        /// The number of the connecting process; 0 if it is unknown.
+        pid: u32,
         /// The peer's uid.
         uid: u32,
         /// The groups of the peer's process, the effective one first.

@@ -20,6 +20,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use netnice_api::Response;
+use netnice_kernel::peer::Peer;
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -158,8 +159,8 @@ impl User {
             InboxMessage::Connected {
                 number,
                 socket,
-                groups,
-            } => self.connect(number, socket, groups, now),
+                peer,
+            } => self.connect(number, socket, peer, now),
             InboxMessage::Deliver(message) => self.deliver(message, now),
             InboxMessage::MakeRoom => drop(self.close_idle()),
             InboxMessage::Close(socket) => drop(socket),
@@ -167,8 +168,8 @@ impl User {
         }
     }
 
-    fn connect(&mut self, number: u64, socket: OwnedFd, groups: Vec<u32>, now: Instant) {
-        let mut connection = Connection::new(socket, groups);
+    fn connect(&mut self, number: u64, socket: OwnedFd, peer: Peer, now: Instant) {
+        let mut connection = Connection::new(socket, peer);
         let is_full = self.counted.len() >= self.limits.max_of(self.uid) && !self.close_idle();
         if epoll::add(
             &self.epoll,
@@ -255,15 +256,16 @@ impl User {
             let Some(connection) = self.connections.get_mut(&number) else {
                 continue;
             };
-            let groups = connection.groups.take();
+            let peer = connection.peer.take();
             let Some(call) = connection.take_request() else {
                 continue;
             };
-            if let Some(groups) = groups {
+            if let Some(peer) = peer {
                 self.daemon.send(&FromFront::Opened {
                     connection: number,
                     uid: self.uid,
-                    groups,
+                    pid: peer.pid,
+                    groups: peer.groups,
                 })?;
             }
             self.daemon.send(&FromFront::Asked {
@@ -309,7 +311,7 @@ impl User {
         if self.counted.remove(&connection.last_activity).is_some() {
             self.uncount();
         }
-        if connection.groups.is_none() {
+        if connection.peer.is_none() {
             // If the daemon has ended, the connection is closed anyway.
             let _ = self.daemon.send(&FromFront::Closed { connection: number });
         }

@@ -77,18 +77,21 @@ async fn receive_requests(
                 Ok(FromFront::Ready(how)) => front_process.borrow_mut().ready(how),
                 Ok(FromFront::Opened {
                     connection,
+                    pid,
                     uid,
                     groups,
                 }) => {
                     if connections.len() >= MAX_CONNECTIONS {
                         return "it opened too many connections".to_owned();
                     }
-                    let peer = Peer::from_credentials(&netnice_kernel::peer::Peer { uid, groups });
+                    let peer = netnice_kernel::peer::Peer { pid, uid, groups };
+                    let peer = Peer::from_credentials(&peer);
                     let (to, requests) = mpsc::channel(1);
                     front_process.borrow_mut().opened(uid);
                     connections.insert(connection, (uid, to));
                     let task = ConnectionTask {
                         number: connection,
+                        pid,
                         peer,
                         out: out.clone(),
                         to_event_loop: to_event_loop.clone(),
@@ -122,6 +125,7 @@ async fn receive_requests(
 /// One connection of a client.
 struct ConnectionTask {
     number: u64,
+    pid: u32,
     peer: Peer,
     out: mpsc::Sender<ToFront>,
     to_event_loop: mpsc::Sender<PendingRequest>,
@@ -130,7 +134,7 @@ struct ConnectionTask {
 impl ConnectionTask {
     /// Serves the connection until it has ended and its last request is answered.
     async fn serve(self, mut requests: mpsc::Receiver<(Request, Option<Process>)>) {
-        let (handle, mut notifications) = ConnectionHandle::new();
+        let (handle, mut notifications) = ConnectionHandle::new(self.pid);
         loop {
             let (request, process) = tokio::select! {
                 received = requests.recv() => match received {

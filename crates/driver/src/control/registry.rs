@@ -12,6 +12,7 @@
 //! invalid or names an unknown program or flow, if the kernel or a limit refuses a step, or if the
 //! packet thread refuses a command or has ended.
 
+mod census;
 mod flows;
 mod server;
 
@@ -21,10 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use netnice_api::direct::Term;
-use netnice_api::driver::{
-    CensusDoc, DriverFlow, DriverFlowDoc, FlowCounts, ProgramDoc, TimeAccountingDoc, TotalsDoc,
-    UserMemoryDoc,
-};
+use netnice_api::driver::{DriverFlow, FlowCounts, TotalsDoc};
 use netnice_core::sched::Wire;
 use netnice_core::units::{Bytes, Nanos, Rate};
 use netnice_kernel::direct::FrameMatch;
@@ -38,7 +36,7 @@ use crate::commands::{
 };
 use crate::control::memory_files::{MemoryFiles, MemoryLimitExceeded};
 use crate::datapath::ProgramNo;
-use crate::demux::{Discard, FlowNo};
+use crate::demux::FlowNo;
 use crate::frame::Mac;
 use crate::link::{Ingress, LinkError};
 use crate::setup::{self, SetupError};
@@ -70,7 +68,9 @@ struct Program {
     pid: u32,
     uid: u32,
     pidfd: PidFd,
+    budget: Budget,
     bytes: u64,
+    secret: Option<String>,
     /// `Some` until the program's first flow. Until then the program may not have mapped its
     /// memory, and the packet thread does not have it.
     unmapped: Option<ProgramMemory>,
@@ -84,6 +84,8 @@ struct OpenFlow {
     frame_match: FrameMatch,
     /// The flow's number in the packet thread.
     datapath_no: FlowNo,
+    /// The flow's slot in the program's memory file.
+    slot: u32,
 }
 
 /// Why a call failed. A request that failed has left the programs and flows as they were; after
@@ -129,7 +131,7 @@ pub enum RegistryError {
 }
 
 /// The identity of a program that attaches.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ProgramIdentity {
     /// The program's process number.
     pub(crate) pid: u32,
@@ -137,6 +139,8 @@ pub(crate) struct ProgramIdentity {
     pub(crate) uid: u32,
     /// Limit on the memory files of this user, in bytes.
     pub(crate) memory_limit: u64,
+    /// The secret of the attachment, for the census.
+    pub(crate) secret: Option<String>,
 }
 
 /// The result of attaching a program.
@@ -273,7 +277,9 @@ impl Registry {
             pid: identity.pid,
             uid: identity.uid,
             pidfd: verified,
+            budget,
             bytes,
+            secret: identity.secret.clone(),
             unmapped: Some(memory),
             flows: BTreeSet::new(),
         };
@@ -367,6 +373,7 @@ impl Registry {
             setup,
             frame_match,
             datapath_no: opened.flow,
+            slot: opened.location.slot,
         });
         if let Some(known) = self.programs.get_mut(&program) {
             known.flows.insert(number);
@@ -429,77 +436,6 @@ impl Registry {
         let counts = self.close_in_datapath(program, known.datapath_no)?;
         self.note_idle();
         Ok(counts.unwrap_or_default())
-    }
-
-    /// All programs and flows, with their counters. Fails if the packet thread has ended.
-    pub(crate) fn census(&mut self) -> Result<CensusDoc, RegistryError> {
-        let sums = self.sums()?;
-        let discarded = Discard::ALL.iter().zip(sums.received.discarded);
-        let discarded = discarded.map(|(why, count)| (why.name().to_owned(), count));
-        let others = [
-            ("unclaimed", sums.received.unclaimed),
-            ("missed", sums.link.missed),
-            ("strange", sums.link.unexpected),
-        ];
-        let others = others.map(|(why, count)| (why.to_owned(), count));
-        let programs = self.programs.iter();
-        let mut census = CensusDoc {
-            iface: self.ingress.interface().name.clone(),
-            mode: self.ingress.mode().name().to_owned(),
-            rate: self.rate,
-            why_not_native: self.ingress.why_not_native().map(LinkError::to_string),
-            programs: programs
-                .map(|(number, known)| ProgramDoc {
-                    program: *number,
-                    pid: known.pid,
-                    bytes: known.bytes,
-                })
-                .collect(),
-            flows: Vec::with_capacity(self.flows.iter().len()),
-            time: TimeAccountingDoc {
-                receiving_ns: sums.time.receiving.0,
-                sending_ns: sums.time.sending.0,
-                waiting_ns: sums.time.waiting.0,
-            },
-            frames: sums.frames.map(setup::frames),
-            unrequested_doorbells: sums.time.unasked,
-            pm_qos_held: sums.awake,
-            confinement: self.confinement.clone(),
-            memory: self
-                .files
-                .users()
-                .map(|(uid, used)| UserMemoryDoc {
-                    uid,
-                    files: used.files,
-                    bytes: used.bytes,
-                })
-                .collect(),
-            discard_patterns: self.discards,
-            discarded: discarded
-                .chain(others)
-                .filter(|(_, count)| *count > 0)
-                .collect(),
-        };
-        let all: Vec<(u32, &OpenFlow)> = self.flows.iter().collect();
-        for some in all.chunks(COUNTED_PER_COMMAND) {
-            let numbers = some.iter().map(|(_, known)| known.datapath_no).collect();
-            let Report::Counts(counted) = self.commands.send(Command::Counts(numbers))? else {
-                continue;
-            };
-            // One result per flow, in the same order.
-            for ((number, known), counted) in some.iter().zip(counted) {
-                let Some((counters, chunks)) = counted else {
-                    continue;
-                };
-                census.flows.push(DriverFlowDoc {
-                    flow: *number,
-                    setup: known.setup.clone(),
-                    counts: setup::counts(&counters),
-                    held: chunks.in_use,
-                });
-            }
-        }
-        Ok(census)
     }
 
     /// The sums over all flows. Fails if the packet thread has ended.
@@ -689,8 +625,6 @@ fn refusal(report: Report) -> RegistryError {
 
 /// How long XDP stays attached without a flow, so that the next flow need not wait for XDP.
 const XDP_IDLE_TIME: Duration = Duration::from_millis(500);
-/// Flows whose counters are copied by one command: some microseconds.
-const COUNTED_PER_COMMAND: usize = 16;
 /// Flows that one command closes.
 const CLOSED_PER_COMMAND: usize = 8;
 

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use netnice_stack::udp::{Buffers, Remote, UdpOptions};
@@ -39,6 +39,9 @@ pub struct DirectArgs {
     /// The contract; without it best effort.
     #[arg(long)]
     contract: Option<String>,
+    /// Change to this contract and back every 100 ms, while there is a daemon.
+    #[arg(long, requires = "contract")]
+    alternate: Option<String>,
     /// The daemon's folder.
     #[arg(long)]
     runtime_dir: Option<PathBuf>,
@@ -125,7 +128,19 @@ fn send(mut socket: Socket, args: &DirectArgs, tally: &Tally) -> Result<(), Stac
     let mut datagram = vec![0; size];
     let mut number = 0u64;
     let mut end = Ok(());
+    let contracts = [&args.alternate, &args.contract].map(|text| text.clone().unwrap_or_default());
+    let mut changes = 0;
+    let mut changed_at = Instant::now();
     let mut one = || {
+        if args.alternate.is_some() && changed_at.elapsed() >= ALTERNATE_INTERVAL {
+            changed_at = Instant::now();
+            match socket.change(&contracts[changes % 2]) {
+                Ok(()) => changes += 1,
+                // There is no daemon at present.
+                Err(StackError::NoDaemon | StackError::Daemon(_)) => {}
+                Err(error) => tally.count_refused(&error.to_string()),
+            }
+        }
         let place = datagram.first_chunk_mut();
         if let Some(place) = place {
             *place = number.to_be_bytes();
@@ -228,6 +243,8 @@ fn echo(mut socket: Socket, tally: &Tally) -> Result<(), StackError> {
     }
 }
 
+/// Interval between two changes of the contract.
+const ALTERNATE_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest payload of a datagram, in bytes.
 const LONGEST_DATAGRAM: usize = 65_535;
 /// Time limit for the last packets to be sent.

@@ -388,6 +388,7 @@ fn send_invalid_requests(rig: &mut Rig, program: &Program) -> Result<()> {
                 flows: 1,
                 bytes: 4096,
                 memory_limit: None,
+                secret: None,
             },
             "pidfd",
         ),

@@ -318,6 +318,7 @@ impl Program {
             flows,
             bytes,
             memory_limit: most,
+            secret: None,
         };
         let answer = daemon.ask_with(asked, Some(&pidfd))?;
         let DriverReply::Attached { program } = answer else {

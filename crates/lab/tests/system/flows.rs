@@ -4,6 +4,7 @@
 mod channels;
 mod events;
 mod policy;
+mod resume;
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};

@@ -33,6 +33,8 @@ pub(super) struct FakeNetwork {
     pub up: bool,
     /// Joined multicast groups, with the index of the interface.
     pub joined: Vec<(IpAddr, u32)>,
+    /// The number of random values so far.
+    pub randoms: u8,
     /// The port chosen last.
     pub next_port: u16,
 }
@@ -48,6 +50,7 @@ impl Default for FakeNetwork {
             moved: BTreeMap::new(),
             up: true,
             joined: Vec::new(),
+            randoms: 0,
             next_port: 40_000,
         }
     }
@@ -156,6 +159,11 @@ impl Network for FakeNetwork {
         Ok(())
     }
 
+    fn random(&mut self) -> io::Result<[u8; 16]> {
+        self.randoms += 1;
+        Ok([self.randoms; 16])
+    }
+
     fn nic_features(&mut self, _name: &str) -> Option<NicFeatures> {
         Some(NicFeatures {
             native: Some(true),
@@ -171,6 +179,8 @@ pub(super) struct Driver {
     pub starts: usize,
     /// Pids of its programs, by program id.
     pub programs: BTreeMap<u32, u32>,
+    /// The secrets of its programs, by program id.
+    pub secrets: BTreeMap<u32, Option<String>>,
     /// The driver's flows, by the driver's id.
     pub flows: BTreeMap<u32, DriverFlow>,
     /// The driver's rate, in bit/s.
@@ -200,7 +210,8 @@ impl Driver {
                 self.servers.push(server.clone());
                 DriverReply::Done
             }
-            DriverRequest::Attach { pid, .. } => {
+            DriverRequest::Attach { pid, secret, .. } => {
+                self.secrets.insert(number, secret.clone());
                 self.programs.insert(number, *pid);
                 let fds = (0..3).map(|_| any_fd()).collect();
                 return (DriverReply::Attached { program: number }, fds);
@@ -217,7 +228,7 @@ impl Driver {
                 self.flows.insert(number, (**flow).clone());
                 DriverReply::Opened {
                     flow: number,
-                    slot: 0,
+                    slot: number,
                     offset: 0,
                 }
             }
@@ -270,6 +281,9 @@ impl Driver {
                     program: *program,
                     pid: *pid,
                     bytes: 1 << 20,
+                    uid: None,
+                    flows: 10,
+                    secret: self.secrets[program].clone(),
                 })
                 .collect(),
             flows: self
@@ -283,6 +297,7 @@ impl Driver {
                         ..FlowCounts::default()
                     },
                     held: 2,
+                    slot: *flow,
                 })
                 .collect(),
             discarded: vec![("checksum".to_owned(), 4)],

@@ -63,6 +63,7 @@ impl Registry {
             bytes: 4 << 20,
         };
         let identity = ProgramIdentity {
+            secret: None,
             pid,
             uid: 1000,
             memory_limit: 1 << 30,
