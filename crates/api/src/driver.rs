@@ -117,8 +117,8 @@ pub enum DriverRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerDoc {
-    /// The slice as text (`8ms/20ms`), at the driver's rate. `None`: the server is suspended, and its
-    /// members share what is left over.
+    /// The slice as text (`8ms/20ms`), at the driver's rate. `None`: the server is suspended, and
+    /// its members share what is left over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slice: Option<String>,
     /// The minimum of each of the eight classes, in bit/s; `None` for a class without one.

@@ -246,8 +246,8 @@ pub struct LinkChange {
     /// Bytes that the wire adds to each packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overhead: Option<u64>,
-    /// The slice of the link's overbooked server as text (`20ms/50ms`); `none`: the smallest one for
-    /// the minimums of the classes.
+    /// The slice of the link's overbooked server as text (`20ms/50ms`); `none`: the smallest one
+    /// for the minimums of the classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
     /// A class of the link's overbooked server to add, change or remove.

@@ -8,7 +8,8 @@
 //! ```text
 //! up R         limit what is sent              slice S/P [extra]   S of the link in every P
 //! down R       limit what is received          cpu B/P [cpu-extra] B of a CPU in every P
-//! both R       limit the sum of both           cell pcr=R,cdvt=T[,scr=R,mbs=SIZE[,bucket=KIND]][,class=N]
+//! both R       limit the sum of both           cell pcr=R,cdvt=T[,scr=R,mbs=SIZE[,bucket=KIND]]
+//!                                              [,class=N]  (no blank before the comma)
 //! min R        guarantee, sending              channel mmax=SIZE,rmax=N/s,bmax=N,deadline=T
 //! min-down R   guarantee, receiving            weight 1..1000 (100)
 //! on IFACE     the link of the guarantees      priority 0..7 (4), 0 is first

@@ -10,7 +10,7 @@ use super::{
 use crate::direct::{Endpoint, ShapeDoc, Term};
 use crate::driver::{
     CensusDoc, DriverCall, DriverEvent, DriverFlow, DriverFlowDoc, DriverMessage, DriverReply,
-    DriverRequest, FlowCounts, FramesDoc, ProgramDoc, TimeAccountingDoc, UserMemoryDoc,
+    DriverRequest, FlowCounts, FramesDoc, ProgramDoc, ServerDoc, TimeAccountingDoc, UserMemoryDoc,
 };
 use crate::frame::{Decoder, LONGEST_REQUEST};
 use crate::{
@@ -428,6 +428,13 @@ fn driver_requests() -> Vec<DriverRequest> {
             mtu: 1400,
         },
         DriverRequest::Close { flow: u32::MAX },
+        DriverRequest::Classes { server: None },
+        DriverRequest::Classes {
+            server: Some(ServerDoc {
+                slice: Some("4ms/20ms".to_owned()),
+                minimums: vec![None, Some(5_000_000)],
+            }),
+        },
         DriverRequest::Discard {
             patterns: vec![
                 vec![Term {

@@ -291,6 +291,35 @@ fn link_becomes_a_request() {
             }),
         ),
         (
+            "a class",
+            "link eth0 --class 1 --min 5Mbit/s --overbook --server 20ms/50ms",
+            None,
+            Request::Link(LinkChange {
+                iface: "eth0".into(),
+                server: Some("20ms/50ms".into()),
+                class: Some(netnice_api::LinkClassChange {
+                    number: 1,
+                    min: Some("5mbit".into()),
+                    overbook: Some(true),
+                }),
+                ..LinkChange::default()
+            }),
+        ),
+        (
+            "no class",
+            "link eth0 --class 1 --min none",
+            None,
+            Request::Link(LinkChange {
+                iface: "eth0".into(),
+                class: Some(netnice_api::LinkClassChange {
+                    number: 1,
+                    min: Some("none".into()),
+                    overbook: None,
+                }),
+                ..LinkChange::default()
+            }),
+        ),
+        (
             "one direction less",
             "link eth0 --down-rate none",
             None,

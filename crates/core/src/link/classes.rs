@@ -14,8 +14,8 @@
 //! Let all members have packets all the time. A class has the server's rate, less what the classes
 //! above take (their contracts, but not more than they have), less the minimums of the classes
 //! below, and at least its own minimum. It is the rate A of [`crate::sched`]. The contracts of a
-//! class that is not overbooked sum to at most this rate ([`LinkClasses::check_members`]), so each of
-//! its members has its rate whenever it wants it.
+//! class that is not overbooked sum to at most this rate ([`LinkClasses::check_members`]), so each
+//! of its members has its rate whenever it wants it.
 //!
 //! # Rates
 //! The slice is time on the link, and a rate counts the bytes of frames. What the wire adds to each

@@ -7,10 +7,10 @@
 //! targets cannot be promised what it has. Its members (flows with `cell …,class=N`) are not
 //! promised by themselves: the sums of their contracts count inside the server.
 //!
-//! If the server does not fit any more, because the link became slower or the classes no longer fit
-//! the link, it is *suspended*: it has no slice and no minimums, its members share what is left
-//! over, and they are notified as degraded flows are. It is in force again as soon as it fits beside
-//! the promises that are in force. While no flow is open on the link, the flow manager keeps what
+//! If the server does not fit any more, because the link became slower or the classes no longer
+//! fit the link, it is *suspended*: it has no slice and no minimums, its members share what is left
+//! over, and they are notified as degraded flows are. It is in force again as soon as it fits
+//! beside the promises that are in force. While no flow is open on the link, the flow manager keeps what
 //! the server needs in the ledger ([`DirectPart`] without flows).
 //!
 //! A change of the classes or an opening of a member fails if it does not fit; then nothing has
@@ -98,7 +98,16 @@ impl<N: Network> Flows<N> {
         let Some(rate) = link.usable(Direction::Up) else {
             return Err(refused("it has no sending rate for classes".to_owned()));
         };
-        let members = self.link_states.get(name).map(|state| state.members.sums);
+        let state = self.link_states.get(name);
+        let members = state.map(|state| state.members.sums);
+        let counts = state.map(|state| state.members.counts).unwrap_or_default();
+        let mut counts = (0..).zip(counts).filter(|(_, count)| *count > 0);
+        if let Some((class, count)) = counts.find(|(class, _)| classes.class(*class).is_err()) {
+            let flows = super::messages::plural(count as usize, "flow");
+            return Err(refused(format!(
+                "class {class} has {flows}: a class without flows can be removed"
+            )));
+        }
         let server = server_link(rate, link.overhead);
         let checked = classes.check_members(&members.unwrap_or_default(), &server);
         checked.map_err(|error| refused(error.to_string()))?;

@@ -134,8 +134,8 @@ impl<N: Network> Flows<N> {
         others.map(|(_, contract)| contract.clone())
     }
 
-    /// The refusal of what `asks` says, for the person who asked: of a flow, or of the link's server
-    /// (without a number).
+    /// The refusal of what `asks` says, for the person who asked: of a flow, or of the link's
+    /// server (without a number).
     pub(super) fn refusal(
         &self,
         promises: &impl Promises,

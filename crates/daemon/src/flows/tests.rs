@@ -2,6 +2,7 @@
 //! driver.
 
 mod budgets;
+mod classes;
 mod connection;
 mod division;
 mod driver_ends;

@@ -1,6 +1,6 @@
 //! Reads the classes of a link from the policy file: `server = "20ms/50ms"`, and a table
-//! `[[link.class]]` for each class. A class that is named twice, a number above 7, a rate or a slice
-//! that does not parse, or a server without a class is an error with its line.
+//! `[[link.class]]` for each class. A class that is named twice, a number above 7, a rate or a
+//! slice that does not parse, or a server without a class is an error with its line.
 
 use netnice_core::contract::{Contract, Setting};
 use netnice_core::link::classes::{ClassChange, ClassesChange, LinkClasses};

@@ -260,3 +260,53 @@ fn quotas_are_read_with_their_units_and_the_rest_keep_their_defaults() {
         assert!(refusal.contains(says), "{text}: {refusal}");
     }
 }
+
+#[test]
+fn the_classes_of_a_link_are_read() {
+    let file = r#"
+[[link]]
+name = "eth0"
+rate = "100mbit"
+server = "20ms/50ms"
+
+[[link.class]]
+number = 0
+min = "10mbit"
+
+[[link.class]]
+number = 3
+overbook = true
+
+[[link]]
+name = "eth1"
+"#;
+    let policy = parse(file).expect("a policy");
+    let text = "server 20ms/50ms, class 0 min 10 Mbit/s, class 3 overbooked";
+    assert_eq!(policy.links[0].classes.to_string(), text);
+    assert!(policy.links[1].classes.is_empty());
+    for (from, to, line, why) in [
+        ("number = 3", "number = 0", 12, "class 0 is named twice"),
+        (
+            "number = 3",
+            "number = 8",
+            12,
+            "the classes 0 (first) to 7, not 8",
+        ),
+        ("\"20ms/50ms\"", "\"50ms\"", 5, "time/period"),
+        ("\"20ms/50ms\"", "\"2ms/5ms extra\"", 5, "one slice"),
+        ("\"10mbit\"", "\"10M\"", 9, "10M"),
+        (
+            "name = \"eth1\"",
+            "name = \"eth1\"\nserver = \"1ms/9ms\"",
+            17,
+            "needs a class",
+        ),
+    ] {
+        let error = parse(&file.replace(from, to)).expect_err(to).to_string();
+        assert!(
+            error.starts_with(&format!("policy.toml:{line}: ")),
+            "{error}"
+        );
+        assert!(error.contains(why), "{error}");
+    }
+}

@@ -1,6 +1,8 @@
 use std::collections::BTreeSet;
 
 use netnice_core::claims::Claimant;
+use netnice_core::contract::{Contract, Setting};
+use netnice_core::link::classes::{ClassChange, ClassesChange, LinkClasses};
 use netnice_core::link::{Capacity, CapacitySource, Link};
 use netnice_core::units::{Bytes, Instant};
 
@@ -30,7 +32,31 @@ fn managed() -> ManagedLink {
         },
         by: 0,
         reflectors: Vec::new(),
+        classes: classes(),
     }
+}
+
+/// A named server with a class of each kind.
+fn classes() -> LinkClasses {
+    let set = |number, min: Option<&str>, overbook| ClassesChange {
+        server: None,
+        class: Some((
+            number,
+            ClassChange::Set {
+                min: min.map(|min| Setting::Set(min.parse().expect("a rate"))),
+                overbook: Some(overbook),
+            },
+        )),
+    };
+    let slice: Contract = "slice 20ms/50ms".parse().expect("a slice");
+    let server = ClassesChange {
+        server: slice.slice().map(Setting::Set),
+        class: None,
+    };
+    let changes = [set(0, None, false), set(5, Some("3mbit"), true), server];
+    let apply = |classes: LinkClasses, change: &ClassesChange| classes.apply(change);
+    let none = LinkClasses::default();
+    changes.iter().try_fold(none, apply).expect("classes")
 }
 
 fn processes() -> Body {

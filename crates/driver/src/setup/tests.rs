@@ -134,6 +134,44 @@ fn an_invalid_request_is_refused_with_its_reason() {
 }
 
 #[test]
+fn a_server_has_eight_classes_and_a_slice_unless_it_is_suspended() {
+    let request = |slice: Option<&str>, minimums: Vec<Option<u64>>| ServerDoc {
+        slice: slice.map(str::to_owned),
+        minimums,
+    };
+    let mut minimums = vec![None; 8];
+    minimums[3] = Some(5_000_000);
+    let parameters = server(&request(Some("2ms/10ms"), minimums.clone())).unwrap();
+    let slice = parameters.slice.unwrap();
+    assert_eq!(
+        (slice.slice(), slice.period()),
+        (Nanos(2_000_000), Nanos(10_000_000))
+    );
+    let least: Vec<_> = parameters.classes.iter().map(|class| class.min).collect();
+    assert_eq!(least.iter().flatten().count(), 1);
+    assert_eq!(least[3], Rate::new(5_000_000));
+    assert!(
+        server(&request(None, minimums.clone()))
+            .unwrap()
+            .slice
+            .is_none()
+    );
+    let refusal = |request: ServerDoc| match server(&request) {
+        Ok(_) => panic!("accepted"),
+        Err(why) => why.to_string(),
+    };
+    assert_eq!(
+        refusal(request(None, vec![None; 7])),
+        "a server has 8 classes, not 7"
+    );
+    minimums[0] = Some(7);
+    let why = refusal(request(None, minimums));
+    assert_eq!(why, "a class cannot have a minimum of 7 bit/s");
+    let why = refusal(request(Some("fast"), vec![None; 8]));
+    assert!(why.contains("slice fast"), "{why}");
+}
+
+#[test]
 fn lateness_is_reported_without_trailing_zeros() {
     let mut lateness = [0; LATENESS];
     assert!(counts(&FlowCounters::default()).lateness.is_empty());

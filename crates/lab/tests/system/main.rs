@@ -14,6 +14,7 @@ mod clock;
 mod containers;
 mod death;
 mod direct;
+mod direct_contracts;
 mod direct_deadlines;
 mod direct_greedy;
 mod direct_hostile;

@@ -122,7 +122,7 @@ fn the_overhead_of_the_wire_counts() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(netnice_cases::cases(256)))]
+    #![proptest_config(netnice_cases::cases(256))]
 
     /// The members of a class that is not overbooked have their contracts whatever the members of
     /// the other classes want: no choice of who is active gives the class less.

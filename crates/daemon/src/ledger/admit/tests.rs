@@ -1,6 +1,7 @@
 //! Tests of the admission of claims, and of claims that are set aside and put into force again.
 
 use netnice_core::admission::MAX_DEPTH;
+use netnice_core::link::classes::LinkClasses;
 use netnice_core::link::{Capacity, CapacitySource, Link};
 use netnice_core::units::Bytes;
 
@@ -167,6 +168,7 @@ fn a_degraded_target_stays_degraded_when_all_is_admitted_once_more() {
         link: link("5mbit"),
         by: 0,
         reflectors: Vec::new(),
+        classes: LinkClasses::default(),
     };
     ledger.restore_link(slower);
     ledger.readmit();

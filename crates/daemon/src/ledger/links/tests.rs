@@ -3,6 +3,7 @@
 use netnice_core::claims::Claimant;
 use netnice_core::contract::Contract;
 use netnice_core::link::Capacity;
+use netnice_core::link::classes::LinkClasses;
 use netnice_core::units::{Bytes, Rate};
 use proptest::prelude::*;
 
@@ -54,6 +55,7 @@ fn link(name: &str, rate: Rate) -> ManagedLink {
         },
         by: 0,
         reflectors: Vec::new(),
+        classes: LinkClasses::default(),
     }
 }
 

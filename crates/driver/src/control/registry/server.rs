@@ -7,8 +7,8 @@ use crate::commands::Command;
 use crate::setup;
 
 impl Registry {
-    /// Sets the link's server, or removes it. Fails if the request is invalid, the scheduler refuses
-    /// it, or a server to remove has members.
+    /// Sets the link's server, or removes it. Fails if the request is invalid, the scheduler
+    /// refuses it, or a server to remove has members.
     pub(in crate::control) fn set_server(
         &mut self,
         server: Option<&ServerDoc>,
