@@ -3,6 +3,7 @@
 
 mod events;
 mod policy;
+mod queues;
 mod resume;
 
 use std::io::ErrorKind;
