@@ -75,7 +75,8 @@ pub(crate) struct ConnectionHandle {
 }
 
 impl ConnectionHandle {
-    /// A handle of a connection of this process with a new number, and the receiver of its notifications.
+    /// A handle of a connection of this process with a new number, and the receiver of its
+    /// notifications.
     pub(crate) fn new(pid: u32) -> (ConnectionHandle, mpsc::Receiver<FlowNotification>) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let (notifications, received) = mpsc::channel(MAX_NOTIFICATIONS);

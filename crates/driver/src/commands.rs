@@ -75,6 +75,8 @@ pub(crate) enum Command {
     Link(bool),
     /// Sets the link's Ethernet address.
     Mac(Mac),
+    /// Receives from one more queue of the interface.
+    AddQueue(Box<link::Queue>),
     /// Reads the counters of these flows and the balance of their chunks.
     Counts(Vec<FlowNo>),
     /// Reads the sums over all flows, and the counters of the packet thread.
@@ -456,6 +458,7 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
             datapath.set_mac(mac);
             Report::Done
         }
+        Command::AddQueue(queue) => report(event_loop.link().add_queue(*queue), |()| Report::Done),
         Command::Counts(flows) => {
             let read = |flow| {
                 let counters = event_loop.counters(flow)?;

@@ -6,6 +6,7 @@
 //! | a program's pidfd | detaches the program if its process has ended, and sends an event |
 //! | reports on disconnected programs | detaches the program, and sends an event |
 //! | route netlink | reads the interface's state, and passes a change to the packet thread |
+//! | each second | looks for receive queues that the interface has got |
 //! | inotify, for memory files | stops charging users for files that are gone |
 //! | SIGTERM, SIGINT | ends the driver |
 //!

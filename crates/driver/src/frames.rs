@@ -76,6 +76,15 @@ impl Frames {
         }
     }
 
+    /// Adds `count` free frames behind the others.
+    pub(crate) fn extend(&mut self, count: u32) {
+        let before = self.total();
+        self.free.extend((before..before + count).rev());
+        let all = (before + count) as usize;
+        self.holders.resize(all, Holder::Free);
+        self.counts[Holder::Free as usize] += count;
+    }
+
     /// Takes a free frame for the driver and returns its address; `None` if no frame is free.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<u64> {

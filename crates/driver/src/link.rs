@@ -46,7 +46,8 @@ use crate::template::{Checked, Forbidden};
 pub use ingress::Ingress;
 use packet::PacketLink;
 use socket::system;
-use xdp::XdpLink;
+pub(crate) use xdp::Queue;
+use xdp::{SpareQueues, XdpLink};
 
 /// The way in which frames pass between the interface and the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -268,14 +269,14 @@ impl Link {
 
     fn by_xdp(
         interface: &Interface,
-        (link, program): (XdpLink, XdpProgram),
+        (link, program, spare): (XdpLink, XdpProgram, SpareQueues),
         mode: Mode,
     ) -> (Link, Ingress) {
         let link = Link {
             interface: interface.clone(),
             kind: Kind::Xdp(Box::new(link)),
         };
-        (link, Ingress::of_xdp(interface, program, mode))
+        (link, Ingress::of_xdp(interface, program, spare, mode))
     }
 
     fn by_packets(
@@ -349,6 +350,16 @@ impl Link {
     pub fn suspend(&mut self, flow: FlowNo, until: Instant) {
         if let Kind::Xdp(link) = &mut self.kind {
             link.gates().suspend(flow, until);
+        }
+    }
+
+    /// Receives from one more queue of the interface. Fails if the queue cannot be watched or there
+    /// is no memory for its frames.
+    pub(crate) fn add_queue(&mut self, queue: Queue) -> io::Result<()> {
+        match &mut self.kind {
+            Kind::Xdp(link) => link.add_queue(queue),
+            // The packet socket receives from all queues.
+            Kind::Packet(_) => Ok(()),
         }
     }
 

@@ -92,6 +92,28 @@ pub fn features(
     }))
 }
 
+/// The largest number of receive queues that an interface can have without being made again; 1 if
+/// it is unknown.
+///
+/// # Errors
+/// If the connection to route netlink cannot be opened, or a request fails.
+pub fn max_receive_queues(name: &str) -> Result<u32, NetlinkError> {
+    let mut netlink = NetlinkClient::open()?;
+    let Some(device) = device::find_by_name(&mut netlink, name)? else {
+        return Ok(1);
+    };
+    let most = reserved_queues(&mut netlink, device.index)?;
+    Ok(most.unwrap_or(1).max(1))
+}
+
+/// The number of receive queues for which the kernel has reserved memory; `None` if it is unknown.
+fn reserved_queues(netlink: &mut NetlinkClient, index: u32) -> Result<Option<u32>, NetlinkError> {
+    let replies = link(netlink, "read the queues of an interface", index)?;
+    let row = replies.first().map(|reply| reply.attributes(LINK_HEAD));
+    let count = row.as_deref().and_then(|row| find(row, IFLA_NUM_RX_QUEUES));
+    Ok(count.and_then(number))
+}
+
 /// The number of receive queues of an interface. Returns `None` if it is unknown, or if there is no
 /// such interface.
 ///
@@ -113,10 +135,7 @@ fn queues(
     if let Ok(Some(count)) = ethtool::receive_queues(name) {
         return Ok(Some(ReceiveQueues::Exactly(count)));
     }
-    let replies = link(netlink, "read the queues of an interface", index)?;
-    let row = replies.first().map(|reply| reply.attributes(LINK_HEAD));
-    let count = row.as_deref().and_then(|row| find(row, IFLA_NUM_RX_QUEUES));
-    Ok(count.and_then(number).map(ReceiveQueues::AtMost))
+    Ok(reserved_queues(netlink, index)?.map(ReceiveQueues::AtMost))
 }
 
 fn xdp_attachment(netlink: &mut NetlinkClient, index: u32) -> Result<XdpAttachment, NetlinkError> {

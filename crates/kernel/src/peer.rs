@@ -1,5 +1,5 @@
-//! Reads the process and the user at the other end of a Unix socket ([`of`]), and makes the kernel refuse
-//! descriptors from clients ([`refuse_descriptors`]).
+//! Reads the process and the user at the other end of a Unix socket ([`of`]), and makes the kernel
+//! refuse descriptors from clients ([`refuse_descriptors`]).
 //!
 //! Process, user and groups are those of the peer at the time of its connection, as the kernel
 //! recorded them. Both functions fail with the error of the socket call.

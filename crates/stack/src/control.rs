@@ -113,9 +113,9 @@ impl Control {
     }
 
     /// Sends a request, and returns the result of `on_response`, which gets the response.
-    /// Notifications that arrived with the response are applied after that. If the daemon has ended,
-    /// connects to the next one first. Fails with [`StackError::NoDaemon`] if there is none, and with
-    /// [`StackError::Daemon`] if the connection fails now or `timeout` expires.
+    /// Notifications that arrived with the response are applied after that. If the daemon has
+    /// ended, connects to the next one first. Fails with [`StackError::NoDaemon`] if there is none,
+    /// and with [`StackError::Daemon`] if the connection fails now or `timeout` expires.
     pub(crate) fn request<T>(
         &self,
         flows: &Flows,

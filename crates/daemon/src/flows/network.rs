@@ -1,6 +1,6 @@
 //! The machine's network as the flow manager uses it ([`Network`]): interfaces, routes, neighbours,
-//! UDP ports, multicast groups and random numbers. [`KernelNetwork`] asks the kernel; tests have a fake. A method
-//! that returns a `Result` fails with the kernel's error.
+//! UDP ports, multicast groups and random numbers. [`KernelNetwork`] asks the kernel; tests have a
+//! fake. A method that returns a `Result` fails with the kernel's error.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,8 +1,8 @@
 //! Resumes the attachments of programs that an earlier daemon attached.
 //!
 //! A driver continues without a daemon, with its programs and flows. When the next daemon runs, the
-//! library of each program connects to it and resumes ([`Flows::resume`]): the program has a session
-//! again, and opens, changes and closes flows as before. It requests the state of its flows
+//! library of each program connects to it and resumes ([`Flows::resume`]): the program has a
+//! session again, and opens, changes and closes flows as before. It requests the state of its flows
 //! ([`Flows::list_flows`]), because routes and promises may have changed while no daemon ran.
 //!
 //! # Proof of identity

@@ -14,6 +14,7 @@
 
 mod census;
 mod flows;
+mod queues;
 mod server;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -54,6 +55,8 @@ pub(crate) struct Registry {
     matches: HashMap<FrameMatch, u32>,
     /// Since when no flow exists while XDP is still attached.
     idle_since: Option<Instant>,
+    /// When the receive queues of the interface were checked.
+    queues_checked: Instant,
     /// The epoll that waits for the ends of processes.
     epoll: OwnedFd,
     /// Number of requested discard patterns, repeated ones included.
@@ -171,6 +174,7 @@ impl Registry {
             flows: Flows::default(),
             matches: HashMap::new(),
             idle_since: None,
+            queues_checked: Instant::now(),
             epoll,
             discards: 0,
             files,
@@ -474,16 +478,19 @@ impl Registry {
 
     /// When [`Registry::handle_timeout`] is due; `None`: at no time.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        Some(self.idle_since? + XDP_IDLE_TIME)
+        let idle = self.idle_since.map(|since| since + XDP_IDLE_TIME);
+        idle.into_iter().chain(self.queues_due()).min()
     }
 
-    /// Detaches XDP if no flow has been open for [`XDP_IDLE_TIME`]. Fails if the kernel refuses.
+    /// Detaches XDP if no flow has been open for [`XDP_IDLE_TIME`], and receives from new queues of
+    /// the interface. Fails if the kernel refuses, or the packet thread has ended.
     pub(crate) fn handle_timeout(&mut self, now: Instant) -> Result<(), RegistryError> {
-        if self.poll_timeout().is_some_and(|at| at <= now) {
+        let since = self.idle_since;
+        if since.is_some_and(|since| since + XDP_IDLE_TIME <= now) {
             self.idle_since = None;
             self.ingress.stop()?;
         }
-        Ok(())
+        self.follow_queues(now)
     }
 
     /// Detaches all programs and XDP, and ends the packet thread. Fails if the packet thread has

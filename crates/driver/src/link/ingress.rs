@@ -6,13 +6,13 @@
 //! the packet thread continues. A call fails with [`LinkError`] if the kernel refuses a step, or if
 //! the name of the interface belongs to no interface or to another one than was opened.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use netnice_kernel::direct::{AttachMode, FrameMatch, XdpProgram};
 
 use super::packet::bind_to;
 use super::socket;
-use super::{Interface, LinkError, Mode};
+use super::{Interface, LinkError, Mode, Queue, SpareQueues};
 use crate::demux::FlowNo;
 use crate::frame::Mac;
 
@@ -29,14 +29,20 @@ pub struct Ingress {
 
 #[derive(Debug)]
 enum Kind {
-    Xdp(Box<XdpProgram>),
+    Xdp(Box<XdpProgram>, SpareQueues),
     Packet(OwnedFd),
 }
 
 impl Ingress {
-    /// The receive control of an interface whose frames `program` passes to AF_XDP sockets.
-    pub(super) fn of_xdp(interface: &Interface, program: XdpProgram, mode: Mode) -> Ingress {
-        Ingress::of(interface, mode, Kind::Xdp(Box::new(program)), None)
+    /// The receive control of an interface whose frames `program` passes to AF_XDP sockets. `spare`
+    /// are the sockets of queues that the interface does not have yet.
+    pub(super) fn of_xdp(
+        interface: &Interface,
+        program: XdpProgram,
+        spare: SpareQueues,
+        mode: Mode,
+    ) -> Ingress {
+        Ingress::of(interface, mode, Kind::Xdp(Box::new(program), spare), None)
     }
 
     /// The receive control of an interface in the fallback mode. `socket` is the AF_PACKET socket.
@@ -116,14 +122,14 @@ impl Ingress {
         }
         let index = self.interface.index;
         match &mut self.kind {
-            Kind::Xdp(program) if self.mode == Mode::Native => {
+            Kind::Xdp(program, _) if self.mode == Mode::Native => {
                 if let Err(why) = program.attach(index, AttachMode::Native) {
                     program.attach(index, AttachMode::Generic)?;
                     self.mode = Mode::Generic;
                     self.native_refusal = Some(why.into());
                 }
             }
-            Kind::Xdp(program) => program.attach(index, AttachMode::Generic)?,
+            Kind::Xdp(program, _) => program.attach(index, AttachMode::Generic)?,
             Kind::Packet(socket) => {
                 bind_to(socket.as_fd(), &self.interface, libc::ETH_P_ALL as u16)?;
             }
@@ -139,7 +145,7 @@ impl Ingress {
     pub fn stop(&mut self) -> Result<(), LinkError> {
         self.is_receiving = false;
         match &mut self.kind {
-            Kind::Xdp(program) => Ok(program.detach()?),
+            Kind::Xdp(program, _) => Ok(program.detach()?),
             Kind::Packet(socket) => bind_to(socket.as_fd(), &self.interface, 0),
         }
     }
@@ -156,7 +162,7 @@ impl Ingress {
         flow: Option<FlowNo>,
     ) -> Result<(), LinkError> {
         match &mut self.kind {
-            Kind::Xdp(program) => Ok(program.add_match(frame_match, flow.map(|flow| flow.0))?),
+            Kind::Xdp(program, _) => Ok(program.add_match(frame_match, flow.map(|flow| flow.0))?),
             Kind::Packet(_) => Ok(()),
         }
     }
@@ -167,7 +173,34 @@ impl Ingress {
     /// If the match is not in the XDP program's table, or the kernel refuses the change.
     pub fn remove_match(&mut self, frame_match: &FrameMatch) -> Result<(), LinkError> {
         match &mut self.kind {
-            Kind::Xdp(program) => Ok(program.remove_match(frame_match)?),
+            Kind::Xdp(program, _) => Ok(program.remove_match(frame_match)?),
+            Kind::Packet(_) => Ok(()),
+        }
+    }
+
+    /// Whether the interface can get further receive queues.
+    pub(crate) fn has_spare_queues(&self) -> bool {
+        matches!(&self.kind, Kind::Xdp(_, spare) if spare.count() > 0)
+    }
+
+    /// The next receive queue that the interface has got since it was opened, with its number;
+    /// `None` if it has got none. Its frames pass to the kernel until [`Ingress::open_queue`].
+    /// Fails if the kernel refuses the queue.
+    pub(crate) fn next_queue(&mut self) -> Result<Option<(u32, Queue)>, LinkError> {
+        match &mut self.kind {
+            Kind::Xdp(_, spare) => spare.take(&self.interface),
+            Kind::Packet(_) => Ok(None),
+        }
+    }
+
+    /// Directs the frames of a receive queue to its socket. Fails if the kernel refuses.
+    pub(crate) fn open_queue(
+        &mut self,
+        number: u32,
+        socket: BorrowedFd<'_>,
+    ) -> Result<(), LinkError> {
+        match &mut self.kind {
+            Kind::Xdp(program, _) => Ok(program.set_socket(number, socket)?),
             Kind::Packet(_) => Ok(()),
         }
     }
@@ -175,7 +208,7 @@ impl Ingress {
     /// Takes over a new Ethernet address of the interface. Fails if the XDP program's map refuses
     /// the address, and then changes nothing.
     pub(crate) fn set_mac(&mut self, mac: Mac) -> Result<(), LinkError> {
-        if let Kind::Xdp(program) = &mut self.kind {
+        if let Kind::Xdp(program, _) = &mut self.kind {
             program.set_mac(mac.0)?;
         }
         self.interface.mac = mac;

@@ -31,7 +31,7 @@ use rustix::net::SendFlags;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions, XdpRingOffset};
 
 use gates::Gates;
-use queue::Queue;
+pub(crate) use queue::{Queue, SpareQueues};
 
 use super::socket::system;
 use super::{Flushed, Interface, LinkCounters, LinkError};
@@ -46,7 +46,7 @@ pub(super) struct XdpLink {
     queues: Vec<Queue>,
     /// The queue that is read first next time.
     next: usize,
-    /// With several queues: readable when any queue is.
+    /// With several queues, now or later: readable when any queue is.
     several: Option<OwnedFd>,
     frames: Frames,
     counters: LinkCounters,
@@ -58,7 +58,9 @@ pub(super) struct XdpLink {
 impl XdpLink {
     /// Opens the sockets and loads the XDP program that feeds them. Fails if the kernel refuses a
     /// step, or the interface has more than [`MAX_QUEUES`] queues.
-    pub(super) fn open(interface: &Interface) -> Result<(XdpLink, XdpProgram), LinkError> {
+    pub(super) fn open(
+        interface: &Interface,
+    ) -> Result<(XdpLink, XdpProgram, SpareQueues), LinkError> {
         let name = &interface.name;
         let mut program = XdpProgram::load(interface.mac.0)?;
         let reported = nic::receive_queues(name).map_err(KernelError::from)?;
@@ -71,9 +73,12 @@ impl XdpLink {
             let (name, count) = (name.clone(), least);
             return Err(LinkError::ReceiveQueues { name, count });
         }
+        let later = nic::max_receive_queues(name).map_err(KernelError::from)?;
+        let later = later.clamp(most.min(MAX_QUEUES), MAX_QUEUES);
         // The UMEM is registered with the first socket, before the number of the other sockets is
         // known.
-        let fill = most_fill_frames(least, most.min(MAX_QUEUES));
+        let fill =
+            most_fill_frames(least, most.min(MAX_QUEUES)) + (later - least) * LEAST_FILL_FRAMES;
         let memory = (SEND_FRAMES + fill) as usize * FRAME;
         let memory =
             Mapping::anonymous(memory).map_err(system("no memory for the frames of", name))?;
@@ -90,7 +95,8 @@ impl XdpLink {
         }
         let each = fill_frames(queues.len() as u32);
         let total = SEND_FRAMES + queues.len() as u32 * each;
-        let several = (queues.len() > 1).then(|| watch(&queues));
+        let spare = SpareQueues::open(interface, queues.len() as u32, later, &queues[0])?;
+        let several = (queues.len() > 1 || spare.count() > 0).then(|| watch(&queues));
         let several = several.transpose();
         let several = several.map_err(system("cannot watch the queues of", name))?;
         let gates = program.gates().map_err(LinkError::from)?;
@@ -110,7 +116,7 @@ impl XdpLink {
             memory,
         };
         link.fill_queues(each);
-        Ok((link, program))
+        Ok((link, program, spare))
     }
 
     /// Number of frames that can be sent now. Frames to send from and frames to receive into are
@@ -268,9 +274,29 @@ impl XdpLink {
         self.several.as_ref().unwrap_or(self.queues[0].fd())
     }
 
+    /// Receives from one more queue, with new frames. Fails if the queue cannot be watched or there
+    /// is no memory for its frames, and then drops the queue.
+    pub(super) fn add_queue(&mut self, queue: Queue) -> io::Result<()> {
+        let all = (self.frames.total() + LEAST_FILL_FRAMES) as usize * FRAME;
+        let Some(several) = self.several.as_ref().filter(|_| all <= self.memory.length) else {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        };
+        let nothing = epoll::EventData::new_u64(0);
+        epoll::add(several, queue.fd(), nothing, epoll::EventFlags::IN)?;
+        self.frames.extend(LEAST_FILL_FRAMES);
+        self.queues.push(queue);
+        self.fill_from(self.queues.len() - 1, LEAST_FILL_FRAMES);
+        Ok(())
+    }
+
     /// Gives each queue `each` frames to fill.
     fn fill_queues(&mut self, each: u32) {
-        for queue in &mut self.queues {
+        self.fill_from(0, each);
+    }
+
+    /// Gives each queue from the number `first` on `each` frames to fill.
+    fn fill_from(&mut self, first: usize, each: u32) {
+        for queue in &mut self.queues[first..] {
             for _ in 0..each {
                 let Some(address) = self.frames.take() else {
                     break;
@@ -548,9 +574,11 @@ impl<T: Copy> Ring<T> {
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 /// Frames to send from.
 const SEND_FRAMES: u32 = MAX_IN_FLIGHT as u32;
-/// Frames to receive into, over all queues; each queue gets at most a full ring and at least
+/// Frames to receive into, over all queues of the start; each queue gets at most a full ring and at
+/// least
 /// `LEAST_FILL_FRAMES`. Up to 16 MiB, or 32 MiB with the most queues. Where the number of queues is
-/// known only as an upper bound, memory is reserved for the worst case.
+/// known only as an upper bound, memory is reserved for the worst case. A queue that the interface
+/// gets later has `LEAST_FILL_FRAMES`, for which memory is reserved too.
 const FILL_FRAMES: u32 = 8192;
 const LEAST_FILL_FRAMES: u32 = 256;
 /// Entries of each ring: no ring is too small for the frames that may be in it.

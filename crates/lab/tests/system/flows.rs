@@ -4,6 +4,7 @@
 mod channels;
 mod events;
 mod policy;
+mod queues;
 mod resume;
 
 use std::io::ErrorKind;

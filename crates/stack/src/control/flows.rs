@@ -84,9 +84,9 @@ impl Flows {
         notified.append(&mut slots);
     }
 
-    /// Applies the list of all flows that the daemon has, after a time without a connection. Appends
-    /// what has changed to `notifications`. Returns the numbers of flows that the program does not
-    /// know.
+    /// Applies the list of all flows that the daemon has, after a time without a connection.
+    /// Appends what has changed to `notifications`. Returns the numbers of flows that the program
+    /// does not know.
     pub(super) fn resynchronize(
         &self,
         listed: &[FlowState],

@@ -42,8 +42,8 @@ use super::flows::Flows;
 pub(super) enum State {
     /// The daemon serves the attachment.
     Attached,
-    /// The connection has ended. The next attempt to connect is at `retry`, or from `earliest` on in
-    /// a call that needs the daemon. A failure doubles the pause.
+    /// The connection has ended. The next attempt to connect is at `retry`, or from `earliest` on
+    /// in a call that needs the daemon. A failure doubles the pause.
     Lost {
         retry: Instant,
         earliest: Instant,

@@ -6,7 +6,11 @@
 //! queue has its own fill ring, and a frame returns to the queue that it came from. Opening fails
 //! with [`LinkError`] if the queue does not exist or the kernel refuses a step; a queue that
 //! another socket holds is tried again for 0.2 s.
+//!
+//! A confined driver can open no sockets. So the sockets of queues that the interface can get later
+//! ([`SpareQueues`]) are opened with the others, and bound when their queues exist.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -26,9 +30,9 @@ use crate::link::{Interface, LinkCounters, LinkError};
 
 /// A receive queue: its socket and its two receive rings.
 #[derive(Debug)]
-pub(super) struct Queue {
-    pub(crate) receive: Ring<XdpDesc>,
-    pub(crate) fill: Ring<u64>,
+pub(crate) struct Queue {
+    pub(super) receive: Ring<XdpDesc>,
+    pub(super) fill: Ring<u64>,
     // After the rings: fields are dropped in this order.
     socket: OwnedFd,
 }
@@ -36,7 +40,7 @@ pub(super) struct Queue {
 impl Queue {
     /// Opens receive queue 0 and registers `memory` as the UMEM. Also returns the transmit ring and
     /// the completion ring, by which all frames are sent. Fails if the kernel refuses a step.
-    pub(crate) fn first(
+    pub(super) fn first(
         interface: &Interface,
         memory: &Mapping,
     ) -> Result<(Queue, Ring<XdpDesc>, Ring<u64>), LinkError> {
@@ -76,29 +80,44 @@ impl Queue {
 
     /// Opens the receive queue `number`, with the UMEM of the first queue. Fails if the queue does
     /// not exist, or the kernel refuses a step.
-    pub(crate) fn another(
+    pub(super) fn another(
         interface: &Interface,
         number: u32,
         first: &Queue,
     ) -> Result<Queue, LinkError> {
-        let name = &interface.name;
+        let queue = Queue::unbound(&interface.name)?;
+        queue.bind(interface, number, first.socket.as_fd())?;
+        Ok(queue)
+    }
+
+    /// Opens a socket with its rings. Fails if the kernel refuses a step.
+    fn unbound(name: &str) -> Result<Queue, LinkError> {
         let socket = socket(name)?;
         let it = socket.as_fd();
         set_rings(it, name)?;
         let offsets = offsets(it, name)?;
-        let queue = Queue::of(socket, &offsets, name)?;
+        Queue::of(socket, &offsets, name)
+    }
+
+    /// Binds the socket to the receive queue `number`, with the UMEM of the socket `first`. Fails
+    /// if the queue does not exist, or the kernel refuses the queue.
+    fn bind(
+        &self,
+        interface: &Interface,
+        number: u32,
+        first: BorrowedFd<'_>,
+    ) -> Result<(), LinkError> {
         // The bind flags are those of the first socket.
         let flags = SocketAddrXdpFlags::XDP_SHARED_UMEM;
         let shares = SocketAddrXdpWithSharedUmem {
             addr: SocketAddrXdp::new(flags, interface.index, number),
-            shared_umem_fd: first.socket.as_fd(),
+            shared_umem_fd: first,
         };
-        bind(&queue.socket, &shares).map_err(|source| LinkError::Queue {
-            name: name.clone(),
+        bind(&self.socket, &shares).map_err(|source| LinkError::Queue {
+            name: interface.name.clone(),
             number,
             source: source.into(),
-        })?;
-        Ok(queue)
+        })
     }
 
     /// Maps the rings, before the socket is bound: older kernels cannot map rings of a bound
@@ -122,11 +141,68 @@ impl Queue {
     }
 
     /// Adds the kernel's counters of this socket to `counters`.
-    pub(crate) fn count(&self, counters: &mut LinkCounters) {
+    pub(super) fn count(&self, counters: &mut LinkCounters) {
         if let Ok(kernels) = sockopt::xdp_statistics(&self.socket) {
             counters.missed += kernels.rx_dropped + kernels.rx_ring_full.unwrap_or(0);
             counters.refused += kernels.tx_invalid_descs;
         }
+    }
+}
+
+/// The sockets of queues that the interface can get later. They have rings, and are not bound.
+#[derive(Debug)]
+pub(crate) struct SpareQueues {
+    /// The socket with the UMEM.
+    first: OwnedFd,
+    /// The number of the first queue in `unbound`.
+    next: u32,
+    unbound: VecDeque<Queue>,
+}
+
+impl SpareQueues {
+    /// Opens the sockets of the queues with the numbers from `next` to before `most`, with the UMEM
+    /// of the queue `first`. Fails if the kernel refuses a step.
+    pub(super) fn open(
+        interface: &Interface,
+        next: u32,
+        most: u32,
+        first: &Queue,
+    ) -> Result<SpareQueues, LinkError> {
+        let name = &interface.name;
+        let unbound: Result<VecDeque<Queue>, LinkError> =
+            (next..most).map(|_| Queue::unbound(name)).collect();
+        Ok(SpareQueues {
+            first: first
+                .socket
+                .try_clone()
+                .map_err(system("cannot share the socket of", name))?,
+            next,
+            unbound: unbound?,
+        })
+    }
+
+    /// Number of sockets that are not bound.
+    pub(crate) fn count(&self) -> u32 {
+        self.unbound.len() as u32
+    }
+
+    /// Binds the next socket if its queue exists, and returns the queue's number with it. `None` if
+    /// the queue does not exist. Fails if the kernel refuses the queue for another reason.
+    pub(crate) fn take(
+        &mut self,
+        interface: &Interface,
+    ) -> Result<Option<(u32, Queue)>, LinkError> {
+        let Some(queue) = self.unbound.front() else {
+            return Ok(None);
+        };
+        match queue.bind(interface, self.next, self.first.as_fd()) {
+            Ok(()) => {}
+            Err(why) if why.is_no_queue() => return Ok(None),
+            Err(why) => return Err(why),
+        }
+        let number = self.next;
+        self.next += 1;
+        Ok(self.unbound.pop_front().map(|queue| (number, queue)))
     }
 }
 
