@@ -11,6 +11,7 @@ use netnice_core::units::Nanos;
 use netnice_kernel::direct::FrameMatch;
 use netnice_ring::layout::Shape;
 
+use crate::code_points::BadCodePoint;
 use crate::datapath::{FlowCounters, FlowParameters};
 use crate::demux::{Match, Reassembly};
 use crate::frame::{ETHERNET, Mac};
@@ -42,6 +43,9 @@ pub enum SetupError {
     /// A pattern is invalid, or the discard patterns compare too many sets of bits.
     #[error("pattern: {0}")]
     Pattern(#[from] BadPattern),
+    /// A code point is above 63.
+    #[error(transparent)]
+    CodePoint(#[from] BadCodePoint),
     /// The receive share is above one.
     #[error("a receive share of {0} millionths is above 1,000,000")]
     ReceiveShare(u32),

@@ -5,7 +5,8 @@
 use clap::Args;
 use netnice_api::{LinkChange, Request};
 use netnice_core::contract::IfName;
-use netnice_core::units::Rate;
+use netnice_core::link::Link;
+use netnice_core::units::{Nanos, Rate};
 
 use super::{BadUsage, Common, Verb, overhead, quantity, rate};
 
@@ -41,8 +42,12 @@ pub(super) struct LinkArgs {
     /// Bytes that the wire adds to each packet (24 for Ethernet)
     #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
     overhead: Option<String>,
+    /// How long before its time a packet of a `channel` may leave, when nothing else is sent, at
+    /// most 1s (0s: never early)
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    horizon: Option<String>,
     /// Stop managing the link
-    #[arg(long, conflicts_with_all = ["rate", "down_rate", "overhead", "min", "max", "min_down", "max_down",
+    #[arg(long, conflicts_with_all = ["rate", "down_rate", "overhead", "horizon", "min", "max", "min_down", "max_down",
         "probe"])]
     unmanage: bool,
 }
@@ -59,6 +64,7 @@ impl LinkArgs {
                 &self.min_down,
                 &self.max_down,
                 &self.overhead,
+                &self.horizon,
             ];
             let has_options = values.iter().any(|value| value.is_some())
                 || !self.probe.is_empty()
@@ -82,6 +88,7 @@ impl LinkArgs {
             max_down: bound("--max-down", self.max_down.as_deref())?,
             probes: (!self.probe.is_empty()).then_some(self.probe),
             overhead,
+            horizon_ns: horizon(self.horizon.as_deref())?,
             unmanage: self.unmanage,
             dry_run: common.dry_run,
             confirm_ns: common.confirm_ns()?,
@@ -99,8 +106,23 @@ fn capacity(option: &'static str, text: Option<&str>) -> Result<Option<String>, 
     }
 }
 
+/// Parses the horizon. Fails above [`MAX_HORIZON`].
+fn horizon(text: Option<&str>) -> Result<Option<u64>, BadUsage> {
+    let time = text.map(|text| quantity::<Nanos>("--horizon", text));
+    match time.transpose()? {
+        Some(actual) if actual > MAX_HORIZON => Err(BadUsage::OutOfRange {
+            option: "--horizon",
+            actual: actual.to_string(),
+            limits: format!("0s to {MAX_HORIZON}"),
+        }),
+        time => Ok(time.map(|time| time.0)),
+    }
+}
+
 /// Parses a bound of an estimate.
 fn bound(option: &'static str, text: Option<&str>) -> Result<Option<String>, BadUsage> {
     let rate = text.map(|text| quantity::<Rate>(option, text));
     Ok(rate.transpose()?.map(|rate| rate.compact()))
 }
+
+const MAX_HORIZON: Nanos = Link::MAX_HORIZON;

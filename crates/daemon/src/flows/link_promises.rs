@@ -42,7 +42,7 @@ impl<N: Network> Flows<N> {
             )));
         }
         let (each, promised) = promises.promised_to_targets(&managed);
-        LinkCapacity::on(&managed, promised, mtu).ok_or_else(|| {
+        LinkCapacity::on(&managed, promised, mtu, promises.stops()).ok_or_else(|| {
             let mut text = format!(
                 "refused: nothing of {link} is left for direct flows: {promised:#} of it are \
                  promised"
@@ -156,6 +156,9 @@ impl<N: Network> Flows<N> {
             let word = if n == 0 { "held" } else { "" };
             text.push_str(&row(word, holder.clone()));
         }
+        if let Some(stops) = capacity.stops() {
+            text.push_str(&row("stops", format!("{stops}, of the policy")));
+        }
         text.push_str(&row("but", misfit.fault.to_string()));
         text.push_str(&row("would fit", misfit.instead.to_string()));
         RequestError::NotAdmitted(text)
@@ -195,8 +198,14 @@ impl<N: Network> Flows<N> {
             _ => whole.halved(),
         };
         state.need = Some(need);
-        state.capacity = Some(capacity);
-        self.apply_split(promises, link, split, now)
+        let changed = state.capacity.replace(capacity) != Some(capacity);
+        let same_rate = state.split.map(|old| old.driver) == Some(split.driver);
+        self.apply_split(promises, link, split, now)?;
+        if changed && same_rate {
+            let ask = capacity.wire_request(split.driver);
+            self.call(link, ask, None, CallPurpose::SetRate, now);
+        }
+        Ok(())
     }
 
     /// Puts a division into force. If the kernel's classes grow, they do so when the driver has
@@ -239,10 +248,7 @@ impl<N: Network> Flows<N> {
         state.split = Some(split);
         state.pending_tree = grows.then_some(split.tree);
         if rewired {
-            let ask = DriverRequest::Wire {
-                rate: split.driver.bits_per_second(),
-                overhead: capacity.overhead(),
-            };
+            let ask = capacity.wire_request(split.driver);
             self.call(link, ask, None, CallPurpose::SetRate, now);
             self.resend_slices(link, now);
         }
@@ -446,7 +452,7 @@ impl<N: Network> Flows<N> {
     pub(crate) fn settle_all(&mut self, promises: &mut impl Promises, now: Now) {
         let links: Vec<IfName> = self.link_states.keys().cloned().collect();
         for link in links {
-            self.update_discards(promises, &link, now);
+            self.update_policy(promises, &link, now);
             let state = self
                 .link_states
                 .get(&link)
@@ -459,23 +465,6 @@ impl<N: Network> Flows<N> {
                 self.settle(promises, &link, now);
             }
         }
-    }
-
-    /// Sends the driver its discard patterns if they have changed and the driver's first census has
-    /// arrived.
-    pub(super) fn update_discards(&mut self, promises: &impl Promises, link: &IfName, now: Now) {
-        let (Some(patterns), Some(state)) =
-            (promises.discards(link), self.link_states.get_mut(link))
-        else {
-            return;
-        };
-        if state.mode.is_empty() || state.discards.as_deref() == Some(patterns) {
-            return;
-        }
-        let patterns = patterns.to_vec();
-        state.discards = Some(patterns.clone());
-        let ask = DriverRequest::Discard { patterns };
-        self.call(link, ask, None, CallPurpose::Discard, now);
     }
 }
 

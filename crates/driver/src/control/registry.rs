@@ -223,12 +223,10 @@ impl Registry {
         self.programs.is_empty()
     }
 
-    /// Changes the link's rate (bit/s) and its overhead per packet (bytes). Fails with
-    /// [`RegistryError`], and then changes nothing.
-    pub(crate) fn rewire(&mut self, rate: u64, overhead: u64) -> Result<(), RegistryError> {
-        let wire = wire(rate, overhead)?;
+    /// Changes the link's parameters. Fails with [`RegistryError`], and then changes nothing.
+    pub(crate) fn rewire(&mut self, wire: Wire) -> Result<(), RegistryError> {
         self.execute(Command::Wire(wire))?;
-        self.rate = rate;
+        self.rate = wire.rate.bits_per_second();
         Ok(())
     }
 
@@ -474,6 +472,7 @@ impl Registry {
                 })
                 .collect(),
             discard_patterns: self.discards,
+            code_points: self.flows.code_points(),
             discarded: discarded
                 .chain(others)
                 .filter(|(_, count)| *count > 0)

@@ -5,6 +5,7 @@
 use netnice_api::driver::MIN_PACKET_BYTES;
 
 use super::*;
+use crate::code_points::{CodePoints, ContractKind};
 use crate::receive_budget::shared::FlowBudget;
 
 /// The parameters of a new flow.
@@ -148,6 +149,8 @@ pub(super) struct FlowState {
     /// How late a packet may leave without a correction of the schedule. The largest value: at any
     /// time, since the flow has no cell contract.
     pub(super) tolerance: Nanos,
+    /// The kind of its contract, for its code point.
+    kind: ContractKind,
     budget: Option<FlowBudget>,
     /// The flow's rings moved in this iteration.
     touched: bool,
@@ -162,7 +165,7 @@ impl FlowState {
         program: ProgramNo,
         ring: netnice_ring::driver::DriverRings,
         template: Template,
-        tolerance: Nanos,
+        service: &Service,
         budget: Option<FlowBudget>,
     ) -> FlowState {
         FlowState {
@@ -177,7 +180,8 @@ impl FlowState {
             paused_until: None,
             has_next_hop: true,
             is_ignored: false,
-            tolerance,
+            tolerance: service.tolerance(),
+            kind: service.into(),
             budget,
             touched: false,
             has_new_head: false,
@@ -239,6 +243,11 @@ impl FlowState {
             true => Packet::first(length, arrived),
             false => Packet::new(length),
         }
+    }
+
+    /// Takes over what depends on a changed contract, except its longest packet.
+    pub(super) fn set_service(&mut self, service: &Service) {
+        (self.tolerance, self.kind) = (service.tolerance(), service.into());
     }
 
     /// Sets the longest packet that the contract can let go.
@@ -309,6 +318,7 @@ impl FlowState {
         since: Instant,
         sink: Option<&mut impl FrameSink>,
         departure: &Departure,
+        code_points: &CodePoints,
     ) -> SendResult {
         if head.bytes() > self.longest {
             self.refuse(head);
@@ -316,11 +326,12 @@ impl FlowState {
         }
         let no_next_hop = sink.is_some() && !self.has_next_hop;
         let (ring, template) = (&self.ring, &self.template);
+        let code_point = code_points.of(self.kind);
         let sink = sink.filter(|_| self.has_next_hop);
         let done = sink.and_then(|sink| {
             sink.send(|frame| {
                 let length = ring.read(&head, frame);
-                template.check(&mut frame[..length])
+                template.check_and_mark(&mut frame[..length], code_point)
             })
         });
         let (status, stamp, result) = match done {

@@ -2,7 +2,7 @@
 
 use netnice_core::admission::MAX_DEPTH;
 use netnice_core::link::{Capacity, CapacitySource, Link};
-use netnice_core::units::Bytes;
+use netnice_core::units::{Bytes, Nanos};
 
 use super::*;
 use crate::ledger::{Body, NewTarget, ProcessId, TargetPlace};
@@ -58,6 +58,7 @@ fn link(rate: &str) -> Link {
         }),
         down: None,
         overhead: Bytes(0),
+        horizon: Nanos(0),
     }
 }
 

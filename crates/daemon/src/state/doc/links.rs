@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use netnice_core::link::{Capacity, CapacitySource, EstimateBounds, Link};
-use netnice_core::units::{Bytes, Rate};
+use netnice_core::units::{Bytes, Nanos, Rate};
 use serde::{Deserialize, Serialize};
 
 use super::text;
@@ -17,6 +17,9 @@ pub(super) struct LinkDoc {
     up: Option<CapacityDoc>,
     down: Option<CapacityDoc>,
     overhead: u64,
+    /// In nanoseconds.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    horizon: u64,
     by: u32,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     reflectors: Vec<IpAddr>,
@@ -48,6 +51,7 @@ impl From<&ManagedLink> for LinkDoc {
             up: capacity(managed.link.up),
             down: capacity(managed.link.down),
             overhead: managed.link.overhead.0,
+            horizon: managed.link.horizon.0,
             by: managed.by,
             reflectors: managed.reflectors.clone(),
         }
@@ -76,9 +80,14 @@ impl LinkDoc {
                 up: capacity(self.up)?,
                 down: capacity(self.down)?,
                 overhead: Bytes(self.overhead),
+                horizon: Nanos(self.horizon),
             },
             by: self.by,
             reflectors: self.reflectors,
         })
     }
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
