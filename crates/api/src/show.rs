@@ -116,8 +116,8 @@ pub struct LinkDoc {
     pub down: Option<CapacityDoc>,
     /// Bytes that the wire adds to each packet.
     pub overhead: u64,
-    /// How long before its logical arrival a packet of a `channel` may leave, in nanoseconds. Absent
-    /// if it is 0.
+    /// How long before its logical arrival a packet of a `channel` may leave, in nanoseconds.
+    /// Absent if it is 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub horizon_ns: u64,
     /// The addresses of the hosts that are probed to estimate the rates. Absent if no rate is an

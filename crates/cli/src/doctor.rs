@@ -2,9 +2,10 @@
 //! state and the faults of the daemon.
 //!
 //! The report comes from the daemon. If no daemon runs, this command runs `netniced --probe` and
-//! prints its report (`--stops TIME`: `netniced --stops TIME`, in any case), so that a machine can be examined before a daemon starts. The command fails
-//! if the connection to a running daemon fails, if there is no daemon and `netniced` cannot be
-//! executed or prints no report, or if standard output cannot be written.
+//! prints its report (`--stops TIME`: `netniced --stops TIME`, in any case), so that a machine can
+//! be examined before a daemon starts. The command fails if the connection to a running daemon
+//! fails, if there is no daemon and `netniced` cannot be executed or prints no report, or if
+//! standard output cannot be written.
 
 use std::io;
 use std::process::{Command, Stdio};

@@ -1,6 +1,6 @@
-//! The code points (DSCP, RFC 2474) that the driver writes into the packets of flows: which flow gets
-//! which ([`CodePoints`]), and the change of a frame ([`write_code_point`]). A number above 63 fails
-//! with [`BadCodePoint`].
+//! The code points (DSCP, RFC 2474) that the driver writes into the packets of flows: which flow
+//! gets which ([`CodePoints`]), and the change of a frame ([`write_code_point`]). A number above 63
+//! fails with [`BadCodePoint`].
 
 use netnice_api::driver::CodePointsDoc;
 use netnice_core::contract::Dscp;
@@ -151,8 +151,8 @@ mod tests {
         assert_eq!(CodePoints::new(&bad), Err(BadCodePoint(64)));
     }
 
-    /// Every code point in place of every type of service: the checksum stays right, and nothing but
-    /// the code point and the checksum changes.
+    /// Every code point in place of every type of service: the checksum stays right, and nothing
+    /// but the code point and the checksum changes.
     #[test]
     fn ecn_and_the_rest_stay_and_the_checksum_is_right() {
         for tos in 0..=255_u8 {

@@ -19,9 +19,9 @@
 //! - TCP (the rest): the flow's source port, its destination port (or any).
 //!
 //! After the check the template writes the Ethernet addresses: the link's as the source, and the
-//! flow's next hop as the destination if it is fixed. If the policy gives the flow a code point, the
-//! template writes that too, in place of the program's ([`crate::code_points`]). So the program does not depend on changes of
-//! neighbours or addresses.
+//! flow's next hop as the destination if it is fixed. If the policy gives the flow a code point,
+//! the template writes that too, in place of the program's ([`crate::code_points`]). So the program
+//! does not depend on changes of neighbours or addresses.
 //!
 //! A frame ends where its IP packet ends: padding is refused, since no header check covers it. The
 //! mask refuses VLAN tags, options and extension headers. A flow of another protocol may send any

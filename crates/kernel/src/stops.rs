@@ -1,5 +1,5 @@
-//! Measures what the machine takes from a real-time thread ([`measure`]): a hypervisor, firmware and
-//! the kernel's own work stop a thread whatever its priority. The thread runs under SCHED_FIFO,
+//! Measures what the machine takes from a real-time thread ([`measure`]): a hypervisor, firmware
+//! and the kernel's own work stop a thread whatever its priority. The thread runs under SCHED_FIFO,
 //! reads the clock without pause for nine tenths of each millisecond and sleeps for the rest. A gap
 //! between two readings, or a wake-up later than asked, of [`LEAST`] or more is a stop.
 //!
@@ -124,8 +124,8 @@ fn sleep_until(at: u64) {
 
 /// The shortest gap that counts as a stop: reading the clock takes less, interrupts included.
 pub const LEAST: Nanos = Nanos(20_000);
-/// Of each millisecond, the thread reads the clock for this time and sleeps for the rest, in ns. The
-/// kernel stops a real-time thread that does not leave it a twentieth.
+/// Of each millisecond, the thread reads the clock for this time and sleeps for the rest, in ns.
+/// The kernel stops a real-time thread that does not leave it a twentieth.
 const SPIN: u64 = 900_000;
 const SLEEP: u64 = 100_000;
 /// Most stops that are kept.

@@ -48,8 +48,8 @@ pub enum TimingFault {
         /// The long-term need of all promises, in millionths of the resource, rounded up.
         millionths: u64,
     },
-    /// Too much work can be due at once: within the interval `within`, `due` + `blocked` + `stopped`
-    /// exceeds its length.
+    /// Too much work can be due at once: within the interval `within`, `due` + `blocked` +
+    /// `stopped` exceeds its length.
     Late {
         /// Length of the interval.
         within: Nanos,

@@ -299,7 +299,8 @@ const ETHERNET_HEADER: u64 = 14;
 /// Length of a VLAN tag, in bytes.
 const VLAN_TAG: u64 = 4;
 /// The buckets of the filter above the kernel's classes, longest first. A long one costs deadlines
-/// time. With a short one the kernel path loses rate when its timer is late by more than the bucket.
+/// time. With a short one the kernel path loses rate when its timer is late by more than the
+/// bucket.
 const BUCKETS: [Nanos; 3] = [Nanos(1_000_000), Nanos(250_000), Nanos(60_000)];
 /// The bucket that admission counts.
 pub(super) const SHORTEST_BUCKET: Nanos = Nanos(15_000);

@@ -1,4 +1,5 @@
-//! The filter above all classes of a link ([`Pacer`]): its rate and its bucket. Pure; nothing fails.
+//! The filter above all classes of a link ([`Pacer`]): its rate and its bucket. Pure; nothing
+//! fails.
 
 use super::Link;
 

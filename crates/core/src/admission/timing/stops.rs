@@ -4,8 +4,8 @@
 //! A hypervisor, firmware and the kernel's own work stop a thread whatever its priority. While the
 //! thread is stopped, the link it serves sends nothing. A bound on the stops makes the link a
 //! resource with a supply: in every interval of length t it sends for at least t - S ⌈t/P⌉
-//! (docs/reference/contracts.md, theorem 4). So stops count as one more demand, due at once, of S in
-//! every P.
+//! (docs/reference/contracts.md, theorem 4). So stops count as one more demand, due at once, of S
+//! in every P.
 
 use core::fmt;
 use core::str::FromStr;
@@ -14,7 +14,8 @@ use super::demand::{Demand, Growth, Scale, Steps};
 use crate::units::{Nanos, UnitError};
 
 /// A bound on stops: in every interval as long as the period, the thread stands still for at most
-/// the time. The time is above zero and below the period, and the period at most [`Stops::LONGEST`].
+/// the time. The time is above zero and below the period, and the period at most
+/// [`Stops::LONGEST`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stops {
     time: Nanos,

@@ -177,7 +177,8 @@ proptest! {
         period in 60_u64..200,
         shifts in prop::collection::vec(0_u64..200, 8),
     ) {
-        // Stops at once, or anywhere: in every interval of one period, as many ticks as the set has.
+        // Stops at once, or anywhere: in every interval of one period, as many ticks as the set
+        // has.
         let time = ticks.len() as u64;
         let stopped = |now: u64| match spread {
             true => ticks.contains(&(now % period)),
