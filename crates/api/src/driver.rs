@@ -39,6 +39,9 @@ pub enum DriverRequest {
         rate: u64,
         /// The wire overhead, in bytes per packet.
         overhead: u64,
+        /// How long before its logical arrival a packet of a `channel` may leave, in ns.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        horizon_ns: u64,
     },
     /// Attaches a program. The program's pidfd is sent with the request. When the program ends, its
     /// flows end.
@@ -105,6 +108,9 @@ pub enum DriverRequest {
         /// The server.
         server: Option<ServerDoc>,
     },
+    /// Sets the code points that the driver writes into sent packets, by the kind of a flow's
+    /// contract.
+    CodePoints(CodePointsDoc),
     /// Requests all programs and flows with their counters.
     Census,
     /// Requests the sums of all flows. The daemon sends this several times a second.
@@ -123,6 +129,28 @@ pub struct ServerDoc {
     pub slice: Option<String>,
     /// The minimum of each of the eight classes, in bit/s; `None` for a class without one.
     pub minimums: Vec<Option<u64>>,
+}
+
+/// The code points (DSCP, 0 to 63) that a driver writes into the IP packets of its flows, by the
+/// kind of the contract that it serves. `None`: the packets keep what the program wrote.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct CodePointsDoc {
+    /// Of flows with a cell contract.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cell: Option<u8>,
+    /// Of channels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel: Option<u8>,
+    /// Of flows with a slice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slice: Option<u8>,
+    /// Of flows with a minimum.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<u8>,
+    /// Of all other flows, also of those whose guarantee is suspended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best_effort: Option<u8>,
 }
 
 /// The configuration of a flow, as the daemon decided it.
@@ -281,6 +309,9 @@ pub struct CensusDoc {
     /// Number of patterns of frames that the driver discards.
     #[serde(rename = "discards")]
     pub discard_patterns: u32,
+    /// The code points that the driver writes into sent packets.
+    #[serde(rename = "code-points")]
+    pub code_points: CodePointsDoc,
     /// The user and the restrictions of the driver process, or which of them could not be set.
     #[serde(rename = "confined", skip_serializing_if = "String::is_empty")]
     pub confinement: String,
@@ -344,6 +375,10 @@ pub struct TotalsDoc {
     pub delivered: u64,
     /// Bytes of the packets in `delivered`.
     pub delivered_bytes: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Longest time for which a driver's link may already be busy when the driver selects the next

@@ -214,7 +214,7 @@ pub enum ClearWhat {
 
 /// The parameters of [`Request::Link`]. What the change omits stays as it is. If the change has no
 /// rate, the link gets the rate that the interface's driver reports, unless the change only sets
-/// the overhead or the classes of a managed link.
+/// the overhead, the horizon or the classes of a managed link.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkChange {
@@ -253,6 +253,9 @@ pub struct LinkChange {
     /// A class of the link's overbooked server to add, change or remove.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<LinkClassChange>,
+    /// How long before its logical arrival a packet of a `channel` may leave, in nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub horizon_ns: Option<u64>,
     /// Stop managing the link; the rates and the overhead are ignored.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unmanage: bool,

@@ -116,6 +116,10 @@ pub struct LinkDoc {
     pub down: Option<CapacityDoc>,
     /// Bytes that the wire adds to each packet.
     pub overhead: u64,
+    /// How long before its logical arrival a packet of a `channel` may leave, in nanoseconds.
+    /// Absent if it is 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub horizon_ns: u64,
     /// The addresses of the hosts that are probed to estimate the rates. Absent if no rate is an
     /// estimate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -521,9 +525,14 @@ impl LinkDoc {
             up: capacity(Direction::Up, held[0]),
             down: capacity(Direction::Down, held[1]),
             overhead: link.overhead.0,
+            horizon_ns: link.horizon.0,
             ..LinkDoc::default()
         }
     }
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 #[cfg(test)]

@@ -76,6 +76,8 @@ pub(crate) enum Verb {
     Top(Top),
     /// Print which features the kernel has, with or without a daemon.
     Doctor,
+    /// Measure for this time what the machine takes from a real-time thread.
+    MeasureStops(Nanos),
     /// Check a capture against a contract.
     Check(Box<Check>),
     /// Run the super-server, or the gate of a session.
@@ -261,7 +263,12 @@ enum VerbArgs {
         target: String,
     },
     /// Show which features this kernel has, and what replaces the missing ones
-    Doctor,
+    Doctor {
+        /// Measure for TIME (1s to 1h) what this machine takes from a real-time thread, and print
+        /// the value of the policy's key `stops`; needs root and nine tenths of a processor
+        #[arg(long, value_name = "TIME")]
+        stops: Option<String>,
+    },
     /// Show what was granted, refused and repaired
     Log {
         /// Only events of the last TIME
@@ -422,7 +429,7 @@ impl VerbArgs {
                 let target = full_target(&target)?;
                 Ok(Verb::Request(Request::Explain(Explain { target })))
             }
-            VerbArgs::Doctor => Ok(Verb::Doctor),
+            VerbArgs::Doctor { stops } => doctor(stops.as_deref()),
             VerbArgs::Log { since, lines } => {
                 let since_ns = nanos("--since", since.as_deref())?;
                 Ok(Verb::Request(Request::Log(Log { since_ns, lines })))
@@ -481,7 +488,7 @@ impl VerbArgs {
             VerbArgs::Show { .. } => Some("show"),
             VerbArgs::Top(_) => Some("top"),
             VerbArgs::Explain { .. } => Some("explain"),
-            VerbArgs::Doctor => Some("doctor"),
+            VerbArgs::Doctor { .. } => Some("doctor"),
             VerbArgs::Log { .. } => Some("log"),
             VerbArgs::Check(_) => Some("check"),
             VerbArgs::Confirm { .. } => Some("confirm"),
@@ -604,6 +611,22 @@ fn overhead(text: &str) -> Result<u64, BadUsage> {
         }),
     }
 }
+
+fn doctor(stops: Option<&str>) -> Result<Verb, BadUsage> {
+    let time = stops.map(|text| quantity::<Nanos>("--stops", text));
+    match time.transpose()? {
+        None => Ok(Verb::Doctor),
+        Some(time) if (MEASURED.0..=MEASURED.1).contains(&time) => Ok(Verb::MeasureStops(time)),
+        Some(actual) => Err(BadUsage::OutOfRange {
+            option: "--stops",
+            actual: actual.to_string(),
+            limits: format!("{} to {}", MEASURED.0, MEASURED.1),
+        }),
+    }
+}
+
+/// How long `doctor --stops` may measure.
+const MEASURED: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(3_600));
 
 fn nanos(option: &'static str, text: Option<&str>) -> Result<Option<u64>, BadUsage> {
     let nanos = text

@@ -76,6 +76,7 @@ fn execute_verb(command: Command) -> Result<Exit, CommandError> {
         Verb::Run(run) => run::execute(&dir, json, run),
         Verb::Top(top) => top::execute(&dir, json, &top),
         Verb::Doctor => doctor::execute(&dir, json),
+        Verb::MeasureStops(time) => doctor::measure_stops(time),
         Verb::Check(check) => check::execute(*check, json),
         Verb::Inetd(command) => inetd::execute(&dir, command),
         Verb::Share(share) => share::execute(&dir, json, *share),

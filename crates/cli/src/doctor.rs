@@ -2,14 +2,16 @@
 //! state and the faults of the daemon.
 //!
 //! The report comes from the daemon. If no daemon runs, this command runs `netniced --probe` and
-//! prints its report, so that a machine can be examined before a daemon starts. The command fails
-//! if the connection to a running daemon fails, if there is no daemon and `netniced` cannot be
-//! executed or prints no report, or if standard output cannot be written.
+//! prints its report (`--stops TIME`: `netniced --stops TIME`, in any case), so that a machine can
+//! be examined before a daemon starts. The command fails if the connection to a running daemon
+//! fails, if there is no daemon and `netniced` cannot be executed or prints no report, or if
+//! standard output cannot be written.
 
 use std::io;
 use std::process::{Command, Stdio};
 
 use netnice_api::{Client, ClientError, Doctor, DoctorReport, Exit, Request, Response, RuntimeDir};
+use netnice_core::units::Nanos;
 
 use crate::error::CommandError;
 use crate::render::printable;
@@ -33,6 +35,23 @@ pub(crate) fn execute(dir: &RuntimeDir, json: bool) -> Result<Exit, CommandError
     };
     output::print_response(&response, json)?;
     Ok(Exit::from(&response))
+}
+
+/// Runs `netniced --stops`, which prints its report. Fails if `netniced` cannot be executed.
+pub(crate) fn measure_stops(time: Nanos) -> Result<Exit, CommandError> {
+    let here = std::env::current_exe()
+        .map_err(|source| CommandError::io("this program's path", source))?;
+    let program = start::daemon_beside(&here);
+    let what = format!("{} --stops {time}", program.display());
+    let status = Command::new(program)
+        .args(["--stops", &time.to_string()])
+        .stdin(Stdio::null())
+        .status()
+        .map_err(|source| CommandError::io(&what, source))?;
+    Ok(match status.success() {
+        true => Exit::Done,
+        false => Exit::Error,
+    })
 }
 
 /// Runs `netniced --probe` and parses the report.

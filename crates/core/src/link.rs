@@ -16,7 +16,7 @@ pub mod classes;
 use core::fmt;
 
 use crate::contract::{Direction, IfName};
-use crate::units::{Bytes, Rate};
+use crate::units::{Bytes, Nanos, Rate};
 
 /// An interface whose capacity is known; guarantees refer to it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -30,9 +30,15 @@ pub struct Link {
     /// Bytes that the wire adds to each packet beyond layer 2 (24 for Ethernet's preamble, checksum
     /// and gap). They count against the link's rate. At most [`Link::MAX_OVERHEAD`].
     pub overhead: Bytes,
+    /// How long before its logical arrival a packet of a `channel` may leave, in time that no other
+    /// packet uses. At most [`Link::MAX_HORIZON`].
+    pub horizon: Nanos,
 }
 
 impl Link {
+    /// The longest [`Link::horizon`] that the policy file, requests and the command line may set.
+    pub const MAX_HORIZON: Nanos = Nanos::from_secs(1);
+
     /// The largest [`Link::overhead`] that the policy file, requests and the command line may set.
     /// The field itself is not checked.
     pub const MAX_OVERHEAD: Bytes = Bytes(512);
@@ -204,6 +210,7 @@ mod tests {
             up: Some(estimated(20_000_000, 2_000_000, 100_000_000)),
             down: Some(estimated(40_000_000, 10_000_000, 100_000_000)),
             overhead: Bytes(0),
+            horizon: Nanos(0),
         };
         assert_eq!(link.usable(Direction::Up), Some(rate(2_000_000)));
         assert_eq!(link.shaped(Direction::Up), Some(rate(20_000_000)));

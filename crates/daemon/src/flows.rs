@@ -41,6 +41,7 @@ mod classes;
 mod division;
 pub(crate) mod driver;
 mod driver_events;
+mod driver_policy;
 pub(crate) mod drivers;
 mod endpoint;
 pub(crate) mod flow_replies;
@@ -64,7 +65,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use netnice_api::direct::{DirectRequest, Endpoint, OpenFlow, Term};
-use netnice_api::driver::{DriverCall, DriverRequest};
+use netnice_api::driver::{CodePointsDoc, DriverCall, DriverRequest};
 use netnice_core::contract::{Contract, IfName};
 use netnice_core::units::{Instant, Nanos, Rate};
 use tokio::sync::oneshot;
@@ -145,6 +146,7 @@ pub(crate) struct Flows<N: Network> {
 }
 
 /// A link with a driver.
+#[derive(Default)]
 struct LinkState {
     nic: Option<Nic>,
     /// True once the driver has accepted the connection.
@@ -178,6 +180,8 @@ struct LinkState {
     census_waiters: Vec<u64>,
     /// The discard patterns that the driver has; `None` if unknown.
     discards: Option<Vec<Vec<Term>>>,
+    /// The code points that the driver has; `None` if unknown.
+    code_points: Option<CodePointsDoc>,
 }
 
 /// A program of a driver.
@@ -376,7 +380,7 @@ impl<N: Network> Flows<N> {
 
     /// Connects to a driver that an earlier daemon has started, to take over its flows.
     pub(crate) fn adopt_driver(&mut self, link: &IfName, now: Now) {
-        self.connect_driver(link, LinkState::new(), None, now);
+        self.connect_driver(link, LinkState::default(), None, now);
     }
 
     /// Adds a link and connects to its driver. The first call asks the driver for its flows and its
@@ -411,33 +415,6 @@ impl<N: Network> Flows<N> {
         self.calls.insert(id, call);
         let command = Command::Call(link.clone(), DriverCall { id, request: ask }, fd);
         self.commands.push(command);
-    }
-}
-
-impl LinkState {
-    fn new() -> LinkState {
-        LinkState {
-            nic: None,
-            connected: false,
-            mode: String::new(),
-            why_not_native: None,
-            programs: BTreeMap::new(),
-            flow_count: 0,
-            promised: BTreeMap::new(),
-            members: classes::ClassMembers::default(),
-            server: None,
-            had_degraded: false,
-            split: None,
-            pending_tree: None,
-            need: None,
-            capacity: None,
-            last_totals: None,
-            sending_rate: 0,
-            totals_pending: false,
-            census_pending: false,
-            census_waiters: Vec::new(),
-            discards: None,
-        }
     }
 }
 

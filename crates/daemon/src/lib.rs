@@ -54,7 +54,9 @@ mod schedule;
 mod server;
 mod service;
 mod state;
+mod stops;
 mod user_names;
 
 pub use meter::metrics::http::{Address, AddressError};
 pub use run::{Options, RunError, examine, run};
+pub use stops::measure_stops;

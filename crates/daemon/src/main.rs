@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use netnice_api::{Exit, RuntimeDir, Status};
+use netnice_core::units::Nanos;
 use netnice_daemon::{Address, AddressError, Options};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
@@ -37,6 +38,10 @@ struct Arguments {
     /// Print what this kernel offers and what would be used, and exit
     #[arg(long)]
     probe: bool,
+    /// Measure for TIME what this machine takes from a real-time thread, print the value of the
+    /// policy's key `stops`, and exit. Uses nine tenths of a processor
+    #[arg(long, value_name = "TIME", conflicts_with = "probe", value_parser = measured_time)]
+    stops: Option<Nanos>,
     /// With --probe: print JSON
     #[arg(long, requires = "probe")]
     json: bool,
@@ -90,6 +95,18 @@ fn main() -> ExitCode {
     if arguments.probe {
         return probe(arguments.json);
     }
+    if let Some(duration) = arguments.stops {
+        return match netnice_daemon::measure_stops(duration) {
+            Ok(report) => {
+                print!("{report}");
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                eprintln!("netniced: --stops: cannot run a real-time thread (needs root): {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let takes = arguments.take_descriptors;
     let front = arguments
         .front
@@ -129,6 +146,15 @@ fn main() -> ExitCode {
             eprintln!("netniced: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Parses the time of a measurement, 1 s to 1 h.
+fn measured_time(text: &str) -> Result<Nanos, String> {
+    let time: Nanos = text.parse().map_err(|error| format!("{error}"))?;
+    match (Nanos::from_secs(1)..=Nanos::from_secs(3_600)).contains(&time) {
+        true => Ok(time),
+        false => Err(format!("{time} is out of range: write 1s to 1h")),
     }
 }
 

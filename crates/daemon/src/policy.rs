@@ -5,6 +5,7 @@
 //! input_meter = true             # netnice PID RATE limits the sum of up and down; false: up
 //! direct_users = true            # all users may have direct flows; false: root and group netnice
 //! dscp_users = ["CS0", "LE", "CS1"]  # code points that all users may set on their packets
+//! stops = "2ms/100ms"            # what the machine takes from drivers; doctor --stops measures it
 //! direct_awake = true            # no processor sleeps while a cell contract sends; false: it may
 //!
 //! [[link]]
@@ -12,12 +13,16 @@
 //! rate = "100mbit"               # without rate and down-rate: what the driver reports
 //! down-rate = "50mbit"
 //! overhead = 24
+//! horizon = "2ms"                # packets of channels may leave so long before their time
 //! discard = ["12=0800 23=11 36=0035"]  # frames that netnice-driver drops: offset and bytes
 //!
 //! [[rule]]
 //! name = "backup"
 //! match = "unit:backup.service"  # or cgroup, container, app, user, name
 //! up = "4mbit"                   # the clauses of a contract, as on the command line
+//!
+//! [dscp]                         # code points that drivers write, by the contract of the flow
+//! cell = "EF"
 //!
 //! [quotas]                       # what each user may have at a time; left out: the defaults
 //! targets = 1024
@@ -31,6 +36,7 @@
 
 mod classes;
 mod delegates;
+mod direct;
 mod discard;
 mod quotas;
 mod rules;
@@ -48,13 +54,14 @@ use netnice_api::direct::Term;
 use netnice_core::contract::{Change, Clause, Contract, ContractError, Dscp, IfName, Yield};
 use netnice_core::link::Link;
 use netnice_core::target::Target;
-use netnice_core::units::Rate;
+use netnice_core::units::{Nanos, Rate};
 use serde::Deserialize;
 use toml::Spanned;
 
 use crate::policy::units::SECTION;
 use crate::quotas::Quotas;
 use crate::schedule;
+use direct::{CodePointNames, DirectSettings};
 use quotas::QuotasDoc;
 
 /// The content of a policy file.
@@ -69,6 +76,8 @@ pub(crate) struct Policy {
     pub direct_awake: bool,
     /// The code points that every user may set on packets.
     pub dscp_users: BTreeSet<Dscp>,
+    /// The settings of the direct path's drivers.
+    pub direct: DirectSettings,
     /// The links to manage.
     pub links: Vec<LinkRule>,
     /// The contracts, in the order of the file. Of two rules for one target, the first counts.
@@ -84,6 +93,7 @@ impl Default for Policy {
             direct_users: true,
             direct_awake: true,
             dscp_users: BTreeSet::from(DSCP_USERS),
+            direct: DirectSettings::default(),
             links: Vec::new(),
             rules: Vec::new(),
             quotas: Quotas::default(),
@@ -105,6 +115,8 @@ pub(crate) struct LinkRule {
     pub overhead: u64,
     /// The classes of the link's overbooked server.
     pub classes: netnice_core::link::classes::LinkClasses,
+    /// How long before its logical arrival a packet of a `channel` may leave.
+    pub horizon: Nanos,
     /// The discard patterns for `netnice-driver`: the terms of each pattern.
     pub discard: Vec<Vec<Term>>,
     /// The line of the link in the file, counted from 1.
@@ -198,6 +210,7 @@ impl Policy {
             direct_users: file.direct_users.unwrap_or(true),
             direct_awake: file.direct_awake.unwrap_or(true),
             dscp_users: reader.dscp_users(file.dscp_users.as_deref())?,
+            direct: reader.direct(file.stops.as_ref(), file.dscp.as_ref())?,
             links,
             rules,
             quotas: reader.quotas(&file.quotas)?,
@@ -212,6 +225,8 @@ struct FileDoc {
     direct_users: Option<bool>,
     direct_awake: Option<bool>,
     dscp_users: Option<Vec<Spanned<String>>>,
+    stops: Option<Spanned<String>>,
+    dscp: Option<CodePointNames>,
     #[serde(default)]
     link: Vec<Spanned<LinkDoc>>,
     #[serde(default)]
@@ -230,6 +245,7 @@ struct LinkDoc {
     server: Option<Spanned<String>>,
     #[serde(default)]
     class: Vec<Spanned<classes::ClassDoc>>,
+    horizon: Option<Spanned<String>>,
     #[serde(default)]
     discard: Vec<Spanned<String>>,
 }
@@ -353,22 +369,10 @@ impl Reader<'_> {
             down_rate: rate(&link.down_rate)?,
             overhead,
             classes: self.classes(link.server.as_ref(), &link.class)?,
+            horizon: self.horizon(link.horizon.as_ref())?,
             discard: self.discard(&link.discard)?,
             line: self.line(at),
         })
-    }
-
-    /// The code points that users may set; the default ones if the file names none.
-    fn dscp_users(&self, names: Option<&[Spanned<String>]>) -> Result<BTreeSet<Dscp>, PolicyError> {
-        let Some(names) = names else {
-            return Ok(Policy::default().dscp_users);
-        };
-        let read = |name: &Spanned<String>| {
-            let text = name.get_ref();
-            let fault = |error| self.fault(name.span().start, format!("`{text}` is {error}"));
-            text.parse().map_err(fault)
-        };
-        names.iter().map(read).collect()
     }
 
     fn discard(&self, texts: &[Spanned<String>]) -> Result<Vec<Vec<Term>>, PolicyError> {

@@ -27,6 +27,7 @@ use netnice_ring::ledger::Balance;
 use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
+use crate::code_points::CodePoints;
 use crate::datapath::{
     Closed, Disconnected, FlowCounters, FlowParameters, OpenedFlow, ProgramNo, ServerParameters,
     Totals,
@@ -71,6 +72,8 @@ pub(crate) enum Command {
     Reuse(ProgramNo, Cleared),
     /// Replaces all discard patterns.
     Discard(Patterns<()>),
+    /// Sets the code points of sent packets.
+    CodePoints(CodePoints),
     /// Sets whether the link is up.
     Link(bool),
     /// Sets the link's Ethernet address.
@@ -444,6 +447,10 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
         }
         Command::Reuse(program, cleared) => {
             datapath.reuse(program, cleared);
+            Report::Done
+        }
+        Command::CodePoints(code_points) => {
+            datapath.set_code_points(code_points);
             Report::Done
         }
         Command::Discard(patterns) => {

@@ -33,6 +33,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use netnice_api::driver::{DriverCall, DriverEvent, DriverMessage, DriverReply, DriverRequest};
+use netnice_core::sched::Wire;
+use netnice_core::units::Nanos;
 use netnice_kernel::netlink::Listener;
 use netnice_ring::layout::Budget;
 use rustix::event::{Timespec, epoll};
@@ -332,7 +334,15 @@ impl Control {
         let done = |()| DriverReply::Done;
         let registry = &mut self.registry;
         match ask {
-            DriverRequest::Wire { rate, overhead } => registry.rewire(rate, overhead).map(done),
+            DriverRequest::Wire {
+                rate,
+                overhead,
+                horizon_ns,
+            } => {
+                let wire = wire(rate, overhead)?;
+                let horizon = Nanos(horizon_ns);
+                registry.rewire(Wire { horizon, ..wire }).map(done)
+            }
             DriverRequest::Detach { program } => registry.detach(program).map(done),
             DriverRequest::Open(flow) => {
                 let (flow, place) = registry.open(*flow)?;
@@ -356,6 +366,7 @@ impl Control {
                 let counts = registry.close(flow)?;
                 Ok(DriverReply::Closed(Box::new(counts)))
             }
+            DriverRequest::CodePoints(doc) => registry.set_code_points(&doc).map(done),
             DriverRequest::Discard { patterns } => registry.discard(&patterns).map(done),
             DriverRequest::Classes { server } => registry.set_server(server.as_ref()).map(done),
             DriverRequest::Census => Ok(DriverReply::Census(Box::new(registry.census()?))),

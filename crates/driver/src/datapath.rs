@@ -56,6 +56,7 @@ pub use results::{Disconnected, FrameSink, Next, OpenError};
 pub(crate) use server::ServerParameters;
 use wakeups::WakeupCredit;
 
+use crate::code_points::CodePoints;
 use crate::demux::{Demux, FlowNo, Match, MatchError, Reassembly, Verdict};
 use crate::doorbells::Doorbells;
 use crate::frame::Mac;
@@ -103,6 +104,8 @@ pub struct Datapath {
     in_flight_limit: Instant,
     /// Packets are returned unsent while this is false.
     link_is_up: bool,
+    /// The code points of sent packets.
+    code_points: CodePoints,
     totals: Totals,
 }
 
@@ -140,6 +143,7 @@ impl Datapath {
             in_flight: Vec::with_capacity(BATCH),
             in_flight_limit: Instant(0),
             link_is_up: true,
+            code_points: CodePoints::default(),
             totals: Totals::default(),
         })
     }
@@ -284,11 +288,10 @@ impl Datapath {
         if self.flows.len() <= number {
             self.flows.resize_with(number + 1, || None);
         }
-        let tolerance = parameters.service.tolerance();
         let budget = parameters
             .receive_budget
             .map(|budget| self.shared_budget.add_flow(budget));
-        let mut flow = FlowState::new(id, program, ring, template, tolerance, budget);
+        let mut flow = FlowState::new(id, program, ring, template, &parameters.service, budget);
         flow.class = parameters.service.class();
         flow.set_contract_limit(self.scheduler.longest(id));
         self.flows[number] = Some(flow);
@@ -382,7 +385,7 @@ impl Datapath {
             return Err(SchedulerError::WrongKind(known.id));
         }
         self.scheduler.change(known.id, service, now)?;
-        known.tolerance = service.tolerance();
+        known.set_service(&service);
         known.set_contract_limit(self.scheduler.longest(known.id));
         Ok(())
     }
@@ -390,6 +393,11 @@ impl Datapath {
     /// Changes the link's parameters. Slices keep their bytes. Fails if the scheduler refuses them.
     pub(crate) fn rewire(&mut self, wire: Wire) -> Result<(), SchedulerError> {
         self.scheduler.set_wire_keeping_bytes(wire)
+    }
+
+    /// Sets the code points of packets that are sent from now on.
+    pub(crate) fn set_code_points(&mut self, code_points: CodePoints) {
+        self.code_points = code_points;
     }
 
     /// A flow's counters; `None` if the flow is closed.

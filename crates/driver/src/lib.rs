@@ -34,6 +34,7 @@
 //! [`run::RunError`] if set-up fails, the interface is lost, or a thread ends unexpectedly.
 
 pub(crate) mod clock;
+pub(crate) mod code_points;
 pub mod commands;
 pub(crate) mod confine;
 pub(crate) mod control;

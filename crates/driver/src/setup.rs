@@ -11,6 +11,7 @@ use netnice_core::units::{Nanos, Rate};
 use netnice_kernel::direct::FrameMatch;
 use netnice_ring::layout::Shape;
 
+use crate::code_points::BadCodePoint;
 use crate::datapath::{FlowCounters, FlowParameters, ServerParameters};
 use crate::demux::{Match, Reassembly};
 use crate::frame::{ETHERNET, Mac};
@@ -48,6 +49,9 @@ pub enum SetupError {
     /// The minimum of a class is out of range.
     #[error("a class cannot have a minimum of {0} bit/s")]
     Minimum(u64),
+    /// A code point is above 63.
+    #[error(transparent)]
+    CodePoint(#[from] BadCodePoint),
     /// The receive share is above one.
     #[error("a receive share of {0} millionths is above 1,000,000")]
     ReceiveShare(u32),

@@ -19,8 +19,9 @@
 //! - TCP (the rest): the flow's source port, its destination port (or any).
 //!
 //! After the check the template writes the Ethernet addresses: the link's as the source, and the
-//! flow's next hop as the destination if it is fixed. So the program does not depend on changes of
-//! neighbours or addresses.
+//! flow's next hop as the destination if it is fixed. If the policy gives the flow a code point,
+//! the template writes that too, in place of the program's ([`crate::code_points`]). So the program
+//! does not depend on changes of neighbours or addresses.
 //!
 //! A frame ends where its IP packet ends: padding is refused, since no header check covers it. The
 //! mask refuses VLAN tags, options and extension headers. A flow of another protocol may send any
@@ -29,6 +30,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use netnice_core::contract::Dscp;
+
+use crate::code_points::write_code_point;
 use crate::frame::{self, ETHERNET, ETHERTYPE_AT, Family, IPV4, IPV6, Mac, be16, checksum};
 use crate::protocol::{EtherType, IpProtocol, Transport, is_one_host};
 
@@ -263,8 +267,21 @@ impl Template {
     /// there is no other violation.
     #[inline]
     pub fn check<'a>(&self, own: &'a mut [u8]) -> Result<Checked<'a>, Forbidden> {
+        self.check_and_mark(own, None)
+    }
+
+    /// As [`Template::check`]; also writes a code point into an IP header, unless it is `None`.
+    #[inline]
+    pub(crate) fn check_and_mark<'a>(
+        &self,
+        own: &'a mut [u8],
+        code_point: Option<Dscp>,
+    ) -> Result<Checked<'a>, Forbidden> {
         match self.allows(own) {
             true => {
+                if let (Some(code_point), Layout::Ip(family, _)) = (code_point, self.layout) {
+                    write_code_point(own, family, code_point);
+                }
                 if let Some(next_hop) = self.addresses.next_hop {
                     own[..6].copy_from_slice(&next_hop.0);
                 }

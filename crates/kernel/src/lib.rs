@@ -52,6 +52,7 @@ mod programs;
 mod rcu;
 mod retry;
 pub mod routes;
+pub mod stops;
 mod tc;
 pub mod traffic;
 pub mod trust;

@@ -193,8 +193,8 @@ fn put_htb(
 }
 
 /// Sets a token bucket filter as the root qdisc of an interface, in place of an earlier root qdisc,
-/// or changes its parameters. Packets wait in a short FIFO until another qdisc is set below class 1.
-/// Fails if the kernel refuses.
+/// or changes its parameters. Packets wait in a short FIFO until another qdisc is set below class
+/// 1. Fails if the kernel refuses.
 pub(crate) fn put_pacer(
     netlink: &mut NetlinkClient,
     ifindex: u32,

@@ -1,7 +1,7 @@
 use netnice_core::contract::{Contract, Direction};
 use netnice_core::link::{Capacity, CapacitySource, Link};
 use netnice_core::meter::{COUNTERS, DirectionCounters, Meter};
-use netnice_core::units::{Amount, Bytes, Rate};
+use netnice_core::units::{Amount, Bytes, Nanos, Rate};
 use serde_json::json;
 
 use super::{ContractDoc, CountersDoc, FlowDoc, LinkDoc, ShowDoc, TargetDoc, UnconfirmedDoc};
@@ -20,6 +20,7 @@ fn the_document_has_the_documented_fields() {
         up: Some(mbit(100)),
         down: None,
         overhead: Bytes(24),
+        horizon: Nanos(0),
     };
     let doc = ShowDoc {
         version: ShowDoc::VERSION,

@@ -9,8 +9,9 @@ use super::{
 };
 use crate::direct::{Endpoint, ShapeDoc, Term};
 use crate::driver::{
-    CensusDoc, DriverCall, DriverEvent, DriverFlow, DriverFlowDoc, DriverMessage, DriverReply,
-    DriverRequest, FlowCounts, FramesDoc, ProgramDoc, ServerDoc, TimeAccountingDoc, UserMemoryDoc,
+    CensusDoc, CodePointsDoc, DriverCall, DriverEvent, DriverFlow, DriverFlowDoc, DriverMessage,
+    DriverReply, DriverRequest, FlowCounts, FramesDoc, ProgramDoc, ServerDoc, TimeAccountingDoc,
+    UserMemoryDoc,
 };
 use crate::frame::{Decoder, LONGEST_REQUEST};
 use crate::{
@@ -402,6 +403,7 @@ fn driver_requests() -> Vec<DriverRequest> {
         DriverRequest::Wire {
             rate: u64::MAX,
             overhead: 24,
+            horizon_ns: 0,
         },
         DriverRequest::Attach {
             pid: 7,
@@ -412,6 +414,12 @@ fn driver_requests() -> Vec<DriverRequest> {
             secret: Some("5e".into()),
         },
         DriverRequest::Detach { program: 0 },
+        DriverRequest::CodePoints(CodePointsDoc {
+            channel: Some(34),
+            slice: Some(26),
+            min: Some(18),
+            ..CodePointsDoc::default()
+        }),
         DriverRequest::Change {
             flow: 1,
             contract: "weight 3".into(),
@@ -511,6 +519,11 @@ fn every_driver_message_survives_encoding_and_decoding() {
             }),
             unrequested_doorbells: 4,
             pm_qos_held: true,
+            code_points: CodePointsDoc {
+                cell: Some(46),
+                best_effort: Some(0),
+                ..CodePointsDoc::default()
+            },
             discard_patterns: 2,
             confinement: "user 998".into(),
             memory: vec![UserMemoryDoc {

@@ -5,7 +5,8 @@
 use clap::Args;
 use netnice_api::{LinkChange, LinkClassChange, Request};
 use netnice_core::contract::IfName;
-use netnice_core::units::Rate;
+use netnice_core::link::Link;
+use netnice_core::units::{Nanos, Rate};
 
 use super::{BadUsage, Common, Verb, overhead, quantity, rate};
 
@@ -53,8 +54,12 @@ pub(super) struct LinkArgs {
     /// of the classes need]
     #[arg(long, value_name = "S/P", allow_hyphen_values = true)]
     server: Option<String>,
+    /// How long before its time a packet of a `channel` may leave, when nothing else is sent, at
+    /// most 1s (0s: never early)
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    horizon: Option<String>,
     /// Stop managing the link
-    #[arg(long, conflicts_with_all = ["rate", "down_rate", "overhead", "min", "max", "min_down", "max_down",
+    #[arg(long, conflicts_with_all = ["rate", "down_rate", "overhead", "horizon", "min", "max", "min_down", "max_down",
         "probe", "class", "overbook", "server"])]
     unmanage: bool,
 }
@@ -74,6 +79,7 @@ impl LinkArgs {
                 &self.class,
                 &self.overbook,
                 &self.server,
+                &self.horizon,
             ];
             let has_options = values.iter().any(|value| value.is_some())
                 || !self.probe.is_empty()
@@ -105,6 +111,7 @@ impl LinkArgs {
             overhead,
             server: self.server,
             class,
+            horizon_ns: horizon(self.horizon.as_deref())?,
             unmanage: self.unmanage,
             dry_run: common.dry_run,
             confirm_ns: common.confirm_ns()?,
@@ -164,8 +171,23 @@ fn capacity(option: &'static str, text: Option<&str>) -> Result<Option<String>, 
     }
 }
 
+/// Parses the horizon. Fails above [`MAX_HORIZON`].
+fn horizon(text: Option<&str>) -> Result<Option<u64>, BadUsage> {
+    let time = text.map(|text| quantity::<Nanos>("--horizon", text));
+    match time.transpose()? {
+        Some(actual) if actual > MAX_HORIZON => Err(BadUsage::OutOfRange {
+            option: "--horizon",
+            actual: actual.to_string(),
+            limits: format!("0s to {MAX_HORIZON}"),
+        }),
+        time => Ok(time.map(|time| time.0)),
+    }
+}
+
 /// Parses a bound of an estimate.
 fn bound(option: &'static str, text: Option<&str>) -> Result<Option<String>, BadUsage> {
     let rate = text.map(|text| quantity::<Rate>(option, text));
     Ok(rate.transpose()?.map(|rate| rate.compact()))
 }
+
+const MAX_HORIZON: Nanos = Link::MAX_HORIZON;

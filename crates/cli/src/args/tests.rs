@@ -3,6 +3,7 @@ use std::ffi::OsString;
 use netnice_api::{
     Clear, ClearWhat, Confirm, Explain, LinkChange, Log, Reload, Request, Set, Show,
 };
+use netnice_core::units::Nanos;
 use proptest::prelude::*;
 
 use super::{BadUsage, Verb, command, parse};
@@ -420,6 +421,8 @@ fn every_verb_takes_the_global_options() {
     assert!(matches!(verb(""), Ok(Verb::Own)));
     assert!(matches!(verb("link"), Ok(Verb::Links)));
     assert!(matches!(verb("doctor --json"), Ok(Verb::Doctor)));
+    let stops = verb("doctor --stops 60s");
+    assert!(matches!(stops, Ok(Verb::MeasureStops(time)) if time == Nanos::from_secs(60)));
     let Ok(Verb::Top(top)) = verb("top -d 500ms -n 3") else {
         panic!("top");
     };
@@ -558,6 +561,16 @@ fn invalid_options_of_the_other_verbs_are_refused_with_their_reason() {
             "a bare link rate",
             "link eth0 --rate 100",
             "--rate: `100` is not a rate",
+        ),
+        (
+            "a long horizon",
+            "link eth0 --horizon 2s",
+            "--horizon: 2s is out of range: write 0s to 1s",
+        ),
+        (
+            "a short measurement",
+            "doctor --stops 10ms",
+            "--stops: 10ms is out of range: write 1s to 1h",
         ),
         (
             "much overhead",

@@ -94,6 +94,10 @@ fn links(links: &[LinkDoc], style: &Style) -> String {
         if link.overhead > 0 {
             sources.push(format!("{} bytes are added to each packet", link.overhead));
         }
+        if link.horizon_ns > 0 {
+            let horizon = Nanos(link.horizon_ns);
+            sources.push(format!("packets of channels leave up to {horizon} early"));
+        }
         table.note(&sources.join(", "));
         if !link.probes.is_empty() {
             let hosts: Vec<String> = link.probes.iter().map(|host| printable(host)).collect();

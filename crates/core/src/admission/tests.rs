@@ -10,7 +10,7 @@ use super::{
 };
 use crate::contract::Direction;
 use crate::link::{Capacity, CapacitySource, Link};
-use crate::units::{Bytes, Rate};
+use crate::units::{Bytes, Nanos, Rate};
 
 mod links;
 mod naive;
@@ -29,6 +29,7 @@ fn link(text: &str) -> Link {
         up: capacity(words[1]),
         down: capacity(words[2]),
         overhead: Bytes(0),
+        horizon: Nanos(0),
     }
 }
 

@@ -25,11 +25,13 @@ mod cpu;
 mod demand;
 mod edf;
 mod link;
+mod stops;
 
 use core::fmt;
 
 pub use cpu::{DividedDeadline, Processor, Work};
 pub use link::{PacketSizes, Promise, Resolution, Transmitter};
+pub use stops::{BadStops, Stops};
 
 use crate::contract::{Channel, MessageRate, Slice};
 use crate::units::{Amount, Bytes, Nanos, Rate};
@@ -46,8 +48,8 @@ pub enum TimingFault {
         /// The long-term need of all promises, in millionths of the resource, rounded up.
         millionths: u64,
     },
-    /// Too much work can be due at once: within the interval `within`, `due` + `blocked` exceeds
-    /// its length.
+    /// Too much work can be due at once: within the interval `within`, `due` + `blocked` +
+    /// `stopped` exceeds its length.
     Late {
         /// Length of the interval.
         within: Nanos,
@@ -55,6 +57,8 @@ pub enum TimingFault {
         due: Nanos,
         /// Work that may come first although it is due later, or has no deadline.
         blocked: Nanos,
+        /// The time for which the machine may stop the sender in it; 0 if no stops are known.
+        stopped: Nanos,
     },
     /// The set was not decided in bounded time.
     Undecided,
@@ -109,10 +113,21 @@ impl fmt::Display for TimingFault {
                 within,
                 due,
                 blocked,
+                stopped: Nanos(0),
             } => write!(
                 f,
                 "within {within}, up to {due} of work can be due and {blocked} can block it: \
                  {due} + {blocked} > {within}"
+            ),
+            TimingFault::Late {
+                within,
+                due,
+                blocked,
+                stopped,
+            } => write!(
+                f,
+                "within {within}, up to {due} of work can be due, {blocked} can block it, and the \
+                 machine can stop the sender for {stopped}: {due} + {blocked} + {stopped} > {within}"
             ),
             TimingFault::Undecided => {
                 f.write_str("the set is too close to the limit to be decided in bounded time")
@@ -223,6 +238,7 @@ fn decide(
             within: scale.nanos_down(t),
             due: scale.nanos(due),
             blocked: scale.nanos(blocked),
+            stopped: Nanos(0),
         }),
     }
 }

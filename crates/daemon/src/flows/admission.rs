@@ -16,8 +16,8 @@
 //! A slice is a part of the *link*: a driver with the rate D takes C/D times as long as the link
 //! for the same bytes. So the driver gets a slice that is longer by this factor ([`scaled_slice`]).
 
-use netnice_api::driver::{MIN_PACKET_BYTES, SEND_AHEAD_NS};
-use netnice_core::admission::timing::{PacketSizes, Promise, TimingFault, Transmitter};
+use netnice_api::driver::{DriverRequest, MIN_PACKET_BYTES, SEND_AHEAD_NS};
+use netnice_core::admission::timing::{PacketSizes, Promise, Stops, TimingFault, Transmitter};
 use netnice_core::contract::{Change, Contract, Direction, Setting, Slice};
 use netnice_core::link::Link;
 use netnice_core::sched::{Guarantee, Service, Wire};
@@ -36,13 +36,20 @@ pub(super) struct LinkCapacity {
     /// The largest rate of the direct path.
     pub max_direct: Rate,
     overhead: Bytes,
+    horizon: Nanos,
     longest: Bytes,
+    stops: Option<Stops>,
 }
 
 impl LinkCapacity {
     /// The capacity of a link with `promised` to targets of the kernel path. `None` if the link has
-    /// no sending rate or not enough is left.
-    pub(super) fn on(link: &Link, promised: Amount, mtu: u32) -> Option<LinkCapacity> {
+    /// no sending rate or not enough is left. `stops` is what the machine takes from the driver.
+    pub(super) fn on(
+        link: &Link,
+        promised: Amount,
+        mtu: u32,
+        stops: Option<Stops>,
+    ) -> Option<LinkCapacity> {
         let link_rate = link.usable(Direction::Up)?;
         let bits = link_rate.bits_per_second();
         let tree = Rate::new((bits / TREE_DIVISOR).max(promised.0)).unwrap_or(Rate::MIN);
@@ -52,6 +59,8 @@ impl LinkCapacity {
             tree,
             max_direct,
             overhead: link.overhead,
+            horizon: link.horizon,
+            stops,
             longest: Bytes(u64::from(mtu) + ETHERNET_HEADER),
         };
         (max_direct >= capacity.least()).then_some(capacity)
@@ -71,6 +80,20 @@ impl LinkCapacity {
     /// Bytes that the wire adds to each packet.
     pub(super) fn overhead(&self) -> u64 {
         self.overhead.0
+    }
+
+    /// The stops that admission counts; `None` if the policy names none.
+    pub(super) fn stops(&self) -> Option<Stops> {
+        self.stops
+    }
+
+    /// The link's parameters for a driver of this rate.
+    pub(super) fn wire_request(&self, rate: Rate) -> DriverRequest {
+        DriverRequest::Wire {
+            rate: rate.bits_per_second(),
+            overhead: self.overhead.0,
+            horizon_ns: self.horizon.0,
+        }
     }
 
     /// The rate that the direct path needs for these contracts; the least one if there are none.
@@ -141,9 +164,8 @@ impl LinkCapacity {
     /// The bucket of the filter above the kernel's classes: the longest of [`BUCKETS`] with which a
     /// driver of this rate keeps all promises. `None` if none of them has a deadline.
     pub(super) fn bucket(&self, rate: Rate, contracts: &[Contract]) -> Option<Nanos> {
-        let has_deadline = |contract: &Contract| {
-            matches!(promise_of(contract), Some(PromiseKind::Guarantee(..)))
-        };
+        let has_deadline =
+            |contract: &Contract| matches!(promise_of(contract), Some(PromiseKind::Guarantee(..)));
         if !contracts.iter().any(has_deadline) {
             return None;
         }
@@ -153,7 +175,9 @@ impl LinkCapacity {
             let transmitter = self.transmitter(rate, contracts.len(), *bucket);
             transmitter.carries_at_once(&promises)
         };
-        let longer = BUCKETS.into_iter().filter(|_| contracts.len() <= MAX_SEARCHED);
+        let longer = BUCKETS
+            .into_iter()
+            .filter(|_| contracts.len() <= MAX_SEARCHED);
         Some(longer.into_iter().find(fits).unwrap_or(SHORTEST_BUCKET))
     }
 
@@ -174,11 +198,14 @@ impl LinkCapacity {
             rate,
             overhead: self.overhead,
             ahead: Nanos(by_classes.0.saturating_add(SEND_AHEAD_NS)),
-            horizon: Nanos(0),
+            horizon: self.horizon,
             longest: self.longest,
         };
         let flows = u32::try_from(flows).unwrap_or(u32::MAX);
-        Transmitter::of(&wire, self.longest, flows)
+        Transmitter {
+            stops: self.stops,
+            ..Transmitter::of(&wire, self.longest, flows)
+        }
     }
 
     /// The promise of a contract at a driver of this rate; `None` if it promises nothing.
@@ -279,7 +306,8 @@ const ETHERNET_HEADER: u64 = 14;
 /// Length of a VLAN tag, in bytes.
 const VLAN_TAG: u64 = 4;
 /// The buckets of the filter above the kernel's classes, longest first. A long one costs deadlines
-/// time. With a short one the kernel path loses rate when its timer is late by more than the bucket.
+/// time. With a short one the kernel path loses rate when its timer is late by more than the
+/// bucket.
 const BUCKETS: [Nanos; 3] = [Nanos(1_000_000), Nanos(250_000), Nanos(60_000)];
 /// The bucket that admission counts.
 pub(super) const SHORTEST_BUCKET: Nanos = Nanos(15_000);

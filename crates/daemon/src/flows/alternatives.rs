@@ -104,11 +104,7 @@ impl LinkCapacity {
         let Some(Ok(promise)) = self.promise(self.max_direct, contract) else {
             return false;
         };
-        let transmitter = self.transmitter(
-            self.max_direct,
-            promises.len() + 1,
-            SHORTEST_BUCKET,
-        );
+        let transmitter = self.transmitter(self.max_direct, promises.len() + 1, SHORTEST_BUCKET);
         let all: Vec<Promise> = promises.iter().copied().chain([promise]).collect();
         transmitter.carries_at_once(&all)
     }

@@ -355,7 +355,7 @@ impl<N: Network> Flows<N> {
         for (session, reply, ask) in again {
             let (start, ask, handle) = *ask;
             if !self.link_states.contains_key(link) {
-                self.connect_driver(link, super::LinkState::new(), Some(start), now);
+                self.connect_driver(link, super::LinkState::default(), Some(start), now);
             }
             let purpose = CallPurpose::Attach {
                 session,

@@ -42,7 +42,7 @@ impl<N: Network> Flows<N> {
             )));
         }
         let (each, promised) = promises.promised_to_targets(&managed);
-        LinkCapacity::on(&managed, promised, mtu).ok_or_else(|| {
+        LinkCapacity::on(&managed, promised, mtu, promises.stops()).ok_or_else(|| {
             let mut text = format!(
                 "refused: nothing of {link} is left for direct flows: {promised:#} of it are \
                  promised"
@@ -180,6 +180,9 @@ impl<N: Network> Flows<N> {
             let word = if n == 0 { "held" } else { "" };
             text.push_str(&row(word, holder.clone()));
         }
+        if let Some(stops) = capacity.stops() {
+            text.push_str(&row("stops", format!("{stops}, of the policy")));
+        }
         text.push_str(&row("but", misfit.fault.to_string()));
         text.push_str(&row("would fit", misfit.instead.to_string()));
         RequestError::NotAdmitted(text)
@@ -219,8 +222,14 @@ impl<N: Network> Flows<N> {
             _ => whole.halved(),
         };
         state.need = Some(need);
-        state.capacity = Some(capacity);
-        self.apply_split(promises, link, split, now)
+        let changed = state.capacity.replace(capacity) != Some(capacity);
+        let same_rate = state.split.map(|old| old.driver) == Some(split.driver);
+        self.apply_split(promises, link, split, now)?;
+        if changed && same_rate {
+            let ask = capacity.wire_request(split.driver);
+            self.call(link, ask, None, CallPurpose::SetRate, now);
+        }
+        Ok(())
     }
 
     /// Puts a division into force. If the kernel's classes grow, they do so when the driver has
@@ -263,10 +272,7 @@ impl<N: Network> Flows<N> {
         state.split = Some(split);
         state.pending_tree = grows.then_some(split.tree);
         if rewired {
-            let ask = DriverRequest::Wire {
-                rate: split.driver.bits_per_second(),
-                overhead: capacity.overhead(),
-            };
+            let ask = capacity.wire_request(split.driver);
             self.call(link, ask, None, CallPurpose::SetRate, now);
             self.resend_slices(link, now);
         }
@@ -482,7 +488,7 @@ impl<N: Network> Flows<N> {
         self.settle_classes(promises, now);
         let links: Vec<IfName> = self.link_states.keys().cloned().collect();
         for link in links {
-            self.update_discards(promises, &link, now);
+            self.update_policy(promises, &link, now);
             let state = self
                 .link_states
                 .get(&link)

@@ -9,6 +9,8 @@
 use std::collections::BTreeMap;
 
 use netnice_api::direct::Term;
+use netnice_api::driver::CodePointsDoc;
+use netnice_core::admission::timing::Stops;
 use netnice_core::contract::IfName;
 use netnice_core::link::Link;
 use netnice_core::link::classes::LinkClasses;
@@ -34,6 +36,10 @@ pub(crate) trait Promises {
     /// The policy's setting `direct_awake`: true if drivers keep processors awake while packets of
     /// `cell` contracts are sent.
     fn keeps_awake(&self) -> bool;
+    /// The policy's setting `stops`: what the machine takes from a driver's packet thread.
+    fn stops(&self) -> Option<Stops>;
+    /// The code points that drivers write, from the policy; `None` while no policy is known.
+    fn code_points(&self) -> Option<CodePointsDoc>;
     /// The discard patterns of a link, from the policy; `None` while no policy is known.
     fn discards(&self, link: &IfName) -> Option<&[Vec<Term>]>;
     /// The process with this pid; `None` if there is none.

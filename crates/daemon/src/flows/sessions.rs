@@ -198,7 +198,7 @@ impl<N: Network> Flows<N> {
         if !self.link_states.contains_key(&link) {
             let state = LinkState {
                 nic: Some(nic),
-                ..LinkState::new()
+                ..LinkState::default()
             };
             self.connect_driver(&link, state, Some(start.clone()), now);
         }

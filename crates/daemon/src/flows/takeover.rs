@@ -32,11 +32,12 @@ impl<N: Network> Flows<N> {
         state.nic = nic;
         // A driver without patterns needs no message if it should have none.
         state.discards = (census.discard_patterns == 0).then(Vec::new);
+        state.code_points = Some(census.code_points);
         for program in &census.programs {
             let known = state.programs.entry(program.program);
             known.or_insert_with(|| adopted_program(promises, program));
         }
-        self.update_discards(promises, link, now);
+        self.update_policy(promises, link, now);
         let mut found: Vec<DriverFlowDoc> = census.flows;
         found.sort_by_key(|doc| doc.setup.number);
         let mut adopted = 0;

@@ -21,7 +21,7 @@ use netnice_core::admission::{MAX_DEPTH, TargetId};
 use netnice_core::contract::{Change, Contract, Setting};
 use netnice_core::link::classes::LinkClasses;
 use netnice_core::link::{Capacity, CapacitySource, Link, RECEIVE_PERCENT};
-use netnice_core::units::{Bytes, Rate};
+use netnice_core::units::{Bytes, Nanos, Rate};
 use netnice_kernel::enforce::Recovered;
 use netnice_kernel::plan::{self, Limit, MAX_SLOT};
 
@@ -355,6 +355,7 @@ fn managed(link: &plan::Link) -> Option<ManagedLink> {
             up: link.up.map(operator),
             down: link.down.and_then(whole).map(operator),
             overhead: Bytes(u64::from(link.overhead)),
+            horizon: Nanos(0),
         },
         by: 0,
         reflectors: Vec::new(),

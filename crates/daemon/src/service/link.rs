@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use netnice_api::{Done, LinkChange};
 use netnice_core::contract::{Direction, IfName};
 use netnice_core::link::{Capacity, CapacitySource, Link};
-use netnice_core::units::{Bytes, Rate};
+use netnice_core::units::{Bytes, Nanos, Rate};
 
 use crate::authority;
 use crate::clock::Now;
@@ -106,7 +106,8 @@ pub(super) fn change_link<H: Host>(
 
 /// The link after the change. What the change does not name stays as it is. A change without rates
 /// sets both rates to the speed that the interface's driver reports, unless it only sets the
-/// overhead or the classes of a managed link. The second result are the hosts that are probed.
+/// overhead, the horizon or the classes of a managed link. The second result are the hosts that are
+/// probed.
 fn wanted_link<H: Host>(
     reconciler: &mut Reconciler<H>,
     name: &IfName,
@@ -132,14 +133,16 @@ fn wanted_link<H: Host>(
         up: None,
         down: None,
         overhead: Bytes(0),
+        horizon: Nanos(0),
     });
     link.overhead = overhead.unwrap_or(link.overhead);
+    link.horizon = horizon(change)?.unwrap_or(link.horizon);
     link.up = estimated::changed(change, Direction::Up, link.up)?;
     link.down = estimated::changed(change, Direction::Down, link.down)?;
     let asks_driver = change.rate.is_none()
         && change.down_rate.is_none()
         && estimated::is_plain(change)
-        && (old.is_none() || (change.overhead.is_none() && !change.names_classes()));
+        && (old.is_none() || !(change.overhead.is_some() || change.horizon_ns.is_some() || change.names_classes()));
     if asks_driver {
         let reported = reported_capacity(&mut reconciler.host, name)?;
         (link.up, link.down) = (Some(reported), Some(reported));
@@ -153,6 +156,17 @@ fn wanted_link<H: Host>(
     let machine = &mut reconciler.host;
     let reflectors = estimated::reflectors(machine, change, &link, old.as_ref())?;
     Ok((link, reflectors))
+}
+
+/// The requested horizon. Fails if it is above [`Link::MAX_HORIZON`].
+fn horizon(change: &LinkChange) -> Result<Option<Nanos>, RequestError> {
+    match change.horizon_ns.map(Nanos) {
+        Some(time) if time > Link::MAX_HORIZON => Err(RequestError::BadUsage(format!(
+            "a horizon of {time} is more than the {} allowed",
+            Link::MAX_HORIZON
+        ))),
+        time => Ok(time),
+    }
 }
 
 /// The speed that an interface's driver reports. Fails if the driver reports none.

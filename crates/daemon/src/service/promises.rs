@@ -5,6 +5,8 @@
 use std::collections::BTreeMap;
 
 use netnice_api::direct::Term;
+use netnice_api::driver::CodePointsDoc;
+use netnice_core::admission::timing::Stops;
 use netnice_core::contract::IfName;
 use netnice_core::link::Link;
 use netnice_core::link::classes::LinkClasses;
@@ -42,6 +44,15 @@ impl<H: Host> Promises for Service<H> {
 
     fn keeps_awake(&self) -> bool {
         self.rules.policy.direct_awake
+    }
+
+    fn stops(&self) -> Option<Stops> {
+        self.rules.policy.direct.stops
+    }
+
+    fn code_points(&self) -> Option<CodePointsDoc> {
+        let known = !self.rules.is_unknown();
+        known.then_some(self.rules.policy.direct.code_points)
     }
 
     fn discards(&self, link: &IfName) -> Option<&[Vec<Term>]> {

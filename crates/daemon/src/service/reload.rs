@@ -225,6 +225,7 @@ fn change_link(
     // the interface reports none now, does not make the policy invalid.
     let link = link_of_rule(machine, rule).unwrap_or(Link {
         overhead: Bytes(rule.overhead),
+        horizon: rule.horizon,
         ..present.link
     });
     draft.ledger.set_capacity(ManagedLink {
@@ -251,6 +252,7 @@ fn link_of_rule(machine: &mut impl Inventory, rule: &LinkRule) -> Result<Link, R
         up,
         down,
         overhead: Bytes(rule.overhead),
+        horizon: rule.horizon,
     })
 }
 

@@ -4,7 +4,7 @@ use netnice_core::claims::Claimant;
 use netnice_core::contract::{Contract, Setting};
 use netnice_core::link::classes::{ClassChange, ClassesChange, LinkClasses};
 use netnice_core::link::{Capacity, CapacitySource, Link};
-use netnice_core::units::{Bytes, Instant};
+use netnice_core::units::{Bytes, Instant, Nanos};
 
 use super::*;
 use crate::ledger::rollbacks::{Cleared, Undo};
@@ -29,6 +29,7 @@ fn managed() -> ManagedLink {
             up: capacity("100mbit", CapacitySource::Operator),
             down: capacity("50mbit", CapacitySource::Driver),
             overhead: Bytes(24),
+            horizon: Nanos(0),
         },
         by: 0,
         reflectors: Vec::new(),

@@ -232,12 +232,10 @@ impl Registry {
         self.programs.is_empty()
     }
 
-    /// Changes the link's rate (bit/s) and its overhead per packet (bytes). Fails with
-    /// [`RegistryError`], and then changes nothing.
-    pub(crate) fn rewire(&mut self, rate: u64, overhead: u64) -> Result<(), RegistryError> {
-        let wire = wire(rate, overhead)?;
+    /// Changes the link's parameters. Fails with [`RegistryError`], and then changes nothing.
+    pub(crate) fn rewire(&mut self, wire: Wire) -> Result<(), RegistryError> {
         self.execute(Command::Wire(wire))?;
-        self.rate = rate;
+        self.rate = wire.rate.bits_per_second();
         Ok(())
     }
 

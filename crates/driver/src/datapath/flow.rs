@@ -5,6 +5,7 @@
 use netnice_api::driver::MIN_PACKET_BYTES;
 
 use super::*;
+use crate::code_points::{CodePoints, ContractKind};
 use crate::receive_budget::shared::FlowBudget;
 
 /// The parameters of a new flow.
@@ -148,6 +149,8 @@ pub(super) struct FlowState {
     /// How late a packet may leave without a correction of the schedule. The largest value: at any
     /// time, since the flow has no cell contract.
     pub(super) tolerance: Nanos,
+    /// The kind of its contract, for its code point.
+    kind: ContractKind,
     budget: Option<FlowBudget>,
     /// The class of the link's server that its contract names.
     pub(super) class: Option<u8>,
@@ -166,7 +169,7 @@ impl FlowState {
         program: ProgramNo,
         ring: netnice_ring::driver::DriverRings,
         template: Template,
-        tolerance: Nanos,
+        service: &Service,
         budget: Option<FlowBudget>,
     ) -> FlowState {
         FlowState {
@@ -181,7 +184,8 @@ impl FlowState {
             paused_until: None,
             has_next_hop: true,
             is_ignored: false,
-            tolerance,
+            tolerance: service.tolerance(),
+            kind: service.into(),
             budget,
             class: None,
             touched: false,
@@ -253,6 +257,11 @@ impl FlowState {
         }
     }
 
+    /// Takes over what depends on a changed contract, except its longest packet.
+    pub(super) fn set_service(&mut self, service: &Service) {
+        (self.tolerance, self.kind) = (service.tolerance(), service.into());
+    }
+
     /// Sets the longest packet that the contract can let go.
     pub(super) fn set_contract_limit(&mut self, longest: Bytes) {
         self.contract_limit = usize::try_from(longest.0).unwrap_or(usize::MAX);
@@ -321,6 +330,7 @@ impl FlowState {
         since: Instant,
         sink: Option<&mut impl FrameSink>,
         departure: &Departure,
+        code_points: &CodePoints,
     ) -> SendResult {
         if head.bytes() > self.longest {
             self.refuse(head);
@@ -328,11 +338,12 @@ impl FlowState {
         }
         let no_next_hop = sink.is_some() && !self.has_next_hop;
         let (ring, template) = (&self.ring, &self.template);
+        let code_point = code_points.of(self.kind);
         let sink = sink.filter(|_| self.has_next_hop);
         let done = sink.and_then(|sink| {
             sink.send(|frame| {
                 let length = ring.read(&head, frame);
-                template.check(&mut frame[..length])
+                template.check_and_mark(&mut frame[..length], code_point)
             })
         });
         let (status, stamp, result) = match done {

@@ -58,7 +58,7 @@ impl Datapath {
             };
             let bytes = head.bytes() as u64;
             let sink = self.link_is_up.then_some(&mut *sink);
-            match flow.send(head, since, sink, &departure) {
+            match flow.send(head, since, sink, &departure, &self.code_points) {
                 SendResult::Sent => {
                     self.totals.sent += 1;
                     self.totals.sent_bytes += bytes;

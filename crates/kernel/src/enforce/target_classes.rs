@@ -140,7 +140,7 @@ mod tests {
             up: Some(rate),
             down: Some(rate),
             overhead: 0,
-        bucket: None,
+            bucket: None,
         };
         let desired = Desired {
             targets: vec![inner.clone(), outer.clone()],

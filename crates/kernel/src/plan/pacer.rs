@@ -1,4 +1,5 @@
-//! The filter above all classes of a link ([`Pacer`]): its rate and its bucket. Pure; nothing fails.
+//! The filter above all classes of a link ([`Pacer`]): its rate and its bucket. Pure; nothing
+//! fails.
 
 use super::Link;
 
@@ -51,10 +52,17 @@ mod tests {
             bucket: bucket.map(Nanos),
         };
         let pacer = Pacer::of(&link(100_000_000, Some(250_000))).expect("a filter");
-        assert_eq!((pacer.rate, pacer.bucket, pacer.overhead), (12_500_000, 3_125, 24));
+        assert_eq!(
+            (pacer.rate, pacer.bucket, pacer.overhead),
+            (12_500_000, 3_125, 24)
+        );
         assert_eq!(pacer.bucket_for(1_500), 3_125);
         assert_eq!(pacer.bucket_for(9_000), 9_018);
         assert_eq!(Pacer::of(&link(100_000_000, None)), None);
-        assert_eq!(Pacer::of(&link(0, Some(250_000))), None, "not managed for sending");
+        assert_eq!(
+            Pacer::of(&link(0, Some(250_000))),
+            None,
+            "not managed for sending"
+        );
     }
 }

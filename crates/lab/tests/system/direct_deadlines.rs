@@ -1,13 +1,15 @@
-//! Tests what a deadline of a direct flow changes on its link, on real packets: the filter above
-//! the kernel's classes.
+//! Tests what belongs to deadlines of direct flows, on real packets: the filter above the kernel's
+//! classes, the horizon of a link, stops in the policy, and the code points that drivers write.
 
 use std::time::{Duration, Instant};
 
 use netnice_lab::experiment::bench::at;
 use netnice_lab::process::EVENT_TIMEOUT;
-use netnice_lab::testbed::TestBed;
+use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Direct, RunOptions, Udp};
 use netnice_lab::world::Family;
+
+use crate::dscp::marks;
 
 const LINK: f64 = 100_000_000.0;
 
@@ -22,7 +24,10 @@ fn test_bed() -> TestBed {
 fn qdiscs(bed: &TestBed) -> String {
     let client = bed.world.client();
     let device = &client.port().device;
-    client.ns.tc(&format!("qdisc show dev {device}")).expect("tc")
+    client
+        .ns
+        .tc(&format!("qdisc show dev {device}"))
+        .expect("tc")
 }
 
 fn wait_for_qdiscs(bed: &TestBed, what: &str, holds: impl Fn(&str) -> bool) {
@@ -59,7 +64,10 @@ fn flood(bed: &TestBed, port: u16) -> f64 {
     let source = traffic::start(bed.world.client(), &source, lasting).expect("a flood");
     let sent = source.report(EVENT_TIMEOUT).expect("a report");
     let got = sink.stop().expect("a report");
-    let (begin, end) = (sent.started_ns + 1_000_000_000, sent.started_ns + 2_900_000_000);
+    let (begin, end) = (
+        sent.started_ns + 1_000_000_000,
+        sent.started_ns + 2_900_000_000,
+    );
     got.received_rate(begin, end).expect("a rate")
 }
 
@@ -80,7 +88,10 @@ fn a_deadline_puts_a_filter_above_the_classes() {
     let cell = flow(&bed, 7101, "cell pcr=2mbit,cdvt=5ms");
     wait_for_qdiscs(&bed, "with a cell", is_paced);
     let rate = flood(&bed, 7102);
-    assert!(rate >= 0.3 * LINK && rate <= LINK, "{rate:.0} bit/s below the filter");
+    assert!(
+        rate >= 0.3 * LINK && rate <= LINK,
+        "{rate:.0} bit/s below the filter"
+    );
     bed.netnice.kill_daemon();
     bed.netnice.start_daemon().expect("a daemon");
     wait_for_qdiscs(&bed, "after a restart", is_paced);
@@ -88,5 +99,123 @@ fn a_deadline_puts_a_filter_above_the_classes() {
     wait_for_qdiscs(&bed, "without a cell", is_plain);
     drop(plain);
     let rate = flood(&bed, 7103);
-    assert!(rate >= 0.5 * LINK && rate <= LINK, "{rate:.0} bit/s without a filter");
+    assert!(
+        rate >= 0.5 * LINK && rate <= LINK,
+        "{rate:.0} bit/s without a filter"
+    );
+}
+
+/// The packets of a flow carry the code point of its contract, whatever it was before, with right
+/// checksums and in both families; those of a flow of another kind carry theirs. A new policy holds
+/// from the next packet on.
+#[test]
+fn drivers_write_the_code_point_of_the_contract() {
+    let bed = test_bed();
+    let policy = |text: &str| {
+        std::fs::write(bed.netnice.policy(), text).expect("a policy");
+        bed.run_ok("reload");
+    };
+    let flow = |family: Family, port: u16, contract: &str| {
+        let from = at(bed.world.client(), family, port);
+        let to = at(bed.world.server(), family, port);
+        let source = Direct::source(from, to)
+            .by(bed.netnice.runtime())
+            .rate(4_000_000);
+        traffic::start_now(bed.world.client(), &source.contract(contract)).expect("a flow")
+    };
+    let assert_marked = |port: u16, dscp: u8| {
+        let reached = becomes_true(|| {
+            let marks = marks(&bed, move |flow| flow.target.1 == port);
+            assert!(marks.iter().all(|mark| mark.valid_checksum), "{marks:?}");
+            !marks.is_empty() && marks.iter().all(|mark| mark.dscp == dscp)
+        });
+        assert!(reached, "port {port} does not carry {dscp} alone");
+    };
+    policy("[dscp]\ncell = \"EF\"\nmin = \"AF21\"\n");
+    let _cell = flow(Family::V4, 7110, "cell pcr=2mbit,cdvt=5ms");
+    let _min = flow(Family::V6, 7111, "min 1mbit");
+    let _plain = flow(Family::V4, 7112, "weight 100");
+    assert_marked(7110, 46);
+    assert_marked(7111, 18);
+    assert_marked(7112, 0);
+    policy("[dscp]\ncell = \"CS5\"\nbest-effort = \"LE\"\n");
+    assert_marked(7110, 40);
+    assert_marked(7111, 0);
+    assert_marked(7112, 1);
+}
+
+/// With a horizon, the messages of a channel leave so much earlier than their rate allows, and no
+/// more: in the same time, as many more as belong to the horizon.
+#[test]
+fn a_horizon_lets_messages_leave_early() {
+    let bed = test_bed();
+    let device = bed.world.client().port().device.clone();
+    let sent = |port: u16| {
+        let from = at(bed.world.client(), Family::V4, port);
+        let to = at(bed.world.server(), Family::V4, port);
+        let sink = traffic::start_now(bed.world.server(), &Udp::sink(to)).expect("a sink");
+        let contract = "channel mmax=1514,rmax=10/s,bmax=4,deadline=50ms";
+        let source = Direct::source(from, to).by(bed.netnice.runtime());
+        let lasting = RunOptions {
+            at_once: true,
+            lasts: Some(Duration::from_secs(3)),
+            ..RunOptions::default()
+        };
+        let source = traffic::start(bed.world.client(), &source.contract(contract), lasting);
+        source
+            .expect("a flow")
+            .report(EVENT_TIMEOUT)
+            .expect("a report");
+        sink.stop().expect("a report").received
+    };
+    let in_time = sent(7120);
+    bed.run_ok(&format!("link {device} --horizon 1s"));
+    let shown = bed.run_ok("show").stdout;
+    assert!(
+        shown.contains("packets of channels leave up to 1s early"),
+        "{shown}"
+    );
+    let early = sent(7121);
+    // 10 messages belong to 1 s; the programs' own time differs by some.
+    assert!((28..=34).contains(&in_time), "{in_time} messages in 3 s");
+    assert!(
+        (in_time + 7..=in_time + 13).contains(&early),
+        "{early}, after {in_time}"
+    );
+    bed.run_with_status(&format!("link {device} --horizon 2s"), 2);
+}
+
+/// Stops in the policy enter admission: a deadline shorter than a stop is refused, with the stops
+/// and what would fit.
+#[test]
+fn stops_of_the_policy_enter_admission() {
+    let bed = test_bed();
+    let open = |port: u16, contract: &str| {
+        let from = at(bed.world.client(), Family::V4, port);
+        let to = at(bed.world.server(), Family::V4, port);
+        let source = Direct::source(from, to).by(bed.netnice.runtime());
+        let source = source.contract(contract).count(1);
+        let running = traffic::start_now(bed.world.client(), &source);
+        running.and_then(|running| running.report(EVENT_TIMEOUT))
+    };
+    let contract = "channel mmax=1514,rmax=10/s,bmax=1,deadline=3ms";
+    open(7130, contract).expect("it fits without stops");
+    std::fs::write(bed.netnice.policy(), "stops = \"5ms/100ms\"\n").expect("a policy");
+    bed.run_ok("reload");
+    let error = format!(
+        "{:#}",
+        open(7131, contract).expect_err("shorter than a stop")
+    );
+    assert!(error.contains("5ms/100ms, of the policy"), "{error}");
+    assert!(error.contains("a deadline of at least"), "{error}");
+    open(7132, "channel mmax=1514,rmax=10/s,bmax=1,deadline=9ms").expect("longer than a stop");
+    std::fs::write(bed.netnice.policy(), "stops = \"100ms/5ms\"\n").expect("a policy");
+    let log = bed.netnice.run(&["reload"]).expect("it runs");
+    assert_ne!(log.status, 0);
+    assert!(
+        log.stderr
+            .contains("stops of 100ms in every 5ms leave no time"),
+        "{}",
+        log.stderr
+    );
 }

@@ -378,6 +378,7 @@ fn send_invalid_requests(rig: &mut Rig, program: &Program) -> Result<()> {
             DriverRequest::Wire {
                 rate: 3,
                 overhead: 0,
+                horizon_ns: 0,
             },
             "3 bit/s",
         ),

@@ -165,6 +165,7 @@ impl Processor {
                     within: whole,
                     due: whole,
                     blocked: Nanos(1),
+                    stopped: Nanos(0),
                 },
                 alternative: None,
             }),

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use super::demand::{Demand, Fluid, Growth, LONGEST, Scale, Steps, ratio_up};
 use super::edf::Blocking;
+use super::stops::Stops;
 use super::{
     Alternative, BUDGET, BUDGET_PER_TRY, TimingFault, TimingRefusal, channel_alternative, decide,
     least, most, slice_alternative,
@@ -41,6 +42,8 @@ pub struct Transmitter {
     pub horizon: Nanos,
     /// Time resolution of the scheduler, which the test subtracts from deadlines.
     pub resolution: Resolution,
+    /// The time that the machine takes from the thread that sends; `None` if it takes none.
+    pub stops: Option<Stops>,
 }
 
 /// Time resolution of a scheduler. It has two effects: a packet may become eligible late, and the
@@ -164,6 +167,7 @@ impl Transmitter {
             ahead: Nanos(wire.ahead.0.saturating_add(not_examined)),
             horizon: wire.horizon,
             resolution: Resolution::SCHEDULER,
+            stops: None,
         }
     }
 
@@ -218,8 +222,31 @@ impl Transmitter {
         promises: impl Iterator<Item = &'a Promise>,
         budget: u64,
     ) -> Result<(), TimingFault> {
-        let demands: Result<Vec<Demand>, TimingFault> = promises.map(|p| self.demand(p)).collect();
-        decide(&demands?, self.scale(), self.blocking(), budget)
+        let stops = self.stops.map(|stops| Ok(stops.demand(self.scale())));
+        let demands: Result<Vec<Demand>, TimingFault> =
+            promises.map(|p| self.demand(p)).chain(stops).collect();
+        let decided = decide(&demands?, self.scale(), self.blocking(), budget);
+        decided.map_err(|fault| match (fault, self.stops) {
+            (
+                TimingFault::Late {
+                    within,
+                    due,
+                    blocked,
+                    ..
+                },
+                Some(stops),
+            ) => {
+                let stopped = stops.within(within);
+                let due = Nanos(due.0.saturating_sub(stopped.0));
+                TimingFault::Late {
+                    within,
+                    due,
+                    blocked,
+                    stopped,
+                }
+            }
+            (fault, _) => fault,
+        })
     }
 
     fn alternative(

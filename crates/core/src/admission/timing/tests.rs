@@ -27,6 +27,7 @@ fn gigabit() -> Transmitter {
         ahead: Nanos(0),
         horizon: Nanos(0),
         resolution: Resolution::NONE,
+        stops: None,
     }
 }
 
@@ -133,6 +134,7 @@ fn a_deadline_covers_all_due_work_and_one_blocking_packet() {
             within: Nanos::from_micros(20),
             due: Nanos::from_micros(30),
             blocked: Nanos(0),
+            stopped: Nanos(0),
         }
     );
     // With a longer deadline its packet would still block the other two.
@@ -223,6 +225,32 @@ fn small_packets_are_charged_with_their_framing() {
         paced
             .carries(&[promise("min 751mbit", 1500, 1500)])
             .is_err()
+    );
+}
+
+#[test]
+fn a_refusal_names_the_stops() {
+    let link = Transmitter {
+        stops: Some("2ms/100ms".parse().expect("stops")),
+        ..gigabit()
+    };
+    let within = |deadline: &str| {
+        channel(&alloc::format!(
+            "channel mmax=1500,rmax=100/s,bmax=1,deadline={deadline}"
+        ))
+    };
+    assert_eq!(link.carries(&[within("2.1ms")]), Ok(()));
+    let refusal = link
+        .admit(&[], &within("1ms"))
+        .expect_err("shorter than a stop");
+    let text = refusal.to_string();
+    assert!(
+        text.contains("the machine can stop the sender for 2ms: "),
+        "{text}"
+    );
+    assert_eq!(
+        refusal.alternative,
+        Some(Alternative::Deadline(Nanos(2_012_000)))
     );
 }
 
@@ -382,7 +410,8 @@ fn a_processor_counts_the_costs_of_protocol_processing() {
         TimingFault::Late {
             within,
             due,
-            blocked
+            blocked,
+            stopped: Nanos(0),
         }
     );
     // Best effort that is never interrupted breaks promises that its blocks would leave intact.

@@ -24,8 +24,9 @@ fn capacity_of(rate: Rate, overhead: u64) -> LinkCapacity {
         }),
         down: None,
         overhead: Bytes(overhead),
+        horizon: Nanos(0),
     };
-    LinkCapacity::on(&link, Amount(0), 1500).expect("room")
+    LinkCapacity::on(&link, Amount(0), 1500, None).expect("room")
 }
 
 fn mbit(n: u64) -> Rate {

@@ -189,6 +189,8 @@ pub(super) struct Driver {
     pub discards: Option<Vec<Vec<Term>>>,
     /// The servers that the driver was sent, the last one last.
     pub servers: Vec<Option<ServerDoc>>,
+    /// The code points that the driver was sent.
+    pub code_points: netnice_api::driver::CodePointsDoc,
     /// The totals that the driver reports.
     pub totals: TotalsDoc,
     /// Why it refuses flows; `None` if it accepts them.
@@ -264,6 +266,10 @@ impl Driver {
                 self.discards = Some(patterns.clone());
                 DriverReply::Done
             }
+            DriverRequest::CodePoints(code_points) => {
+                self.code_points = *code_points;
+                DriverReply::Done
+            }
             DriverRequest::Stop => DriverReply::Done,
         };
         (answer, Vec::new())
@@ -310,6 +316,7 @@ impl Driver {
             }),
             unrequested_doorbells: 11,
             pm_qos_held: true,
+            code_points: self.code_points,
             discard_patterns: self.discards.as_ref().map_or(0, |text| text.len() as u32),
             ..CensusDoc::default()
         }

@@ -3,7 +3,7 @@
 use netnice_core::admission::MAX_DEPTH;
 use netnice_core::link::classes::LinkClasses;
 use netnice_core::link::{Capacity, CapacitySource, Link};
-use netnice_core::units::Bytes;
+use netnice_core::units::{Bytes, Nanos};
 
 use super::*;
 use crate::ledger::{Body, NewTarget, ProcessId, TargetPlace};
@@ -59,6 +59,7 @@ fn link(rate: &str) -> Link {
         }),
         down: None,
         overhead: Bytes(0),
+        horizon: Nanos(0),
     }
 }
 

@@ -4,7 +4,7 @@ use netnice_core::claims::Claimant;
 use netnice_core::contract::Contract;
 use netnice_core::link::Capacity;
 use netnice_core::link::classes::LinkClasses;
-use netnice_core::units::{Bytes, Rate};
+use netnice_core::units::{Bytes, Nanos, Rate};
 use proptest::prelude::*;
 
 use super::*;
@@ -52,6 +52,7 @@ fn link(name: &str, rate: Rate) -> ManagedLink {
             up: capacity(rate),
             down: capacity(rate.portion(1, 2).expect("a rate")),
             overhead: Bytes(0),
+            horizon: Nanos(0),
         },
         by: 0,
         reflectors: Vec::new(),

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use netnice_core::contract::{Contract, Setting};
 use netnice_core::link::classes::{ClassChange, ClassesChange, LinkClasses};
 use netnice_core::link::{Capacity, CapacitySource, EstimateBounds, Link};
-use netnice_core::units::{Bytes, Rate};
+use netnice_core::units::{Bytes, Nanos, Rate};
 use serde::{Deserialize, Serialize};
 
 use super::text;
@@ -20,6 +20,9 @@ pub(super) struct LinkDoc {
     up: Option<CapacityDoc>,
     down: Option<CapacityDoc>,
     overhead: u64,
+    /// In nanoseconds.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    horizon: u64,
     by: u32,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     reflectors: Vec<IpAddr>,
@@ -65,6 +68,7 @@ impl From<&ManagedLink> for LinkDoc {
             up: capacity(managed.link.up),
             down: capacity(managed.link.down),
             overhead: managed.link.overhead.0,
+            horizon: managed.link.horizon.0,
             by: managed.by,
             reflectors: managed.reflectors.clone(),
             server: managed
@@ -107,6 +111,7 @@ impl LinkDoc {
                 up: capacity(self.up)?,
                 down: capacity(self.down)?,
                 overhead: Bytes(self.overhead),
+                horizon: Nanos(self.horizon),
             },
             by: self.by,
             reflectors: self.reflectors,
@@ -141,4 +146,8 @@ fn classes(docs: &[ClassDoc], server: Option<&str>) -> Result<LinkClasses, Strin
         })?;
     }
     Ok(classes)
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }

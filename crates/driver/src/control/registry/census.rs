@@ -57,6 +57,7 @@ impl Registry {
                 })
                 .collect(),
             discard_patterns: self.discards,
+            code_points: self.flows.code_points(),
             discarded: discarded
                 .chain(others)
                 .filter(|(_, count)| *count > 0)

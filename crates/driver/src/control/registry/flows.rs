@@ -7,7 +7,12 @@
 
 use std::collections::BTreeMap;
 
-use super::OpenFlow;
+use netnice_api::driver::CodePointsDoc;
+
+use super::{OpenFlow, Registry, RegistryError};
+use crate::code_points::CodePoints;
+use crate::commands::Command;
+use crate::setup::SetupError;
 
 /// The open flows; see the module.
 #[derive(Default)]
@@ -15,9 +20,26 @@ pub(super) struct Flows {
     open: BTreeMap<u32, OpenFlow>,
     /// The next flow's number, unless it is in use.
     next: u32,
+    /// The code points of their packets.
+    code_points: CodePoints,
+}
+
+impl Registry {
+    /// Sets the code points of sent packets. Fails if one is above 63, or the packet thread ended.
+    pub(crate) fn set_code_points(&mut self, doc: &CodePointsDoc) -> Result<(), RegistryError> {
+        let code_points = CodePoints::new(doc).map_err(SetupError::from)?;
+        self.execute(Command::CodePoints(code_points))?;
+        self.flows.code_points = code_points;
+        Ok(())
+    }
 }
 
 impl Flows {
+    /// The code points of their packets, as a message.
+    pub(super) fn code_points(&self) -> CodePointsDoc {
+        self.code_points.doc()
+    }
+
     /// Adds a flow and returns its number.
     pub(crate) fn insert(&mut self, flow: OpenFlow) -> u32 {
         while self.open.contains_key(&self.next) {

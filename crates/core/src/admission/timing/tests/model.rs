@@ -6,7 +6,8 @@ use alloc::vec::Vec;
 use netnice_cases::cases;
 use proptest::prelude::*;
 
-use crate::admission::timing::demand::{Demand, Fluid, Growth, Steps, WHOLE};
+use crate::admission::timing::Stops;
+use crate::admission::timing::demand::{Demand, Fluid, Growth, Scale, Steps, WHOLE};
 use crate::admission::timing::edf::{Answer, Blocking, decide};
 use crate::contract::{Channel, MessageRate};
 use crate::units::Nanos;
@@ -54,6 +55,17 @@ impl Task {
 /// Simulates earliest deadline first, with each task from its first release on. Returns whether a
 /// job is late before `end`. Pieces are not interrupted.
 fn misses(tasks: &[Task], first: &[u64], end: u64) -> bool {
+    misses_with_stops(tasks, first, end, |_| false)
+}
+
+/// As [`misses`], with a sender that stands still in the ticks that `stopped` names: it begins no
+/// piece. A piece that has begun goes on, as a packet on the wire does.
+fn misses_with_stops(
+    tasks: &[Task],
+    first: &[u64],
+    end: u64,
+    stopped: impl Fn(u64) -> bool,
+) -> bool {
     // (deadline, ticks left, piece) of the released jobs.
     let mut ready: Vec<(u64, u64, u64)> = Vec::new();
     let mut next: Vec<u64> = first.to_vec();
@@ -69,6 +81,13 @@ fn misses(tasks: &[Task], first: &[u64], end: u64) -> bool {
             now = next.iter().copied().min().unwrap_or(end);
             continue;
         };
+        if stopped(now) {
+            now += 1;
+            if ready.iter().any(|(due, ..)| *due < now) {
+                return true;
+            }
+            continue;
+        }
         let (due, left, piece) = &mut ready[at];
         now += *piece;
         *left -= *piece;
@@ -147,6 +166,39 @@ proptest! {
         }
     }
 
+    /// Theorem 4: stops within their allowance break no granted set, wherever in their period they
+    /// are.
+    #[test]
+    fn stops_within_their_allowance_break_no_granted_set(
+        tasks in small_tasks(),
+        first in prop::collection::vec(0_u64..60, 5),
+        ticks in prop::collection::btree_set(0_u64..60, 1..12),
+        spread in any::<bool>(),
+        period in 60_u64..200,
+        shifts in prop::collection::vec(0_u64..200, 8),
+    ) {
+        // Stops at once, or anywhere: in every interval of one period, as many ticks as the set
+        // has.
+        let time = ticks.len() as u64;
+        let stopped = |now: u64| match spread {
+            true => ticks.contains(&(now % period)),
+            false => now % period < time,
+        };
+        let stops = Stops::new(Nanos(time), Nanos(period)).expect("stops");
+        let demands: Vec<Demand> = tasks.iter().map(Task::demand)
+            .chain([stops.demand(Scale::NANOS)]).collect();
+        if decide(&demands, FREE, ENOUGH) == Answer::Fits {
+            let mut patterns = worst_patterns(&tasks);
+            patterns.push(first[..tasks.len()].to_vec());
+            for first in patterns {
+                for shift in [0, 1].into_iter().chain(shifts.iter().copied()) {
+                    let late = misses_with_stops(&tasks, &first, 1_000, |now| stopped(now + shift));
+                    prop_assert!(!late, "{first:?} {shift}");
+                }
+            }
+        }
+    }
+
     /// The shortcuts to the answer agree with a check of every t, for all curves.
     #[test]
     fn the_answer_is_that_of_the_inequality_at_every_t(
@@ -198,4 +250,23 @@ proptest! {
             prop_assert_eq!(answer, decide(&demands, FREE, ENOUGH));
         }
     }
+}
+
+/// Half of the link is promised: kept without stops, refused with them, and broken by them.
+#[test]
+fn stops_that_are_not_counted_break_a_deadline() {
+    let task = Task {
+        piece: 2,
+        pieces: 1,
+        period: 4,
+        deadline: 4,
+    };
+    let stops = Stops::new(Nanos(3), Nanos(10)).expect("stops");
+    let (alone, counted) = ([task.demand()], [task.demand(), stops.demand(Scale::NANOS)]);
+    assert_eq!(decide(&alone, FREE, ENOUGH), Answer::Fits);
+    assert!(matches!(
+        decide(&counted, FREE, ENOUGH),
+        Answer::Late { due, .. } if due >= 5
+    ));
+    assert!(misses_with_stops(&[task], &[0], 100, |now| now % 10 < 3));
 }
