@@ -28,6 +28,10 @@ pub enum DirectRequest {
     Close(CloseFlow),
     /// Request the next hop to a host.
     NextHop(FindNextHop),
+    /// Close a flow of any program of the caller, also of another connection. Root and the group
+    /// `netnice` may close any flow. The program of the flow is notified
+    /// ([`FlowNotification::Closed`]). This request needs no attachment.
+    End(CloseFlow),
 }
 
 /// A message of the daemon about direct flows. The response to changing and closing is
@@ -200,7 +204,7 @@ pub struct FlowOpened {
     pub contract: String,
 }
 
-/// [`DirectRequest::Close`].
+/// [`DirectRequest::Close`] and [`DirectRequest::End`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CloseFlow {

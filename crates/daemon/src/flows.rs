@@ -41,6 +41,7 @@ mod division;
 pub(crate) mod driver;
 mod driver_events;
 pub(crate) mod drivers;
+mod end_flow;
 mod endpoint;
 pub(crate) mod flow_replies;
 mod link_promises;

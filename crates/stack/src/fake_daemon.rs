@@ -240,7 +240,7 @@ impl Session {
                 }
                 self.write_response(&response, &[]);
             }
-            DirectRequest::Close(close) => {
+            DirectRequest::Close(close) | DirectRequest::End(close) => {
                 let response = match self.flows.contains_key(&close.flow) {
                     true => Response::Done(Done::default()),
                     false => Response::failed("no such flow"),

@@ -5,6 +5,7 @@ mod budgets;
 mod connection;
 mod division;
 mod driver_ends;
+mod end_flow;
 mod events;
 mod fake;
 mod flow_replies;

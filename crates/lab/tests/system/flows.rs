@@ -3,6 +3,7 @@
 
 mod events;
 mod policy;
+mod shell;
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
