@@ -7,10 +7,10 @@ pub(crate) mod open_flow;
 use netnice_api::direct::{CloseFlow, DirectRequest};
 use netnice_api::{Exit, Request, Response, RuntimeDir, Show, ShowDoc};
 
+use crate::daemon;
 use crate::error::CommandError;
 use crate::output::{print_response, print_text};
 use crate::render::{self, Style};
-use crate::daemon;
 
 /// A verb of `netnice flow`.
 #[derive(Debug)]

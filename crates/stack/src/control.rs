@@ -28,6 +28,7 @@ use netnice_ring::program::Attachment;
 use rustix::event::{EventfdFlags, epoll};
 
 use crate::error::StackError;
+use crate::reports::Reports;
 
 /// The connection to the daemon and the state that came from it.
 pub(crate) struct Control {
@@ -288,6 +289,8 @@ pub(crate) struct FlowStatus {
     /// bytes; 0 after the daemon has reported the end of the flow.
     mtu: AtomicU32,
     end: OnceLock<String>,
+    /// What routers and hosts reported (ICMP).
+    pub(crate) reports: Reports,
 }
 
 impl Flows {
@@ -318,6 +321,12 @@ impl Flows {
             FlowNotification::Mtu { flow, mtu } => {
                 if let Some((slot, status)) = open.get(flow) {
                     status.set_mtu(*mtu);
+                    slots.push(*slot);
+                }
+            }
+            FlowNotification::Undelivered { flow, report } => {
+                if let Some((slot, status)) = open.get(flow) {
+                    status.reports.add(*report, Instant::now());
                     slots.push(*slot);
                 }
             }

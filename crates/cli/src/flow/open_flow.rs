@@ -335,6 +335,9 @@ impl Pipe {
                     "the contract is kept again".to_string()
                 }
                 FlowNotification::Degraded { why, .. } => format!("degraded: {}", printable(&why)),
+                FlowNotification::Undelivered { report, .. } => {
+                    StackError::Undelivered(report).to_string()
+                }
                 _ => continue,
             };
             if !self.quiet {

@@ -9,6 +9,7 @@ mod end_flow;
 mod events;
 mod fake;
 mod flow_replies;
+mod icmp_errors;
 mod late_answers;
 mod open_flow;
 

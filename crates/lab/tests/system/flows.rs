@@ -2,6 +2,7 @@
 //! exists, with the real programs, daemon, driver and kernel.
 
 mod events;
+mod icmp;
 mod policy;
 mod shell;
 
