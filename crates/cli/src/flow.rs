@@ -1,6 +1,6 @@
 //! `netnice flow`: lists the flows of the direct path, opens one for standard input and output
-//! ([`open_flow`]), and closes one. Fails if the daemon cannot be reached, the connection to it fails,
-//! or standard output cannot be written.
+//! ([`open_flow`]), and closes one. Fails if the daemon cannot be reached, the connection to it
+//! fails, or standard output cannot be written.
 
 pub(crate) mod open_flow;
 

@@ -119,7 +119,12 @@ fn options(open: &Open) -> Result<UdpOptions, CommandError> {
 
 /// The first address of `HOST:PORT`, of the family of the local address if that is specified.
 fn resolve(host: &str, local: Option<SocketAddr>) -> Result<SocketAddr, CommandError> {
-    let what = || format!("--udp: `{}` is not HOST:PORT", printable(host));
+    let what = || {
+        format!(
+            "--udp: `{}` is no HOST:PORT with an address",
+            printable(host)
+        )
+    };
     let found = host.to_socket_addrs();
     let found: Vec<SocketAddr> = found
         .map_err(|error| CommandError::io(what(), error))?
