@@ -34,6 +34,10 @@ pub enum DirectRequest {
     Close(CloseFlow),
     /// Request the next hop to a host.
     NextHop(FindNextHop),
+    /// Close a flow of any program of the caller, also of another connection. Root and the group
+    /// `netnice` may close any flow. The program of the flow is notified
+    /// ([`FlowNotification::Closed`]). This request needs no attachment.
+    End(CloseFlow),
 }
 
 /// A message of the daemon about direct flows. The response to changing and closing is
@@ -271,7 +275,7 @@ pub struct FlowOpened {
     pub contract: String,
 }
 
-/// [`DirectRequest::Close`].
+/// [`DirectRequest::Close`] and [`DirectRequest::End`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CloseFlow {
@@ -344,11 +348,52 @@ pub enum FlowNotification {
         /// The reason.
         why: String,
     },
+    /// A router or the remote host reported that a packet of the flow was not delivered (ICMP). Any
+    /// host can forge such a report.
+    Undelivered {
+        /// Number of the flow.
+        flow: u32,
+        /// The report.
+        report: Undelivered,
+    },
     /// The driver has ended, or has disconnected the program. All flows of the program are closed.
     Ended {
         /// The reason.
         why: String,
     },
+}
+
+/// The report that a packet was not delivered, in [`FlowNotification::Undelivered`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Undelivered {
+    /// The destination of the packet. The port is 0 for a protocol other than UDP.
+    pub to: SocketAddr,
+    /// The reporting router or host.
+    pub by: IpAddr,
+    /// The reason.
+    pub why: DeliveryFailure,
+    /// The path MTU to the destination from now on, in bytes, if the packet was too long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+}
+
+/// Why a packet was not delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeliveryFailure {
+    /// No route leads to the network of the destination.
+    NoNetwork,
+    /// The host does not answer, or no route leads to it.
+    NoHost,
+    /// The host has no socket at the port, or does not know the protocol.
+    NoPort,
+    /// A firewall forbids the packet.
+    Forbidden,
+    /// The hop limit of the packet was used up.
+    Expired,
+    /// The packet is longer than the MTU of a link on its path.
+    TooLong,
 }
 
 impl Endpoint {

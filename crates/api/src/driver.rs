@@ -462,6 +462,10 @@ pub struct FlowCounts {
     pub out_of_order: u64,
     /// Driver time charged for received packets, in ns.
     pub receiving_ns: u64,
+    /// True while the driver drops the packets that arrive for the flow, because the flow has used
+    /// up its receive budget.
+    #[serde(skip_serializing_if = "super::request::is_false")]
+    pub suspended: bool,
     /// Histogram of lateness: the time from the eligible time of a packet, or from its arrival at
     /// the head of the flow's queue if that is later, to its departure. Entry k counts latenesses
     /// from 2^(k-1) µs to below 2^k µs; entry 0 those below 1 µs; entry 20 all from 2^19 µs on.

@@ -2,7 +2,8 @@
 //!
 //! Rates are integers in bit/s, times in nanoseconds, sizes in bytes. Everything that changes
 //! without a request is under `counters`, except [`TargetDoc::command`], [`TargetDoc::user`],
-//! [`UnconfirmedDoc::left_ns`], and [`CapacityDoc::rate`] if the operator did not set the rate.
+//! [`FlowDoc::state`], [`UnconfirmedDoc::left_ns`], and [`CapacityDoc::rate`] if the operator did
+//! not set the rate.
 //! Absent values are omitted, except the capacities of a [`LinkDoc`] and [`TargetDoc::installed`],
 //! which are null. No function fails.
 
@@ -78,6 +79,14 @@ pub struct FlowDoc {
     pub program: String,
     /// User id of the program; 0 if it is not known.
     pub uid: u32,
+    /// The user of the program: `root`, or `user` and the name or number.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub user: String,
+    /// `open`, or what holds the flow up: `link down`, `no next hop` (the next hop does not
+    /// answer), `suspended` (the driver drops what arrives, because the receive budget is used up),
+    /// or `closing`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub state: String,
     /// Protocol and addresses.
     #[serde(rename = "speaks")]
     pub endpoint: String,

@@ -2,7 +2,7 @@
  *
  * libnetnice: limits on what a process, a process group or a user sends and
  * receives, modelled on getpriority(2) and setpriority(2), see netnice_set(3);
- * and UDP flows on the direct path, see netnice_flow(3).
+ * and flows on the direct path, see netnice_flow(3).
  */
 #ifndef NETNICE_H
 #define NETNICE_H
@@ -82,14 +82,18 @@ int netnice_poll(int program, int *flows, int room);
                                            an empty `why`: it gets its full contract again */
 #define NETNICE_NOTIFICATION_CLOSED 5   /* the flow is closed: `why` */
 #define NETNICE_NOTIFICATION_ENDED 6    /* all flows are closed: `why` */
+#define NETNICE_NOTIFICATION_UNDELIVERED 7 /* a router or the remote host reported that a packet
+                                              was not delivered: `error`, `why`; if it was too
+                                              long, `mtu` is the path MTU to its destination */
 
 struct netnice_notification {
     int kind;
     int flow; /* -1 if the caller has closed the flow, or the kind is not about a flow */
     int up;
     unsigned int mtu;
+    int error; /* ECONNREFUSED, EHOSTUNREACH, ENETUNREACH or EMSGSIZE */
     unsigned char mac[6];
-    char why[234]; /* ends with a 0; truncated if it is longer */
+    char why[230]; /* ends with a 0; truncated if it is longer */
 };
 
 /* Stores the next notification. 1: there was one; 0: there is none. */
@@ -102,6 +106,7 @@ int netnice_notification(int program, struct netnice_notification *notification)
 #define NETNICE_UDP_VERIFY 4    /* refuse partial checksums too */
 #define NETNICE_UDP_TRUST 8     /* do not validate checksums */
 #define NETNICE_UDP_IN_ORDER 16 /* deliver no fragment behind a gap */
+#define NETNICE_UDP_ERRORS 32   /* calls fail with reported errors, see netnice_flow_error() */
 
 struct netnice_udp {
     const struct sockaddr *local;  /* NULL, port 0: chosen; required for any host */
@@ -153,6 +158,68 @@ long long netnice_buffer_bytes(const struct netnice_udp *udp);
  * not fit. */
 int netnice_open_udp(int program, const struct netnice_udp *udp);
 
+/*
+ * Flows of other protocols, for root and the group netnice. All calls on a flow
+ * are those of UDP flows; a payload is everything behind the IP header, or behind
+ * the EtherType. The program computes and validates checksums of its protocol. The
+ * memory of such a flow is that of a UDP flow with the same buffers
+ * (netnice_buffer_bytes()).
+ *
+ * In place of an address with a port, calls take and return
+ *   for an IP protocol: a sockaddr_in or sockaddr_in6; the port is 0;
+ *   for an EtherType: a sockaddr_ll with sll_family, sll_halen (6) and sll_addr.
+ */
+
+/* One term of a filter of received packets: the byte at `offset`, masked by `mask`,
+ * equals `value`. Offsets count from the first byte of a payload, and are below
+ * 128. All terms of a filter must hold; at most 32. */
+struct netnice_term {
+    unsigned short offset;
+    unsigned char mask;
+    unsigned char value;
+};
+
+/* The parameters of a flow of an IP protocol: as in struct netnice_udp. The flags
+ * are NETNICE_UDP_SEND_ONLY, NETNICE_UDP_IN_ORDER and NETNICE_UDP_ERRORS. */
+struct netnice_ip {
+    const struct sockaddr *local;  /* NULL: chosen; required for any host */
+    const struct sockaddr *remote; /* NULL: any host, see netnice_flow_send_to() */
+    socklen_t local_length;
+    socklen_t remote_length;
+    const char *contract;
+    const struct netnice_term *pattern; /* NULL: no filter */
+    unsigned int terms;                 /* number of terms of the pattern */
+    unsigned int protocol;              /* the protocol number, for example 132 for SCTP */
+    unsigned int buffer_bytes;
+    unsigned int sending;
+    unsigned int receiving;
+    unsigned int hops;
+    unsigned int flags;
+};
+
+/* Opens a flow of an IP protocol. Returns its number. Fails as netnice_open_udp(),
+ * and with EINVAL for ICMP, IGMP, TCP and UDP, which stay with the kernel. */
+int netnice_open_ip(int program, const struct netnice_ip *ip);
+
+/* The parameters of a flow of an EtherType: as in struct netnice_udp. The only flag
+ * is NETNICE_UDP_SEND_ONLY. */
+struct netnice_ether {
+    const char *contract;
+    const struct netnice_term *pattern; /* NULL: no filter */
+    unsigned int terms;                 /* number of terms of the pattern */
+    unsigned int number;                /* the EtherType, for example 0x88b5 */
+    unsigned int buffer_bytes;
+    unsigned int sending;
+    unsigned int receiving;
+    unsigned int flags;
+};
+
+/* Opens a flow of an EtherType. Returns its number. Each packet names its
+ * destination (netnice_flow_send_to()), the Ethernet address of one station. Fails
+ * as netnice_open_udp(), and with EINVAL for the EtherTypes of IP, ARP and VLAN
+ * tags. A received payload of less than 46 bytes can have zeros behind it. */
+int netnice_open_ether(int program, const struct netnice_ether *ether);
+
 /* Closes a flow. Queued packets are not sent. */
 int netnice_flow_close(int flow);
 
@@ -161,7 +228,7 @@ int netnice_flow_change(int flow, const char *contract);
 
 struct netnice_flow_info {
     struct sockaddr_storage local;
-    struct sockaddr_storage remote; /* AF_UNSPEC for any host */
+    struct sockaddr_storage remote; /* AF_UNSPEC for any host, and for an EtherType */
     size_t longest;                 /* current largest payload, in bytes */
     unsigned long long under_way;   /* packets that the driver has not returned */
     unsigned long long no_buffer;   /* lost received packets: no buffer was primed */
@@ -171,6 +238,15 @@ struct netnice_flow_info {
     unsigned int id;                /* the daemon's number of the flow */
     char contract[212];             /* ends with a 0; truncated if it is longer */
 };
+
+/* Returns the errno of the latest report (ICMP) that a packet of the flow was not
+ * delivered, and forgets the report; 0 if there is no new one. ECONNREFUSED: no
+ * socket at the port; EHOSTUNREACH, ENETUNREACH: no way to the host; EMSGSIZE: longer
+ * than the path MTU, which netnice_flow_info() has from now on. A report arrives with
+ * the notifications: call netnice_notification(), netnice_poll() or a waiting call
+ * before. With NETNICE_UDP_ERRORS, the next call that sends, or that would fail with
+ * EAGAIN, fails with this errno instead. Any host can forge a report. */
+int netnice_flow_error(int flow);
 
 /* Stores the state of a flow. */
 int netnice_flow_info(int flow, struct netnice_flow_info *info);

@@ -11,6 +11,7 @@
 mod buffers;
 mod copying;
 mod messages;
+mod protocol;
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -20,9 +21,9 @@ use libc::{c_char, c_int, c_longlong, c_uint, c_ulonglong, sockaddr, sockaddr_st
 use netnice_api::RuntimeDir;
 use netnice_ring::driver::Loss;
 use netnice_stack::udp::{Buffers, Checks, Remote, UdpOptions};
-use netnice_stack::{FlowNotification, Program, StackError};
+use netnice_stack::{Address, FlowNotification, Program, Socket, StackError};
 
-use crate::error::CallError;
+use crate::error::{CallError, report_errno};
 use crate::handles::{self, FlowHandle, ProgramHandle};
 use crate::{guarded, pointers, runtime_dir};
 
@@ -50,8 +51,9 @@ pub struct Notification {
     flow: c_int,
     up: c_int,
     mtu: c_uint,
+    error: c_int,
     mac: [u8; 6],
-    why: [c_char; 234],
+    why: [c_char; 230],
 }
 
 /// `struct netnice_flow_info`: the addresses, the counters and the contract of a flow.
@@ -194,8 +196,9 @@ fn notification_to_c(notification: &FlowNotification, flow: impl Fn(u32) -> c_in
         flow: -1,
         up: 0,
         mtu: 0,
+        error: 0,
         mac: [0; 6],
-        why: [0; 234],
+        why: [0; 230],
     };
     match notification {
         FlowNotification::Link { up } => Notification {
@@ -228,6 +231,14 @@ fn notification_to_c(notification: &FlowNotification, flow: impl Fn(u32) -> c_in
             why: pointers::fixed_text(why),
             ..none
         },
+        FlowNotification::Undelivered { flow: id, report } => Notification {
+            kind: 7,
+            flow: flow(*id),
+            mtu: report.mtu.unwrap_or_default(),
+            error: report_errno(report.why),
+            why: pointers::fixed_text(&StackError::Undelivered(*report).to_string()),
+            ..none
+        },
         FlowNotification::Ended { why } => Notification {
             kind: 6,
             why: pointers::fixed_text(why),
@@ -256,15 +267,20 @@ pub extern "C" fn netnice_open_udp(program: c_int, udp: *const Udp) -> c_int {
         let handle = handles::program(program)?;
         let options = pointers::read(udp, "the flow's description")?.options()?;
         let socket = handle.program.open_udp(&options)?;
-        let (slot, id) = (socket.slot(), socket.id());
-        let flow = Arc::new(FlowHandle::new(handle.clone(), socket));
-        let number = handles::add_flow(flow)?;
-        let mut flows = handle.flows();
-        flows.by_slot.insert(slot, (number, id));
-        // A packet may have arrived before the flow had a number.
-        flows.mark_ready(slot);
-        Ok(number)
+        add_socket(&handle, socket)
     })
+}
+
+/// Gives a new flow a number. Fails with ENFILE if no handle is free.
+fn add_socket(handle: &Arc<ProgramHandle>, socket: Socket) -> Result<c_int, CallError> {
+    let (slot, id) = (socket.slot(), socket.id());
+    let flow = Arc::new(FlowHandle::new(handle.clone(), socket));
+    let number = handles::add_flow(flow)?;
+    let mut flows = handle.flows();
+    flows.by_slot.insert(slot, (number, id));
+    // A packet may have arrived before the flow had a number.
+    flows.mark_ready(slot);
+    Ok(number)
 }
 
 /// Closes a flow. Returns 0. Fails with EBUSY if another thread is in a call of the flow.
@@ -304,8 +320,8 @@ pub extern "C" fn netnice_flow_info(flow: c_int, info: *mut FlowInfo) -> c_int {
             let socket = &open.socket;
             let dropped = socket.dropped();
             Ok(FlowInfo {
-                local: pointers::storage(Some(socket.local())),
-                remote: pointers::storage(socket.remote()),
+                local: pointers::storage(local_address(socket)),
+                remote: pointers::storage(socket.remote().map(Address::Ip)),
                 longest: socket.longest(),
                 under_way: socket.under_way(),
                 no_buffer: socket.lost(Loss::NoBuffer),
@@ -321,22 +337,35 @@ pub extern "C" fn netnice_flow_info(flow: c_int, info: *mut FlowInfo) -> c_int {
     })
 }
 
+/// The local address of a flow: that of the link for an EtherType.
+fn local_address(socket: &Socket) -> Option<Address> {
+    Some(match socket.ether_type() {
+        Some(_) => Address::Ethernet(socket.local_mac()),
+        None => Address::Ip(socket.local()),
+    })
+}
+
+/// Returns the errno of the latest report that a packet of the flow was not delivered, and forgets
+/// the report; 0 if there is no new one.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn netnice_flow_error(flow: c_int) -> c_int {
+    guarded_int(|| {
+        let report = handles::flow(flow)?.with(|open| Ok(open.socket.take_error()))?;
+        Ok(report.map_or(0, |report| report_errno(report.why)))
+    })
+}
+
 impl Udp {
     fn buffers(&self) -> Result<Buffers, CallError> {
-        if self.flags & !(GROUP | SEND_ONLY | VERIFY | TRUST | IN_ORDER) != 0 {
+        if self.flags & !(GROUP | SEND_ONLY | VERIFY | TRUST | IN_ORDER | ERRORS) != 0 {
             return Err(CallError::Invalid);
         }
-        let or = |value: c_uint, default: u32| if value == 0 { default } else { value };
-        let default = Buffers::default();
-        Ok(Buffers {
-            bytes: or(self.buffer_bytes, default.bytes),
-            sending: or(self.sending, default.sending),
-            receiving: match self.flags & SEND_ONLY {
-                0 => or(self.receiving, default.receiving),
-                _ if self.receiving == 0 => 0,
-                _ => return Err(CallError::Invalid),
-            },
-        })
+        buffers(
+            self.buffer_bytes,
+            (self.sending, self.receiving),
+            self.flags,
+        )
     }
 
     fn options(&self) -> Result<UdpOptions, CallError> {
@@ -371,8 +400,29 @@ impl Udp {
                 hops => u8::try_from(hops).map_err(|_| CallError::Invalid)?,
             },
             in_order: self.flags & IN_ORDER != 0,
+            errors: self.flags & ERRORS != 0,
         })
     }
+}
+
+/// The buffers of a flow: their size, and the numbers for sending and receiving; 0 is the default.
+/// Fails if the flow does not receive and has buffers for receiving.
+fn buffers(
+    bytes: c_uint,
+    (sending, receiving): (c_uint, c_uint),
+    flags: c_uint,
+) -> Result<Buffers, CallError> {
+    let or = |value: c_uint, default: u32| if value == 0 { default } else { value };
+    let default = Buffers::default();
+    Ok(Buffers {
+        bytes: or(bytes, default.bytes),
+        sending: or(sending, default.sending),
+        receiving: match flags & SEND_ONLY {
+            0 => or(receiving, default.receiving),
+            _ if receiving == 0 => 0,
+            _ => return Err(CallError::Invalid),
+        },
+    })
 }
 
 /// [`guarded`] for calls that return an int.
@@ -396,6 +446,7 @@ const SEND_ONLY: c_uint = 2;
 const VERIFY: c_uint = 4;
 const TRUST: c_uint = 8;
 const IN_ORDER: c_uint = 16;
+const ERRORS: c_uint = 32;
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 
 use netnice_api::{ClientError, Failed, FailureCause, Refused, RefusedBy, Response};
 use netnice_ring::layout::SetupError;
-use netnice_stack::StackError;
+use netnice_stack::{DeliveryFailure, StackError};
 
 /// Why a call of the library fails.
 #[derive(Debug, thiserror::Error)]
@@ -45,8 +45,11 @@ pub(crate) enum CallError {
     /// A text is not UTF-8.
     #[error("the text is not UTF-8")]
     NotUtf8,
-    /// An address is neither IPv4 nor IPv6, or too short.
-    #[error("the address is neither a sockaddr_in nor a sockaddr_in6 of full length")]
+    /// An address is neither IPv4 nor IPv6 nor Ethernet, or too short.
+    #[error(
+        "the address is neither a sockaddr_in nor a sockaddr_in6 of full length, nor a \
+         sockaddr_ll of an Ethernet address"
+    )]
     BadAddress,
     /// An error of the stack.
     #[error(transparent)]
@@ -98,13 +101,15 @@ fn stack_errno(error: &StackError) -> i32 {
         | StackError::TooManyPackets { .. }
         | StackError::SmallBuffers { .. } => libc::EMSGSIZE,
         StackError::MessageDropped { .. } => libc::ENOBUFS,
+        StackError::Undelivered(report) => report_errno(report.why),
         StackError::NoRemote => libc::EDESTADDRREQ,
         StackError::FixedRemote(_) => libc::EISCONN,
         StackError::UnknownNextHop(_) => libc::EHOSTUNREACH,
         StackError::Closed(_) => libc::ECONNABORTED,
         StackError::Ended(_) | StackError::Disconnected(_) => libc::ECONNRESET,
         StackError::Driver(_) | StackError::UnexpectedResponse(_) => libc::EPROTO,
-        StackError::Buffer(_) | StackError::Address(_) => libc::EINVAL,
+        StackError::Buffer(_) | StackError::Address(_) | StackError::Pattern(_) => libc::EINVAL,
+        StackError::OtherAddress(_) => libc::EAFNOSUPPORT,
         StackError::Setup(error) => setup_errno(error),
         StackError::Wait(error) => io_errno(error),
         StackError::Daemon(error) => client_errno(error),
@@ -128,6 +133,18 @@ fn stack_errno(error: &StackError) -> i32 {
             Some(FailureCause::NoInterface) => libc::ENODEV,
             None => libc::EIO,
         },
+    }
+}
+
+/// The errno of a report, as of a connected socket.
+pub(crate) fn report_errno(why: DeliveryFailure) -> i32 {
+    match why {
+        DeliveryFailure::NoNetwork => libc::ENETUNREACH,
+        DeliveryFailure::NoPort => libc::ECONNREFUSED,
+        DeliveryFailure::TooLong => libc::EMSGSIZE,
+        DeliveryFailure::NoHost | DeliveryFailure::Forbidden | DeliveryFailure::Expired => {
+            libc::EHOSTUNREACH
+        }
     }
 }
 

@@ -13,9 +13,11 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::slice;
 
 use libc::{
-    AF_INET, AF_INET6, c_char, c_int, c_void, in_addr, in6_addr, iovec, sa_family_t, sockaddr,
-    sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t,
+    AF_INET, AF_INET6, AF_PACKET, c_char, c_int, c_void, in_addr, in6_addr, iovec, sa_family_t,
+    sockaddr, sockaddr_in, sockaddr_in6, sockaddr_ll, sockaddr_storage, socklen_t,
 };
+
+use netnice_stack::Address;
 
 use crate::error::CallError;
 
@@ -164,18 +166,47 @@ pub(crate) fn address(
     }
 }
 
+/// An IPv4, IPv6 or Ethernet address (`struct sockaddr_ll`) of C; `None` for NULL. Fails for
+/// another family, or if `length` is too short.
+pub(crate) fn destination(
+    from: *const sockaddr,
+    length: socklen_t,
+) -> Result<Option<Address>, CallError> {
+    if !from.is_null() && length as usize >= size_of::<sockaddr_ll>() {
+        // SAFETY: C promises `length` bytes, which are enough.
+        let station: sockaddr_ll = unsafe { from.cast::<sockaddr_ll>().read_unaligned() };
+        if c_int::from(station.sll_family) == AF_PACKET {
+            let [a, b, c, d, e, f, ..] = station.sll_addr;
+            return match station.sll_halen {
+                6 => Ok(Some(Address::Ethernet([a, b, c, d, e, f]))),
+                _ => Err(CallError::BadAddress),
+            };
+        }
+    }
+    Ok(address(from, length)?.map(Address::Ip))
+}
+
 /// An address for C; `None` is AF_UNSPEC.
-pub(crate) fn storage(address: Option<SocketAddr>) -> sockaddr_storage {
+pub(crate) fn storage(address: Option<Address>) -> sockaddr_storage {
     // SAFETY: plain data, for which all zeros are valid: AF_UNSPEC.
     let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
     let to = &raw mut storage;
     match address {
         None => {}
-        Some(SocketAddr::V4(four)) => {
+        Some(Address::Ethernet(mac)) => {
+            // SAFETY: plain data, for which all zeros are valid.
+            let mut station: sockaddr_ll = unsafe { std::mem::zeroed() };
+            station.sll_family = AF_PACKET as sa_family_t;
+            station.sll_halen = 6;
+            station.sll_addr[..6].copy_from_slice(&mac);
+            // SAFETY: as below.
+            unsafe { to.cast::<sockaddr_ll>().write(station) };
+        }
+        Some(Address::Ip(SocketAddr::V4(four))) => {
             // SAFETY: a storage is large enough for each kind of address, and aligned for it.
             unsafe { to.cast::<sockaddr_in>().write(v4(&four)) };
         }
-        Some(SocketAddr::V6(six)) => {
+        Some(Address::Ip(SocketAddr::V6(six))) => {
             let six = sockaddr_in6 {
                 sin6_family: AF_INET6 as sa_family_t,
                 sin6_port: six.port().to_be(),

@@ -8,6 +8,7 @@
 mod check;
 mod contract;
 mod error;
+mod flow;
 mod link;
 mod share;
 mod short;
@@ -28,6 +29,7 @@ use netnice_core::target::Target;
 use netnice_core::units::{Bytes, Nanos, Rate, UnitError};
 
 use crate::check::Check;
+use crate::flow::FlowCommand;
 use crate::incomplete::Incomplete;
 use crate::inetd::{InetdCommand, SessionArgs};
 use crate::run::Run;
@@ -38,6 +40,7 @@ pub(crate) use error::BadUsage;
 pub(crate) use top::Top;
 
 use check::CheckArgs;
+use flow::FlowArgs;
 use link::LinkArgs;
 use share::ShareArgs;
 use top::TopArgs;
@@ -74,6 +77,8 @@ pub(crate) enum Verb {
     Run(Run),
     /// Show targets repeatedly.
     Top(Top),
+    /// List, open or close flows of the direct path.
+    Flow(FlowCommand),
     /// Print which features the kernel has, with or without a daemon.
     Doctor,
     /// Measure for this time what the machine takes from a real-time thread.
@@ -262,6 +267,9 @@ enum VerbArgs {
         /// The target, or flow:N or direct:IFACE of the direct path
         target: String,
     },
+    /// List flows of the direct path, try one from the shell, or close one
+    #[command(subcommand)]
+    Flow(FlowArgs),
     /// Show which features this kernel has, and what replaces the missing ones
     Doctor {
         /// Measure for TIME (1s to 1h) what this machine takes from a real-time thread, and print
@@ -429,6 +437,7 @@ impl VerbArgs {
                 let target = full_target(&target)?;
                 Ok(Verb::Request(Request::Explain(Explain { target })))
             }
+            VerbArgs::Flow(flow) => flow.into_verb(common),
             VerbArgs::Doctor { stops } => doctor(stops.as_deref()),
             VerbArgs::Log { since, lines } => {
                 let since_ns = nanos("--since", since.as_deref())?;
@@ -488,6 +497,7 @@ impl VerbArgs {
             VerbArgs::Show { .. } => Some("show"),
             VerbArgs::Top(_) => Some("top"),
             VerbArgs::Explain { .. } => Some("explain"),
+            VerbArgs::Flow(_) => Some("flow"),
             VerbArgs::Doctor { .. } => Some("doctor"),
             VerbArgs::Log { .. } => Some("log"),
             VerbArgs::Check(_) => Some("check"),

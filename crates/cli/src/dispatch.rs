@@ -24,8 +24,8 @@ use crate::error::CommandError;
 use crate::output::{print_response, print_text};
 use crate::render::{self, Style};
 use crate::{
-    check, daemon, doctor, hosts, incomplete, inetd, pages, process, run, share, shell, show_all,
-    start, top,
+    check, daemon, doctor, flow, hosts, incomplete, inetd, pages, process, run, share, shell,
+    show_all, start, top,
 };
 
 /// Executes one command, and prints its error if it fails.
@@ -75,6 +75,7 @@ fn execute_verb(command: Command) -> Result<Exit, CommandError> {
         Verb::Incomplete(incomplete) => incomplete::execute(&dir, json, incomplete),
         Verb::Run(run) => run::execute(&dir, json, run),
         Verb::Top(top) => top::execute(&dir, json, &top),
+        Verb::Flow(command) => flow::execute(&dir, json, command),
         Verb::Doctor => doctor::execute(&dir, json),
         Verb::MeasureStops(time) => doctor::measure_stops(time),
         Verb::Check(check) => check::execute(*check, json),
@@ -92,6 +93,7 @@ fn execute_verb(command: Command) -> Result<Exit, CommandError> {
 fn needs_folder(verb: &Verb) -> bool {
     match verb {
         Verb::Own | Verb::Links | Verb::ShowAll | Verb::Top(_) => true,
+        Verb::Flow(flow::FlowCommand::List | flow::FlowCommand::Close(_)) => true,
         Verb::Request(request) => matches!(
             request,
             Request::Show(_)

@@ -3,6 +3,7 @@
 use std::io;
 
 use netnice_api::{ClientError, Exit, RuntimeDir};
+use netnice_stack::StackError;
 
 use crate::start::StartError;
 
@@ -34,6 +35,9 @@ pub(crate) enum CommandError {
     /// The connection to the daemon failed, or the daemon's response is invalid.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// A call on a flow of the direct path failed.
+    #[error(transparent)]
+    Flow(#[from] StackError),
     /// No process has this pid.
     #[error("no process has the number {0}")]
     NoProcess(u32),
@@ -79,6 +83,14 @@ impl CommandError {
             | CommandError::Stopped(_)
             | CommandError::Start(_) => Exit::NoDaemon,
             CommandError::Client(error) => Exit::from(error),
+            CommandError::Flow(error) => match error {
+                StackError::Refused { .. } => Exit::Refused,
+                StackError::Failed {
+                    bad_usage: true, ..
+                } => Exit::BadUsage,
+                StackError::Daemon(error) => Exit::from(error),
+                _ => Exit::Error,
+            },
             CommandError::OutputClosed => Exit::Done,
             _ => Exit::Error,
         }

@@ -12,9 +12,9 @@
 //! first ask a running daemon what could be named. `dispatch` sends the request over a connection
 //! of `daemon`, and `output` prints the response with `render`. Without a running daemon, `daemon`
 //! starts one if the user is root (`start`). A verb that does more than that has a module of its
-//! own: `run`, `top`, `share`, `inetd`, `shell`, `doctor`. `check` needs no daemon. Programs are
-//! started by `start` (the daemon), `doctor` (`netniced --probe`), `run` and `inetd` (the program
-//! that replaces this process).
+//! own: `run`, `top`, `share`, `inetd`, `shell`, `flow`, `doctor`. `check` needs no daemon.
+//! Programs are started by `start` (the daemon), `doctor` (`netniced --probe`), `run` and `inetd`
+//! (the program that replaces this process).
 //!
 //! Text for the user goes to standard output. If `run` starts its command, it writes to standard
 //! error, because standard output belongs to the command. Errors go to standard error. `--json`
@@ -27,6 +27,7 @@ mod daemon;
 mod dispatch;
 mod doctor;
 mod error;
+mod flow;
 mod hosts;
 mod incomplete;
 mod inetd;

@@ -34,10 +34,24 @@ pub(crate) fn print_response(response: &Response, json: bool) -> Result<(), Comm
 pub(crate) fn print_text(text: &str) -> Result<(), CommandError> {
     let mut out = io::stdout().lock();
     let written = writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush());
-    written.map_err(|source| match source.kind() {
+    written.map_err(output_error)
+}
+
+/// Writes bytes to standard output and flushes it.
+///
+/// # Errors
+/// As [`print_text`].
+pub(crate) fn write_bytes(bytes: &[u8]) -> Result<(), CommandError> {
+    let mut out = io::stdout().lock();
+    let written = out.write_all(bytes).and_then(|()| out.flush());
+    written.map_err(output_error)
+}
+
+fn output_error(source: io::Error) -> CommandError {
+    match source.kind() {
         io::ErrorKind::BrokenPipe => CommandError::OutputClosed,
         _ => CommandError::io("standard output", source),
-    })
+    }
 }
 
 /// The width of the terminal, else `COLUMNS`, else 80; limited to 80 to 400.

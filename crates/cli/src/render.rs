@@ -10,6 +10,7 @@
 
 mod budgets;
 mod contract;
+mod flows;
 mod history;
 mod programs;
 mod reports;
@@ -23,6 +24,7 @@ use std::io::IsTerminal;
 use netnice_api::{Done, Response, ShowDoc};
 use serde::Serialize;
 
+pub(crate) use flows::flow_list;
 pub(crate) use programs::{group as program_group, programs, sums, user as program_user};
 pub(crate) use show::{clearable, managed_links, quota_line, rate_table};
 use sparkline::Sparkline;
@@ -102,7 +104,7 @@ pub(crate) fn single_target(doc: &ShowDoc, name: &str, style: &Style) -> String 
         tables.push(show::targets(&doc.targets, style));
     }
     if !doc.direct.is_empty() {
-        tables.push(show::flows(&doc.direct, style));
+        tables.push(flows::flows(&doc.direct, style));
     }
     if tables.len() == remarks {
         tables.push(format!("nothing is limited or guaranteed for {name}"));

@@ -11,6 +11,7 @@
 //!     both, burst, dscp, yield                          priority) inside a budget of the user
 //!   dscp                       any code point           those of the policy's dscp_users
 //!   direct flows               of any process           of own ones; none if the policy forbids it
+//!   close a direct flow        any                      those of own programs
 //!   links, reload the policy   all                      none
 //!   clear a target             root: all claims on it   own claim
 //!                              group: own claim
@@ -22,7 +23,8 @@
 //!
 //! The last three rows are checked elsewhere: by `netnice_core::claims` and the parts of `service`
 //! that handle these requests. `service::set` also decides who may run as a name that has no
-//! process. `flows` reserves privileged ports and protocols other than UDP for root and the group.
+//! process. `flows` reserves privileged ports and protocols other than UDP for root and the group,
+//! and checks who closes a flow (`flows::end_flow`).
 //! Every peer may make a request that only reads. The response to an unprivileged peer lists no
 //! connections, direct flows or quota amounts of other users.
 

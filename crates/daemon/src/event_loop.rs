@@ -392,6 +392,7 @@ impl Daemon {
             Event::Routes(changes) => {
                 self.flows.routes_changed(&mut self.service, &changes, now);
             }
+            Event::IcmpErrors(errors) => self.flows.icmp_errors(&errors, now),
             Event::Links => {
                 // A container's first packet is limited only if its new interface is handled at
                 // once.

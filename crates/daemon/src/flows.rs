@@ -43,8 +43,10 @@ pub(crate) mod driver;
 mod driver_events;
 mod driver_policy;
 pub(crate) mod drivers;
+mod end_flow;
 mod endpoint;
 pub(crate) mod flow_replies;
+mod icmp_errors;
 mod link_promises;
 mod messages;
 pub(crate) mod network;
@@ -79,6 +81,7 @@ use division::Split;
 use driver::Start;
 use network::{Network, Nic};
 use next_hop::NextHop;
+use routes::{PendingResolution, ResolutionFor};
 
 /// The channel for the reply to a request.
 pub(crate) type ReplySender = oneshot::Sender<Reply>;
@@ -140,6 +143,7 @@ pub(crate) struct Flows<N: Network> {
     resolutions: Vec<PendingResolution>,
     commands: Vec<Command>,
     tickets: flow_replies::Tickets,
+    icmp: icmp_errors::IcmpState,
     /// When the interfaces and the routes of all flows are to be checked; `None` if they are not.
     route_check_due: Option<Instant>,
     next_hops_confirmed_at: Instant,
@@ -255,26 +259,6 @@ struct FlowRecord {
     closing: Option<String>,
 }
 
-/// A flow or next-hop request that waits for neighbour resolution.
-struct PendingResolution {
-    deadline: Instant,
-    index: u32,
-    via: IpAddr,
-    purpose: ResolutionFor,
-}
-
-enum ResolutionFor {
-    Flow {
-        session: u64,
-        flow: Box<FlowRecord>,
-        reply: ReplySender,
-    },
-    Hop {
-        mtu: u32,
-        reply: ReplySender,
-    },
-}
-
 /// A call without an answer so far.
 struct PendingCall {
     link: IfName,
@@ -344,6 +328,7 @@ impl<N: Network> Flows<N> {
             resolutions: Vec::new(),
             commands: Vec::new(),
             tickets: flow_replies::Tickets::default(),
+            icmp: icmp_errors::IcmpState::default(),
             route_check_due: None,
             next_hops_confirmed_at: Instant(0),
         }
@@ -374,6 +359,7 @@ impl<N: Network> Flows<N> {
         resolutions
             .chain(calls)
             .chain(self.tickets.next_due())
+            .chain(self.icmp.next_due())
             .chain(self.route_check_due)
             .min()
     }

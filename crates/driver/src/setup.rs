@@ -147,6 +147,8 @@ pub(crate) fn longest(flow: u32, interface: u32) -> usize {
 pub(crate) fn counts(counters: &FlowCounters) -> FlowCounts {
     let used = counters.lateness.iter().rposition(|count| *count > 0);
     FlowCounts {
+        // The caller knows the time.
+        suspended: false,
         sent: counters.sent,
         sent_bytes: counters.sent_bytes,
         forbidden: counters.forbidden,

@@ -250,7 +250,12 @@ struct Read {
 struct Control([u8; CONTROL]);
 
 /// Sets a socket option to these bytes.
-fn set_option(socket: &OwnedFd, level: i32, option: i32, value: &[u8]) -> io::Result<()> {
+pub(crate) fn set_option(
+    socket: &OwnedFd,
+    level: i32,
+    option: i32,
+    value: &[u8],
+) -> io::Result<()> {
     // SAFETY: the bytes outlive the call, and the length is theirs.
     let done = unsafe {
         libc::setsockopt(

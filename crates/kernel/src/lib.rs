@@ -41,6 +41,7 @@ mod error;
 pub mod ethtool;
 pub mod executable;
 pub mod icmp;
+pub mod icmp_errors;
 pub mod netlink;
 pub mod nic;
 pub mod peer;

@@ -16,6 +16,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
+use crate::icmp::set_option;
+
 #[cfg(test)]
 mod tests;
 
@@ -40,6 +42,7 @@ impl Port {
         let (kind, flags) = (SocketType::DGRAM, SocketFlags::CLOEXEC);
         let socket = rustix::net::socket_with(family, kind, flags, None)?;
         drop_all_packets(&socket)?;
+        ignore_path_mtu(&socket, at.is_ipv6())?;
         sockopt::set_socket_recv_buffer_size(&socket, 0)?;
         if at.is_ipv6() {
             sockopt::set_ipv6_v6only(&socket, true)?;
@@ -95,6 +98,20 @@ pub fn first_unprivileged() -> u16 {
     let number = text.ok().and_then(|text| text.trim().parse().ok());
     number.unwrap_or(1024)
 }
+
+/// Keeps the kernel from lowering the MTU of a route after an ICMP error that quotes a packet of
+/// the socket's address: the error would hold for all programs of the host, and any host can forge
+/// it.
+fn ignore_path_mtu(socket: &OwnedFd, is_v6: bool) -> io::Result<()> {
+    let (level, option) = match is_v6 {
+        true => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
+        false => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
+    };
+    set_option(socket, level, option, &PMTUDISC_INTERFACE.to_ne_bytes())
+}
+
+/// `IP_PMTUDISC_INTERFACE` and `IPV6_PMTUDISC_INTERFACE`.
+const PMTUDISC_INTERFACE: libc::c_int = 4;
 
 /// Attaches a filter that drops every packet. rustix has no socket filters.
 fn drop_all_packets(socket: &OwnedFd) -> io::Result<()> {

@@ -9,6 +9,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 
+use crate::address::without_port;
 use crate::checksum::Sum;
 use crate::headers::{ETHERNET, UDP, pseudo};
 
@@ -30,8 +31,8 @@ pub enum ParseError {
     /// shorter than the header.
     #[error("the frame is shorter than its headers state")]
     Short,
-    /// The frame is neither IPv4 nor IPv6, or not UDP.
-    #[error("the frame is not UDP over IPv4 or IPv6")]
+    /// The frame is neither IPv4 nor IPv6, or of another protocol than the flow.
+    #[error("the frame is not of the flow's protocol")]
     Protocol,
     /// The frame contains a fragment of a datagram.
     #[error("the frame contains a fragment of a datagram")]
@@ -85,11 +86,53 @@ pub struct FragmentKey {
 /// # Errors
 /// If the frame contains no valid datagram, or only a fragment ([`ParseError::Fragment`]).
 pub fn parse(frame: &[u8], checks: Checks) -> Result<ParsedDatagram, ParseError> {
-    let ip = network(frame)?;
+    let ip = network(frame, UDP)?;
     match ip.fragment {
         Some(_) => Err(ParseError::Fragment),
         None => datagram(frame, ip.payload, (ip.from, ip.to), checks),
     }
+}
+
+/// Finds the payload of another IP protocol in a frame. The ports of the result are 0.
+///
+/// # Errors
+/// If the frame contains no packet of this protocol, or only a fragment ([`ParseError::Fragment`]).
+pub(crate) fn parse_ip(frame: &[u8], protocol: u8) -> Result<ParsedDatagram, ParseError> {
+    let ip = network(frame, protocol)?;
+    match ip.fragment {
+        Some(_) => Err(ParseError::Fragment),
+        None => Ok(ParsedDatagram {
+            payload: ip.payload,
+            from: without_port(ip.from),
+            to: without_port(ip.to),
+        }),
+    }
+}
+
+/// The payload of another IP protocol that was reassembled from its fragments.
+pub(crate) fn reassembled_ip(bytes: &[u8], key: &FragmentKey) -> ParsedDatagram {
+    ParsedDatagram {
+        payload: 0..bytes.len(),
+        from: without_port(key.from),
+        to: without_port(key.to),
+    }
+}
+
+/// Finds the payload of an EtherType in a frame. The addresses of the result are unspecified.
+///
+/// # Errors
+/// If the frame is shorter than its header, or of another EtherType.
+pub(crate) fn parse_ethernet(frame: &[u8], number: u16) -> Result<ParsedDatagram, ParseError> {
+    let kind = frame.get(12..ETHERNET).ok_or(ParseError::Short)?;
+    if kind != number.to_be_bytes() {
+        return Err(ParseError::Protocol);
+    }
+    let none = without_port(Ipv4Addr::UNSPECIFIED.into());
+    Ok(ParsedDatagram {
+        payload: ETHERNET..frame.len(),
+        from: none,
+        to: none,
+    })
 }
 
 /// Finds the datagram in `bytes`, which were reassembled from its fragments. The range of the
@@ -110,7 +153,15 @@ pub fn parse_reassembled(
 /// # Errors
 /// If the frame contains no fragment of a UDP datagram.
 pub fn parse_fragment(frame: &[u8]) -> Result<Fragment, ParseError> {
-    let ip = network(frame)?;
+    parse_fragment_of(frame, UDP)
+}
+
+/// As [`parse_fragment`], for another protocol.
+///
+/// # Errors
+/// If the frame contains no fragment of this protocol.
+pub(crate) fn parse_fragment_of(frame: &[u8], protocol: u8) -> Result<Fragment, ParseError> {
+    let ip = network(frame, protocol)?;
     let (id, offset, more) = ip.fragment.ok_or(ParseError::Protocol)?;
     Ok(Fragment {
         key: FragmentKey {
@@ -133,12 +184,12 @@ struct Network {
     fragment: Option<(u32, u32, bool)>,
 }
 
-fn network(frame: &[u8]) -> Result<Network, ParseError> {
+fn network(frame: &[u8], protocol: u8) -> Result<Network, ParseError> {
     let kind = frame.get(12..14).ok_or(ParseError::Short)?;
     let packet = &frame[ETHERNET..];
     let mut ip = match kind {
-        [0x08, 0x00] => ipv4(packet)?,
-        [0x86, 0xdd] => ipv6(packet)?,
+        [0x08, 0x00] => ipv4(packet, protocol)?,
+        [0x86, 0xdd] => ipv6(packet, protocol)?,
         _ => return Err(ParseError::Protocol),
     };
     // Padding of the link may follow the packet.
@@ -187,7 +238,7 @@ fn datagram(
     })
 }
 
-fn ipv4(packet: &[u8]) -> Result<Network, ParseError> {
+fn ipv4(packet: &[u8], protocol: u8) -> Result<Network, ParseError> {
     let fixed: &[u8; 20] = packet.first_chunk().ok_or(ParseError::Short)?;
     if fixed[0] >> 4 != 4 {
         return Err(ParseError::Protocol);
@@ -203,7 +254,7 @@ fn ipv4(packet: &[u8]) -> Result<Network, ParseError> {
     let cut = word(6) & 0x3fff;
     let fragment =
         (cut != 0).then(|| (word(4).into(), u32::from(cut & 0x1fff) * 8, cut >> 13 == 1));
-    if fixed[9] != UDP {
+    if fixed[9] != protocol {
         return Err(ParseError::Protocol);
     }
     let address = |at: usize| Ipv4Addr::new(fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]);
@@ -215,7 +266,7 @@ fn ipv4(packet: &[u8]) -> Result<Network, ParseError> {
     })
 }
 
-fn ipv6(packet: &[u8]) -> Result<Network, ParseError> {
+fn ipv6(packet: &[u8], protocol: u8) -> Result<Network, ParseError> {
     let header: &[u8; 40] = packet.first_chunk().ok_or(ParseError::Short)?;
     if header[0] >> 4 != 6 {
         return Err(ParseError::Protocol);
@@ -226,12 +277,12 @@ fn ipv6(packet: &[u8]) -> Result<Network, ParseError> {
         Ipv6Addr::from(bytes)
     };
     let (payload, fragment) = match header[6] {
-        UDP => (40..length, None),
+        next if next == protocol => (40..length, None),
         // The fragment header (RFC 8200, section 4.5).
         44 => {
             let rest = packet.get(40..).and_then(|rest| rest.first_chunk::<8>());
             let &[next, _, o0, o1, a, b, c, d] = rest.ok_or(ParseError::Short)?;
-            if next != UDP {
+            if next != protocol {
                 return Err(ParseError::Protocol);
             }
             // The fragment offset in bytes, two reserved bits, and the bit "more fragments".

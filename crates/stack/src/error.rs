@@ -4,10 +4,12 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use netnice_api::direct::{DeliveryFailure, PATTERN_REACH, Term, Undelivered};
 use netnice_api::{ClientError, FailureCause, RefusedBy};
 use netnice_ring::layout::SetupError;
 use netnice_ring::program::{FlowError, RecordError};
 
+use crate::address::Address;
 use crate::headers::AddressError;
 
 /// Why a call failed.
@@ -60,6 +62,25 @@ pub enum StackError {
     /// A call on a flow to one host or group named a destination.
     #[error("the flow sends only to {0}: the call must not name a destination")]
     FixedRemote(SocketAddr),
+    /// The destination is an IP address on a flow of an EtherType, or an Ethernet address on
+    /// another flow.
+    #[error(
+        "the flow cannot send to {0}: a flow of an EtherType sends to Ethernet addresses, every \
+             other flow to IP addresses"
+    )]
+    OtherAddress(Address),
+    /// A term of a pattern matches no packet: its offset is too large, or its value has bits
+    /// outside its mask.
+    #[error(
+        "no byte can have value {:#04x} under mask {:#04x} at offset {}; offsets are below {}, \
+         and a value has only bits of its mask",
+        .0.value, .0.mask, .0.offset, PATTERN_REACH
+    )]
+    Pattern(Term),
+    /// A router or the remote host reported that an earlier packet was not delivered; only on a
+    /// flow that was opened with [`UdpOptions::errors`](crate::udp::UdpOptions::errors).
+    #[error("{} was not reached: {}", .0.to, reason(.0))]
+    Undelivered(Undelivered),
     /// The next hop to the host is unknown, or its entry has expired.
     #[error("the next hop to {0} is unknown: request it first")]
     UnknownNextHop(IpAddr),
@@ -127,6 +148,24 @@ pub enum StackError {
     /// The daemon's response does not have the type or the contents that the request calls for.
     #[error("the response of the daemon does not fit the request `{0}`")]
     UnexpectedResponse(&'static str),
+}
+
+/// A report in words.
+fn reason(report: &Undelivered) -> String {
+    let by = report.by;
+    match (report.why, report.mtu) {
+        (DeliveryFailure::NoNetwork, _) => format!("{by} has no route to its network"),
+        (DeliveryFailure::NoHost, _) => format!("{by} cannot reach the host"),
+        (DeliveryFailure::NoPort, _) => format!("{by} has no socket at the port"),
+        (DeliveryFailure::Forbidden, _) => format!("{by} forbids the packet"),
+        (DeliveryFailure::Expired, _) => format!("the hop limit was used up at {by}"),
+        (DeliveryFailure::TooLong, Some(mtu)) => {
+            format!("the packet is longer than the path MTU behind {by}, {mtu} bytes")
+        }
+        (DeliveryFailure::TooLong, None) => {
+            format!("the packet is longer than the path MTU behind {by}")
+        }
+    }
 }
 
 fn with_reason(why: &Option<String>) -> String {

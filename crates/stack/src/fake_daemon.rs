@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 
 use netnice_api::direct::{
     Attached, Detached, DirectReply, DirectRequest, Endpoint, FlowList, FlowNotification,
-    FlowOpened, FlowState, OpenFlow, ResolvedNextHop, ShapeDoc,
+    FlowOpened, FlowState, OpenFlow, ResolvedNextHop, ShapeDoc, Term,
 };
 use netnice_api::frame::{Decoder, LONGEST_REQUEST};
 use netnice_api::{
@@ -315,7 +315,7 @@ impl Session {
                 }
                 self.write_response(&response, &[]);
             }
-            DirectRequest::Close(close) => {
+            DirectRequest::Close(close) | DirectRequest::End(close) => {
                 let response = match self.flows.contains_key(&close.flow) {
                     true => Response::Done(Done::default()),
                     false => Response::failed("no such flow"),
@@ -379,7 +379,18 @@ impl Session {
                 local: self.chosen(local),
                 group,
             },
-            _ => return Response::bad_usage("neither a UDP flow nor a group"),
+            Endpoint::Protocol {
+                number,
+                local,
+                remote,
+                pattern,
+            } => Endpoint::Protocol {
+                number,
+                local: self.chosen(SocketAddr::new(local, 1)).ip(),
+                remote,
+                pattern,
+            },
+            other @ Endpoint::EtherType { .. } => other,
         };
         let memory = self.memory.as_mut().expect("attached");
         let flow = match memory.open(shape) {
@@ -394,7 +405,9 @@ impl Session {
             slot: location.slot,
             offset: location.offset,
             next_hop: match &endpoint {
-                Endpoint::Udp { remote: None, .. } => None,
+                Endpoint::Udp { remote: None, .. }
+                | Endpoint::Protocol { remote: None, .. }
+                | Endpoint::EtherType { .. } => None,
                 _ => Some([2, 0, 0, 0, 0, 1]),
             },
             endpoint: endpoint.clone(),
@@ -468,19 +481,8 @@ impl Session {
     }
 
     fn deliver(&mut self, frame: &[u8]) {
-        let datagram = datagram::parse(frame, Checks::Verify).expect("a datagram");
         for (flow, endpoint) in self.flows.values_mut() {
-            let same = |one: SocketAddr, other: &SocketAddr| {
-                (one.ip(), one.port()) == (other.ip(), other.port())
-            };
-            let matches = match endpoint {
-                Endpoint::Udp { local, remote } => {
-                    let from = |remote: &SocketAddr| same(datagram.from, remote);
-                    same(datagram.to, local) && remote.as_ref().is_none_or(from)
-                }
-                Endpoint::Group { group, .. } => same(datagram.to, group),
-                _ => false,
-            };
+            let matches = is_for(frame, endpoint);
             if !matches {
                 continue;
             }
@@ -493,4 +495,53 @@ impl Session {
             }
         }
     }
+}
+
+/// True if a sent frame is for a flow with this endpoint.
+fn is_for(frame: &[u8], endpoint: &Endpoint) -> bool {
+    let same =
+        |one: SocketAddr, other: &SocketAddr| (one.ip(), one.port()) == (other.ip(), other.port());
+    let datagram = datagram::parse(frame, Checks::Verify);
+    match (endpoint, datagram) {
+        (Endpoint::Udp { local, remote }, Ok(datagram)) => {
+            let from = |remote: &SocketAddr| same(datagram.from, remote);
+            same(datagram.to, local) && remote.as_ref().is_none_or(from)
+        }
+        (Endpoint::Group { group, .. }, Ok(datagram)) => same(datagram.to, group),
+        (
+            Endpoint::Protocol {
+                number,
+                local,
+                remote,
+                pattern,
+            },
+            _,
+        ) => {
+            // The addresses and the protocol number, at their places in an IPv4 or IPv6 header.
+            let (protocol, from, to, header) = match local {
+                IpAddr::V4(_) => (23, 26, 30, 34),
+                IpAddr::V6(_) => (20, 22, 38, 54),
+            };
+            let is = |at: usize, address: &IpAddr| match address {
+                IpAddr::V4(address) => frame[at..].starts_with(&address.octets()),
+                IpAddr::V6(address) => frame[at..].starts_with(&address.octets()),
+            };
+            frame.len() >= header
+                && frame[protocol] == *number
+                && is(to, local)
+                && remote.as_ref().is_none_or(|remote| is(from, remote))
+                && fits(pattern, &frame[header..])
+        }
+        (Endpoint::EtherType { number, pattern }, _) => {
+            frame[12..14] == number.to_be_bytes() && fits(pattern, &frame[14..])
+        }
+        (_, Err(_)) => false,
+    }
+}
+
+fn fits(pattern: &[Term], payload: &[u8]) -> bool {
+    pattern.iter().all(|term| {
+        let byte = payload.get(usize::from(term.offset));
+        byte.is_some_and(|byte| byte & term.mask == term.value)
+    })
 }

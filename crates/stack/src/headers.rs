@@ -68,37 +68,40 @@ impl Headers {
     /// # Errors
     /// If the addresses are not of one family, or the MTU is too small.
     pub fn udp(address: &FlowAddress) -> Result<Headers, AddressError> {
-        let FlowAddress { local, remote, .. } = *address;
-        let network = match (local.ip(), remote.ip()) {
-            (IpAddr::V4(from), IpAddr::V4(to)) => Layer::Ipv4 {
-                from: from.octets(),
-                to: to.octets(),
-                hops: address.hops,
-            },
-            (IpAddr::V6(from), IpAddr::V6(to)) => Layer::Ipv6 {
-                from: from.octets(),
-                to: to.octets(),
-                hops: address.hops,
-            },
-            _ => return Err(AddressError::Family { local, remote }),
-        };
-        let link = Layer::Ethernet {
-            from: address.local_mac,
-            to: address.next_hop,
-            kind: network.ether_type(),
-        };
+        let network = Layer::network(address, UDP)?;
         let transport = Layer::Udp {
-            from: local.port(),
-            to: remote.port(),
+            from: address.local.port(),
+            to: address.remote.port(),
             pseudo: network.pseudo(),
         };
-        let headers = Headers::compose(&[link, network, transport], address.mtu);
-        match headers.longest {
+        let link = Layer::link(address, network.ether_type());
+        Headers::compose(&[link, network, transport], address.mtu).with_room(address.mtu)
+    }
+
+    /// Composes the headers for Ethernet, and IPv4 or IPv6 with this protocol. The ports are
+    /// ignored.
+    ///
+    /// # Errors
+    /// As [`Headers::udp`].
+    pub fn ip(address: &FlowAddress, protocol: u8) -> Result<Headers, AddressError> {
+        let network = Layer::network(address, protocol)?;
+        let link = Layer::link(address, network.ether_type());
+        Headers::compose(&[link, network], address.mtu).with_room(address.mtu)
+    }
+
+    /// Composes an Ethernet header with this EtherType. The IP addresses are ignored.
+    pub fn ethernet(address: &FlowAddress, number: u16) -> Headers {
+        Headers::compose(&[Layer::link(address, number)], address.mtu)
+    }
+
+    /// Fails if the MTU leaves no room for a payload.
+    fn with_room(self, mtu: u16) -> Result<Headers, AddressError> {
+        match self.longest {
             0 => Err(AddressError::Mtu {
-                mtu: address.mtu,
-                headers: headers.headroom - ETHERNET,
+                mtu,
+                headers: self.headroom - ETHERNET,
             }),
-            _ => Ok(headers),
+            _ => Ok(self),
         }
     }
 
@@ -158,11 +161,13 @@ enum Layer {
     Ipv4 {
         from: [u8; 4],
         to: [u8; 4],
+        protocol: u8,
         hops: u8,
     },
     Ipv6 {
         from: [u8; 16],
         to: [u8; 16],
+        protocol: u8,
         hops: u8,
     },
     Udp {
@@ -184,6 +189,36 @@ enum Fixup {
 }
 
 impl Layer {
+    /// The IP header of a flow. Fails if the addresses are of two families.
+    fn network(address: &FlowAddress, protocol: u8) -> Result<Layer, AddressError> {
+        let FlowAddress { local, remote, .. } = *address;
+        let hops = address.hops;
+        match (local.ip(), remote.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => Ok(Layer::Ipv4 {
+                from: from.octets(),
+                to: to.octets(),
+                protocol,
+                hops,
+            }),
+            (IpAddr::V6(from), IpAddr::V6(to)) => Ok(Layer::Ipv6 {
+                from: from.octets(),
+                to: to.octets(),
+                protocol,
+                hops,
+            }),
+            _ => Err(AddressError::Family { local, remote }),
+        }
+    }
+
+    /// The Ethernet header of a flow.
+    fn link(address: &FlowAddress, kind: u16) -> Layer {
+        Layer::Ethernet {
+            from: address.local_mac,
+            to: address.next_hop,
+            kind,
+        }
+    }
+
     fn bytes(&self) -> usize {
         match self {
             Layer::Ethernet { .. } => ETHERNET,
@@ -217,20 +252,30 @@ impl Layer {
                 header[12..14].copy_from_slice(&kind.to_be_bytes());
                 None
             }
-            Layer::Ipv4 { from, to, hops } => {
+            Layer::Ipv4 {
+                from,
+                to,
+                protocol,
+                hops,
+            } => {
                 header[0] = 0x45;
                 // Don't fragment.
                 header[6] = 0x40;
                 header[8] = *hops;
-                header[9] = UDP;
+                header[9] = *protocol;
                 header[12..16].copy_from_slice(from);
                 header[16..20].copy_from_slice(to);
                 let header = Sum::default().add(header);
                 Some(Fixup::Ipv4 { at, header })
             }
-            Layer::Ipv6 { from, to, hops } => {
+            Layer::Ipv6 {
+                from,
+                to,
+                protocol,
+                hops,
+            } => {
                 header[0] = 0x60;
-                header[6] = UDP;
+                header[6] = *protocol;
                 header[7] = *hops;
                 header[8..24].copy_from_slice(from);
                 header[24..40].copy_from_slice(to);

@@ -1,4 +1,4 @@
-//! Answers: how a program on the direct path sends and receives UDP datagrams on its own CPU time.
+//! Answers: how a program on the direct path sends and receives packets on its own CPU time.
 //! May touch: the program's own rings (`netnice-ring`), their doorbells, and the daemon's socket.
 //! Must never: open a network socket, or decide what may leave; the driver checks every frame.
 //!
@@ -83,6 +83,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod address;
 mod checksum;
 mod control;
 pub mod datagram;
@@ -95,13 +96,17 @@ mod fake_daemon;
 mod fragments;
 pub mod headers;
 mod program;
+pub mod protocol;
+mod reports;
 pub mod udp;
 
+pub use address::Address;
 pub use error::StackError;
 pub use headers::{FlowAddress, Headers};
-pub use netnice_api::direct::{FlowNotification, ResolvedNextHop};
+pub use netnice_api::direct::{DeliveryFailure, FlowNotification, ResolvedNextHop, Undelivered};
 pub use netnice_api::{FailureCause, RuntimeDir};
 pub use netnice_ring::Status;
 pub use netnice_ring::driver::Loss;
 pub use program::Program;
+pub use protocol::{EtherOptions, IpOptions, Term};
 pub use udp::{Datagram, MessageCounts, Outcome, Packet, Socket};

@@ -1,4 +1,5 @@
-//! A UDP socket: one flow with its buffers and its headers.
+//! A socket: one flow with its buffers and its headers. The text describes UDP flows;
+//! [`crate::protocol`] has the differences of flows of other protocols.
 //!
 //! ```text
 //!  send:     packet() ─▶ payload_mut() (in place) ─▶ queue() ─▶ flush() ─▶ driver
@@ -22,6 +23,15 @@
 //! daemon's response is valid for 30 s. On the other two kinds of flow the driver writes the next
 //! hop into each frame.
 //!
+//! # Errors from the network
+//!
+//! If a router or the remote host reports that it did not deliver a packet (ICMP), the program gets
+//! the notification `Undelivered`, and [`Socket::take_error`] returns the report. With
+//! [`UdpOptions::errors`] the next call that sends, or that would block, fails with it once, as a
+//! connected socket does. A packet that was too long for the path lowers the path MTU:
+//! [`Socket::longest`], or what fits to this host on a flow to any host. After 10 minutes longer
+//! packets are tried again.
+//!
 //! # Result of a packet
 //!
 //! - [`DONE`](netnice_ring::Status::DONE): the driver handed the packet to the NIC, at the time of
@@ -41,27 +51,29 @@ mod receiving;
 mod sending;
 
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use netnice_api::direct::{ChangeFlow, DirectRequest, Endpoint, FlowOpened};
+use netnice_api::direct::{ChangeFlow, DirectRequest, Endpoint, FlowOpened, Undelivered};
 use netnice_api::{Client, Response};
 use netnice_ring::driver::Loss;
 use netnice_ring::program::{Chunk, FlowError, Piece, ProgramRings, RecordError};
 use netnice_ring::{Shape, Status};
 
+use crate::address::{Address, without_port};
 use crate::control::{FlowStatus, unexpected_response};
 pub use crate::datagram::Checks;
 use crate::datagram::ParsedDatagram;
 use crate::error::StackError;
 use crate::fragments::Reassembly;
-use crate::headers::{ETHERNET, FlowAddress, Headers};
+use crate::headers::{AddressError, ETHERNET, FlowAddress, Headers};
 #[cfg(doc)]
 use crate::program::Program;
 use crate::program::Shared;
 pub use messages::MessageCounts;
 use messages::Messages;
+pub(crate) use options::open_request;
 pub use options::{Buffers, Remote, UdpOptions};
 pub use receiving::Received;
 pub use sending::OUTCOMES;
@@ -70,10 +82,11 @@ pub use sending::OUTCOMES;
 /// daemon's message with the reason has not arrived.
 const REASON_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A UDP flow with its buffers and headers. Dropping the socket closes the flow if a daemon opened
+/// A flow with its buffers and headers. Dropping the socket closes the flow if a daemon opened
 /// it, and waits up to 5 s for the daemon's response. Packets that wait in the rings are then not
 /// sent: call [`Socket::drain`] before.
 pub struct Socket {
+    carried: Carried,
     shared: Arc<Shared>,
     flow: ProgramRings,
     id: Option<u32>,
@@ -86,6 +99,8 @@ pub struct Socket {
     /// Length of the longest IP packet that a buffer holds, in bytes.
     max_packet: u32,
     status: Arc<FlowStatus>,
+    /// True if calls fail with reported errors.
+    errors: bool,
     /// The time at which the socket found the ring closed without having the reason yet.
     closed: OnceLock<Instant>,
     contract: String,
@@ -117,6 +132,32 @@ enum RemoteHeaders {
     Any {
         routes: HashMap<SocketAddr, Route>,
     },
+    /// The stations of the link, on a flow of an EtherType. Each packet names its destination.
+    Stations {
+        headers: Headers,
+    },
+}
+
+/// What the flow carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Carried {
+    /// UDP datagrams.
+    Udp,
+    /// Payloads of the IP protocol with this number.
+    Ip(u8),
+    /// Payloads of this EtherType.
+    Ether(u16),
+}
+
+/// The settings of a socket that the daemon does not need.
+pub(crate) struct Settings {
+    /// TTL or hop limit.
+    pub(crate) hops: u8,
+    pub(crate) checks: Checks,
+    /// Number of buffers for receiving.
+    pub(crate) receiving: u32,
+    /// True if calls fail with reported errors.
+    pub(crate) errors: bool,
 }
 
 /// The route to a host, and the end of its validity.
@@ -137,6 +178,19 @@ pub(crate) struct SocketParameters {
     contract: String,
     checks: Checks,
     receiving: u32,
+    errors: bool,
+}
+
+impl Settings {
+    /// The settings for a hop limit of 64.
+    pub(crate) fn new(buffers: Buffers) -> Settings {
+        Settings {
+            hops: 64,
+            checks: Checks::Partial,
+            receiving: buffers.receiving,
+            errors: false,
+        }
+    }
 }
 
 /// A buffer for sending. If the value is dropped, the socket cannot use the buffer any more: pass
@@ -194,7 +248,7 @@ pub struct Dropped {
     /// Frames shorter than their headers state. Packets longer than a buffer are not among them:
     /// the driver counts these ([`Socket::lost`]).
     pub short: u64,
-    /// Frames that are not UDP, or that belong to another flow.
+    /// Frames of another protocol, or that belong to another flow.
     pub foreign: u64,
     /// Malformed fragments, and fragments of datagrams that were not completed.
     pub fragment: u64,
@@ -203,30 +257,25 @@ pub struct Dropped {
 }
 
 impl SocketParameters {
-    /// The parameters of a flow that a daemon granted. Fails if the endpoint is not one of UDP.
+    /// The parameters of a flow that a daemon granted.
     pub(crate) fn granted(
-        options: &UdpOptions,
+        settings: Settings,
         opened: FlowOpened,
         status: Arc<FlowStatus>,
-    ) -> Result<SocketParameters, StackError> {
-        if !matches!(
-            opened.endpoint,
-            Endpoint::Udp { .. } | Endpoint::Group { .. }
-        ) {
-            return Err(StackError::UnexpectedResponse("open"));
-        }
-        Ok(SocketParameters {
+    ) -> SocketParameters {
+        SocketParameters {
             id: Some(opened.flow),
             endpoint: opened.endpoint,
             mac: opened.mac,
             // On a flow to one host or group the driver overwrites the destination in each frame.
             next_hop: opened.next_hop.unwrap_or_default(),
-            hops: options.hops,
+            hops: settings.hops,
             status,
             contract: opened.contract,
-            checks: options.checks,
-            receiving: options.buffers.receiving,
-        })
+            checks: settings.checks,
+            receiving: settings.receiving,
+            errors: settings.errors,
+        }
     }
 
     /// The parameters of a flow that no daemon opened.
@@ -249,14 +298,25 @@ impl SocketParameters {
             checks,
             // A record of one pair takes two entries.
             receiving: (shape.chunks / 2).min(shape.receive_entries / 2),
+            errors: false,
+        }
+    }
+
+    /// What the flow carries.
+    fn carried(&self) -> Carried {
+        match self.endpoint {
+            Endpoint::Udp { .. } | Endpoint::Group { .. } => Carried::Udp,
+            Endpoint::Protocol { number, .. } => Carried::Ip(number),
+            Endpoint::EtherType { number, .. } => Carried::Ether(number),
         }
     }
 
     /// The local endpoint, the remote endpoint or endpoints, and the bytes of all headers.
     fn endpoints(&self) -> Result<(SocketAddr, RemoteHeaders, usize), StackError> {
+        let carried = self.carried();
         let headers = |local, remote| {
             let mtu = u16::try_from(self.status.mtu()).unwrap_or(u16::MAX);
-            Headers::udp(&FlowAddress {
+            carried.headers(&FlowAddress {
                 local,
                 remote,
                 local_mac: self.mac,
@@ -265,40 +325,60 @@ impl SocketParameters {
                 hops: self.hops,
             })
         };
+        let one = |local, remote| -> Result<_, StackError> {
+            let headers = headers(local, remote)?;
+            let headroom = headers.headroom();
+            Ok((local, RemoteHeaders::One { remote, headers }, headroom))
+        };
+        let any = |local| -> Result<_, StackError> {
+            // All headers of one address family have the same length.
+            let headroom = headers(local, local)?.headroom();
+            let routes = HashMap::new();
+            Ok((local, RemoteHeaders::Any { routes }, headroom))
+        };
         match self.endpoint {
             Endpoint::Udp {
                 local,
                 remote: Some(remote),
-            } => {
-                let headers = headers(local, remote)?;
-                let headroom = headers.headroom();
-                Ok((local, RemoteHeaders::One { remote, headers }, headroom))
-            }
+            } => one(local, remote),
+            Endpoint::Udp {
+                local,
+                remote: None,
+            } => any(local),
             Endpoint::Group { local, group } => {
                 let headers = headers(local, group)?;
                 let headroom = headers.headroom();
                 Ok((local, RemoteHeaders::Group { group, headers }, headroom))
             }
-            Endpoint::Udp {
-                local,
-                remote: None,
-            } => {
-                // All headers of one address family have the same length.
-                let headroom = headers(local, local)?.headroom();
-                let routes = HashMap::new();
-                Ok((local, RemoteHeaders::Any { routes }, headroom))
+            Endpoint::Protocol { local, remote, .. } => match remote {
+                Some(remote) => one(without_port(local), without_port(remote)),
+                None => any(without_port(local)),
+            },
+            Endpoint::EtherType { .. } => {
+                let none = without_port(IpAddr::from([0; 4]));
+                let headers = headers(none, none)?;
+                let headroom = headers.headroom();
+                Ok((none, RemoteHeaders::Stations { headers }, headroom))
             }
-            Endpoint::Protocol { .. } | Endpoint::EtherType { .. } => {
-                Err(StackError::UnexpectedResponse("open"))
-            }
+        }
+    }
+}
+
+impl Carried {
+    /// The headers of the flow. Fails if the addresses or the MTU do not fit.
+    fn headers(self, address: &FlowAddress) -> Result<Headers, AddressError> {
+        match self {
+            Carried::Udp => Headers::udp(address),
+            Carried::Ip(protocol) => Headers::ip(address, protocol),
+            Carried::Ether(number) => Ok(Headers::ethernet(address, number)),
         }
     }
 }
 
 impl Socket {
     /// Makes the socket of an open flow, and primes its receive buffers. Fails if the endpoint, the
-    /// addresses or the MTU do not fit UDP, if a buffer is smaller than a packet, or if the flow
-    /// has ended.
+    /// addresses or the MTU do not fit the protocol, if a buffer is smaller than a packet, or if
+    /// the flow has ended.
     pub(crate) fn new(
         shared: Arc<Shared>,
         flow: ProgramRings,
@@ -313,6 +393,7 @@ impl Socket {
         }
         let mut socket = Socket {
             accepts_arrivals: shared.attachment.accepts_arrivals(),
+            carried: parameters.carried(),
             shared,
             flow,
             id: parameters.id,
@@ -323,6 +404,7 @@ impl Socket {
             headroom,
             max_packet: (shape.chunk_bytes - ETHERNET as u32).min(u16::MAX.into()),
             status: parameters.status,
+            errors: parameters.errors,
             closed: OnceLock::new(),
             messages: Messages::new(&parameters.contract),
             contract: parameters.contract,
@@ -345,18 +427,32 @@ impl Socket {
         Ok(socket)
     }
 
-    /// The local endpoint, with the address and port that the daemon chose.
+    /// The local endpoint, with the address and port that the daemon chose. The port is 0 for an IP
+    /// protocol other than UDP; the address is `0.0.0.0` for an EtherType.
     pub fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// The remote endpoint or the group; `None` on a flow to any host.
+    /// The remote endpoint or the group; `None` on a flow to any host, or of an EtherType.
     pub fn remote(&self) -> Option<SocketAddr> {
         match &self.remote {
             RemoteHeaders::One { remote, .. } => Some(*remote),
             RemoteHeaders::Group { group, .. } => Some(*group),
-            RemoteHeaders::Any { .. } => None,
+            RemoteHeaders::Any { .. } | RemoteHeaders::Stations { .. } => None,
         }
+    }
+
+    /// The EtherType of the flow; `None` on a flow of an IP protocol.
+    pub fn ether_type(&self) -> Option<u16> {
+        match self.carried {
+            Carried::Ether(number) => Some(number),
+            Carried::Udp | Carried::Ip(_) => None,
+        }
+    }
+
+    /// The Ethernet address of the link when the flow was opened.
+    pub fn local_mac(&self) -> [u8; 6] {
+        self.local_mac
     }
 
     /// The daemon's number of the flow, which a
@@ -508,9 +604,29 @@ impl Socket {
         }
     }
 
-    /// The error for a call that would block: the reason why the flow has ended, if it has.
+    /// Removes and returns the latest report of a router or host that a packet was not delivered
+    /// (`SO_ERROR` of socket(7)); `None` if there is no new one. The daemon notifies the program of
+    /// each report ([`FlowNotification`](netnice_api::direct::FlowNotification)), which must have
+    /// been read: by a call that sleeps, or by [`Program::poll`] or [`Program::next_notification`].
+    /// Any host can forge a report.
+    pub fn take_error(&self) -> Option<Undelivered> {
+        self.status.reports.take()
+    }
+
+    /// The error for a call that would block: the reason why the flow has ended, if it has, or what
+    /// was reported.
     fn would_block(&self) -> StackError {
-        self.end_reason().unwrap_or(StackError::WouldBlock)
+        let ended = self.end_reason();
+        ended
+            .or_else(|| self.reported())
+            .unwrap_or(StackError::WouldBlock)
+    }
+
+    /// A reported error that calls of this flow fail with.
+    #[inline]
+    fn reported(&self) -> Option<StackError> {
+        let report = self.errors.then(|| self.status.reports.take())?;
+        report.map(StackError::Undelivered)
     }
 
     /// The reason why the flow has ended. `None` if the flow is open, or if the daemon's message

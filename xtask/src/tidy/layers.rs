@@ -141,7 +141,7 @@ const RULES: &[CrateRule] = &[
     only("netnice-daemon", 2, &[CORE, API, KERNEL]),
     only("netnice-capi", 3, &[CORE, RING, API, STACK]),
     only(SHARE, 2, &[CORE, API]),
-    only("netnice-cli", 3, &[CORE, API, SHARE]),
+    only("netnice-cli", 3, &[CORE, API, STACK, SHARE]),
     highest("netnice-lab"),
     highest("netnice-fuzz"),
     highest("xtask"),

@@ -85,8 +85,8 @@ pub extern "C" fn netnice_flow_queue_to(
     to_length: socklen_t,
 ) -> c_longlong {
     guarded(|| {
-        let to =
-            pointers::address(to, to_length)?.ok_or(CallError::Null("the destination address"))?;
+        let to = pointers::destination(to, to_length)?
+            .ok_or(CallError::Null("the destination address"))?;
         queue_buffer(flow, buffer, |open, packet| {
             open.socket.queue_to(packet, length, to)
         })
@@ -144,7 +144,7 @@ pub extern "C" fn netnice_flow_receive(
             let payload = open.socket.payload(&datagram)?;
             let (data, length) = (payload.as_ptr().cast_mut().cast(), payload.len());
             if !received.is_null() {
-                let all = Received::of(&datagram, length, length);
+                let all = Received::of(&open.socket, &datagram, length, length)?;
                 pointers::write(received, all, "the description of the datagram")?;
             }
             let id = open.lend(LentBuffer::Datagram(datagram));

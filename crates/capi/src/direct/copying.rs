@@ -5,9 +5,10 @@
 //! argument is invalid, if the flow is not open, or if another thread is in a call of it.
 
 use std::ffi::c_void;
+use std::net::SocketAddr;
 
 use libc::{c_int, iovec, sockaddr, sockaddr_storage, socklen_t, ssize_t};
-use netnice_stack::Datagram;
+use netnice_stack::{Address, Datagram, Socket};
 
 use crate::direct::{duration, guarded_int};
 use crate::error::CallError;
@@ -25,13 +26,22 @@ pub struct Received {
 
 impl Received {
     /// Describes a datagram of `whole` bytes, `bytes` of which were copied.
-    pub(super) fn of(datagram: &Datagram, bytes: usize, whole: usize) -> Received {
-        Received {
-            from: pointers::storage(Some(datagram.from())),
+    ///
+    /// # Errors
+    /// If the datagram is another flow's.
+    pub(super) fn of(
+        socket: &Socket,
+        datagram: &Datagram,
+        bytes: usize,
+        whole: usize,
+    ) -> Result<Received, CallError> {
+        let mac = socket.sender_mac(datagram)?;
+        Ok(Received {
+            from: pointers::storage(Some(sender(socket, datagram.from(), mac))),
             bytes,
             whole,
             stamp: datagram.stamp,
-        }
+        })
     }
 }
 
@@ -66,8 +76,8 @@ pub extern "C" fn netnice_flow_send_to(
 ) -> ssize_t {
     guarded_size(|| {
         let (bytes, timeout) = (pointers::bytes(bytes, length)?, duration(timeout)?);
-        let to =
-            pointers::address(to, to_length)?.ok_or(CallError::Null("the destination address"))?;
+        let to = pointers::destination(to, to_length)?
+            .ok_or(CallError::Null("the destination address"))?;
         handles::flow(flow)?.with(|open| Ok(open.socket.send_to(bytes, to, timeout)?))?;
         Ok(length)
     })
@@ -132,10 +142,13 @@ pub extern "C" fn netnice_flow_recv(
 ) -> ssize_t {
     guarded_size(|| {
         let (room, timeout) = (pointers::bytes_mut(bytes, length)?, duration(timeout)?);
-        let one = handles::flow(flow)?.with(|open| Ok(open.socket.recv(room, timeout)?))?;
+        let (one, from) = handles::flow(flow)?.with(|open| {
+            let one = open.socket.recv(room, timeout)?;
+            Ok((one, sender(&open.socket, one.from, one.from_mac)))
+        })?;
         if !received.is_null() {
             let all = Received {
-                from: pointers::storage(Some(one.from)),
+                from: pointers::storage(Some(from)),
                 bytes: one.bytes,
                 whole: one.whole,
                 stamp: one.stamp,
@@ -181,7 +194,8 @@ pub extern "C" fn netnice_flow_recv_batch(
                 };
                 let payload = socket.payload(&datagram)?;
                 let stored = pointers::store(payload, place.iov_base, place.iov_len);
-                let all = stored.map(|bytes| Received::of(&datagram, bytes, payload.len()));
+                let all =
+                    stored.and_then(|bytes| Received::of(socket, &datagram, bytes, payload.len()));
                 socket.release(datagram)?;
                 pointers::write(
                     received.wrapping_add(done),
@@ -195,6 +209,14 @@ pub extern "C" fn netnice_flow_recv_batch(
             Ok(done as c_int)
         })
     })
+}
+
+/// The sender of a datagram: its Ethernet address on a flow of an EtherType.
+fn sender(socket: &Socket, ip: SocketAddr, mac: [u8; 6]) -> Address {
+    match socket.ether_type() {
+        Some(_) => Address::Ethernet(mac),
+        None => Address::Ip(ip),
+    }
 }
 
 /// [`guarded`] for calls that return a number of bytes.

@@ -2,7 +2,6 @@
 
 use std::ffi::{CStr, CString, c_void};
 use std::mem::{offset_of, size_of, zeroed};
-use std::net::SocketAddr;
 use std::process::Command;
 use std::ptr::{null, null_mut};
 
@@ -13,8 +12,11 @@ use proptest::prelude::*;
 use super::buffers::*;
 use super::copying::*;
 use super::messages::*;
+use super::protocol::*;
 use super::*;
 use crate::netnice_error;
+
+mod protocol;
 
 #[path = "../../../stack/src/fake_daemon.rs"]
 mod fake_daemon;
@@ -40,6 +42,11 @@ fn empty<T>() -> T {
     unsafe { zeroed() }
 }
 
+/// An address with a port for C.
+fn ip_storage(text: &str) -> sockaddr_storage {
+    pointers::storage(Some(Address::Ip(text.parse().unwrap())))
+}
+
 /// A program with its fake daemon.
 struct TestProgram {
     daemon: FakeDaemon,
@@ -55,7 +62,7 @@ impl TestProgram {
 
     /// Opens a flow to one remote endpoint or to any host.
     fn open(&self, local: &str, remote: Option<&str>) -> c_int {
-        let storage = |text: &str| pointers::storage(Some(text.parse::<SocketAddr>().unwrap()));
+        let storage = |text: &str| ip_storage(text);
         let (local, remote) = (storage(local), remote.map(storage));
         let mut udp: Udp = empty();
         udp.local = (&raw const local).cast();
@@ -128,7 +135,12 @@ fn structures_have_the_layout_of_the_header() {
     }
     layout!("netnice_udp", Udp: local remote local_length remote_length contract buffer_bytes
         sending receiving hops flags);
-    layout!("netnice_notification", Notification: kind flow up mtu mac why);
+    layout!("netnice_term", Term: offset mask value);
+    layout!("netnice_ip", Ip: local remote local_length remote_length contract pattern terms
+        protocol buffer_bytes sending receiving hops flags);
+    layout!("netnice_ether", Ether: contract pattern terms number buffer_bytes sending receiving
+        flags);
+    layout!("netnice_notification", Notification: kind flow up mtu error mac why);
     layout!("netnice_flow_info", FlowInfo: local remote longest under_way no_buffer over_share
         too_long dropped id contract);
     layout!("netnice_received", Received: from bytes whole stamp);
@@ -192,7 +204,7 @@ fn datagrams_are_sent_and_received() {
     );
     // A flow to any host: each call names the destination.
     let any = test.open("10.78.0.3:53", None);
-    let to = pointers::storage(Some("10.78.0.2:4002".parse().unwrap()));
+    let to = ip_storage("10.78.0.2:4002");
     let to_length = size_of::<sockaddr_storage>() as u32;
     let sent = netnice_flow_send_to(
         any,
@@ -590,7 +602,7 @@ impl Misuse {
 }
 
 fn destination() -> sockaddr_storage {
-    pointers::storage(Some("10.78.0.2:4002".parse().unwrap()))
+    ip_storage("10.78.0.2:4002")
 }
 
 /// One case where other tests have 50, because each case starts a fake daemon.

@@ -128,10 +128,18 @@ pub(super) fn hide_refused(command: clap::Command) -> clap::Command {
         .mut_subcommand("run", |verb| hide(verb, &FOR_FLOWS))
         .mut_subcommand("set", |verb| hide(verb, &FOR_FLOWS))
         .mut_subcommand("check", |verb| hide(verb, &NOT_CHECKABLE))
+        .mut_subcommand("flow", |verb| {
+            verb.mut_subcommand("open", |verb| hide(verb, &NOT_FOR_FLOWS))
+        })
 }
 
 /// The clauses that only flows of the direct path can have.
 const FOR_FLOWS: [&str; 2] = ["cell", "channel"];
+
+/// The clauses that a flow of the direct path cannot have.
+const NOT_FOR_FLOWS: [&str; 9] = [
+    "down", "both", "min_down", "priority", "dscp", "yields", "delegate", "quota", "when",
+];
 
 /// The clauses that a capture cannot violate.
 const NOT_CHECKABLE: [&str; 9] = [

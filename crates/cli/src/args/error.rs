@@ -56,6 +56,12 @@ pub(crate) enum BadUsage {
     /// The words of `at-rate` have no rate, or no command.
     #[error("at-rate: {0}")]
     AtRate(String),
+    /// A text is not an address with a port. Holds the text.
+    #[error(
+        "`{0}` is not an address with a port: write, for example, 192.0.2.1:5000 or \
+         [2001:db8::1]:5000"
+    )]
+    Address(String),
     /// An option has no meaning with this verb.
     #[error("{option} has no meaning with {verb}")]
     Meaningless {

@@ -4,8 +4,8 @@
 use std::os::unix::fs::MetadataExt;
 
 use netnice_api::{
-    CapacityDoc, ContractDoc, CountersDoc, FlowDoc, LinkDoc, LinkServerDoc, ScheduleDoc, ShowDoc,
-    TargetDoc, TrafficQuotaDoc, WatchDoc, Watched,
+    CapacityDoc, ContractDoc, CountersDoc, LinkDoc, LinkServerDoc, ScheduleDoc, ShowDoc, TargetDoc,
+    TrafficQuotaDoc, WatchDoc, Watched,
 };
 use netnice_core::contract::{Contract, Direction, Schedule};
 use netnice_core::units::{Amount, Nanos};
@@ -13,6 +13,7 @@ use netnice_core::units::{Amount, Nanos};
 use super::Style;
 use super::budgets;
 use super::contract::sharing;
+use super::flows::flows;
 use super::printable;
 use super::table::{Cell, Table, wrap};
 
@@ -215,46 +216,8 @@ fn command_of(command: &Option<String>, user: &Option<String>) -> Option<String>
     })
 }
 
-/// Formats flows of the direct path as a table.
-pub(super) fn flows(flows: &[FlowDoc], style: &Style) -> String {
-    let mut table = Table::new(&["FLOW", "LINK", "PROGRAM", "SENT", "RECEIVED", "LOST"]);
-    for flow in flows {
-        let counts = &flow.counters.counts;
-        let unsent = [counts.forbidden, counts.too_long, counts.no_link];
-        let missed = [
-            counts.no_buffer,
-            counts.buffer_too_short,
-            counts.over_share,
-            counts.out_of_order,
-        ];
-        let lost: u64 = unsent.iter().chain(&missed).sum();
-        table.row(vec![
-            Cell::new(printable(&flow.flow)),
-            Cell::new(printable(&flow.link)),
-            Cell::new(format!("{} {}", flow.pid, printable(&flow.program))),
-            Cell::new(counts.sent.to_string()),
-            Cell::new(counts.received.to_string()),
-            Cell::new(lost.to_string()),
-        ]);
-        let contract = flow_contract(&flow.contract);
-        table.note(&format!("{}: {contract}", printable(&flow.endpoint)));
-        for why in &flow.degraded {
-            table.note(&format!("degraded: {}", printable(why)));
-        }
-    }
-    table.render(style)
-}
-
-/// Formats a flow's contract without its link, which has a column.
-fn flow_contract(contract: &ContractDoc) -> String {
-    contract_line(&ContractDoc {
-        on: None,
-        ..contract.clone()
-    })
-}
-
 /// Formats a contract on one line.
-fn contract_line(contract: &ContractDoc) -> String {
+pub(super) fn contract_line(contract: &ContractDoc) -> String {
     let rates = [
         ("up", contract.up),
         ("down", contract.down),

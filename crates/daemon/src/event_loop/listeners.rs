@@ -6,6 +6,7 @@
 //! - **inotify** reports control groups that appear and disappear beside held groups (a restarted
 //!   unit gets a new group; the eBPF programs have bound it to the unit since its creation), and
 //!   written unit files ([`FolderEvents`]).
+//! - **ICMP errors** reach the flows whose packets they quote ([`IcmpErrors`]).
 //! - **The exit ring** of the eBPF programs reports that a process that was a member of a `pid:` or
 //!   `name:` target has ended ([`ExitEvents`]).
 //!
@@ -19,8 +20,10 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use netnice_kernel::enforce::Exits;
+use netnice_kernel::icmp_errors::{ErrorSocket, IcmpError};
 use netnice_kernel::netlink::Listener;
 use netnice_kernel::routes::{self, RouteChange};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
@@ -100,6 +103,44 @@ impl RouteEvents {
                 Ok(Err(error)) => {
                     ready.clear_ready();
                     return log_read_error("routes", &error).map(|()| vec![RouteChange::Routes]);
+                }
+                Err(_would_block) => {}
+            }
+        }
+    }
+}
+
+/// Waits for ICMP errors of one address family, and bounds how many are read: at most
+/// [`ERRORS_PER_READ`] at a time, and on average one in [`ERROR_INTERVAL`]. The kernel drops what
+/// does not fit in the socket's buffer meanwhile.
+pub(super) struct IcmpErrors {
+    socket: AsyncFd<ErrorSocket>,
+    next_read: tokio::time::Instant,
+}
+
+impl IcmpErrors {
+    /// Waits for errors of this socket. Fails if the executor cannot wait for it.
+    pub(super) fn new(socket: ErrorSocket) -> io::Result<IcmpErrors> {
+        Ok(IcmpErrors {
+            socket: async_fd(socket)?,
+            next_read: tokio::time::Instant::now(),
+        })
+    }
+
+    /// Waits for errors and returns them. Fails if the executor cannot wait.
+    pub(super) async fn next(&mut self) -> io::Result<Vec<IcmpError>> {
+        tokio::time::sleep_until(self.next_read).await;
+        loop {
+            let mut ready = self.socket.readable().await?;
+            match ready.try_io(|socket| socket.get_ref().read(ERRORS_PER_READ)) {
+                Ok(Ok(errors)) => {
+                    let pause = ERROR_INTERVAL * ERRORS_PER_READ as u32;
+                    self.next_read = tokio::time::Instant::now() + pause;
+                    return Ok(errors);
+                }
+                Ok(Err(error)) => {
+                    ready.clear_ready();
+                    return log_read_error("ICMP", &error).map(|()| Vec::new());
                 }
                 Err(_would_block) => {}
             }
@@ -239,6 +280,11 @@ const EVENT_BYTES: usize = 4096;
 /// `RTNLGRP_LINK` and `RTNLGRP_TC`.
 const GROUP_LINK: u32 = 1;
 const GROUP_TC: u32 = 4;
+
+/// Largest number of ICMP messages that are read at once.
+const ERRORS_PER_READ: usize = 32;
+/// Average interval between two ICMP messages that are read: 1,000 in a second.
+const ERROR_INTERVAL: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
 mod tests {

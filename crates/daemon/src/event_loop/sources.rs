@@ -12,6 +12,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use listenfd::ListenFd;
+use netnice_kernel::icmp_errors::{ErrorSocket, IcmpError};
 use netnice_kernel::probe::Finding;
 use netnice_kernel::routes::RouteChange;
 use sd_notify::NotifyState;
@@ -22,7 +23,7 @@ use tokio::time::sleep;
 
 use super::Settings;
 use super::failure::{During, RunError};
-use super::listeners::{ExitEvents, FolderEvents, LinkEvents, RouteEvents};
+use super::listeners::{ExitEvents, FolderEvents, IcmpErrors, LinkEvents, RouteEvents};
 use super::path_lookup::PathLookups;
 use super::probe::Probes;
 use super::timers::{Timer, Timers};
@@ -62,6 +63,8 @@ pub(super) enum Event {
     ConnectionEnded(u64),
     /// Routes or next hops changed.
     Routes(Vec<RouteChange>),
+    /// ICMP errors arrived.
+    IcmpErrors(Vec<IcmpError>),
     /// Another program changed interfaces, qdiscs, classes or filters, or such an event was lost.
     Links,
     /// Control groups appeared or disappeared beside held ones.
@@ -88,6 +91,7 @@ impl Event {
             Event::Driver(_) => "driver",
             Event::ConnectionEnded(_) => "end of a connection",
             Event::Routes(_) => "change of routes",
+            Event::IcmpErrors(_) => "ICMP errors",
             Event::Links => "change of interfaces",
             Event::Groups => "change of control groups",
             Event::UnitFiles => "change of unit files",
@@ -121,6 +125,8 @@ pub(super) struct Sources {
     drivers: DriverEvents,
     disconnected: UnboundedReceiver<u64>,
     routes: RouteEvents,
+    /// ICMP errors of IPv4 and IPv6.
+    icmp_errors: [Option<IcmpErrors>; 2],
     links: LinkEvents,
     /// The folders in which held control groups appear and disappear.
     pub groups: FolderEvents,
@@ -175,6 +181,7 @@ impl Sources {
             }
         }
         let routes = RouteEvents::open().during("listen to netlink")?;
+        let icmp_errors = [ErrorSocket::v4(), ErrorSocket::v6()].map(icmp_errors);
         let (connections, drivers, disconnected) = Drivers::new(settings.runtime.path());
         let sources = Sources {
             terminate,
@@ -194,6 +201,7 @@ impl Sources {
             drivers,
             disconnected,
             routes,
+            icmp_errors,
             links,
             groups,
             unit_files,
@@ -255,6 +263,9 @@ impl Sources {
                 changes = self.routes.changed(), if follow_routes => {
                     Event::Routes(changes.during("read netlink events")?)
                 }
+                errors = next_errors(&mut self.icmp_errors), if follow_routes => {
+                    Event::IcmpErrors(errors.during("read ICMP errors")?)
+                }
                 estimated = estimate::take(&estimates) => Event::Estimated(Box::new(estimated)),
                 Some(scrape) = self.scrapes.recv() => Event::Metrics(scrape),
                 changed = self.links.changed() => {
@@ -290,6 +301,30 @@ async fn earliest(timers: &Timers) {
                 sleep(at.since(now).into()).await;
             }
         }
+    }
+}
+
+/// The source of ICMP errors of one family; `None` if the kernel refuses the socket. Flows then get
+/// no errors.
+fn icmp_errors(socket: io::Result<ErrorSocket>) -> Option<IcmpErrors> {
+    match socket.and_then(IcmpErrors::new) {
+        Ok(errors) => Some(errors),
+        Err(error) => {
+            tracing::debug!(%error, "direct flows get no ICMP errors of one address family");
+            None
+        }
+    }
+}
+
+async fn next_errors(sockets: &mut [Option<IcmpErrors>; 2]) -> io::Result<Vec<IcmpError>> {
+    let [v4, v6] = sockets;
+    let next = async |socket: &mut Option<IcmpErrors>| match socket {
+        Some(socket) => socket.next().await,
+        None => std::future::pending().await,
+    };
+    tokio::select! {
+        errors = next(v4) => errors,
+        errors = next(v6) => errors,
     }
 }
 

@@ -190,7 +190,7 @@ impl<N: Network> Flows<N> {
     }
 
     /// The flows that a peer may see: all for root and the group netnice, else the user's own.
-    fn visible_to<'a>(&'a self, peer: &'a Peer) -> impl Iterator<Item = &'a FlowRecord> {
+    pub(super) fn visible_to<'a>(&'a self, peer: &'a Peer) -> impl Iterator<Item = &'a FlowRecord> {
         self.flows.values().filter(move |flow| {
             let program = self.program_of(flow);
             flow.at_driver.is_some()
@@ -228,6 +228,8 @@ impl<N: Network> Flows<N> {
                 .map(|program| program.name.clone())
                 .unwrap_or_default(),
             uid: program.map_or(0, |program| program.uid),
+            user: program.map_or_else(String::new, |program| user_name(program.uid)),
+            state: self.state_of(flow, counts.of_flow(flow)).to_owned(),
             endpoint: messages::endpoint(&flow.endpoint),
             contract,
             next_hop: flow.next_hop.mac().map(messages::mac),
@@ -237,6 +239,19 @@ impl<N: Network> Flows<N> {
                 at_ns: now.monotonic.0,
                 counts: counts.of_flow(flow).cloned().unwrap_or_default(),
             },
+        }
+    }
+
+    /// The state of a flow: [`FlowDoc::state`].
+    fn state_of(&self, flow: &FlowRecord, counts: Option<&FlowCounts>) -> &'static str {
+        let nic = self.link_states.get(&flow.link).and_then(|state| state.nic);
+        let has_no_next_hop = matches!(flow.next_hop, NextHop::Toward { mac: None, .. });
+        match () {
+            () if flow.closing.is_some() => "closing",
+            () if nic.is_some_and(|nic| !nic.up) => "link down",
+            () if has_no_next_hop => "no next hop",
+            () if counts.is_some_and(|counts| counts.suspended) => "suspended",
+            () => "open",
         }
     }
 

@@ -339,6 +339,7 @@ impl<N: Network> Flows<N> {
                 program.open += 1;
             }
         }
+        self.icmp.insert(&flow);
         self.flows.insert(number, flow);
         self.update_promise(number);
     }
@@ -346,6 +347,7 @@ impl<N: Network> Flows<N> {
     /// Removes a flow from the records and releases its ports; `None` if there is no such flow.
     pub(super) fn remove_flow(&mut self, number: u32) -> Option<FlowRecord> {
         let flow = self.flows.remove(&number)?;
+        self.icmp.remove(&flow);
         if let Some(state) = self.link_states.get_mut(&flow.link) {
             state.flow_count -= 1;
             state.promised.remove(&number);

@@ -19,17 +19,37 @@ use netnice_api::FailureCause;
 use netnice_api::direct::{Endpoint, FlowNotification};
 use netnice_api::driver::{DriverFlow, DriverRequest};
 use netnice_core::contract::IfName;
-use netnice_core::units::Nanos;
+use netnice_core::units::{Instant, Nanos};
 use netnice_kernel::routes::{HostKind, Neighbour, RouteChange};
 
 use super::network::{Network, Nic};
 use super::open_flow::{not_attached, remote_end, reply_next_hop};
 use super::ports::{FlowPort, PortRequest};
 use super::promises::Promises;
-use super::{FlowRecord, Flows, NextHop, ResolutionFor, endpoint, refuse, takeover};
+use super::{FlowRecord, Flows, NextHop, ReplySender, endpoint, refuse, takeover};
 use crate::clock::Now;
 use crate::error::RequestError;
 use crate::peer::Peer;
+
+/// A flow or next-hop request that waits for neighbour resolution.
+pub(super) struct PendingResolution {
+    pub(super) deadline: Instant,
+    pub(super) index: u32,
+    pub(super) via: IpAddr,
+    pub(super) purpose: ResolutionFor,
+}
+
+pub(super) enum ResolutionFor {
+    Flow {
+        session: u64,
+        flow: Box<FlowRecord>,
+        reply: ReplySender,
+    },
+    Hop {
+        mtu: u32,
+        reply: ReplySender,
+    },
+}
 
 impl<N: Network> Flows<N> {
     /// Handles changes that the kernel has reported.
@@ -176,8 +196,9 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// Sets the next hop and MTU of a flow.
-    fn set_next_hop(
+    /// Sets the next hop of a flow, and its MTU to that of its route (`mtu`, in bytes), or to its
+    /// path MTU if that is smaller.
+    pub(super) fn set_next_hop(
         &mut self,
         number: u32,
         next_hop: impl Fn(&NextHop) -> NextHop,
@@ -189,7 +210,7 @@ impl<N: Network> Flows<N> {
         };
         let (was, was_mtu) = (flow.next_hop, flow.mtu);
         flow.next_hop = next_hop(&was);
-        flow.mtu = mtu.unwrap_or(was_mtu);
+        flow.mtu = mtu.map_or(was_mtu, |route| self.icmp.mtu_of(number, route));
         let flow = flow.clone();
         if (flow.next_hop.mac(), flow.mtu) == (was.mac(), was_mtu) {
             return;

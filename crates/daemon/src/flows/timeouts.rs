@@ -28,13 +28,16 @@ use crate::clock::Now;
 use crate::error::RequestError;
 
 impl<N: Network> Flows<N> {
-    /// Handles calls and replies that are over their time limit, neighbour resolutions that have
-    /// ended, and changed routes.
+    /// Handles calls and replies that are over their time limit, neighbour resolutions and path
+    /// MTUs that have ended, and changed routes.
     pub(crate) fn handle_timeouts(&mut self, promises: &mut impl Promises, now: Now) {
         self.check_resolutions(promises, now);
         if self.route_check_due.is_some_and(|due| due <= now.monotonic) {
             self.route_check_due = None;
             self.check_all_routes(promises, now);
+        }
+        if self.icmp.expire(now.monotonic) {
+            self.request_route_check(now);
         }
         let late = self.calls.iter();
         let late = late.filter(|(_, call)| call.deadline <= now.monotonic);

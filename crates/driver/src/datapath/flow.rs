@@ -90,6 +90,9 @@ pub struct FlowCounters {
     pub out_of_order: u64,
     /// The charge for received packets, in ns of the driver's time.
     pub receiving: u64,
+    /// The end of the time for which the flow cannot pay for received packets, as computed at the
+    /// last one that was dropped for that reason.
+    pub suspended_until: Instant,
     /// Sum of the times from when a sent packet became the head until it was sent, in ns.
     pub waited_sum: u64,
     /// The longest of these times, in ns.

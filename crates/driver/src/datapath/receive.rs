@@ -57,10 +57,13 @@ impl Datapath {
                         totals.delivered_bytes += end as u64;
                     }
                     Ok(Delivery::Lost) => {}
-                    Ok(Delivery::OverBudget(until)) => match suspended.last_mut() {
-                        Some(last) if last.0 == *number => last.1 = until,
-                        _ => suspended.push((*number, until)),
-                    },
+                    Ok(Delivery::OverBudget(until)) => {
+                        flow.counters.suspended_until = until;
+                        match suspended.last_mut() {
+                            Some(last) if last.0 == *number => last.1 = until,
+                            _ => suspended.push((*number, until)),
+                        }
+                    }
                     Err(violation) => violations.push((flow.program, violation)),
                 }
                 *budget_is_low |= flow.is_nearly_exhausted(shared_budget);

@@ -3,9 +3,11 @@
 
 mod channels;
 mod events;
+mod icmp;
 mod policy;
 mod queues;
 mod resume;
+mod shell;
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};

@@ -21,6 +21,7 @@ mod direct_hostile;
 mod direct_isolation;
 mod direct_lending;
 mod direct_programs;
+mod direct_protocols;
 mod direct_serve;
 mod direct_speed;
 mod driver;

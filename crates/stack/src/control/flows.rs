@@ -5,8 +5,11 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use netnice_api::direct::{FlowNotification, FlowState};
+
+use crate::reports::Reports;
 
 /// The flows of a program, with the state that notifications change.
 #[derive(Default)]
@@ -27,6 +30,8 @@ pub(crate) struct FlowStatus {
     /// bytes; 0 after the daemon has reported the end of the flow.
     mtu: AtomicU32,
     end: OnceLock<String>,
+    /// What routers and hosts reported (ICMP).
+    pub(crate) reports: Reports,
 }
 
 impl Flows {
@@ -36,6 +41,7 @@ impl Flows {
         self.lock().insert(flow, (slot, status));
     }
 
+    /// Removes a flow. No effect if the flow is not in the table.
     pub(crate) fn remove(&self, flow: u32) {
         self.lock().remove(&flow);
     }
@@ -59,6 +65,12 @@ impl Flows {
             FlowNotification::Mtu { flow, mtu } => {
                 if let Some((slot, status)) = open.get(flow) {
                     status.set_mtu(*mtu);
+                    slots.push(*slot);
+                }
+            }
+            FlowNotification::Undelivered { flow, report } => {
+                if let Some((slot, status)) = open.get(flow) {
+                    status.reports.add(*report, Instant::now());
                     slots.push(*slot);
                 }
             }
@@ -136,6 +148,7 @@ impl Flows {
 }
 
 impl FlowStatus {
+    /// The status of an open flow whose next hop carries `mtu` bytes.
     pub(crate) fn new(mtu: u32) -> Arc<FlowStatus> {
         let status = FlowStatus::default();
         status.set_mtu(mtu);

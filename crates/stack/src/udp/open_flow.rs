@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use netnice_api::direct::{DirectReply, DirectRequest, FlowOpened};
+use netnice_api::direct::{DirectReply, DirectRequest, FlowOpened, OpenFlow};
 use netnice_api::{Client, Response};
 use netnice_ring::{FlowLocation, Shape};
 
-use super::{Socket, SocketParameters, UdpOptions};
+use super::{Settings, Socket, SocketParameters, UdpOptions};
 use crate::control::{FlowStatus, unexpected_response};
 use crate::datagram::Checks;
 use crate::error::StackError;
@@ -24,6 +24,25 @@ impl Program {
     /// the flow, or a buffer is smaller than a packet of the path to the remote endpoint.
     pub fn open_udp(&self, options: &UdpOptions) -> Result<Socket, StackError> {
         let (open, shape) = options.request()?;
+        let settings = Settings {
+            hops: options.hops,
+            checks: options.checks,
+            receiving: options.buffers.receiving,
+            errors: options.errors,
+        };
+        self.open_flow(open, shape, settings)
+    }
+
+    /// Requests a flow from the daemon, and makes a socket of it.
+    ///
+    /// # Errors
+    /// As [`Program::open_udp`].
+    pub(crate) fn open_flow(
+        &self,
+        open: OpenFlow,
+        shape: Shape,
+        settings: Settings,
+    ) -> Result<Socket, StackError> {
         let control = self.shared.control()?;
         let request = DirectRequest::Open(open);
         let mut opened_status = None;
@@ -41,13 +60,13 @@ impl Program {
         })?;
         let number = opened.flow;
         let status = opened_status.unwrap_or_default();
-        self.socket(options, shape, opened, status)
+        self.socket(settings, shape, opened, status)
             .inspect_err(|_| self.shared.close(number))
     }
 
     fn socket(
         &self,
-        options: &UdpOptions,
+        settings: Settings,
         shape: Shape,
         opened: FlowOpened,
         status: Arc<FlowStatus>,
@@ -58,7 +77,7 @@ impl Program {
             shape,
         };
         let flow = self.shared.attachment.flow(location)?;
-        let parameters = SocketParameters::granted(options, opened, status)?;
+        let parameters = SocketParameters::granted(settings, opened, status);
         Socket::new(self.shared.clone(), flow, parameters)
     }
 

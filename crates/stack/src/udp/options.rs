@@ -30,6 +30,9 @@ pub struct UdpOptions {
     /// If true, the driver delivers the fragments of a datagram only up to the first gap: it treats
     /// a fragment that is missing as lost, so the others are useless (paper VERT, section 4.3).
     pub in_order: bool,
+    /// If true, calls fail once with each report that a packet was not delivered
+    /// ([`StackError::Undelivered`](crate::StackError::Undelivered)), as on a connected socket.
+    pub errors: bool,
 }
 
 /// The remote endpoints of a flow.
@@ -82,6 +85,7 @@ impl UdpOptions {
             checks: Checks::Partial,
             hops: 64,
             in_order: false,
+            errors: false,
         }
     }
 
@@ -98,7 +102,6 @@ impl UdpOptions {
     /// The request to the daemon, and the shape of the flow. Fails if the number or the size of the
     /// buffers is invalid.
     pub(crate) fn request(&self) -> Result<(OpenFlow, Shape), SetupError> {
-        let shape = self.buffers.shape()?;
         let local = self.local;
         let endpoint = match self.remote {
             Remote::One(remote) => Endpoint::Udp {
@@ -111,18 +114,8 @@ impl UdpOptions {
             },
             Remote::Group(group) => Endpoint::Group { local, group },
         };
-        let open = OpenFlow {
-            endpoint,
-            contract: self.contract.clone(),
-            shape: ShapeDoc {
-                chunk_bytes: shape.chunk_bytes,
-                chunks: shape.chunks,
-                transmit_entries: shape.transmit_entries,
-                receive_entries: shape.receive_entries,
-            },
-            in_order: self.in_order,
-        };
-        Ok((open, shape))
+        let contract = self.contract.clone();
+        open_request(endpoint, contract, self.buffers, self.in_order)
     }
 }
 
@@ -136,7 +129,8 @@ impl Buffers {
         Ok(self.shape()?.plan()?.bytes())
     }
 
-    fn shape(&self) -> Result<Shape, ShapeError> {
+    /// The shape of a flow with these buffers. Fails if their number or size is invalid.
+    pub(crate) fn shape(&self) -> Result<Shape, ShapeError> {
         let within = |what, value: u32, least| match (least..=MAX_RECORDS).contains(&value) {
             true => Ok(value),
             false => Err(ShapeError::Bounds {
@@ -159,6 +153,29 @@ impl Buffers {
         shape.plan()?;
         Ok(shape)
     }
+}
+
+/// The request to the daemon, and the shape of the flow. Fails if the number or the size of the
+/// buffers is invalid.
+pub(crate) fn open_request(
+    endpoint: Endpoint,
+    contract: Option<String>,
+    buffers: Buffers,
+    in_order: bool,
+) -> Result<(OpenFlow, Shape), SetupError> {
+    let shape = buffers.shape()?;
+    let open = OpenFlow {
+        endpoint,
+        contract,
+        shape: ShapeDoc {
+            chunk_bytes: shape.chunk_bytes,
+            chunks: shape.chunks,
+            transmit_entries: shape.transmit_entries,
+            receive_entries: shape.receive_entries,
+        },
+        in_order,
+    };
+    Ok((open, shape))
 }
 
 impl Default for Buffers {

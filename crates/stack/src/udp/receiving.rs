@@ -7,6 +7,7 @@
 
 use super::*;
 use crate::datagram::{self, ParseError};
+use crate::headers::UDP;
 
 /// A datagram that was copied to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,8 +16,12 @@ pub struct Received {
     pub bytes: usize,
     /// Length of the datagram's payload in bytes.
     pub whole: usize,
-    /// The address and port of the sender.
+    /// The address and port of the sender; port 0 for an IP protocol other than UDP, and `0.0.0.0`
+    /// for an EtherType.
     pub from: SocketAddr,
+    /// The Ethernet address in the frame that the datagram arrived in; zeros if it arrived in
+    /// fragments.
+    pub from_mac: [u8; 6],
     /// The time at which the driver received the datagram, or the fragment that completed it, in ns
     /// of `CLOCK_MONOTONIC`.
     pub stamp: u64,
@@ -86,6 +91,21 @@ impl Socket {
             Storage::Heap(bytes) => bytes,
         };
         Ok(&bytes[datagram.parsed.payload.clone()])
+    }
+
+    /// The Ethernet address in the frame that a datagram arrived in: the sender's on a flow of an
+    /// EtherType, else that of the last router. Zeros if the datagram arrived in fragments.
+    ///
+    /// # Errors
+    /// As [`payload`](Socket::payload).
+    #[inline]
+    pub fn sender_mac(&self, datagram: &Datagram) -> Result<[u8; 6], StackError> {
+        let Storage::Chunk(chunk) = datagram.storage else {
+            return Ok([0; 6]);
+        };
+        let bytes = self.flow.bytes(chunk).map_err(buffer_error)?;
+        let mac = bytes.get(6..12).and_then(|mac| mac.try_into().ok());
+        Ok(mac.unwrap_or_default())
     }
 
     /// Primes the buffer of a datagram again. The driver sees the buffer after the next
@@ -162,7 +182,12 @@ impl Socket {
     /// The datagram in a record, or why there is none.
     fn parse(&self, chunk: Chunk, length: usize) -> Result<ParsedDatagram, ParseError> {
         let frame = self.flow.bytes(chunk).map(|bytes| &bytes[..length]);
-        let parsed = datagram::parse(frame.map_err(|_| ParseError::Short)?, self.checks)?;
+        let frame = frame.map_err(|_| ParseError::Short)?;
+        let parsed = match self.carried {
+            Carried::Udp => datagram::parse(frame, self.checks)?,
+            Carried::Ip(protocol) => datagram::parse_ip(frame, protocol)?,
+            Carried::Ether(number) => datagram::parse_ethernet(frame, number)?,
+        };
         self.is_for_this_flow(&parsed)
             .then_some(parsed)
             .ok_or(ParseError::Protocol)
@@ -176,14 +201,21 @@ impl Socket {
         now: u64,
     ) -> Result<Option<(Vec<u8>, ParsedDatagram)>, ParseError> {
         let bytes = self.flow.bytes(chunk).map_err(|_| ParseError::Short)?;
-        let fragment = datagram::parse_fragment(&bytes[..length])?;
+        let protocol = match self.carried {
+            Carried::Ip(protocol) => protocol,
+            _ => UDP,
+        };
+        let fragment = datagram::parse_fragment_of(&bytes[..length], protocol)?;
         let Some(bytes) = self
             .reassembly
             .add(&fragment, &bytes[fragment.bytes.clone()], now)
         else {
             return Ok(None);
         };
-        let parsed = datagram::parse_reassembled(&bytes, &fragment.key, self.checks)?;
+        let parsed = match self.carried {
+            Carried::Udp => datagram::parse_reassembled(&bytes, &fragment.key, self.checks)?,
+            _ => datagram::reassembled_ip(&bytes, &fragment.key),
+        };
         match self.is_for_this_flow(&parsed) {
             true => Ok(Some((bytes, parsed))),
             false => Err(ParseError::Protocol),
@@ -211,6 +243,8 @@ impl Socket {
             }
             RemoteHeaders::Group { group, .. } => same(&parsed.to, group),
             RemoteHeaders::Any { .. } => same(&parsed.to, &self.local),
+            // The driver has compared the EtherType and the pattern.
+            RemoteHeaders::Stations { .. } => true,
         }
     }
 
@@ -223,6 +257,7 @@ impl Socket {
             bytes: length,
             whole: payload.len(),
             from: datagram.from(),
+            from_mac: self.sender_mac(&datagram)?,
             stamp: datagram.stamp,
         };
         self.release(datagram)?;

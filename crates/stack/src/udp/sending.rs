@@ -65,7 +65,7 @@ impl Socket {
         self.queue_packet(packet, length, None, false)
     }
 
-    /// [`queue`](Socket::queue) with a destination, on a flow to any host.
+    /// [`queue`](Socket::queue) with a destination, on a flow to any host or of an EtherType.
     ///
     /// # Errors
     /// As [`queue`](Socket::queue), [`StackError::UnknownNextHop`] if the next hop to the host is
@@ -76,9 +76,9 @@ impl Socket {
         &mut self,
         packet: Packet,
         length: usize,
-        to: SocketAddr,
+        to: impl Into<Address>,
     ) -> Result<u64, (Packet, StackError)> {
-        self.queue_packet(packet, length, Some(to), false)
+        self.queue_packet(packet, length, Some(to.into()), false)
     }
 
     /// [`queue`](Socket::queue) for a packet that continues the message of the packet queued
@@ -119,8 +119,12 @@ impl Socket {
     /// As [`try_send`](Socket::try_send), [`StackError::UnknownNextHop`] if the next hop to the
     /// host is unknown ([`Program::next_hop`] requests it), and [`StackError::FixedRemote`] on a
     /// flow to one host or group.
-    pub fn try_send_to(&mut self, payload: &[u8], to: SocketAddr) -> Result<u64, StackError> {
-        let number = self.queue_copy(payload, Some(to), false)?;
+    pub fn try_send_to(
+        &mut self,
+        payload: &[u8],
+        to: impl Into<Address>,
+    ) -> Result<u64, StackError> {
+        let number = self.queue_copy(payload, Some(to.into()), false)?;
         self.flush();
         Ok(number)
     }
@@ -204,9 +208,10 @@ impl Socket {
     pub fn send_to(
         &mut self,
         payload: &[u8],
-        to: SocketAddr,
+        to: impl Into<Address>,
         timeout: Option<Duration>,
     ) -> Result<u64, StackError> {
+        let to = to.into();
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         match self.try_send_to(payload, to) {
             Err(StackError::WouldBlock) => {}
@@ -274,7 +279,7 @@ impl Socket {
     fn queue_copy(
         &mut self,
         payload: &[u8],
-        to: Option<SocketAddr>,
+        to: Option<Address>,
         continues: bool,
     ) -> Result<u64, StackError> {
         self.fits(payload.len(), self.longest())?;
@@ -292,7 +297,7 @@ impl Socket {
         &mut self,
         packet: Packet,
         length: usize,
-        to: Option<SocketAddr>,
+        to: Option<Address>,
         continues: bool,
     ) -> Result<u64, (Packet, StackError)> {
         match self.hand_over(packet.chunk, length, to, continues) {
@@ -306,16 +311,21 @@ impl Socket {
         &mut self,
         chunk: Chunk,
         length: usize,
-        to: Option<SocketAddr>,
+        to: Option<Address>,
         continues: bool,
     ) -> Result<u64, StackError> {
+        if let Some(report) = self.reported() {
+            return Err(report);
+        }
         self.fits(length, self.longest())?;
         let frame = self.headroom + length;
         let mut admitted = self.admit_packet(frame as u64, continues)?;
-        if let (RemoteHeaders::Any { .. }, Some(to)) = (&self.remote, to) {
-            let mtu = self.find_route(to)?;
+        if let (RemoteHeaders::Any { .. }, Some(Address::Ip(to))) = (&self.remote, to) {
+            let route = self.find_route(to)?;
+            let mtu = self.status.reports.mtu_to(to.ip(), route);
             self.fits(length, self.payload_of(mtu))?;
         }
+        let mut station = None;
         let headers = match (&self.remote, to) {
             (RemoteHeaders::One { headers, .. } | RemoteHeaders::Group { headers, .. }, None) => {
                 headers
@@ -326,14 +336,26 @@ impl Socket {
             (RemoteHeaders::Group { group, .. }, Some(_)) => {
                 return Err(StackError::FixedRemote(*group));
             }
-            (RemoteHeaders::Any { .. }, None) => return Err(StackError::NoRemote),
-            (RemoteHeaders::Any { routes }, Some(to)) => match routes.get(&to) {
+            (RemoteHeaders::Any { .. } | RemoteHeaders::Stations { .. }, None) => {
+                return Err(StackError::NoRemote);
+            }
+            (RemoteHeaders::Any { routes }, Some(Address::Ip(to))) => match routes.get(&to) {
                 Some(route) => &route.headers,
                 None => return Err(StackError::UnknownNextHop(to.ip())),
             },
+            (RemoteHeaders::Stations { headers }, Some(Address::Ethernet(to))) => {
+                station = Some(to);
+                headers
+            }
+            (RemoteHeaders::Any { .. } | RemoteHeaders::Stations { .. }, Some(to)) => {
+                return Err(StackError::OtherAddress(to));
+            }
         };
         let bytes = self.flow.bytes_mut(chunk).map_err(buffer_error)?;
         headers.write(&mut bytes[..frame]);
+        if let Some(station) = station {
+            bytes[..station.len()].copy_from_slice(&station);
+        }
         let piece = Piece {
             chunk,
             start: 0,
@@ -371,7 +393,7 @@ impl Socket {
         }
         let known = self.shared.control()?.known_hop(to.ip(), now);
         let known = known.ok_or(StackError::UnknownNextHop(to.ip()))?;
-        let headers = Headers::udp(&FlowAddress {
+        let headers = self.carried.headers(&FlowAddress {
             local: self.local,
             remote: to,
             local_mac: self.local_mac,

@@ -74,10 +74,12 @@ impl Registry {
                 let Some((counters, chunks)) = counted else {
                     continue;
                 };
+                let mut counts = setup::counts(&counters);
+                counts.suspended = counters.suspended_until > crate::clock::monotonic();
                 census.flows.push(DriverFlowDoc {
                     flow: *number,
                     setup: known.setup.clone(),
-                    counts: setup::counts(&counters),
+                    counts,
                     held: chunks.in_use,
                     slot: known.slot,
                 });
