@@ -175,7 +175,8 @@ impl Sources {
             }
         }
         let routes = RouteEvents::open().during("listen to netlink")?;
-        let (connections, drivers, disconnected) = Drivers::new(settings.runtime.path());
+        let (connections, drivers, disconnected) =
+            Drivers::new(settings.runtime.path(), settings.write_stops);
         let sources = Sources {
             terminate,
             interrupt,
