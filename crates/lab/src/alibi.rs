@@ -4,8 +4,8 @@
 //! A stop delays what is due in it until its end. Then several packets are due at once, and the
 //! sender needs time to catch up: on a link that is used for the part u of the time, a stop of
 //! length L takes `L u / (1 - u)` to catch up. The *debt* is how much of a stop is not caught up
-//! yet: it grows by the length of each stop, and shrinks in the time after it at the rate `(1 - u) /
-//! u`. It never becomes negative, so a quiet hour excuses nothing of the next.
+//! yet: it grows by the length of each stop, and shrinks in the time after it at the rate `(1 - u)
+//! / u`. It never becomes negative, so a quiet hour excuses nothing of the next.
 //!
 //! - A packet that was due at `d` and left at `t` is excused if its lateness `t - d` exceeds the
 //!   bound by no more than the debt at `d` and the stops between `d` and `t`.

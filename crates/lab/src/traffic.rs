@@ -226,8 +226,8 @@ impl Direct {
         self.with("--count", &datagrams.to_string())
     }
 
-    /// Fills all buffers, pauses for `pause`, and begins again, instead of waiting for the driver to
-    /// return a buffer.
+    /// Fills all buffers, pauses for `pause`, and begins again, instead of waiting for the driver
+    /// to return a buffer.
     pub fn refill(self, pause: Duration) -> Direct {
         self.with("--refill-us", &pause.as_micros().to_string())
     }

@@ -31,9 +31,9 @@ pub(crate) struct Drivers {
 pub(crate) type DriverEvents = UnboundedReceiver<driver::FromDriver>;
 
 impl Drivers {
-    /// Starts without connections. `folder` is the runtime folder. With `write_stops`, drivers write
-    /// their stops to files there. The receivers get the events of
-    /// drivers, and the numbers of ended connections of programs.
+    /// Starts without connections. `folder` is the runtime folder. With `write_stops`, drivers
+    /// write their stops to files there. The receivers get the events of drivers, and the numbers
+    /// of ended connections of programs.
     pub(crate) fn new(
         folder: &Path,
         write_stops: bool,
