@@ -170,7 +170,7 @@ pub fn check_verdict(outcome: &mut Outcome, what: &str, verdict: Verdict) {
 /// Payload of a packet, in bytes.
 const PAYLOAD: u32 = 1458;
 /// Buffers of a sender: at 100 Mbit/s, packets for 122 ms.
-const BUFFERS: u32 = 1024;
+pub const BUFFERS: u32 = 1024;
 /// A sender fills its buffers so often.
 const REFILL: Duration = Duration::from_millis(5);
 /// Bytes before the first record of a capture, and before each packet.

@@ -21,6 +21,7 @@ mod direct_lending;
 mod direct_programs;
 mod direct_serve;
 mod direct_speed;
+mod direct_stops;
 mod driver;
 mod driver_client;
 mod dscp;
