@@ -294,6 +294,8 @@ pub struct CensusDoc {
     /// Time accounting of the driver.
     #[serde(rename = "spent")]
     pub time: TimeAccountingDoc,
+    /// Stops of the driver's packet thread since its start.
+    pub stops: StopsDoc,
     /// Owners of the frames that the driver shares with the kernel. `None` in the fallback mode,
     /// which shares no frames.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -344,6 +346,32 @@ pub struct TimeAccountingDoc {
     pub sending_ns: u64,
     /// Time in iterations without work, and spinning before departures.
     pub waiting_ns: u64,
+}
+
+/// Stops of a driver's packet thread: stretches of at least 20 µs in which the machine did not let
+/// it run. The first three are numbers of stops, by evidence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StopsDoc {
+    /// A sleep ended too late.
+    pub late: u64,
+    /// The thread waited for a departure awake, and did not get the processor.
+    pub still: u64,
+    /// An iteration lasted longer than its frames explain.
+    pub slow: u64,
+    /// Sum of the lengths, in ns.
+    pub total_ns: u64,
+    /// The longest, in ns.
+    pub longest_ns: u64,
+}
+
+impl StopsDoc {
+    /// Number of stops of all kinds.
+    pub fn number(&self) -> u64 {
+        self.late
+            .saturating_add(self.still)
+            .saturating_add(self.slow)
+    }
 }
 
 /// Owners of the frames that a driver shares with the kernel. The sum of the other four is always

@@ -50,6 +50,11 @@ impl RuntimeDir {
         self.drivers().join(format!("{iface}.sock"))
     }
 
+    /// The path of the file with the stops of an interface's driver (`netnice-driver --stops`).
+    pub fn driver_stops(&self, iface: &str) -> PathBuf {
+        self.0.join(format!("driver-{iface}.stops"))
+    }
+
     /// The interfaces whose drivers have a socket, in no order. A socket can remain without a
     /// driver. Empty if the drivers' folder cannot be read.
     pub fn driver_ifaces(&self) -> Vec<String> {

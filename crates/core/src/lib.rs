@@ -86,6 +86,7 @@ pub mod meter;
 pub mod policer;
 pub mod prefetch;
 pub mod sched;
+pub mod stops;
 pub mod target;
 pub mod units;
 

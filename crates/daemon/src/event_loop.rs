@@ -69,6 +69,8 @@ pub(crate) struct Settings<'a> {
     /// Clients may send descriptors, as on kernels before 6.16, which cannot refuse them. For
     /// tests.
     pub take_descriptors: bool,
+    /// Drivers that are started write their stops to files in the runtime folder.
+    pub write_stops: bool,
     /// The options are those of a killed daemon. Then an address for metrics that cannot be served
     /// is no error.
     pub resumed: bool,

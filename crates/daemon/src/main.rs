@@ -58,6 +58,10 @@ struct Arguments {
     /// result
     #[arg(long, value_name = "UID:GID", hide = true, value_parser = user)]
     try_front: Option<(u32, u32)>,
+    /// Let drivers write when their packet threads stood still, to DIR/driver-IFACE.stops; for
+    /// experiments
+    #[arg(long)]
+    driver_stops: bool,
     /// Accept file descriptors from clients, as on kernels before Linux 6.16; for tests
     #[arg(long, hide = true)]
     take_descriptors: bool,
@@ -138,6 +142,7 @@ fn main() -> ExitCode {
         docker_root: arguments.docker_root,
         podman_root: arguments.podman_root,
         take_descriptors: arguments.take_descriptors,
+        write_stops: arguments.driver_stops,
         resume: arguments.resume,
     };
     match netnice_daemon::run(&options) {

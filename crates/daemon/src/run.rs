@@ -52,6 +52,8 @@ pub struct Options {
     /// Clients may send descriptors, as on kernels before 6.16, which cannot refuse them. For
     /// tests.
     pub take_descriptors: bool,
+    /// Drivers that are started write their stops to files in the runtime folder.
+    pub write_stops: bool,
     /// The options that a killed daemon of this folder had apply instead of these.
     pub resume: bool,
 }
@@ -154,6 +156,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         policy: &options.policy,
         metrics: options.metrics,
         take_descriptors: options.take_descriptors,
+        write_stops: options.write_stops,
         resumed: options.resume,
     };
     let serving = || {

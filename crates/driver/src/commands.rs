@@ -21,6 +21,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use netnice_core::sched::{Service, Wire};
+use netnice_core::stops::StopCounts;
 use netnice_ring::driver::{Cleared, Prepared, ProgramMemory, Reserved, Unprepared};
 use netnice_ring::layout::Shape;
 use netnice_ring::ledger::Balance;
@@ -134,6 +135,8 @@ pub(crate) struct Sums {
     pub(crate) link: link::LinkCounters,
     /// The event loop's time accounting.
     pub(crate) time: TimeAccounting,
+    /// The packet thread's stops.
+    pub(crate) stops: StopCounts,
     /// Whether the driver keeps the processors out of idle states.
     pub(crate) awake: bool,
     /// Number of frames per holder, if the frames are shared with the kernel.
@@ -490,6 +493,7 @@ fn sums(event_loop: &mut EventLoop) -> Sums {
         received: event_loop.datapath().demux().counters(),
         link: event_loop.link().counters(),
         time: event_loop.time_accounting(),
+        stops: event_loop.stop_counts(),
         awake: event_loop.is_awake(),
         frames: event_loop.link().tally(),
     }

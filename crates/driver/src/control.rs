@@ -46,6 +46,7 @@ pub(crate) use registry::wire;
 
 use crate::commands::{CommandSender, PacketThreadEnded};
 use crate::link::{Ingress, Interface, Mode};
+use crate::stop_file::StopFile;
 use connection::{CloseReason, Connection, failed};
 use memory_files::MemoryFiles;
 use registry::{ProgramIdentity, Registry};
@@ -62,6 +63,8 @@ pub(crate) struct Control {
     /// How long the driver runs without a program; `None`: without limit.
     linger: Option<Duration>,
     empty_since: Option<Instant>,
+    /// The file with the packet thread's stops, if there is to be one.
+    stop_file: Option<StopFile>,
     /// The loop ends after this iteration.
     is_stopping: bool,
 }
@@ -80,10 +83,12 @@ pub enum ControlError {
     Io(#[from] io::Error),
 }
 
-/// The sockets of the control thread.
+/// The sockets and the file of the control thread.
 pub(crate) struct ControlSockets {
     /// The listening socket.
     pub(crate) listener: UnixListener,
+    /// The file for the packet thread's stops; `None`: they are only counted.
+    pub(crate) stop_file: Option<StopFile>,
     /// Notifications of interface changes, opened before the interface's state was read.
     pub(crate) link_events: Listener,
     /// Readable after a signal that ends the process.
@@ -113,6 +118,7 @@ impl Control {
             listener,
             link_events,
             signals,
+            stop_file,
         } = sockets;
         listener.set_nonblocking(true)?;
         let control = Control {
@@ -125,6 +131,7 @@ impl Control {
             next_connection: CONNECTIONS,
             linger,
             empty_since: Some(Instant::now()),
+            stop_file,
             is_stopping: false,
         };
         control.watch(control.listener.as_fd(), LISTENER)?;
@@ -139,6 +146,9 @@ impl Control {
     /// module). XDP is detached afterwards. Fails with [`ControlError`].
     pub(crate) fn run(&mut self) -> Result<(), ControlError> {
         let served = self.serve();
+        if let Some(file) = &mut self.stop_file {
+            file.write();
+        }
         if let Err(ControlError::Lost(why)) = &served {
             let _ = self.broadcast(&DriverEvent::InterfaceLost { why: why.clone() });
         }
@@ -333,6 +343,9 @@ impl Control {
     fn execute(&mut self, ask: DriverRequest) -> Result<DriverReply, RegistryError> {
         let done = |()| DriverReply::Done;
         let registry = &mut self.registry;
+        if let (Some(file), true) = (&mut self.stop_file, counts(&ask)) {
+            file.write();
+        }
         match ask {
             DriverRequest::Wire {
                 rate,
@@ -456,6 +469,12 @@ impl Control {
         let data = epoll::EventData::new_u64(number);
         Ok(epoll::modify(&self.epoll, connection.fd(), data, what)?)
     }
+}
+
+/// Whether a request reads counters. The daemon sends such requests several times a second; they
+/// are also the times at which stops are written to the file.
+fn counts(request: &DriverRequest) -> bool {
+    matches!(request, DriverRequest::Census | DriverRequest::Totals)
 }
 
 fn duration(time: Duration) -> Timespec {

@@ -28,6 +28,7 @@
 
 mod cpu_budget;
 mod pm_qos;
+mod stop_log;
 mod throttled;
 mod time_accounting;
 mod wake_lead;
@@ -37,8 +38,10 @@ use std::num::NonZeroU64;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::{io, mem, thread};
 
+use netnice_core::stops::{self, Stop, StopCounts};
 use netnice_core::units::{Instant, Nanos};
 use netnice_ring::driver::ProgramMemory;
+use rtrb::Consumer;
 use rustix::event::epoll;
 use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 
@@ -49,6 +52,7 @@ use crate::demux::FlowNo;
 use crate::event_loop::cpu_budget::CpuBudget;
 use crate::event_loop::pm_qos::LatencyRequest;
 pub(crate) use crate::event_loop::pm_qos::open_device;
+use crate::event_loop::stop_log::{StopLog, explained};
 use crate::event_loop::throttled::Throttled;
 pub use crate::event_loop::time_accounting::TimeAccounting;
 use crate::event_loop::time_accounting::{IterationTimes, WakeReason, WakeupCost};
@@ -76,6 +80,7 @@ pub struct EventLoop {
     latency_request: LatencyRequest,
     wakeup_cost: WakeupCost,
     time: TimeAccounting,
+    stops: StopLog,
 }
 
 /// The scheduling class of a thread, which decides how precisely it is woken.
@@ -108,6 +113,7 @@ impl EventLoop {
             latency_request: LatencyRequest::new(),
             wakeup_cost: WakeupCost::new(),
             time: TimeAccounting::default(),
+            stops: StopLog::default(),
         };
         event_loop.watch(event_loop.link.fd(), LINK)?;
         let programs: Vec<_> = event_loop.datapath.programs().collect();
@@ -229,6 +235,17 @@ impl EventLoop {
         self.time
     }
 
+    /// The thread's stops so far.
+    pub fn stop_counts(&self) -> StopCounts {
+        self.stops.counts()
+    }
+
+    /// Passes each later stop of the thread to the returned queue. While the queue is full, stops
+    /// are only counted.
+    pub fn pass_on_stops(&mut self) -> Consumer<Stop> {
+        self.stops.pass_on()
+    }
+
     /// Runs one iteration, and then sleeps until there is work, at most `longest`.
     pub fn iterate(&mut self, longest: Nanos) {
         let next = self.process();
@@ -237,6 +254,8 @@ impl EventLoop {
             self.time.pauses += 1;
             thread::sleep(pause);
             self.accounted_until = monotonic();
+            let asked = Instant(now.0.saturating_add(pause.as_nanos() as u64));
+            self.stops.record(stops::woken(asked, self.accounted_until));
             self.cpu_budget.credit(self.accounted_until);
         }
         let departure = match next {
@@ -273,6 +292,8 @@ impl EventLoop {
             datapath.count_dropped(flow, self.link.dropped(flow));
         }
         let delivered = monotonic();
+        self.stops
+            .record(stops::slow(began, delivered, explained(received as u64)));
         let before = self.link.sent();
         let next = datapath.transmit(&mut self.link, delivered);
         let flushed = self.link.flush();
@@ -286,7 +307,10 @@ impl EventLoop {
             sends: self.link.sent() != before,
         };
         datapath.publish();
+        let frames = received as u64 + self.link.sent().saturating_sub(before);
         self.account(&times, received);
+        let (from, to) = (times.delivered, self.accounted_until);
+        self.stops.record(stops::slow(from, to, explained(frames)));
         match flushed {
             Ok(_) if received == FRAMES_PER_ITERATION || self.datapath.has_disconnected() => {
                 Next::Again
@@ -347,7 +371,9 @@ impl EventLoop {
         }
         while now.0 < until.0 {
             std::hint::spin_loop();
+            let before = now;
             now = monotonic();
+            self.stops.record(stops::still(before, now));
         }
         self.time.waiting.0 += now.0.saturating_sub(self.accounted_until.0);
         self.accounted_until = now;
@@ -376,6 +402,8 @@ impl EventLoop {
         self.datapath.end_sleep();
         self.wakeup_cost.sleep_ended(processor_time);
         self.accounted_until = monotonic();
+        let asked = Instant(wake.max(now));
+        self.stops.record(stops::woken(asked, self.accounted_until));
         self.cpu_budget.credit(self.accounted_until);
         self.wake_reason = match wake {
             _ if wake == until => WakeReason::Due,

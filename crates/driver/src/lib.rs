@@ -52,6 +52,7 @@ pub mod protocol;
 pub mod receive_budget;
 pub mod run;
 pub(crate) mod setup;
+pub(crate) mod stop_file;
 pub mod template;
 #[cfg(any(test, fuzzing))]
 #[cfg_attr(

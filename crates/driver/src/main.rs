@@ -54,6 +54,9 @@ struct Arguments {
     /// Do not end without a program
     #[arg(long)]
     stay: bool,
+    /// Write when the packet thread stood still, a line for each time, to DIR/driver-IFACE.stops
+    #[arg(long)]
+    stops: bool,
     /// After set-up, try in each thread the system calls that must be refused, and log the results
     #[arg(long, hide = true)]
     self_check: bool,
@@ -97,6 +100,7 @@ fn main() -> ExitCode {
         }),
         processor: arguments.processor,
         keep_awake: !arguments.may_sleep,
+        write_stops: arguments.stops,
         self_check: arguments.self_check,
         linger: (!arguments.stay).then(|| Duration::from_nanos(arguments.linger.0)),
     };

@@ -26,6 +26,7 @@ use crate::datapath::Datapath;
 use crate::doorbells::Doorbells;
 use crate::event_loop::{self, EventLoop, SchedulingClass, set_scheduling};
 use crate::link::{Link, LinkError, Mode};
+use crate::stop_file::StopFile;
 
 /// The options of a driver.
 #[derive(Clone, Debug)]
@@ -46,6 +47,8 @@ pub struct Options {
     pub keep_awake: bool,
     /// How long the driver runs without a program; `None`: without limit.
     pub linger: Option<Duration>,
+    /// The stops of the packet thread are written to the file [`RuntimeDir::driver_stops`].
+    pub write_stops: bool,
     /// Each thread tries after set-up the calls that must be refused, and logs the results.
     pub self_check: bool,
 }
@@ -108,6 +111,11 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let folder = folder(&options.runtime)?;
     raise_limits();
     let device = options.keep_awake.then(event_loop::open_device);
+    let stops = options.runtime.driver_stops(&options.iface);
+    let stops = options
+        .write_stops
+        .then(|| StopFile::create(&stops).map_err(unusable(&stops)));
+    let stops = stops.transpose()?;
     let mut confinement = confine::become_driver();
     let lock_and_socket = LockAndSocket::take(&options.runtime, &folder, &options.iface)?;
     let (signals, raised) = UnixStream::pair()?;
@@ -134,11 +142,13 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     event_loop.datapath().set_doorbells(doorbells);
     let (sender, receiver) = commands::pair()?;
     event_loop.watch_wakeup(receiver.wakeup_fd())?;
+    let stop_file = stops.map(|file| StopFile::new(file, event_loop.pass_on_stops()));
     let listener = lock_and_socket.listen()?;
     let sockets = ControlSockets {
         listener,
         link_events,
         signals,
+        stop_file,
     };
     let mut control = Control::new(sender, ingress, sockets, options.rate, options.linger)?;
     thread::scope(|scope| -> Result<(), RunError> {

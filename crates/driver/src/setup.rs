@@ -4,9 +4,10 @@
 use std::net::SocketAddr;
 
 use netnice_api::direct::{Endpoint, ShapeDoc};
-use netnice_api::driver::{DriverFlow, FlowCounts, FramesDoc, ServerDoc};
+use netnice_api::driver::{DriverFlow, FlowCounts, FramesDoc, ServerDoc, StopsDoc};
 use netnice_core::contract::{CLASSES, Contract, ContractError};
 use netnice_core::sched::{Class, NotServed, Service};
+use netnice_core::stops::StopCounts;
 use netnice_core::units::{Nanos, Rate};
 use netnice_kernel::direct::FrameMatch;
 use netnice_ring::layout::Shape;
@@ -165,6 +166,18 @@ pub(crate) fn counts(counters: &FlowCounters) -> FlowCounts {
         lateness: counters.lateness[..used.map_or(0, |last| last + 1)].to_vec(),
         queue_delay_sum: counters.waited_sum,
         queue_delay_max: counters.waited_most,
+    }
+}
+
+/// The counts of stops as a message.
+pub(crate) fn stops(counts: &StopCounts) -> StopsDoc {
+    let [late, still, slow] = counts.by_kind;
+    StopsDoc {
+        late,
+        still,
+        slow,
+        total_ns: counts.total.0,
+        longest_ns: counts.longest.0,
     }
 }
 

@@ -30,6 +30,7 @@ mod death;
 mod driver_world;
 mod estimate;
 mod flood_cost;
+mod front_door;
 mod ftp_sessions;
 mod goodput;
 mod guarantees;

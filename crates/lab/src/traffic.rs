@@ -40,6 +40,7 @@ mod quic;
 pub mod real_programs;
 mod report;
 mod run;
+mod stop_watch;
 mod tcp;
 mod udp;
 mod unruly;
@@ -230,6 +231,29 @@ impl Direct {
     /// Sends this many datagrams and then stops.
     pub fn count(self, datagrams: u64) -> Direct {
         self.with("--count", &datagrams.to_string())
+    }
+
+    /// Fills all buffers, pauses for `pause`, and begins again, instead of waiting for the driver
+    /// to return a buffer.
+    pub fn refill(self, pause: Duration) -> Direct {
+        self.with("--refill-us", &pause.as_micros().to_string())
+    }
+
+    /// The number of buffers; the default is 128.
+    pub fn buffers(self, number: u32) -> Direct {
+        self.with("--buffers", &number.to_string())
+    }
+
+    /// Writes the time and size of each received packet to a file.
+    pub fn log(self, file: &std::path::Path) -> Direct {
+        self.with("--log", &file.display().to_string())
+    }
+
+    /// Burns `work` of processor time for each received packet; from each `step` packets to the
+    /// next, by so much more.
+    pub fn work(self, work: Duration, step: u64) -> Direct {
+        let work = self.with("--work-us", &work.as_micros().to_string());
+        work.with("--work-step", &step.to_string())
     }
 
     /// Payload bytes per datagram; the default is the largest that the link carries.

@@ -10,8 +10,8 @@ use super::{
 use crate::direct::{Endpoint, ShapeDoc, Term};
 use crate::driver::{
     CensusDoc, CodePointsDoc, DriverCall, DriverEvent, DriverFlow, DriverFlowDoc, DriverMessage,
-    DriverReply, DriverRequest, FlowCounts, FramesDoc, ProgramDoc, ServerDoc, TimeAccountingDoc,
-    UserMemoryDoc,
+    DriverReply, DriverRequest, FlowCounts, FramesDoc, ProgramDoc, ServerDoc, StopsDoc,
+    TimeAccountingDoc, UserMemoryDoc,
 };
 use crate::frame::{Decoder, LONGEST_REQUEST};
 use crate::{
@@ -510,6 +510,13 @@ fn every_driver_message_survives_encoding_and_decoding() {
                 sending_ns: 2,
                 waiting_ns: 3,
             },
+            stops: StopsDoc {
+                late: 5,
+                still: 6,
+                slow: 7,
+                total_ns: 900_000,
+                longest_ns: 70_000,
+            },
             frames: Some(FramesDoc {
                 total: 10,
                 free: 1,
@@ -566,7 +573,7 @@ fn keys_of_driver_messages_do_not_change() {
         confinement: "user 998".into(),
         ..CensusDoc::default()
     }));
-    for key in ["spent", "unasked", "awake", "discards", "confined"] {
+    for key in ["spent", "stops", "unasked", "awake", "discards", "confined"] {
         assert!(census.contains(&format!("\"{key}\":")), "{key}: {census}");
     }
     let counts = json(serde_json::to_string(&FlowCounts::default()));

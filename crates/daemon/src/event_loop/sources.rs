@@ -182,7 +182,8 @@ impl Sources {
         }
         let routes = RouteEvents::open().during("listen to netlink")?;
         let icmp_errors = [ErrorSocket::v4(), ErrorSocket::v6()].map(icmp_errors);
-        let (connections, drivers, disconnected) = Drivers::new(settings.runtime.path());
+        let (connections, drivers, disconnected) =
+            Drivers::new(settings.runtime.path(), settings.write_stops);
         let sources = Sources {
             terminate,
             interrupt,

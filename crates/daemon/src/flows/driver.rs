@@ -48,6 +48,8 @@ pub(crate) struct Start {
     pub overhead: u64,
     /// True to keep processors awake while packets of `cell` contracts are sent.
     pub keep_awake: bool,
+    /// True to write the stops of the packet thread to a file in the runtime folder.
+    pub write_stops: bool,
 }
 
 /// A call, with the descriptor to send with it.
@@ -189,6 +191,7 @@ fn spawn(folder: &Path, iface: &str, start: &Start) -> Result<Child, String> {
         .args(["--rate", &format!("{}bit", start.rate)])
         .args(["--overhead", &start.overhead.to_string()])
         .args((!start.keep_awake).then_some("--may-sleep"))
+        .args(start.write_stops.then_some("--stops"))
         .arg(iface)
         .stdin(Stdio::null())
         .stdout(Stdio::null())

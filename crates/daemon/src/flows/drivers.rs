@@ -18,6 +18,8 @@ use crate::clock::Now;
 /// The connections to drivers.
 pub(crate) struct Drivers {
     folder: PathBuf,
+    /// Drivers that are started write their stops to files.
+    write_stops: bool,
     calls: BTreeMap<IfName, (u64, UnboundedSender<driver::Call>)>,
     last_connection: u64,
     events: UnboundedSender<driver::FromDriver>,
@@ -29,13 +31,18 @@ pub(crate) struct Drivers {
 pub(crate) type DriverEvents = UnboundedReceiver<driver::FromDriver>;
 
 impl Drivers {
-    /// Starts without connections. `folder` is the runtime folder. The receivers get the events of
-    /// drivers, and the numbers of ended connections of programs.
-    pub(crate) fn new(folder: &Path) -> (Drivers, DriverEvents, UnboundedReceiver<u64>) {
+    /// Starts without connections. `folder` is the runtime folder. With `write_stops`, drivers
+    /// write their stops to files there. The receivers get the events of drivers, and the numbers
+    /// of ended connections of programs.
+    pub(crate) fn new(
+        folder: &Path,
+        write_stops: bool,
+    ) -> (Drivers, DriverEvents, UnboundedReceiver<u64>) {
         let (events, from_drivers) = mpsc::unbounded_channel();
         let (ended, gone) = mpsc::unbounded_channel();
         let drivers = Drivers {
             folder: folder.to_owned(),
+            write_stops,
             calls: BTreeMap::new(),
             last_connection: 0,
             events,
@@ -75,6 +82,10 @@ impl Drivers {
                 Command::Connect(link, start) => {
                     let (calls, to_make) = mpsc::unbounded_channel();
                     self.last_connection += 1;
+                    let start = start.map(|start| driver::Start {
+                        write_stops: self.write_stops,
+                        ..start
+                    });
                     let (folder, to) = (self.folder.clone(), (link.clone(), self.last_connection));
                     let task = driver::run(folder, to, start, to_make, self.events.clone());
                     self.calls.insert(link, (self.last_connection, calls));

@@ -393,6 +393,9 @@ impl<N: Network> Flows<N> {
         }
         if let Some(census) = census {
             page.row("time", &messages::time(&census.time));
+            if census.stops.number() > 0 {
+                page.row("stopped", &messages::stops(&census.stops));
+            }
             if let Some(frames) = &census.frames {
                 page.row("frames", &messages::frames(frames, &census.flows));
             }

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use netnice_api::direct::Endpoint;
-use netnice_api::driver::{DriverFlowDoc, FlowCounts, FramesDoc, TimeAccountingDoc};
+use netnice_api::driver::{DriverFlowDoc, FlowCounts, FramesDoc, StopsDoc, TimeAccountingDoc};
 use netnice_api::{DoctorItem, Status};
 use netnice_core::units::Nanos;
 use netnice_kernel::direct::MAX_QUEUES;
@@ -149,6 +149,20 @@ pub(super) fn time(spent: &TimeAccountingDoc) -> String {
         Nanos(spent.receiving_ns),
         Nanos(spent.sending_ns),
         Nanos(spent.waiting_ns)
+    )
+}
+
+/// How often and how long a driver's packet thread was stopped, in words.
+pub(super) fn stops(stops: &StopsDoc) -> String {
+    format!(
+        "{} times by the machine, {} in all, {} at most: {} woken late, {} while it waited awake, \
+         {} at work (from 20 us on)",
+        stops.number(),
+        Nanos(stops.total_ns),
+        Nanos(stops.longest_ns),
+        stops.late,
+        stops.still,
+        stops.slow
     )
 }
 

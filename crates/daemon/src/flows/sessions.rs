@@ -156,6 +156,8 @@ impl<N: Network> Flows<N> {
             rate: capacity.least().bits_per_second(),
             overhead: capacity.overhead(),
             keep_awake: promises.keeps_awake(),
+            // `Drivers` sets it.
+            write_stops: false,
         };
         let most = max_memory_bytes(peer, promises.quotas());
         let session = Session {

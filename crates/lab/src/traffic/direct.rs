@@ -8,6 +8,8 @@
 //! if it cannot attach to a driver, or if its flow cannot be opened.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,6 +21,8 @@ use netnice_stack::udp::{Buffers, Remote, UdpOptions};
 use netnice_stack::{Program, RuntimeDir, Socket, StackError, Status};
 
 use super::run::{RunArgs, Tally, frame_overhead, run_until_end, send_paced};
+use super::stop_watch::StopWatch;
+use crate::sys;
 
 /// The arguments of `netnice-lab traffic direct`.
 #[derive(Debug, Clone, clap::Args)]
@@ -63,6 +67,20 @@ pub struct DirectArgs {
     /// Datagrams to send; without it there is no end.
     #[arg(long, conflicts_with_all = ["sink", "echo"], default_value_t = u64::MAX, hide_default_value = true)]
     count: u64,
+    /// Fill all buffers, pause for so many microseconds, and begin again; without it the program
+    /// waits for each buffer that the driver returns.
+    #[arg(long, requires = "source")]
+    refill_us: Option<u64>,
+    /// Write a line for each received datagram: time (wall clock, ns) and payload bytes.
+    #[arg(long, requires = "sink")]
+    log: Option<PathBuf>,
+    /// Burn so many microseconds of processor time for each received datagram, times the number of
+    /// steps so far.
+    #[arg(long, requires = "work_step", requires = "sink")]
+    work_us: Option<u64>,
+    /// Datagrams in a step.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    work_step: Option<u64>,
     /// Buffers each way.
     #[arg(long, default_value_t = 128)]
     buffers: u32,
@@ -92,7 +110,7 @@ pub fn main(args: &DirectArgs) -> Result<()> {
                 send(socket, &args, &counts)
             }
             (_, true) => echo(socket, &counts),
-            _ => receive(socket, &counts),
+            _ => receive(socket, &args, &counts),
         };
         if let Err(error) = end {
             counts.count_refused(&error.to_string());
@@ -131,6 +149,7 @@ fn send(mut socket: Socket, args: &DirectArgs, tally: &Tally) -> Result<(), Stac
     let contracts = [&args.alternate, &args.contract].map(|text| text.clone().unwrap_or_default());
     let mut changes = 0;
     let mut changed_at = Instant::now();
+    let mut stops = StopWatch::new();
     let mut one = || {
         if args.alternate.is_some() && changed_at.elapsed() >= ALTERNATE_INTERVAL {
             changed_at = Instant::now();
@@ -147,7 +166,16 @@ fn send(mut socket: Socket, args: &DirectArgs, tally: &Tally) -> Result<(), Stac
         }
         number += 1;
         tally.sends.fetch_add(1, Relaxed);
-        let sent = socket.send(&datagram, None).map(drop);
+        let sent = match args.refill_us {
+            Some(pause) => refill(&mut socket, &datagram, Duration::from_micros(pause)),
+            None => socket.send(&datagram, None).map(drop),
+        };
+        if number == 1 {
+            tally.first_ns.store(sys::now_ns(), Relaxed);
+        }
+        if number.is_multiple_of(STOP_CHECK) {
+            stops.check(tally);
+        }
         end = sent.and_then(|()| count(&mut socket, size, tally));
         end.is_ok()
     };
@@ -188,20 +216,65 @@ fn count_returned(
     Ok(())
 }
 
-fn receive(mut socket: Socket, tally: &Tally) -> Result<(), StackError> {
+/// Sends a datagram. If all buffers are in use, pauses first, until one is free.
+fn refill(socket: &mut Socket, datagram: &[u8], pause: Duration) -> Result<(), StackError> {
+    loop {
+        match socket.try_send(datagram) {
+            Err(StackError::WouldBlock) => std::thread::sleep(pause),
+            other => return other.map(drop),
+        }
+    }
+}
+
+fn receive(mut socket: Socket, args: &DirectArgs, tally: &Tally) -> Result<(), StackError> {
     let overhead = 8 + frame_overhead(socket.local().is_ipv6());
     let mut buffer = [0; 16];
+    let mut log = args
+        .log
+        .as_deref()
+        .and_then(|path| match File::create(path) {
+            Ok(file) => Some(BufWriter::new(file)),
+            Err(error) => {
+                tally.count_refused(&format!("cannot write the log: {error}"));
+                None
+            }
+        });
+    let mut stops = StopWatch::new();
+    let mut number = 0;
     loop {
         match socket.recv(&mut buffer, Some(RECEIVE_TIMEOUT)) {
             Ok(received) => {
+                number += 1;
                 tally.received.fetch_add(received.whole as u64, Relaxed);
                 let wire = received.whole as u64 + overhead;
                 tally.received_wire.fetch_add(wire, Relaxed);
+                if let Some(log) = &mut log {
+                    // A file that is cut short shows: it has fewer lines than packets came.
+                    let _ = writeln!(log, "{} {}", sys::now_ns(), received.whole);
+                }
+                if let (Some(work), Some(step)) = (args.work_us, args.work_step) {
+                    burn(Duration::from_micros(work * (number / step)));
+                }
             }
-            Err(StackError::WouldBlock) => {}
+            Err(StackError::WouldBlock) => {
+                if let Some(log) = &mut log {
+                    let _ = log.flush();
+                }
+            }
             Err(error) => return Err(error),
         }
         tally.lost.store(socket.lost_total(), Relaxed);
+        if number.is_multiple_of(STOP_CHECK) {
+            stops.check(tally);
+        }
+    }
+}
+
+/// Uses this much processor time.
+fn burn(work: Duration) {
+    let until = sys::thread_time() + work;
+    while sys::thread_time() < until {
+        std::hint::spin_loop();
     }
 }
 
@@ -245,6 +318,8 @@ fn echo(mut socket: Socket, tally: &Tally) -> Result<(), StackError> {
 
 /// Interval between two changes of the contract.
 const ALTERNATE_INTERVAL: Duration = Duration::from_millis(100);
+/// Packets between two looks at the thread's stops.
+const STOP_CHECK: u64 = 16;
 /// The longest payload of a datagram, in bytes.
 const LONGEST_DATAGRAM: usize = 65_535;
 /// Time limit for the last packets to be sent.

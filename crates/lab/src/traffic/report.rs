@@ -33,6 +33,12 @@ pub struct Report {
     pub series: Vec<(u64, u64, u64, u64)>,
     /// Round trips of a probe: time of sending (wall clock, ns), and duration in ns.
     pub round_trips: Vec<(u64, u64)>,
+    /// When a direct source gave its first packet to the driver (wall clock, ns); 0 if it did not.
+    #[serde(default)]
+    pub first_ns: u64,
+    /// Stops of a direct program's thread: start (wall clock) and length, both in ns.
+    #[serde(default)]
+    pub stops: Vec<(u64, u64)>,
     /// UDP probes without a reply; at a direct sink, packets that the driver counted as lost.
     pub lost: u64,
 }

@@ -43,6 +43,8 @@ pub struct Tally {
     pub refused: Mutex<BTreeMap<String, u64>>,
     pub round_trips: Mutex<Vec<(u64, u64)>>,
     pub lost: AtomicU64,
+    pub first_ns: AtomicU64,
+    pub stops: Mutex<Vec<(u64, u64)>>,
     /// Set when the traffic may begin.
     pub going: AtomicBool,
 }
@@ -148,6 +150,9 @@ pub fn run_until_end(run: &RunArgs, tally: &Arc<Tally>, wire: impl Fn() -> u64) 
         .expect("no thread panics with it")
         .clone();
     report.lost = tally.lost.load(Relaxed);
+    report.first_ns = tally.first_ns.load(Relaxed);
+    let stops = tally.stops.lock().expect("no thread panics with it");
+    report.stops = stops.clone();
     println!(
         "{}",
         serde_json::to_string(&report).expect("a report is plain data")

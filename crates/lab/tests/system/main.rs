@@ -24,6 +24,7 @@ mod direct_programs;
 mod direct_protocols;
 mod direct_serve;
 mod direct_speed;
+mod direct_stops;
 mod driver;
 mod driver_client;
 mod dscp;

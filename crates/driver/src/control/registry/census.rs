@@ -43,6 +43,7 @@ impl Registry {
                 sending_ns: sums.time.sending.0,
                 waiting_ns: sums.time.waiting.0,
             },
+            stops: setup::stops(&sums.stops),
             frames: sums.frames.map(setup::frames),
             unrequested_doorbells: sums.time.unasked,
             pm_qos_held: sums.awake,

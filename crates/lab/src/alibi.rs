@@ -1,0 +1,168 @@
+//! Decides which late or missing packets a recorded stop excuses ([`Alibi`]). Nothing else excuses
+//! a packet. All functions are pure, and none fails, except reading the text of a log.
+//!
+//! A stop delays what is due in it until its end. Then several packets are due at once, and the
+//! sender needs time to catch up: on a link that is used for the part u of the time, a stop of
+//! length L takes `L u / (1 - u)` to catch up. The *debt* is how much of a stop is not caught up
+//! yet: it grows by the length of each stop, and shrinks in the time after it at the rate `(1 - u)
+//! / u`. It never becomes negative, so a quiet hour excuses nothing of the next.
+//!
+//! - A packet that was due at `d` and left at `t` is excused if its lateness `t - d` exceeds the
+//!   bound by no more than the debt at `d` and the stops between `d` and `t`.
+//! - Packets that are missing in a window are excused as far as the time that stops took from the
+//!   window, with the debt at its beginning, would have carried them.
+//! - A gap between two packets is excused if one of the two is late by an excused stop.
+//!
+//! Times are ns of one clock; the caller converts them ([`Alibi::new`] has the offset of the clock
+//! of stops).
+
+use netnice_core::stops::{NotAStop, Stop};
+
+/// The stops of a thread, as evidence.
+#[derive(Debug, Default)]
+pub struct Alibi {
+    /// Stops that do not overlap, in order, with the debt at the end of each.
+    stops: Vec<Span>,
+    /// Time to catch up for each unit of a stop.
+    catch_up: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    start: u64,
+    end: u64,
+    /// In ns.
+    debt: f64,
+}
+
+/// How many packets failed a bound, with and without a stop that excuses them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Verdict {
+    /// Packets that no stop excuses.
+    pub unexcused: u64,
+    /// Packets that a stop excuses.
+    pub excused: u64,
+}
+
+impl Alibi {
+    /// Takes the stops of one thread, in any order. `ahead` is added to their times, which makes
+    /// them times of the packets' clock. `used` is the part of the time for which the link is used,
+    /// from 0 to below 1; a link that is used all the time never catches up.
+    pub fn new(stops: &[Stop], ahead: u64, used: f64) -> Alibi {
+        let mut sorted: Vec<(u64, u64)> = stops
+            .iter()
+            .map(|stop| {
+                let start = stop.start.0.saturating_add(ahead);
+                (start, start.saturating_add(stop.length.0))
+            })
+            .collect();
+        sorted.sort_unstable();
+        let used = used.clamp(0.0, 1.0);
+        let mut alibi = Alibi {
+            stops: Vec::with_capacity(sorted.len()),
+            catch_up: used / (1.0 - used),
+        };
+        for (start, end) in sorted {
+            // A part that an earlier stop has too counts once.
+            let start = alibi.stops.last().map_or(start, |last| start.max(last.end));
+            if start >= end {
+                continue;
+            }
+            let debt = alibi.debt(start) + (end - start) as f64;
+            alibi.stops.push(Span { start, end, debt });
+        }
+        alibi
+    }
+
+    /// Number of stops that do not overlap.
+    pub fn number(&self) -> usize {
+        self.stops.len()
+    }
+
+    /// Sum of the stops between two times, in ns.
+    pub fn stopped(&self, from: u64, until: u64) -> u64 {
+        let first = self.stops.partition_point(|span| span.end <= from);
+        let spans = self.stops[first..]
+            .iter()
+            .take_while(|span| span.start < until);
+        spans
+            .map(|span| span.end.min(until).saturating_sub(span.start.max(from)))
+            .sum()
+    }
+
+    /// The debt at a time, in ns: how much of earlier stops is not caught up. A stop that lasts at
+    /// this time counts up to it.
+    fn debt(&self, at: u64) -> f64 {
+        let after = self.stops.partition_point(|span| span.start < at);
+        let Some(span) = after.checked_sub(1).map(|index| self.stops[index]) else {
+            return 0.0;
+        };
+        if at < span.end {
+            return span.debt - (span.end - at) as f64;
+        }
+        let passed = (at - span.end) as f64;
+        match self.catch_up {
+            0.0 if passed > 0.0 => 0.0,
+            0.0 => span.debt,
+            // A link without spare time never catches up.
+            rate if rate.is_infinite() => span.debt,
+            rate => (span.debt - passed / rate).max(0.0),
+        }
+    }
+
+    /// The time in ns for which stops excuse a packet that was due at `due` and left at `left`.
+    pub fn excuse(&self, due: u64, left: u64) -> u64 {
+        let debt = if self.catch_up == 0.0 {
+            0.0
+        } else {
+            self.debt(due)
+        };
+        debt as u64 + self.stopped(due, left)
+    }
+
+    /// Judges packets by when they were due and when they left. A packet that is late by more than
+    /// `bound` fails.
+    pub fn judge(&self, packets: impl IntoIterator<Item = (u64, u64)>, bound: u64) -> Verdict {
+        let mut verdict = Verdict::default();
+        for (due, left) in packets {
+            let late = left.saturating_sub(due);
+            if late <= bound {
+                continue;
+            }
+            match late <= bound.saturating_add(self.excuse(due, left)) {
+                true => verdict.excused += 1,
+                false => verdict.unexcused += 1,
+            }
+        }
+        verdict
+    }
+
+    /// Judges `missing` packets of a window, each of which takes `each` ns of the link.
+    pub fn judge_missing(&self, missing: u64, from: u64, until: u64, each: u64) -> Verdict {
+        let excused = missing.min(self.excuse(from, until).div_ceil(each.max(1)));
+        Verdict {
+            unexcused: missing - excused,
+            excused,
+        }
+    }
+}
+
+impl std::ops::AddAssign for Verdict {
+    fn add_assign(&mut self, other: Verdict) {
+        self.unexcused += other.unexcused;
+        self.excused += other.excused;
+    }
+}
+
+/// Reads a log of stops: one in each line. A last line without its end is ignored, since a driver
+/// may be writing it.
+///
+/// # Errors
+/// If a line is not the text of a stop.
+pub fn parse(log: &str) -> Result<Vec<Stop>, NotAStop> {
+    let whole = log.rfind('\n').map_or("", |end| &log[..end]);
+    whole.lines().map(str::parse).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! Experiments on the direct path through what is shipped ([`FrontDoor`]): netniced admits the
+//! flows, netnice-driver sends and receives their packets at its usual work-ahead, and each program
+//! is a process of its own in the scheduling class of ordinary programs (SCHED_OTHER), with the
+//! library `netnice-stack`.
+//!
+//! Packets have 1500 bytes with all headers, and the link has no overhead for each packet, so a
+//! packet takes exactly 120 us at 100 Mbit/s, as in the papers. A tap at the other end of the cable
+//! keeps each packet with the time of its arrival. The driver writes when the machine stopped it
+//! (`netniced --driver-stops`); [`FrontDoor::alibi`] reads that file.
+//!
+//! Making the world fails if the kernel refuses a step, or if the daemon does not start or refuses
+//! the link. A sender fails to start if the daemon refuses its flow. The other methods fail if a
+//! file cannot be read or its content is not as expected.
+
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use netnice_core::stops::Stop;
+
+use super::Outcome;
+use super::bench::pause;
+use super::driver_world::is_sent;
+use crate::alibi::{self, Alibi, Verdict};
+use crate::direct::{self, SINK};
+use crate::sys;
+use crate::traffic::{self, Direct, Running};
+use crate::wire::Tap;
+use crate::world::{Netnice, Pair, World};
+
+/// A pair of hosts; on the client netniced manages the link.
+pub struct FrontDoor {
+    /// The daemon. Dropped before the world.
+    pub netnice: Netnice,
+    /// The hosts.
+    pub world: World,
+    _sink: UdpSocket,
+}
+
+impl FrontDoor {
+    /// Makes the hosts, and starts the daemon on the client with a link of this rate. Fails as the
+    /// module says.
+    pub fn new(rate: &str) -> Result<FrontDoor> {
+        let world = World::pair(Pair::default())?;
+        let sink = direct::sink(world.server())?;
+        let mut netnice = world.netnice("client")?;
+        netnice.restart_with(&["--driver-stops"])?;
+        let device = &world.client().port().device;
+        netnice.run_line(&format!("link {device} --rate {rate}"))?;
+        Ok(FrontDoor {
+            netnice,
+            world,
+            _sink: sink,
+        })
+    }
+
+    /// Starts a process with one flow from `port` of the client to [`SINK`] under a contract. It
+    /// waits for `go`; then it always has something to send. Fails as the module says.
+    pub fn sender(&self, port: u16, contract: &str) -> Result<Running> {
+        let (client, server) = (self.world.client(), self.world.server());
+        let from = (client.port().v4, port).into();
+        let program = Direct::source(from, (server.port().v4, SINK).into());
+        let program = program
+            .by(self.netnice.runtime())
+            .contract(contract)
+            .size(PAYLOAD)
+            .buffers(BUFFERS)
+            .refill(REFILL);
+        let running = traffic::start_waiting(client, &program);
+        running.with_context(|| format!("a flow with the contract `{contract}`"))
+    }
+
+    /// Starts a tap at the server's device, which keeps every datagram of the senders. Returns the
+    /// tap and the path of its capture file. Fails as [`Tap::start_capturing`] does.
+    pub fn tap(&self) -> Result<(Tap, PathBuf)> {
+        let file = self.world.folder().join("wire.pcap");
+        let server = self.world.server();
+        let tap = Tap::start_capturing(&server.ns, &server.port().device, &file, is_sent)?;
+        Ok((tap, file))
+    }
+
+    /// The stops of the driver so far. Call it while the driver runs. Fails if the driver writes no
+    /// file, or a line is not that of a stop.
+    pub fn stops(&self) -> Result<Vec<Stop>> {
+        // The daemon reads the driver's counters several times a second; with them the driver
+        // writes its stops.
+        pause(0.6);
+        let device = &self.world.client().port().device;
+        let file = self
+            .netnice
+            .runtime()
+            .join(format!("driver-{device}.stops"));
+        let log = std::fs::read_to_string(&file);
+        let log = log.with_context(|| format!("the driver's stops in {}", file.display()))?;
+        Ok(alibi::parse(&log)?)
+    }
+
+    /// What the driver's stops so far excuse. `used` is the part of the link that is in use. Times
+    /// are those of a tap. Fails as [`FrontDoor::stops`] does.
+    pub fn alibi(&self, used: f64) -> Result<Alibi> {
+        let stops = self.stops()?;
+        let ahead = sys::now_ns().saturating_sub(netnice_kernel::process::monotonic().0);
+        Ok(Alibi::new(&stops, ahead, used))
+    }
+}
+
+/// The number of datagrams of a sender that are missing in a capture: those whose numbers are below
+/// the highest one and do not occur. Fails if the file is not a capture, or if a datagram occurs
+/// twice.
+pub fn missing_on_the_wire(file: &Path, port: u16) -> Result<u64> {
+    let bytes = std::fs::read(file).with_context(|| format!("read {}", file.display()))?;
+    let word = |at: usize| -> Result<u32> {
+        let word = bytes.get(at..at + 4).context("the capture is cut short")?;
+        Ok(u32::from_le_bytes(word.try_into()?))
+    };
+    let mut numbers = Vec::new();
+    let mut at = CAPTURE_HEADER;
+    while at < bytes.len() {
+        let kept = word(at + 8)? as usize;
+        at += RECORD_HEADER;
+        let head = bytes
+            .get(at..at + kept)
+            .context("the capture is cut short")?;
+        at += kept;
+        let Some(number) = head.get(HEADERS..HEADERS + 8) else {
+            continue;
+        };
+        if head[SOURCE_PORT..SOURCE_PORT + 2] == port.to_be_bytes() {
+            numbers.push(u64::from_be_bytes(number.try_into()?));
+        }
+    }
+    numbers.sort_unstable();
+    let twice = numbers.windows(2).any(|pair| pair[0] == pair[1]);
+    ensure!(!twice, "a datagram of port {port} arrived twice");
+    let sent = numbers.last().map_or(0, |last| last + 1);
+    Ok(sent - numbers.len() as u64)
+}
+
+/// Adds the note that says what the experiment ran through, and how often the machine stopped the
+/// driver.
+pub fn note(outcome: &mut Outcome, stops: &[Stop]) {
+    outcome.note(
+        "netniced, netnice-driver and programs as processes of their own (SCHED_OTHER); packets of \
+         1500 bytes with all headers, 120 us at 100 Mbit/s",
+    );
+    let longest = stops.iter().map(|stop| stop.length.0).max().unwrap_or(0);
+    let total: u64 = stops.iter().map(|stop| stop.length.0).sum();
+    outcome.ours(
+        "stops of the driver by the machine",
+        serde_json::json!({
+            "number": stops.len(),
+            "total, ms": total as f64 / 1e6,
+            "longest, ms": longest as f64 / 1e6,
+        }),
+    );
+}
+
+/// Adds a verdict to the outcome: how many are excused, and a check that none is not.
+pub fn check_verdict(outcome: &mut Outcome, what: &str, verdict: Verdict) {
+    outcome.ours(what, verdict);
+    let what = format!(
+        "{what}: not excused by a stop ({} excused)",
+        verdict.excused
+    );
+    let unexcused = verdict.unexcused as f64;
+    outcome.check(what, unexcused, "packets", super::Bound::AtMost(0.0));
+}
+
+/// Payload of a packet, in bytes.
+const PAYLOAD: u32 = 1458;
+/// Buffers of a sender: at 100 Mbit/s, packets for 122 ms.
+pub const BUFFERS: u32 = 1024;
+/// A sender fills its buffers so often.
+const REFILL: Duration = Duration::from_millis(5);
+/// Bytes before the first record of a capture, and before each packet.
+const CAPTURE_HEADER: usize = 24;
+const RECORD_HEADER: usize = 16;
+/// Bytes of the Ethernet, IPv4 and UDP headers; in them the source port.
+const HEADERS: usize = 42;
+const SOURCE_PORT: usize = 34;

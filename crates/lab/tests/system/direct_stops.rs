@@ -1,0 +1,79 @@
+//! Tests that a driver notices when the machine does not let it run: the driver is stopped by a
+//! signal, and afterwards its file of stops and `explain` have the time.
+
+use std::time::Duration;
+
+use netnice_lab::alibi;
+use netnice_lab::experiment::{self, bench::at};
+use netnice_lab::process::{self, EVENT_TIMEOUT};
+use netnice_lab::sys;
+use netnice_lab::testbed::TestBed;
+use netnice_lab::traffic::{self, Direct};
+use netnice_lab::world::Family;
+
+/// The process of the one driver of a test bed.
+fn driver_pid(bed: &TestBed) -> i32 {
+    let runtime = bed.netnice.runtime().display().to_string();
+    let mut find = bed.world.client().ns.command("pgrep");
+    find.args(["-f", &format!("netnice-driver --runtime-dir {runtime} ")]);
+    let found = process::run(&mut find).expect("one driver");
+    found.trim().parse().expect("one process number")
+}
+
+#[test]
+fn a_driver_records_that_it_was_stopped() {
+    let mut bed = TestBed::new().expect("a test bed");
+    let restarted = bed.netnice.restart_with(&["--driver-stops"]);
+    restarted.expect("the daemon starts");
+    let device = bed.world.client().port().device.clone();
+    bed.run_ok(&format!("link {device} --rate 100mbit"));
+    let from = at(bed.world.client(), Family::V4, 7100);
+    let to = at(bed.world.server(), Family::V4, 7100);
+    let source = Direct::source(from, to).by(bed.netnice.runtime());
+    let source = source.contract("cell pcr=10mbit,cdvt=1ms");
+    let source = traffic::start_now(bed.world.client(), &source).expect("a flow");
+    std::thread::sleep(Duration::from_millis(200));
+    let driver = driver_pid(&bed);
+    sys::kill(driver, libc::SIGSTOP).expect("it can be stopped");
+    std::thread::sleep(STOPPED);
+    sys::kill(driver, libc::SIGCONT).expect("it can be continued");
+    let file = bed.netnice.runtime().join(format!("driver-{device}.stops"));
+    let until = std::time::Instant::now() + EVENT_TIMEOUT;
+    loop {
+        let log = std::fs::read_to_string(&file).expect("a file of stops");
+        let stops = alibi::parse(&log).expect("stops");
+        if stops.iter().any(|stop| stop.length.0 >= LONG) {
+            break;
+        }
+        assert!(std::time::Instant::now() < until, "{log}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let page = bed.run_ok(&format!("explain direct:{device}")).stdout;
+    assert!(page.contains("by the machine"), "{page}");
+    source.stop().expect("a report");
+}
+
+/// How long the driver is stopped, and the stop in ns that it must have recorded: it asked to wake
+/// at most 2 ms after the signal.
+const STOPPED: Duration = Duration::from_millis(400);
+const LONG: u64 = 380_000_000;
+
+/// Six slices through daemon, driver and processes, and a policer for cells: no packet is missing,
+/// early or late that no stop of the driver excuses. The experiments judge the exact rates.
+#[test]
+fn no_packet_fails_that_no_stop_excuses() {
+    for id in ["vert-fig5a", "cell-fig3"] {
+        let experiment = experiment::find(id).expect("an experiment");
+        let outcome = experiment.test().expect("a measurement");
+        let judged = outcome.checks.iter().filter(|check| {
+            let parts = ["not excused", "did not arrive", "finds early"];
+            parts.iter().any(|part| check.what.contains(part))
+        });
+        let judged: Vec<_> = judged.collect();
+        assert!(judged.len() >= 2, "{id}: {:?}", outcome.checks);
+        for check in judged {
+            let ours = &outcome.ours;
+            assert!(check.holds, "{id}: {}: {}: {ours}", check.what, check.value);
+        }
+    }
+}
