@@ -124,7 +124,7 @@ impl<N: Network> Flows<N> {
         match capacity.admit(&held, &contract, None) {
             Ok(_) => Ok(()),
             Err(misfit) => {
-                let asks = format!("the server of {name} ({contract})");
+                let asks = format!("the server of the classes asks {contract}");
                 Err(self.refusal(promises, &capacity, (name, None), &asks, &misfit))
             }
         }
