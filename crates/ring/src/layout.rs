@@ -442,7 +442,7 @@ pub const ENTRY: u64 = size_of::<RawPair>() as u64;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"netnring");
 /// Version of the layout and of the rules in `docs/reference/ring.md`.
 pub const VERSION: u32 = 1;
-/// A bit of the header's `accepts`: a record that begins a message may say when the message arrived.
+/// A bit of `accepts` of the header: a record that begins a message may state its arrival.
 pub(crate) const ACCEPTS_ARRIVALS: u32 = 1;
 /// Words of notice bits in each direction.
 pub(crate) const NOTICE_WORDS: usize = MAX_FLOWS as usize / 64;

@@ -17,7 +17,7 @@ pub enum Program {
     Direct(direct::DirectArgs),
     /// Messages of a real-time channel on the direct path, on command.
     Messages(messages::MessagesArgs),
-    /// UDP datagrams on the direct path, by a program that forks, ends or executes another program on command.
+    /// The same, by a program that forks, ends or executes another program on command.
     Unruly(unruly::UnrulyArgs),
     /// Answers probes.
     Echo(echo::EchoArgs),
