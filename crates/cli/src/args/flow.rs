@@ -19,7 +19,7 @@ pub(super) enum FlowArgs {
     Ls,
     /// Open a UDP flow, send standard input as datagrams, and print the datagrams that arrive
     #[command(after_help = OPEN_HELP)]
-    Open(OpenArgs),
+    Open(Box<OpenArgs>),
     /// Close a flow of one of your programs; as root or group netnice, any flow
     Close {
         /// The flow: 7, or flow:7
