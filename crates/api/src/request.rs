@@ -34,7 +34,7 @@ pub enum Request {
     /// Remove claims on targets.
     Clear(Clear),
     /// Manage a link, change it, or stop managing it.
-    Link(LinkChange),
+    Link(Box<LinkChange>),
     /// Report how a target is served, which users have claims on it, and which of its traffic the
     /// limits do not cover.
     Explain(Explain),

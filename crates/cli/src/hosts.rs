@@ -45,10 +45,10 @@ mod tests {
     fn names_become_addresses_and_addresses_stay() {
         let request = |probes: &[&str]| {
             let probes = probes.iter().map(|host| (*host).to_owned()).collect();
-            Request::Link(LinkChange {
+            Request::Link(Box::new(LinkChange {
                 probes: Some(probes),
                 ..LinkChange::default()
-            })
+            }))
         };
         let resolved = resolve(request(&["192.0.2.1", "2001:db8::1", "localhost"]));
         let resolved = resolved.expect("addresses");

@@ -44,7 +44,8 @@ mod yielding;
 use alloc::vec::Vec;
 
 pub use clauses::{
-    Bucket, CLASSES, Cell, Channel, IfName, MessageRate, Overload, Priority, Slice, Sustained, Weight,
+    Bucket, CLASSES, Cell, Channel, IfName, MessageRate, Overload, Priority, Slice, Sustained,
+    Weight,
 };
 pub use delegate::Delegate;
 pub use dscp::{Dscp, NotADscp};

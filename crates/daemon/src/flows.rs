@@ -63,7 +63,6 @@ mod tests;
 mod timeouts;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use netnice_api::direct::{DirectRequest, Endpoint, OpenFlow, Term};

@@ -53,6 +53,15 @@ pub struct Options {
     pub self_check: bool,
 }
 
+impl Options {
+    /// Creates the file of stops, if it is wanted. Fails if it cannot be created.
+    fn create_stop_file(&self) -> Result<Option<File>, RunError> {
+        let path = self.runtime.driver_stops(&self.iface);
+        let file = self.write_stops.then(|| StopFile::create(&path));
+        file.transpose().map_err(unusable(&path))
+    }
+}
+
 /// Why a driver cannot start, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -111,11 +120,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let folder = folder(&options.runtime)?;
     raise_limits();
     let device = options.keep_awake.then(event_loop::open_device);
-    let stops = options.runtime.driver_stops(&options.iface);
-    let stops = options
-        .write_stops
-        .then(|| StopFile::create(&stops).map_err(unusable(&stops)));
-    let stops = stops.transpose()?;
+    let stops = options.create_stop_file()?;
     let mut confinement = confine::become_driver();
     let lock_and_socket = LockAndSocket::take(&options.runtime, &folder, &options.iface)?;
     let (signals, raised) = UnixStream::pair()?;
@@ -128,13 +133,8 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let datapath = Datapath::new(wire, link.interface().mac);
     let datapath = datapath.map_err(|why| io::Error::other(why.to_string()))?;
     let mut event_loop = EventLoop::new(datapath, link)?;
-    let kept_awake =
-        device.map(|device| device.and_then(|device| event_loop.keep_awake_with(device)));
-    if let Some(Err(error)) = kept_awake {
-        tracing::warn!(
-            %error,
-            "cannot keep processors awake between packets (needs root): departures are less exact"
-        );
+    if let Some(device) = device {
+        keep_awake(&mut event_loop, device);
     }
     let confinements = ThreadConfinement::new(options.self_check);
     let drop_rights = confinements.of(Role::Doorbells);
@@ -194,6 +194,16 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     // The packet thread has dropped its [`Doorbells`].
     doorbell_thread.join();
     Ok(())
+}
+
+/// Keeps processors awake with this device. Warns if that is impossible.
+fn keep_awake(event_loop: &mut EventLoop, device: io::Result<File>) {
+    if let Err(error) = device.and_then(|device| event_loop.keep_awake_with(device)) {
+        tracing::warn!(
+            %error,
+            "cannot keep processors awake between packets (needs root): departures are less exact"
+        );
+    }
 }
 
 /// Lets each thread give up its rights, and collects the results.

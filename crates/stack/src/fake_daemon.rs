@@ -34,7 +34,8 @@ pub(crate) struct FakeDaemon {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A command from a test to the fake daemon.
+/// A command from a test to the fake daemon. Not every crate whose tests include this file uses all.
+#[allow(dead_code)]
 pub(crate) enum DaemonCommand {
     /// Send this notification to the program.
     Notify(FlowNotification),

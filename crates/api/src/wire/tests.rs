@@ -67,12 +67,12 @@ fn requests() -> Vec<Request> {
                 started: 4711,
             }),
         }),
-        Request::Link(LinkChange {
+        Request::Link(Box::new(LinkChange {
             iface: "eth0".into(),
             rate: Some("100mbit".into()),
             overhead: Some(24),
             ..LinkChange::default()
-        }),
+        })),
         Request::Explain(Explain { target: "7".into() }),
         Request::Find(Find {
             target: "unit:web".into(),

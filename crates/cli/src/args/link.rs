@@ -99,7 +99,7 @@ impl LinkArgs {
             None => bound("--min", self.min.as_deref())?,
         };
         let overhead = self.overhead.as_deref().map(overhead).transpose()?;
-        Ok(Verb::Request(Request::Link(LinkChange {
+        Ok(Verb::Request(Request::Link(Box::new(LinkChange {
             iface: iface.to_string(),
             rate: capacity("--rate", self.rate.as_deref())?,
             down_rate: capacity("--down-rate", self.down_rate.as_deref())?,
@@ -117,7 +117,7 @@ impl LinkArgs {
             confirm_ns: common.confirm_ns()?,
             for_ns: common.for_ns()?,
             until: common.until()?,
-        })))
+        }))))
     }
 }
 

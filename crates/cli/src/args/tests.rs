@@ -274,28 +274,28 @@ fn link_becomes_a_request() {
             "a link",
             "link eth0 --rate 100mbit --down-rate 50Mbit/s --overhead 24",
             None,
-            Request::Link(LinkChange {
+            Request::Link(Box::new(LinkChange {
                 iface: "eth0".into(),
                 rate: Some("100mbit".into()),
                 down_rate: Some("50mbit".into()),
                 overhead: Some(24),
                 ..LinkChange::default()
-            }),
+            })),
         ),
         (
             "a link at its driver's speed",
             "link eth0",
             None,
-            Request::Link(LinkChange {
+            Request::Link(Box::new(LinkChange {
                 iface: "eth0".into(),
                 ..LinkChange::default()
-            }),
+            })),
         ),
         (
             "a class",
             "link eth0 --class 1 --min 5Mbit/s --overbook --server 20ms/50ms",
             None,
-            Request::Link(LinkChange {
+            Request::Link(Box::new(LinkChange {
                 iface: "eth0".into(),
                 server: Some("20ms/50ms".into()),
                 class: Some(netnice_api::LinkClassChange {
@@ -304,13 +304,13 @@ fn link_becomes_a_request() {
                     overbook: Some(true),
                 }),
                 ..LinkChange::default()
-            }),
+            })),
         ),
         (
             "no class",
             "link eth0 --class 1 --min none",
             None,
-            Request::Link(LinkChange {
+            Request::Link(Box::new(LinkChange {
                 iface: "eth0".into(),
                 class: Some(netnice_api::LinkClassChange {
                     number: 1,
@@ -318,27 +318,27 @@ fn link_becomes_a_request() {
                     overbook: None,
                 }),
                 ..LinkChange::default()
-            }),
+            })),
         ),
         (
             "one direction less",
             "link eth0 --down-rate none",
             None,
-            Request::Link(LinkChange {
+            Request::Link(Box::new(LinkChange {
                 iface: "eth0".into(),
                 down_rate: Some("none".into()),
                 ..LinkChange::default()
-            }),
+            })),
         ),
         (
             "a link given back",
             "link eth0 --unmanage",
             None,
-            Request::Link(LinkChange {
+            Request::Link(Box::new(LinkChange {
                 iface: "eth0".into(),
                 unmanage: true,
                 ..LinkChange::default()
-            }),
+            })),
         ),
     ]);
 }

@@ -251,7 +251,7 @@ fn invalid_values_are_refused_with_the_allowed_ones() {
 }
 
 #[test]
-fn invalid_parts_of_cell_and_channel_are_refused_with_the_reason() {
+fn invalid_parts_of_cell_are_refused_with_the_reason() {
     check_errors(&[
         (
             "pcr below scr",
@@ -280,21 +280,6 @@ fn invalid_parts_of_cell_and_channel_are_refused_with_the_reason() {
             "unknown bucket `triple`",
         ),
         (
-            "a sixth policy",
-            "channel mmax=1KiB,rmax=1/s,bmax=1,deadline=1ms,overload=weep",
-            "unknown overload policy `weep`",
-        ),
-        (
-            "processing of the whole deadline",
-            "channel mmax=1KiB,rmax=1/s,bmax=1,deadline=1ms,processing=1ms",
-            "processing=1ms is not allowed with deadline=1ms: it must be below the deadline",
-        ),
-        (
-            "processing above its limit",
-            "channel mmax=1KiB,rmax=1/s,bmax=1,deadline=9s,processing=5s",
-            "below the deadline and at most 4s",
-        ),
-        (
             "a part twice",
             "cell pcr=1mbit,pcr=1mbit,cdvt=1ms",
             "cell: twice `pcr`",
@@ -308,6 +293,27 @@ fn invalid_parts_of_cell_and_channel_are_refused_with_the_reason() {
             "zero burst size",
             "cell pcr=1mbit,cdvt=1ms,scr=1mbit,mbs=0",
             "cell: mbs is zero",
+        ),
+    ]);
+}
+
+#[test]
+fn invalid_parts_of_channel_are_refused_with_the_reason() {
+    check_errors(&[
+        (
+            "a sixth policy",
+            "channel mmax=1KiB,rmax=1/s,bmax=1,deadline=1ms,overload=weep",
+            "unknown overload policy `weep`",
+        ),
+        (
+            "processing of the whole deadline",
+            "channel mmax=1KiB,rmax=1/s,bmax=1,deadline=1ms,processing=1ms",
+            "processing=1ms is not allowed with deadline=1ms: it must be below the deadline",
+        ),
+        (
+            "processing above its limit",
+            "channel mmax=1KiB,rmax=1/s,bmax=1,deadline=9s,processing=5s",
+            "below the deadline and at most 4s",
         ),
         (
             "zero message",

@@ -117,7 +117,7 @@ impl<N: Network> Flows<N> {
         };
         let mtu = self.nic(name).map_or(1_500, |nic| nic.mtu);
         let (_, promised) = promises.promised_to_targets(link);
-        let capacity = LinkCapacity::on(link, promised, mtu)
+        let capacity = LinkCapacity::on(link, promised, mtu, promises.stops())
             .ok_or_else(|| refused(format!("nothing is left: {promised:#} of it are promised")))?;
         let contract = contract_of(slice);
         let held = self.promised_to_flows(name);
@@ -192,6 +192,8 @@ impl<N: Network> Flows<N> {
             need: self.server_need(link)?,
             flows: 0,
             tree: Rate::MAX,
+            // No flow sends.
+            bucket: None,
         })
     }
 

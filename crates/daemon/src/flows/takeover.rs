@@ -5,12 +5,12 @@
 //! function returns an error.
 
 use netnice_api::direct::OpenFlow;
-use netnice_api::driver::{CensusDoc, DriverFlowDoc, DriverRequest, ProgramDoc};
+use netnice_api::driver::{CensusDoc, DriverFlowDoc, ProgramDoc};
 use netnice_core::contract::{Contract, IfName};
 
 use super::network::Network;
 use super::promises::Promises;
-use super::{CallPurpose, FlowRecord, Flows, NextHop, Program, admission};
+use super::{FlowRecord, Flows, NextHop, Program, admission};
 use crate::clock::Now;
 
 impl<N: Network> Flows<N> {
@@ -60,23 +60,6 @@ impl<N: Network> Flows<N> {
             self.request_route_check(now);
             self.settle(promises, link, now);
         }
-    }
-
-    /// Sends the driver its discard patterns if they have changed and the driver's first census has
-    /// arrived.
-    pub(super) fn update_discards(&mut self, promises: &impl Promises, link: &IfName, now: Now) {
-        let (Some(patterns), Some(state)) =
-            (promises.discards(link), self.link_states.get_mut(link))
-        else {
-            return;
-        };
-        if state.mode.is_empty() || state.discards.as_deref() == Some(patterns) {
-            return;
-        }
-        let patterns = patterns.to_vec();
-        state.discards = Some(patterns.clone());
-        let ask = DriverRequest::Discard { patterns };
-        self.call(link, ask, None, CallPurpose::Discard, now);
     }
 
     fn adopt_flow(

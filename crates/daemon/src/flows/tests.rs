@@ -107,7 +107,7 @@ impl Fixture {
             rate: Some(rate.to_owned()),
             ..LinkChange::default()
         };
-        self.ask(Request::Link(change), None)
+        self.ask(Request::Link(Box::new(change)), None)
     }
 
     /// Sets the sending rate of the managed link eth0 without a check of its contracts: a contract

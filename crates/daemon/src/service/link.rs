@@ -142,7 +142,10 @@ fn wanted_link<H: Host>(
     let asks_driver = change.rate.is_none()
         && change.down_rate.is_none()
         && estimated::is_plain(change)
-        && (old.is_none() || !(change.overhead.is_some() || change.horizon_ns.is_some() || change.names_classes()));
+        && (old.is_none()
+            || !(change.overhead.is_some()
+                || change.horizon_ns.is_some()
+                || change.names_classes()));
     if asks_driver {
         let reported = reported_capacity(&mut reconciler.host, name)?;
         (link.up, link.down) = (Some(reported), Some(reported));

@@ -133,7 +133,7 @@ impl Fixture {
             down_rate: text(down_rate),
             ..LinkChange::default()
         };
-        self.ask(&Peer::ROOT, Request::Link(change), None)
+        self.ask(&Peer::ROOT, Request::Link(Box::new(change)), None)
     }
 
     fn show(&mut self) -> ShowDoc {

@@ -108,5 +108,8 @@ fn the_run_delay_counts_waiting_for_a_processor_and_not_sleep() {
     std::thread::sleep(std::time::Duration::from_millis(300));
     let waited = run_delay().0 - before.0;
     let awake = monotonic().since(began).0 - 300_000_000;
-    assert!(waited <= awake, "{waited} ns of {awake} ns beside the sleep");
+    assert!(
+        waited <= awake,
+        "{waited} ns of {awake} ns beside the sleep"
+    );
 }

@@ -438,12 +438,12 @@ fn privileged_requests(hostile: &mut HostileUser) -> Result<()> {
         }
     }
     let link = |unmanage: bool| {
-        Request::Link(LinkChange {
+        Request::Link(Box::new(LinkChange {
             iface: "eth0".to_owned(),
             rate: (!unmanage).then(|| "1mbit".to_owned()),
             unmanage,
             ..LinkChange::default()
-        })
+        }))
     };
     for request in [link(true), link(false), Request::Reload(Reload {})] {
         let answer = hostile.ask(&request, None)?;

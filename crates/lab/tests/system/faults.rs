@@ -93,12 +93,12 @@ impl Operation {
                 clear_request(ClearWhat::Target(fault_bed.target(fault_bed.other.pid())))
             }
             Operation::Reload => Request::Reload(Reload {}),
-            Operation::Link => Request::Link(LinkChange {
+            Operation::Link => Request::Link(Box::new(LinkChange {
                 iface: "eth0".to_owned(),
                 rate: Some("100mbit".to_owned()),
                 down_rate: Some("50mbit".to_owned()),
                 ..LinkChange::default()
-            }),
+            })),
             // The response shows that the daemon runs.
             Operation::Start => Request::Show(Show::default()),
             Operation::First => set_request(fault_bed.root.pid(), &format!("up {}", ROOT_LIMIT.0)),

@@ -564,7 +564,7 @@ fn messages_beyond_the_contract_follow_the_overload_policy() {
 /// A call that waits sends a spaced message at its logical arrival.
 #[test]
 fn a_spaced_message_is_sent_when_its_time_comes() {
-    let mut wire = Wire::new();
+    let wire = Wire::new();
     let (mut here, _there) = wire.sockets(false);
     here.set_contract("channel mmax=184B,rmax=20/s,bmax=9,deadline=10ms,overload=space");
     let begin = Instant::now();

@@ -38,7 +38,7 @@ impl Fixture {
         let checked = wanted
             .and_then(|(link, classes)| self.flows.check_classes(&self.service, &link, &classes));
         match checked {
-            Ok(()) => self.ask(Request::Link(change), None),
+            Ok(()) => self.ask(Request::Link(Box::new(change)), None),
             Err(error) => error.into(),
         }
     }

@@ -1,6 +1,8 @@
 //! Tests of opening, changing and closing direct flows: permissions, quotas, ports and admission,
 //! and the advice in each refusal.
 
+use std::net::IpAddr;
+
 use super::*;
 
 #[test]

@@ -88,7 +88,7 @@ fn a_target_yields_on_every_link_and_a_lost_link_is_reported() {
             unmanage: true,
             ..LinkChange::default()
         };
-        ok(fixture.ask(&Peer::ROOT, Request::Link(unmanage), None));
+        ok(fixture.ask(&Peer::ROOT, Request::Link(Box::new(unmanage)), None));
     }
     let degraded = fixture.show().targets[0].degraded.join(" ");
     assert!(degraded.contains("no link is managed"), "{degraded}");

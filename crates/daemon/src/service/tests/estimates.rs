@@ -36,7 +36,7 @@ fn change(words: &str) -> LinkChange {
 }
 
 fn ask(fixture: &mut Fixture, words: &str) -> Response {
-    fixture.ask(&Peer::ROOT, Request::Link(change(words)), None)
+    fixture.ask(&Peer::ROOT, Request::Link(Box::new(change(words))), None)
 }
 
 /// eth0 leads to the internet. pid:10 runs.
@@ -274,7 +274,7 @@ fn invalid_requests_get_one_error_and_change_nothing() {
         assert!(error.contains(text), "{words}: {error}");
         assert!(fixture.show().links.is_empty(), "{words}");
     }
-    let user = fixture.ask(&ANN, Request::Link(change(BOUNDS)), None);
+    let user = fixture.ask(&ANN, Request::Link(Box::new(change(BOUNDS))), None);
     assert!(refused(user).contains("managing a link"));
     // With hosts beyond it, a link without a default route can be estimated.
     ok(ask(
@@ -314,7 +314,7 @@ fn an_estimate_for_a_time_is_given_back() {
     ));
     let mut timed = change("rate 10mbit");
     timed.for_ns = Some(10_000_000_000);
-    ok(fixture.ask(&Peer::ROOT, Request::Link(timed), None));
+    ok(fixture.ask(&Peer::ROOT, Request::Link(Box::new(timed)), None));
     assert!(fixture.service.estimated_links().is_empty());
     fixture.advance(11);
     let links = fixture.service.estimated_links();

@@ -59,7 +59,7 @@ fn lower(fixture: &mut Fixture, peer: &Peer, rate: &str, more: fn(&mut LinkChang
         ..LinkChange::default()
     };
     more(&mut change);
-    fixture.ask(peer, Request::Link(change), None)
+    fixture.ask(peer, Request::Link(Box::new(change)), None)
 }
 
 #[test]

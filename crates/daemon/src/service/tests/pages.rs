@@ -297,7 +297,7 @@ fn a_dry_run_names_the_targets_that_fit_again() {
         dry_run: true,
         ..LinkChange::default()
     };
-    let done = ok(fixture.ask(&Peer::ROOT, Request::Link(change), None));
+    let done = ok(fixture.ask(&Peer::ROOT, Request::Link(Box::new(change)), None));
     let plan = done.plan.expect("a plan").join("\n");
     assert!(plan.contains("pid:10 fits again"), "{plan}");
 }
