@@ -252,7 +252,7 @@ pub struct LinkChange {
     pub server: Option<String>,
     /// A class of the link's overbooked server to add, change or remove.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub class: Option<LinkClassChange>,
+    pub class: Option<Box<LinkClassChange>>,
     /// Stop managing the link; the rates and the overhead are ignored.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unmanage: bool,

@@ -104,7 +104,7 @@ impl LinkArgs {
             probes: (!self.probe.is_empty()).then_some(self.probe),
             overhead,
             server: self.server,
-            class,
+            class: class.map(Box::new),
             unmanage: self.unmanage,
             dry_run: common.dry_run,
             confirm_ns: common.confirm_ns()?,
