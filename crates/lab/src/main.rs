@@ -67,7 +67,7 @@ enum Verb {
     },
     /// The programs that experiments run
     #[command(subcommand, hide = true)]
-    Traffic(traffic::program::Program),
+    Traffic(Box<traffic::program::Program>),
     /// The programs of a storm: hostile users, good users and concurrent clients
     #[command(subcommand, hide = true)]
     Storm(storm::Program),

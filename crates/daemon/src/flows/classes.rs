@@ -10,8 +10,8 @@
 //! If the server does not fit any more, because the link became slower or the classes no longer
 //! fit the link, it is *suspended*: it has no slice and no minimums, its members share what is left
 //! over, and they are notified as degraded flows are. It is in force again as soon as it fits
-//! beside the promises that are in force. While no flow is open on the link, the flow manager keeps what
-//! the server needs in the ledger ([`DirectPart`] without flows).
+//! beside the promises that are in force. While no flow is open on the link, the flow manager keeps
+//! what the server needs in the ledger ([`DirectPart`] without flows).
 //!
 //! A change of the classes or an opening of a member fails if it does not fit; then nothing has
 //! changed.

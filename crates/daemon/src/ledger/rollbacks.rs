@@ -61,7 +61,7 @@ pub(crate) enum Undo {
         /// The link's name.
         name: IfName,
         /// The former settings; `None` if it was not managed.
-        before: Option<ManagedLink>,
+        before: Option<Box<ManagedLink>>,
     },
     /// The claims and links that `netnice clear` removed.
     Cleared {
@@ -288,7 +288,7 @@ impl Rollbacks {
     /// Drops the rollbacks of a link, and returns the settings that the first of them would have
     /// restored: `Some(None)` if the link would no longer be managed, `None` if there was no
     /// rollback.
-    pub(crate) fn forget_link(&mut self, link: &IfName) -> Option<Option<ManagedLink>> {
+    pub(crate) fn forget_link(&mut self, link: &IfName) -> Option<Option<Box<ManagedLink>>> {
         let mut first = None;
         self.waiting.retain(|one| match &one.undo {
             Undo::Link { name, before } if name == link => {

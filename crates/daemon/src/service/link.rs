@@ -73,7 +73,7 @@ pub(super) fn change_link<H: Host>(
     let first = draft.rollbacks.forget_link(&name);
     let undo = Undo::Link {
         name: name.clone(),
-        before: first.unwrap_or(before),
+        before: first.unwrap_or(before.map(Box::new)),
     };
     let confirm = draft.add_rollback(duration, peer, undo, now);
     if change.dry_run {

@@ -83,7 +83,10 @@ fn span(settle: f64, length: f64) -> (u64, u64) {
     pause(settle);
     let begin = now_ns();
     pause(length);
-    (begin, now_ns())
+    let end = now_ns();
+    // A report has samples of every 10 ms; the last one is behind the span.
+    pause(0.1);
+    (begin, end)
 }
 
 fn now_ns() -> u64 {

@@ -17,7 +17,7 @@ impl Fixture {
             overbook,
         };
         self.classes(LinkChange {
-            class: Some(class),
+            class: Some(Box::new(class)),
             ..LinkChange::default()
         })
     }

@@ -34,7 +34,7 @@ enum UndoKind {
     },
     Link {
         name: String,
-        before: Option<LinkDoc>,
+        before: Option<Box<LinkDoc>>,
     },
     Cleared {
         targets: Vec<ClearedDoc>,
@@ -68,7 +68,7 @@ impl From<&PendingRollback> for UndoDoc {
                 },
                 Undo::Link { name, before } => UndoKind::Link {
                     name: name.to_string(),
-                    before: before.as_ref().map(LinkDoc::from),
+                    before: before.as_deref().map(LinkDoc::from).map(Box::new),
                 },
                 Undo::Cleared { targets, links } => UndoKind::Cleared {
                     targets: targets.iter().map(ClearedDoc::from).collect(),
@@ -89,7 +89,7 @@ impl UndoDoc {
             },
             UndoKind::Link { name, before } => Undo::Link {
                 name: text::<IfName>(&name)?,
-                before: before.map(LinkDoc::restore).transpose()?,
+                before: before.map(|link| link.restore()).transpose()?.map(Box::new),
             },
             UndoKind::Cleared { targets, links } => Undo::Cleared {
                 targets: targets
