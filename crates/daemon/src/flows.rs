@@ -38,6 +38,7 @@ mod alternatives;
 mod balance;
 mod budgets;
 mod classes;
+mod degraded;
 mod division;
 pub(crate) mod driver;
 mod driver_events;

@@ -375,18 +375,6 @@ impl Reader<'_> {
         })
     }
 
-    fn discard(&self, texts: &[Spanned<String>]) -> Result<Vec<Vec<Term>>, PolicyError> {
-        let at = |text: &Spanned<String>| text.span().start;
-        let patterns = texts.iter().map(|text| {
-            let pattern = discard::pattern(text.get_ref());
-            pattern.map_err(|error| self.fault(at(text), error))
-        });
-        let patterns: Vec<Vec<Term>> = patterns.collect::<Result<_, _>>()?;
-        let whole = texts.first().map_or(0, at);
-        discard::check_set(&patterns).map_err(|error| self.fault(whole, error))?;
-        Ok(patterns)
-    }
-
     fn rule(&self, rule: &Spanned<RuleDoc>) -> Result<Rule, PolicyError> {
         let rule = rule.get_ref();
         let at = rule.name.span().start;

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use netnice_api::direct::{
-    Attached, Detached, DirectReply, DirectRequest, Endpoint, FlowList, FlowNotification,
+    Attach, Attached, Detached, DirectReply, DirectRequest, Endpoint, FlowList, FlowNotification,
     FlowOpened, FlowState, OpenFlow, ResolvedNextHop, ShapeDoc, Term,
 };
 use netnice_api::frame::{Decoder, LONGEST_REQUEST};
@@ -34,7 +34,7 @@ pub(crate) struct FakeDaemon {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A command from a test to the fake daemon. Not every crate whose tests include this file uses all.
+/// A command from a test to the fake daemon. Some crates whose tests include this file use a part.
 #[allow(dead_code)]
 pub(crate) enum DaemonCommand {
     /// Send this notification to the program.
@@ -251,30 +251,7 @@ impl Session {
 
     fn handle(&mut self, request: DirectRequest) {
         match request {
-            DirectRequest::Attach(attach) => {
-                let budget = Budget {
-                    flows: attach.flows,
-                    bytes: attach.bytes,
-                };
-                let memory = ProgramMemory::create(budget).unwrap();
-                let attached = Attached {
-                    iface: attach.iface.unwrap_or("only0".into()),
-                    mode: "native".into(),
-                    secret: SECRET.into(),
-                };
-                let handles = memory.handles();
-                // A notification arrives before the response: the client must not mistake the
-                // notification for the response.
-                self.write_response(
-                    &Response::Direct(DirectReply::Notification(FlowNotification::Link {
-                        up: true,
-                    })),
-                    &[],
-                );
-                let fds = [handles.memory, handles.to_driver, handles.to_program];
-                self.write_response(&Response::Direct(DirectReply::Attached(attached)), &fds);
-                self.memory = Some(memory);
-            }
+            DirectRequest::Attach(attach) => self.attach(attach),
             DirectRequest::Resume(resume) => {
                 assert_eq!(resume.secret, SECRET);
                 let response = match self.memory {
@@ -339,6 +316,32 @@ impl Session {
                 self.write_response(&response, &[]);
             }
         }
+    }
+
+    /// Makes the memory of the program and passes it on.
+    fn attach(&mut self, attach: Attach) {
+        let budget = Budget {
+            flows: attach.flows,
+            bytes: attach.bytes,
+        };
+        let memory = ProgramMemory::create(budget).unwrap();
+        let attached = Attached {
+            iface: attach.iface.unwrap_or("only0".into()),
+            mode: "native".into(),
+            secret: SECRET.into(),
+        };
+        let handles = memory.handles();
+        // A notification arrives before the response: the client must not mistake the
+        // notification for the response.
+        self.write_response(
+            &Response::Direct(DirectReply::Notification(FlowNotification::Link {
+                up: true,
+            })),
+            &[],
+        );
+        let fds = [handles.memory, handles.to_driver, handles.to_program];
+        self.write_response(&Response::Direct(DirectReply::Attached(attached)), &fds);
+        self.memory = Some(memory);
     }
 
     /// The first flow after a number, as in a list of many parts.

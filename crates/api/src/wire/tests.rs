@@ -399,7 +399,12 @@ fn driver_requests() -> Vec<DriverRequest> {
     });
     let flows = flows.into_iter().chain([driver_flow()]);
     let opens = flows.map(|flow| DriverRequest::Open(Box::new(flow)));
-    let others = [
+    opens.chain(other_driver_requests()).collect()
+}
+
+/// Requests that open no flow.
+fn other_driver_requests() -> Vec<DriverRequest> {
+    vec![
         DriverRequest::Wire {
             rate: u64::MAX,
             overhead: 24,
@@ -455,8 +460,7 @@ fn driver_requests() -> Vec<DriverRequest> {
         },
         DriverRequest::Census,
         DriverRequest::Stop,
-    ];
-    opens.chain(others).collect()
+    ]
 }
 
 #[test]
@@ -475,6 +479,57 @@ fn every_driver_call_survives_encoding_and_decoding() {
     assert_eq!(std::str::from_utf8(body(&frame)), Ok(text));
 }
 
+fn census(counts: FlowCounts) -> CensusDoc {
+    CensusDoc {
+        iface: "eth0".into(),
+        mode: "generic".into(),
+        rate: 7,
+        why_not_native: Some("no".into()),
+        programs: vec![ProgramDoc::default()],
+        flows: vec![DriverFlowDoc {
+            flow: 4,
+            setup: driver_flow(),
+            counts,
+            held: 3,
+            slot: 9,
+        }],
+        discarded: vec![("truncated".into(), 5)],
+        time: TimeAccountingDoc {
+            receiving_ns: 1,
+            sending_ns: 2,
+            waiting_ns: 3,
+        },
+        stops: StopsDoc {
+            late: 5,
+            still: 6,
+            slow: 7,
+            total_ns: 900_000,
+            longest_ns: 70_000,
+        },
+        frames: Some(FramesDoc {
+            total: 10,
+            free: 1,
+            driver: 2,
+            filling: 3,
+            sending: 4,
+        }),
+        unrequested_doorbells: 4,
+        pm_qos_held: true,
+        code_points: CodePointsDoc {
+            cell: Some(46),
+            best_effort: Some(0),
+            ..CodePointsDoc::default()
+        },
+        discard_patterns: 2,
+        confinement: "user 998".into(),
+        memory: vec![UserMemoryDoc {
+            uid: 1000,
+            files: 2,
+            bytes: 8192,
+        }],
+    }
+}
+
 #[test]
 fn every_driver_message_survives_encoding_and_decoding() {
     let counts = FlowCounts {
@@ -491,54 +546,7 @@ fn every_driver_message_survives_encoding_and_decoding() {
             offset: 1 << 40,
         },
         DriverReply::Closed(Box::new(counts.clone())),
-        DriverReply::Census(Box::new(CensusDoc {
-            iface: "eth0".into(),
-            mode: "generic".into(),
-            rate: 7,
-            why_not_native: Some("no".into()),
-            programs: vec![ProgramDoc::default()],
-            flows: vec![DriverFlowDoc {
-                flow: 4,
-                setup: driver_flow(),
-                counts,
-                held: 3,
-                slot: 9,
-            }],
-            discarded: vec![("truncated".into(), 5)],
-            time: TimeAccountingDoc {
-                receiving_ns: 1,
-                sending_ns: 2,
-                waiting_ns: 3,
-            },
-            stops: StopsDoc {
-                late: 5,
-                still: 6,
-                slow: 7,
-                total_ns: 900_000,
-                longest_ns: 70_000,
-            },
-            frames: Some(FramesDoc {
-                total: 10,
-                free: 1,
-                driver: 2,
-                filling: 3,
-                sending: 4,
-            }),
-            unrequested_doorbells: 4,
-            pm_qos_held: true,
-            code_points: CodePointsDoc {
-                cell: Some(46),
-                best_effort: Some(0),
-                ..CodePointsDoc::default()
-            },
-            discard_patterns: 2,
-            confinement: "user 998".into(),
-            memory: vec![UserMemoryDoc {
-                uid: 1000,
-                files: 2,
-                bytes: 8192,
-            }],
-        })),
+        DriverReply::Census(Box::new(census(counts))),
         DriverReply::Failed { why: "so".into() },
     ];
     let events = [

@@ -298,11 +298,11 @@ fn link_becomes_a_request() {
             Request::Link(Box::new(LinkChange {
                 iface: "eth0".into(),
                 server: Some("20ms/50ms".into()),
-                class: Some(Box::new(netnice_api::LinkClassChange {
+                class: Some(netnice_api::LinkClassChange {
                     number: 1,
                     min: Some("5mbit".into()),
                     overbook: Some(true),
-                })),
+                }),
                 ..LinkChange::default()
             })),
         ),
@@ -312,11 +312,11 @@ fn link_becomes_a_request() {
             None,
             Request::Link(Box::new(LinkChange {
                 iface: "eth0".into(),
-                class: Some(Box::new(netnice_api::LinkClassChange {
+                class: Some(netnice_api::LinkClassChange {
                     number: 1,
                     min: Some("none".into()),
                     overbook: None,
-                })),
+                }),
                 ..LinkChange::default()
             })),
         ),

@@ -284,11 +284,7 @@ fn invalid_parts_of_cell_are_refused_with_the_reason() {
             "cell pcr=1mbit,pcr=1mbit,cdvt=1ms",
             "cell: twice `pcr`",
         ),
-        (
-            "a part without value",
-            "cell pcr",
-            "cell: no value in `pcr`",
-        ),
+        ("no value", "cell pcr", "cell: no value in `pcr`"),
         (
             "zero burst size",
             "cell pcr=1mbit,cdvt=1ms,scr=1mbit,mbs=0",

@@ -656,35 +656,6 @@ impl FlowState {
             _ => {}
         }
     }
-
-    /// Advances the start tag by a packet and returns it.
-    #[inline(always)]
-    pub(super) fn advance_tag(&mut self, length: u32) -> Option<u64> {
-        let weight = u64::from(self.weight());
-        let tag = self.tag()?;
-        *tag = tag.wrapping_add((u64::from(length) << TAG_DIGITS) / weight);
-        Some(*tag)
-    }
-
-    #[inline(always)]
-    fn tag(&mut self) -> Option<&mut u64> {
-        match &mut self.service {
-            ServiceState::Share(share) => Some(&mut share.tag),
-            ServiceState::Slice { tag, .. } | ServiceState::Server { tag, .. } => Some(tag),
-            ServiceState::Channel(channel) => Some(&mut channel.tag),
-            _ => None,
-        }
-    }
-
-    #[inline(always)]
-    fn weight(&self) -> u16 {
-        match &self.service {
-            ServiceState::Share(share) => share.weight.max(1),
-            ServiceState::Slice { weight, .. } => (*weight).max(1),
-            ServiceState::Channel(_) | ServiceState::Server { .. } => DEFAULT_WEIGHT,
-            _ => 1,
-        }
-    }
 }
 
 #[inline(always)]
@@ -698,10 +669,3 @@ pub(super) fn prefetch(flows: &[FlowState], id: u32) {
 /// prefetched. It uses no more than the node's number of entries, so that a call moves
 /// [`DUE_PER_CALL`] entries if there are so many.
 const DUE_PER_NODE: u32 = 8;
-
-/// The weight in the left-over of a channel with the policy `BestEffort`, and of a server without a
-/// slice: the default weight of a flow.
-const DEFAULT_WEIGHT: u16 = 100;
-
-/// Binary digits of a start tag for each byte at weight 1.
-const TAG_DIGITS: u32 = 26;

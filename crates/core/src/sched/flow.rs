@@ -134,3 +134,42 @@ pub(super) const GENERAL_PATH_INTERVAL: u32 = if cfg!(test) { 8 } else { 256 };
 
 /// The largest value of 24 bits. The arithmetic of `pace` depends on it.
 pub(super) const MAX_LENGTH: u32 = (1 << 24) - 1;
+
+/// The start tag in the left-over ([`super::fair`]).
+impl FlowState {
+    /// Advances the start tag by a packet and returns it.
+    #[inline(always)]
+    pub(super) fn advance_tag(&mut self, length: u32) -> Option<u64> {
+        let weight = u64::from(self.weight());
+        let tag = self.tag()?;
+        *tag = tag.wrapping_add((u64::from(length) << TAG_DIGITS) / weight);
+        Some(*tag)
+    }
+
+    #[inline(always)]
+    pub(super) fn tag(&mut self) -> Option<&mut u64> {
+        match &mut self.service {
+            ServiceState::Share(share) => Some(&mut share.tag),
+            ServiceState::Slice { tag, .. } | ServiceState::Server { tag, .. } => Some(tag),
+            ServiceState::Channel(channel) => Some(&mut channel.tag),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    fn weight(&self) -> u16 {
+        match &self.service {
+            ServiceState::Share(share) => share.weight.max(1),
+            ServiceState::Slice { weight, .. } => (*weight).max(1),
+            ServiceState::Channel(_) | ServiceState::Server { .. } => DEFAULT_WEIGHT,
+            _ => 1,
+        }
+    }
+}
+
+/// The weight in the left-over of a channel with the policy `BestEffort`, and of a server without a
+/// slice: the default weight of a flow.
+const DEFAULT_WEIGHT: u16 = 100;
+
+/// Binary digits of a start tag for each byte at weight 1.
+const TAG_DIGITS: u32 = 26;

@@ -5,7 +5,6 @@
 //! rate first. If the kernel refuses the new rate of the classes, the division stays: `admit` fails
 //! with the error, and `settle` writes a warning to the journal.
 
-use netnice_api::direct::FlowNotification;
 use netnice_api::driver::DriverRequest;
 use netnice_core::contract::{Change, Contract, Direction, IfName, Setting};
 
@@ -451,35 +450,6 @@ impl<N: Network> Flows<N> {
         }
         surplus.reverse();
         surplus
-    }
-
-    fn degrade_all(&mut self, link: &IfName, why: &str, now: Now) {
-        let state = self.link_states.get(link);
-        let theirs: Vec<u32> =
-            state.map_or_else(Vec::new, |state| state.promised.keys().copied().collect());
-        for number in theirs {
-            self.set_degraded(number, Some(why.to_owned()), now);
-        }
-    }
-
-    /// Marks a flow as degraded for the reason `why`, or as not degraded (`None`), and notifies its
-    /// program. No effect if the flow is closed.
-    pub(super) fn set_degraded(&mut self, number: u32, why: Option<String>, now: Now) {
-        let Some(flow) = self.flows.get(&number) else {
-            return;
-        };
-        if why.is_some()
-            && let Some(state) = self.link_states.get_mut(&flow.link)
-        {
-            state.had_degraded = true;
-        }
-        self.set_contract(number, flow.contract.clone(), why.clone());
-        let Some(flow) = self.flows.get(&number).cloned() else {
-            return;
-        };
-        self.send_contract(&flow, CallPurpose::Nothing, now);
-        let why = why.unwrap_or_default();
-        self.notify_flow(number, FlowNotification::Degraded { flow: number, why });
     }
 
     /// Checks all links with a driver: their capacity, the promises to targets or the discard

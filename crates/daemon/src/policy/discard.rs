@@ -15,6 +15,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_api::direct::{PATTERN_REACH, PATTERN_SHAPES, PATTERN_WORDS, Term};
+use toml::Spanned;
+
+use super::{PolicyError, Reader};
+
+impl Reader<'_> {
+    /// The discard patterns of a link.
+    ///
+    /// # Errors
+    /// [`PolicyError`] with the line of an invalid pattern, or of a set that is too large.
+    pub(super) fn discard(&self, texts: &[Spanned<String>]) -> Result<Vec<Vec<Term>>, PolicyError> {
+        let at = |text: &Spanned<String>| text.span().start;
+        let patterns = texts.iter().map(|text| {
+            let pattern = pattern(text.get_ref());
+            pattern.map_err(|error| self.fault(at(text), error))
+        });
+        let patterns: Vec<Vec<Term>> = patterns.collect::<Result<_, _>>()?;
+        let whole = texts.first().map_or(0, at);
+        check_set(&patterns).map_err(|error| self.fault(whole, error))?;
+        Ok(patterns)
+    }
+}
 
 /// Why a pattern is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

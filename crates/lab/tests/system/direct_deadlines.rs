@@ -89,7 +89,7 @@ fn a_deadline_puts_a_filter_above_the_classes() {
     wait_for_qdiscs(&bed, "with a cell", is_paced);
     let rate = flood(&bed, 7102);
     assert!(
-        rate >= 0.3 * LINK && rate <= LINK,
+        (0.3 * LINK..=LINK).contains(&rate),
         "{rate:.0} bit/s below the filter"
     );
     bed.netnice.kill_daemon();
@@ -100,7 +100,7 @@ fn a_deadline_puts_a_filter_above_the_classes() {
     drop(plain);
     let rate = flood(&bed, 7103);
     assert!(
-        rate >= 0.5 * LINK && rate <= LINK,
+        (0.5 * LINK..=LINK).contains(&rate),
         "{rate:.0} bit/s without a filter"
     );
 }

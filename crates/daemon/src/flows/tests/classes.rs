@@ -17,7 +17,7 @@ impl Fixture {
             overbook,
         };
         self.classes(LinkChange {
-            class: Some(Box::new(class)),
+            class: Some(class),
             ..LinkChange::default()
         })
     }
