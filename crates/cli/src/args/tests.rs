@@ -595,8 +595,8 @@ fn invalid_options_of_the_other_verbs_are_refused_with_their_reason() {
         ("a bad number", "confirm x", "invalid value 'x'"),
         (
             "an unknown option of a verb",
-            "link eth0 --class x",
-            "unexpected argument '--class'",
+            "link eth0 --colour x",
+            "unexpected argument '--colour'",
         ),
     ]);
 }
