@@ -78,13 +78,14 @@ static long send_some(int wanted) {
 static long await_mtu(int milliseconds) {
     struct netnice_notification notification;
     struct pollfd readable;
+    int ready[MOST];
 
     readable.fd = netnice_descriptor(program);
     readable.events = POLLIN;
     for (; milliseconds > 0; milliseconds -= 10) {
         if (netnice_arm(program) == 1)
             poll(&readable, 1, 10);
-        netnice_poll(program, NULL, 0);
+        netnice_poll(program, ready, MOST);
         while (netnice_notification(program, &notification) == 1)
             if (notification.kind == NETNICE_NOTIFICATION_MTU)
                 return notification.mtu;
