@@ -2,6 +2,10 @@
 //! can get were opened at the start; each second, while frames are received, the control thread
 //! binds those whose queues exist now. A queue that cannot be used is logged once, and its frames
 //! pass to the kernel.
+//!
+//! Drivers of interfaces need not run an attached XDP program on a queue that is added later (veth
+//! does not), so XDP is attached anew. Frames that arrive meanwhile, for some tens of milliseconds,
+//! pass to the kernel.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -17,19 +21,31 @@ impl Registry {
         checks.then_some(self.queues_checked + CHECK_INTERVAL)
     }
 
-    /// Receives from the queues that the interface has got. Fails if the packet thread has ended.
+    /// Receives from the queues that the interface has got. Fails if the packet thread has ended, or
+    /// the kernel does not attach XDP anew.
     pub(super) fn follow_queues(&mut self, now: Instant) -> Result<(), RegistryError> {
         if self.queues_due().is_none_or(|due| due > now) {
             return Ok(());
         }
         self.queues_checked = now;
+        if self.add_queues()? {
+            self.ingress.stop()?;
+            self.ingress.start()?;
+        }
+        Ok(())
+    }
+
+    /// Adds the queues that the interface has got. True if there are any. Fails if the packet thread
+    /// has ended.
+    fn add_queues(&mut self) -> Result<bool, RegistryError> {
+        let mut any = false;
         loop {
             let (number, queue) = match self.ingress.next_queue() {
                 Ok(Some(found)) => found,
-                Ok(None) => return Ok(()),
+                Ok(None) => return Ok(any),
                 Err(why) => {
                     tracing::debug!(%why, "a new receive queue cannot be used");
-                    return Ok(());
+                    return Ok(any);
                 }
             };
             let socket = queue.fd().try_clone()?;
@@ -43,7 +59,10 @@ impl Registry {
                 }
             }
             match self.ingress.open_queue(number, socket.as_fd()) {
-                Ok(()) => tracing::info!(number, "receives from a new queue of the interface"),
+                Ok(()) => {
+                    any = true;
+                    tracing::info!(number, "receives from a new queue of the interface");
+                }
                 Err(why) => tracing::warn!(number, %why, "a new receive queue cannot be used"),
             }
         }
