@@ -326,7 +326,7 @@ fn one_descriptor_wakes_a_loop_that_gets_the_ready_flows() {
     assert_eq!((notification.kind, notification.flow), (5, here));
     // SAFETY: the text is truncated and ends with a 0.
     let why = unsafe { CStr::from_ptr(notification.why.as_ptr()) };
-    assert_eq!(why.count_bytes(), 233);
+    assert_eq!(why.count_bytes(), 229);
     assert_eq!(netnice_notification(test.program, &mut notification), 0);
     assert_eq!(send(here, "more"), -1);
     assert_eq!(errno(), libc::ECONNABORTED);

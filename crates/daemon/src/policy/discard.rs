@@ -219,7 +219,7 @@ mod tests {
             ("12=é9", "1 to 8 bytes"),
             ("12=0800/ff", "the same"),
             ("0=001122334455667788", "1 to 8 bytes"),
-            ("12=18/f0", "nothing fits"),
+            ("12=18/f0", "no frame matches"),
             ("121=0011223344556677", "ends at byte 129"),
             ("12=08 11=0009", "contradict each other at byte 12"),
             ("", "would discard everything"),

@@ -21,8 +21,8 @@ impl Registry {
         checks.then_some(self.queues_checked + CHECK_INTERVAL)
     }
 
-    /// Receives from the queues that the interface has got. Fails if the packet thread has ended, or
-    /// the kernel does not attach XDP anew.
+    /// Receives from the queues that the interface has got. Fails if the packet thread has ended,
+    /// or if the kernel does not attach XDP anew.
     pub(super) fn follow_queues(&mut self, now: Instant) -> Result<(), RegistryError> {
         if self.queues_due().is_none_or(|due| due > now) {
             return Ok(());
@@ -35,8 +35,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Adds the queues that the interface has got. True if there are any. Fails if the packet thread
-    /// has ended.
+    /// Adds the queues that the interface has got. True if there are any. Fails if the packet
+    /// thread has ended.
     fn add_queues(&mut self) -> Result<bool, RegistryError> {
         let mut any = false;
         loop {
