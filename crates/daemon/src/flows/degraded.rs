@@ -1,0 +1,41 @@
+//! Marks flows as degraded or restored, informs their drivers of the contract that is served, and
+//! notifies their programs. No function fails.
+
+use netnice_api::direct::FlowNotification;
+use netnice_core::contract::IfName;
+
+use super::network::Network;
+use super::{CallPurpose, Flows};
+use crate::clock::Now;
+
+impl<N: Network> Flows<N> {
+    /// Marks all flows of a link whose promise is kept as degraded.
+    pub(super) fn degrade_all(&mut self, link: &IfName, why: &str, now: Now) {
+        let state = self.link_states.get(link);
+        let theirs: Vec<u32> =
+            state.map_or_else(Vec::new, |state| state.promised.keys().copied().collect());
+        for number in theirs {
+            self.set_degraded(number, Some(why.to_owned()), now);
+        }
+    }
+
+    /// Marks a flow as degraded for the reason `why`, or as not degraded (`None`), and notifies its
+    /// program. No effect if the flow is closed.
+    pub(super) fn set_degraded(&mut self, number: u32, why: Option<String>, now: Now) {
+        let Some(flow) = self.flows.get(&number) else {
+            return;
+        };
+        if why.is_some()
+            && let Some(state) = self.link_states.get_mut(&flow.link)
+        {
+            state.had_degraded = true;
+        }
+        self.set_contract(number, flow.contract.clone(), why.clone());
+        let Some(flow) = self.flows.get(&number).cloned() else {
+            return;
+        };
+        self.send_contract(&flow, CallPurpose::Nothing, now);
+        let why = why.unwrap_or_default();
+        self.notify_flow(number, FlowNotification::Degraded { flow: number, why });
+    }
+}
