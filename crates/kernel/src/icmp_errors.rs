@@ -1,4 +1,4 @@
-//! Reads the ICMP errors that arrive at this host ([`ErrorSockets`]): a router or a host reports
+//! Reads the ICMP errors that arrive at this host ([`ErrorSocket`]): a router or a host reports
 //! that it did not deliver a packet, and quotes the packet (RFC 792, RFC 4443).
 //!
 //! The sockets are raw, and get a copy of each message: the kernel handles it as before. They pass

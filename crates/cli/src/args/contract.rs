@@ -69,8 +69,8 @@ pub(crate) struct ContractArgs {
     /// pcr=R,cdvt=T[,scr=R,mbs=SIZE[,bucket=single|dual]] [default bucket: single]
     #[arg(long, value_name = "PARTS")]
     cell: Option<String>,
-    /// mmax=SIZE,rmax=N/s,bmax=N,deadline=T[,processing=T][,overload=POLICY]; mmax counts the
-    /// headers of all packets of a message
+    /// mmax=SIZE,rmax=N/s,bmax=N,deadline=T, and optionally processing=T, overload=POLICY; mmax
+    /// counts the headers of all packets of a message
     #[arg(long, value_name = "PARTS")]
     channel: Option<String>,
     /// Bytes that may pass in a calendar period: `20GB/month[,then=R][,count=up|down][,zone=ZONE]`

@@ -2,7 +2,7 @@
 //! changes, and sends the server to the driver.
 //!
 //! The ledger has the classes as they were asked for
-//! ([`LinkClasses`](netnice_core::link::classes::LinkClasses)). For admission the server is one
+//! ([`LinkClasses`]). For admission the server is one
 //! promise of its slice, older than the promises to flows, whether or not it has members; so
 //! targets cannot be promised what it has. Its members (flows with `cell …,class=N`) are not
 //! promised by themselves: the sums of their contracts count inside the server.
