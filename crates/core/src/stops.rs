@@ -38,6 +38,11 @@ impl StopKind {
     /// All kinds.
     pub const ALL: [StopKind; 3] = [StopKind::Late, StopKind::Still, StopKind::Slow];
 
+    /// Whether the evidence is independent of how long the thread's work may take.
+    pub fn is_certain(self) -> bool {
+        self != StopKind::Slow
+    }
+
     /// The kind's name in a log of stops.
     pub fn name(self) -> &'static str {
         match self {

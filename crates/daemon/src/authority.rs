@@ -24,7 +24,7 @@
 //! The last three rows are checked elsewhere: by `netnice_core::claims` and the parts of `service`
 //! that handle these requests. `service::set` also decides who may run as a name that has no
 //! process. `flows` reserves privileged ports and protocols other than UDP for root and the group,
-//! and checks who closes a flow (`flows::end_flow`).
+//! and checks whether a user may close a flow (`flows::end_flow`).
 //! Every peer may make a request that only reads. The response to an unprivileged peer lists no
 //! connections, direct flows or quota amounts of other users.
 

@@ -5,8 +5,9 @@
 use std::io;
 
 use netnice_core::admission::timing::Stops;
+use netnice_core::stops::{SHORTEST, Stop};
 use netnice_core::units::Nanos;
-use netnice_kernel::stops::{self, LEAST, Stop};
+use netnice_kernel::stops;
 
 /// Measures for this long and returns the report as text.
 ///
@@ -17,8 +18,8 @@ pub fn measure_stops(duration: Nanos) -> io::Result<String> {
 }
 
 fn report(stops: &[Stop], duration: Nanos) -> String {
-    let mut text = format!("stops of a real-time thread of at least {LEAST}, in {duration}\n");
-    let mut least = LEAST;
+    let mut text = format!("stops of a real-time thread of at least {SHORTEST}, in {duration}\n");
+    let mut least = SHORTEST;
     for most in BOUNDS.into_iter().chain([Nanos(u64::MAX)]) {
         let within = stops
             .iter()
@@ -69,13 +70,17 @@ const STEP: u64 = 100_000;
 
 #[cfg(test)]
 mod tests {
+    use netnice_core::stops::StopKind;
+    use netnice_core::units::Instant;
+
     use super::*;
 
     #[test]
     fn the_report_names_the_value_for_the_policy() {
-        let stop = |begin, length| Stop {
-            begin: Nanos(begin),
+        let stop = |start, length| Stop {
+            start: Instant(start),
             length: Nanos(length),
+            kind: StopKind::Still,
         };
         let seen = [
             stop(0, 30_000),

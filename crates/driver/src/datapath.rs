@@ -53,7 +53,7 @@ use programs::{Program, Programs};
 use refused::PausedFlows;
 pub(crate) use results::{Closed, Totals};
 pub use results::{Disconnected, FrameSink, Next, OpenError};
-pub(crate) use server::ServerParameters;
+pub use server::ServerParameters;
 use wakeups::WakeupCredit;
 
 use crate::code_points::CodePoints;

@@ -1,7 +1,7 @@
 //! Measures what the machine takes from a real-time thread ([`measure`]): a hypervisor, firmware
 //! and the kernel's own work stop a thread whatever its priority. The thread runs under SCHED_FIFO,
 //! reads the clock without pause for nine tenths of each millisecond and sleeps for the rest. A gap
-//! between two readings, or a wake-up later than asked, of [`LEAST`] or more is a stop.
+//! between two readings, or a wake-up later than asked, is a stop ([`netnice_core::stops`]).
 //!
 //! [`most_within`] is the largest sum of stops in any interval of one length.
 
@@ -9,16 +9,10 @@ use std::io;
 use std::mem;
 use std::thread;
 
-use netnice_core::units::Nanos;
+use netnice_core::stops::{self, Stop};
+use netnice_core::units::{Instant, Nanos};
 
-/// A stop: when it began, from the begin of the measurement, and how long it lasted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stop {
-    /// Its begin.
-    pub begin: Nanos,
-    /// Its length.
-    pub length: Nanos,
-}
+use crate::process::monotonic;
 
 /// Measures for this long in a thread of its own. The driver's packet thread has the same priority,
 /// so a measurement delays it while both run on one processor.
@@ -43,32 +37,31 @@ fn measure_here(duration: Nanos) -> io::Result<Vec<Stop>> {
     if refused != 0 {
         return Err(io::Error::last_os_error());
     }
-    let mut stops = Vec::with_capacity(4096);
-    let began = monotonic();
-    let end = began.saturating_add(duration.0);
-    let mut last = began;
-    let mut note = |from: u64, to: u64| {
-        let length = to.saturating_sub(from);
-        if length >= LEAST.0 && stops.len() < MOST {
-            stops.push(Stop {
-                begin: Nanos(from - began),
-                length: Nanos(length),
-            });
+    let mut found = Vec::with_capacity(4096);
+    let mut last = monotonic();
+    let end = later(last, duration.0);
+    let mut add = |stop: Option<Stop>| {
+        if found.len() < MOST {
+            found.extend(stop);
         }
     };
     while last < end {
-        let pause = last + SPIN;
+        let pause = later(last, SPIN);
         while last < pause {
             let now = monotonic();
-            note(last, now);
+            add(stops::still(last, now));
             last = now;
         }
-        let wake = last + SLEEP;
+        let wake = later(last, SLEEP);
         sleep_until(wake);
         last = monotonic();
-        note(wake, last);
+        add(stops::woken(wake, last));
     }
-    Ok(stops)
+    Ok(found)
+}
+
+fn later(at: Instant, by: u64) -> Instant {
+    Instant(at.0.saturating_add(by))
 }
 
 /// The largest sum of stops in any interval of this length. The stops are in order and do not
@@ -77,11 +70,11 @@ pub fn most_within(stops: &[Stop], period: Nanos) -> Nanos {
     // The sum changes its slope only where an end of the interval is an end of a stop, so the
     // largest sum is in an interval that ends with a stop or begins with one.
     let mirrored: Vec<(u64, u64)> = {
-        let last = stops.last().map_or(0, |stop| stop.begin.0 + stop.length.0);
-        let mirror = |stop: &Stop| (last - stop.begin.0 - stop.length.0, stop.length.0);
+        let last = stops.last().map_or(0, |stop| stop.end().0);
+        let mirror = |stop: &Stop| (last - stop.end().0, stop.length.0);
         stops.iter().rev().map(mirror).collect()
     };
-    let forward: Vec<(u64, u64)> = stops.iter().map(|s| (s.begin.0, s.length.0)).collect();
+    let forward: Vec<(u64, u64)> = stops.iter().map(|s| (s.start.0, s.length.0)).collect();
     Nanos(most_at_ends(&forward, period.0).max(most_at_ends(&mirrored, period.0)))
 }
 
@@ -101,15 +94,10 @@ fn most_at_ends(stops: &[(u64, u64)], period: u64) -> u64 {
     most
 }
 
-fn monotonic() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    (now.tv_sec as u64) * 1_000_000_000 + now.tv_nsec as u64
-}
-
-fn sleep_until(at: u64) {
+fn sleep_until(at: Instant) {
     let at = libc::timespec {
-        tv_sec: (at / 1_000_000_000) as libc::time_t,
-        tv_nsec: (at % 1_000_000_000) as libc::c_long,
+        tv_sec: (at.0 / 1_000_000_000) as libc::time_t,
+        tv_nsec: (at.0 % 1_000_000_000) as libc::c_long,
     };
     // SAFETY: the time outlives the call, and no remaining time is asked for.
     unsafe {
@@ -122,8 +110,6 @@ fn sleep_until(at: u64) {
     }
 }
 
-/// The shortest gap that counts as a stop: reading the clock takes less, interrupts included.
-pub const LEAST: Nanos = Nanos(20_000);
 /// Of each millisecond, the thread reads the clock for this time and sleeps for the rest, in ns.
 /// The kernel stops a real-time thread that does not leave it a twentieth.
 const SPIN: u64 = 900_000;
@@ -134,12 +120,15 @@ const PRIORITY: i32 = 50;
 
 #[cfg(test)]
 mod tests {
+    use netnice_core::stops::StopKind;
+
     use super::*;
 
     fn stops(list: &[(u64, u64)]) -> Vec<Stop> {
-        let stop = |(begin, length): &(u64, u64)| Stop {
-            begin: Nanos(*begin),
+        let stop = |(start, length): &(u64, u64)| Stop {
+            start: Instant(*start),
             length: Nanos(*length),
+            kind: StopKind::Still,
         };
         list.iter().map(stop).collect()
     }

@@ -13,6 +13,9 @@
 //!   window, with the debt at its beginning, would have carried them.
 //! - A gap between two packets is excused if one of the two is late by an excused stop.
 //!
+//! Only certain evidence counts ([`StopKind::is_certain`](netnice_core::stops::StopKind)): a driver
+//! that became slower must not excuse itself.
+//!
 //! Times are ns of one clock; the caller converts them ([`Alibi::new`] has the offset of the clock
 //! of stops).
 
@@ -51,6 +54,7 @@ impl Alibi {
     pub fn new(stops: &[Stop], ahead: u64, used: f64) -> Alibi {
         let mut sorted: Vec<(u64, u64)> = stops
             .iter()
+            .filter(|stop| stop.kind.is_certain())
             .map(|stop| {
                 let start = stop.start.0.saturating_add(ahead);
                 (start, start.saturating_add(stop.length.0))
@@ -81,13 +85,23 @@ impl Alibi {
 
     /// Sum of the stops between two times, in ns.
     pub fn stopped(&self, from: u64, until: u64) -> u64 {
+        self.parts(from, until).sum()
+    }
+
+    /// What stops between two times took from a busy link, in ns: of each the part beyond
+    /// `work_ahead`, for which the NIC had packets.
+    pub fn taken(&self, from: u64, until: u64, work_ahead: u64) -> u64 {
+        let parts = self.parts(from, until);
+        parts.map(|part| part.saturating_sub(work_ahead)).sum()
+    }
+
+    /// The length of each stop between two times.
+    fn parts(&self, from: u64, until: u64) -> impl Iterator<Item = u64> {
         let first = self.stops.partition_point(|span| span.end <= from);
         let spans = self.stops[first..]
             .iter()
-            .take_while(|span| span.start < until);
-        spans
-            .map(|span| span.end.min(until).saturating_sub(span.start.max(from)))
-            .sum()
+            .take_while(move |span| span.start < until);
+        spans.map(move |span| span.end.min(until).saturating_sub(span.start.max(from)))
     }
 
     /// The debt at a time, in ns: how much of earlier stops is not caught up. A stop that lasts at

@@ -35,11 +35,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use netnice_core::contract::{Contract, Slice};
-use netnice_core::sched::{Class, FlowId, Service, Wire};
+use netnice_core::contract::{CLASSES, Contract, Slice};
+use netnice_core::sched::{Class, Service, Wire};
 use netnice_core::units::{Nanos, Rate};
 use netnice_driver::commands::{self, CommandSender};
-use netnice_driver::datapath::{Datapath, FlowCounters, FlowParameters, OpenedFlow};
+use netnice_driver::datapath::{
+    Datapath, FlowCounters, FlowParameters, OpenedFlow, ServerParameters,
+};
 use netnice_driver::demux::{FlowNo, Match, Reassembly};
 use netnice_driver::event_loop::{EventLoop, SchedulingClass, monotonic, set_scheduling};
 use netnice_driver::frame::Mac;
@@ -143,37 +145,39 @@ impl DriverSetup {
         length: usize,
         contract: &str,
     ) -> Result<SenderProgram> {
+        self.add_sender_with(port, length, SENDING, contract)
+    }
+
+    fn add_sender_with(
+        &mut self,
+        port: u16,
+        length: usize,
+        shape: Shape,
+        contract: &str,
+    ) -> Result<SenderProgram> {
         let service = Service::of(&contract.parse::<Contract>()?)?;
-        let open = self.open(port, service, SENDING);
+        let open = self.open(port, service, shape);
         let (attachment, flow) = self.attach(&open, |datapath, program, open| {
             Ok(datapath.open(program, open, monotonic())?)
         })?;
         self.sender(attachment, flow, port, length)
     }
 
-    /// Makes an overbooked slice of the link: the contracts of its members may together ask for
-    /// more than the slice, which these classes share. Returns its number for
-    /// [`DriverSetup::add_member`]. Fails if the scheduler refuses the slice.
-    pub(crate) fn add_server(&mut self, slice: Slice, classes: &[Class]) -> Result<FlowId> {
-        Ok(self.datapath.insert_server(slice, classes, monotonic())?)
+    /// Makes the overbooked server of the link: the contracts of its members
+    /// (`cell …,class=N`) may together ask for more than the slice, which these classes share.
+    /// Fails if the scheduler refuses it.
+    pub(crate) fn set_server(&mut self, slice: Slice, classes: [Class; CLASSES]) -> Result<()> {
+        let server = ServerParameters {
+            slice: Some(slice),
+            classes,
+        };
+        Ok(self.datapath.set_server(Some(&server), monotonic())?)
     }
 
-    /// Adds a program as [`DriverSetup::add_sender`] does, with few buffers ([`SHORT`]). Its flow
-    /// is a member of an overbooked slice: `of` is the number that [`DriverSetup::add_server`]
-    /// returned, and the index of the class. Fails as [`DriverSetup::add_sender`] does, and if
-    /// there is no such slice or class.
-    pub(crate) fn add_member(
-        &mut self,
-        port: u16,
-        of: (FlowId, usize),
-        contract: &str,
-    ) -> Result<SenderProgram> {
-        let service = Service::of(&contract.parse::<Contract>()?)?;
-        let open = self.open(port, service, SHORT);
-        let (attachment, flow) = self.attach(&open, |datapath, program, open| {
-            Ok(datapath.open_member(program, open, of, monotonic())?)
-        })?;
-        self.sender(attachment, flow, port, FRAME)
+    /// Adds a program as [`DriverSetup::add_sender`] does, with few buffers ([`SHORT`]). Fails as
+    /// that call does.
+    pub(crate) fn add_short_sender(&mut self, port: u16, contract: &str) -> Result<SenderProgram> {
+        self.add_sender_with(port, FRAME, SHORT, contract)
     }
 
     /// Adds a program with one flow, which receives datagrams to `port` of the client. `share` is

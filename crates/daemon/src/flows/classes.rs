@@ -1,9 +1,8 @@
 //! The classes of links: admits the overbooked server of a link and its members, follows what
 //! changes, and sends the server to the driver.
 //!
-//! The ledger has the classes as they were asked for
-//! ([`LinkClasses`]). For admission the server is one
-//! promise of its slice, older than the promises to flows, whether or not it has members; so
+//! The ledger has the classes as they were asked for ([`LinkClasses`]). For admission the server is
+//! one promise of its slice, older than the promises to flows, whether or not it has members; so
 //! targets cannot be promised what it has. Its members (flows with `cell …,class=N`) are not
 //! promised by themselves: the sums of their contracts count inside the server.
 //!

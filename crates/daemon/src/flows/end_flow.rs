@@ -1,4 +1,4 @@
-//! Closes a flow by request of a user who is not its program (`netnice flow close`). Root and the
+//! Closes a flow at the request of a user (`netnice flow close`), not of its program. Root and the
 //! group `netnice` may close any flow, other users those of their own programs. The program is
 //! notified, with the user in the reason, and its calls on the flow fail from then on.
 //!

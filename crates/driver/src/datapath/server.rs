@@ -1,6 +1,6 @@
-//! The overbooked servers of a [`Datapath`]: slices of the link that their members share, by class
-//! and contract (`netnice_core::sched` serves them). The driver process has at most one, whose
-//! classes contracts name (`cell …,class=N`). Library users add others.
+//! The overbooked server of a [`Datapath`]: a slice of the link that its members share, by class
+//! and contract (`netnice_core::sched` serves them). Contracts name its classes
+//! (`cell …,class=N`).
 //!
 //! A call fails if the scheduler refuses the server or the member, if a removed server has members,
 //! or if a contract names a class and there is no server.
@@ -9,20 +9,20 @@ use netnice_core::contract::{CLASSES, Slice};
 use netnice_core::sched::{Class, FlowId, Scheduler, SchedulerError, Service};
 use netnice_core::units::Instant;
 
-use super::{Datapath, FlowParameters, OpenError, OpenedFlow, ProgramNo};
+use super::{Datapath, OpenError};
 
 /// The server whose classes contracts name.
-pub(crate) struct ServerParameters {
+pub struct ServerParameters {
     /// The slice; `None`: the members share what is left over.
-    pub(crate) slice: Option<Slice>,
+    pub slice: Option<Slice>,
     /// The classes.
-    pub(crate) classes: [Class; CLASSES],
+    pub classes: [Class; CLASSES],
 }
 
 impl Datapath {
     /// Sets the server whose classes contracts name (`class=N`): adds it, changes its slice and its
     /// minimums, or removes it. Fails if the scheduler refuses it, or a removed server has members.
-    pub(crate) fn set_server(
+    pub fn set_server(
         &mut self,
         wanted: Option<&ServerParameters>,
         now: Instant,
@@ -41,38 +41,6 @@ impl Datapath {
             }
         }
         Ok(())
-    }
-
-    /// Adds an overbooked slice of the link, whose members share it by class and contract. Returns
-    /// the server that [`Datapath::open_member`] takes. Fails if the scheduler refuses the slice.
-    pub fn insert_server(
-        &mut self,
-        slice: Slice,
-        classes: &[Class],
-        now: Instant,
-    ) -> Result<FlowId, SchedulerError> {
-        self.scheduler.insert_server(slice, classes, now)
-    }
-
-    /// As [`Datapath::open`], in a class of an overbooked slice. Also needs a cell contract.
-    pub fn open_member(
-        &mut self,
-        program: ProgramNo,
-        parameters: &FlowParameters,
-        (server, class): (FlowId, usize),
-        now: Instant,
-    ) -> Result<OpenedFlow, OpenError> {
-        let prepared = self.reserve_flow(program, parameters.shape)?.prepare();
-        self.open_with(
-            program,
-            parameters,
-            prepared,
-            now,
-            |scheduler| match parameters.service {
-                Service::Cell(cell) => Ok(scheduler.insert_member(server, class, cell, now)?),
-                _ => Err(SchedulerError::WrongKind(server).into()),
-            },
-        )
     }
 }
 

@@ -62,6 +62,25 @@ fn the_catch_up_is_excused_and_ends() {
 }
 
 #[test]
+fn slow_work_excuses_nothing() {
+    let slow = Stop {
+        kind: StopKind::Slow,
+        ..stop(1_000, 500)
+    };
+    let alibi = Alibi::new(&[slow], 0, 0.5);
+    assert_eq!(alibi.judge([(1_000, 1_510)], 10).unexcused, 1);
+    assert_eq!(alibi.number(), 0);
+}
+
+#[test]
+fn a_busy_link_loses_what_a_stop_takes_beyond_the_work_ahead() {
+    let alibi = Alibi::new(&[stop(1_000, 500), stop(3_000, 20)], 0, 0.0);
+    assert_eq!(alibi.taken(0, 5_000, 20), 480);
+    assert_eq!(alibi.taken(1_400, 5_000, 20), 80);
+    assert_eq!(alibi.taken(0, 5_000, 0), alibi.stopped(0, 5_000));
+}
+
+#[test]
 fn stops_that_overlap_count_once() {
     let alibi = Alibi::new(&[stop(150, 100), stop(100, 100), stop(120, 20)], 0, 0.0);
     assert_eq!(alibi.stopped(0, 1_000), 150);

@@ -12,12 +12,13 @@
 //! the link. A sender fails to start if the daemon refuses its flow. The other methods fail if a
 //! file cannot be read or its content is not as expected.
 
+use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use netnice_core::stops::Stop;
+use netnice_core::stops::{Stop, StopKind};
 
 use super::Outcome;
 use super::bench::pause;
@@ -83,26 +84,32 @@ impl FrontDoor {
     /// The stops of the driver so far. Call it while the driver runs. Fails if the driver writes no
     /// file, or a line is not that of a stop.
     pub fn stops(&self) -> Result<Vec<Stop>> {
-        // The daemon reads the driver's counters several times a second; with them the driver
-        // writes its stops.
-        pause(0.6);
-        let device = &self.world.client().port().device;
-        let file = self
-            .netnice
-            .runtime()
-            .join(format!("driver-{device}.stops"));
-        let log = std::fs::read_to_string(&file);
-        let log = log.with_context(|| format!("the driver's stops in {}", file.display()))?;
-        Ok(alibi::parse(&log)?)
+        stops(&self.netnice, &self.world.client().port().device)
     }
 
     /// What the driver's stops so far excuse. `used` is the part of the link that is in use. Times
     /// are those of a tap. Fails as [`FrontDoor::stops`] does.
     pub fn alibi(&self, used: f64) -> Result<Alibi> {
-        let stops = self.stops()?;
-        let ahead = sys::now_ns().saturating_sub(netnice_kernel::process::monotonic().0);
-        Ok(Alibi::new(&stops, ahead, used))
+        Ok(alibi(&self.stops()?, used))
     }
+}
+
+/// The stops so far of the driver of `device`, whose daemon was started with `--driver-stops`. Call
+/// it while the driver runs. Fails if the driver writes no file, or a line is not that of a stop.
+pub fn stops(netnice: &Netnice, device: &str) -> Result<Vec<Stop>> {
+    // The daemon reads the driver's counters several times a second; with them the driver writes
+    // its stops.
+    pause(0.6);
+    let file = netnice.runtime().join(format!("driver-{device}.stops"));
+    let log = std::fs::read_to_string(&file);
+    let log = log.with_context(|| format!("the driver's stops in {}", file.display()))?;
+    Ok(alibi::parse(&log)?)
+}
+
+/// What these stops excuse; the rest as [`FrontDoor::alibi`].
+pub fn alibi(stops: &[Stop], used: f64) -> Alibi {
+    let ahead = sys::now_ns().saturating_sub(netnice_kernel::process::monotonic().0);
+    Alibi::new(stops, ahead, used)
 }
 
 /// The number of datagrams of a sender that are missing in a capture: those whose numbers are below
@@ -146,10 +153,15 @@ pub fn note(outcome: &mut Outcome, stops: &[Stop]) {
     );
     let longest = stops.iter().map(|stop| stop.length.0).max().unwrap_or(0);
     let total: u64 = stops.iter().map(|stop| stop.length.0).sum();
+    let number = |kind: StopKind| stops.iter().filter(|stop| stop.kind == kind).count();
+    let by_kind: BTreeMap<&str, usize> = StopKind::ALL
+        .into_iter()
+        .map(|kind| (kind.name(), number(kind)))
+        .collect();
     outcome.ours(
         "stops of the driver by the machine",
         serde_json::json!({
-            "number": stops.len(),
+            "by evidence": by_kind,
             "total, ms": total as f64 / 1e6,
             "longest, ms": longest as f64 / 1e6,
         }),
@@ -167,6 +179,8 @@ pub fn check_verdict(outcome: &mut Outcome, what: &str, verdict: Verdict) {
     outcome.check(what, unexcused, "packets", super::Bound::AtMost(0.0));
 }
 
+/// How far ahead the shipped driver gives packets to the NIC, in ns.
+pub const WORK_AHEAD: u64 = 20_000;
 /// Payload of a packet, in bytes.
 const PAYLOAD: u32 = 1458;
 /// Buffers of a sender: at 100 Mbit/s, packets for 122 ms.

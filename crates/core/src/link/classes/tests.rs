@@ -125,7 +125,7 @@ proptest! {
     #![proptest_config(netnice_cases::cases(256))]
 
     /// The members of a class that is not overbooked have their contracts whatever the members of
-    /// the other classes want: no choice of who is active gives the class less.
+    /// the other classes want. The test tries every choice of active classes.
     #[test]
     fn members_of_a_class_that_is_not_overbooked_have_their_rates(
         minimums in prop::array::uniform8(0_u64..20),
@@ -156,7 +156,7 @@ proptest! {
         let mut fits = true;
         for active in 0_u32..256 {
             let rates = |n: usize| if active >> n & 1 == 1 { members[n] } else { 0 };
-            // Who is served first takes as much as the minimums of those below leave.
+            // A class takes what the classes before it and the minimums of later ones leave.
             let mut taken = 0;
             for n in 0..CLASSES {
                 let owed: u64 = (n + 1..CLASSES).map(least).sum();

@@ -4,6 +4,7 @@
 use netnice_api::driver::{CensusDoc, DriverFlowDoc, ProgramDoc, TimeAccountingDoc, UserMemoryDoc};
 
 use super::{OpenFlow, Registry, RegistryError};
+use crate::clock::monotonic;
 use crate::commands::{Command, Report};
 use crate::demux::Discard;
 use crate::link::LinkError;
@@ -64,6 +65,7 @@ impl Registry {
                 .filter(|(_, count)| *count > 0)
                 .collect(),
         };
+        let now = monotonic();
         let all: Vec<(u32, &OpenFlow)> = self.flows.iter().collect();
         for some in all.chunks(COUNTED_PER_COMMAND) {
             let numbers = some.iter().map(|(_, known)| known.datapath_no).collect();
@@ -76,7 +78,7 @@ impl Registry {
                     continue;
                 };
                 let mut counts = setup::counts(&counters);
-                counts.suspended = counters.suspended_until > crate::clock::monotonic();
+                counts.suspended = counters.suspended_until > now;
                 census.flows.push(DriverFlowDoc {
                     flow: *number,
                     setup: known.setup.clone(),

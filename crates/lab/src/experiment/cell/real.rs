@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use netnice_core::contract::Slice;
+use netnice_core::contract::{CLASSES, Slice};
 use netnice_core::sched::Class;
 use netnice_core::stops::Stop;
 use netnice_core::units::{Nanos, Rate};
@@ -218,9 +218,9 @@ pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
 fn overload(least: Option<Rate>, scale: u64, outcome: &mut Outcome) -> Result<(Record, u64)> {
     let DriverWorld { world, mut setup } = DriverWorld::new(LINK, AHEAD)?;
     let period = Nanos::from_millis(10);
-    let min = [None, None, least];
-    let classes = min.map(|min| Class { min });
-    let server = setup.add_server(Slice::new(period, period, false)?, &classes)?;
+    let mut classes = [Class::default(); CLASSES];
+    classes[2].min = least;
+    setup.set_server(Slice::new(period, period, false)?, classes)?;
     // Number, percent of the link, class, first slot, end slot.
     let flows = [
         (1, 25, 1, 0, 600),
@@ -232,8 +232,11 @@ fn overload(least: Option<Rate>, scale: u64, outcome: &mut Outcome) -> Result<(R
     ];
     let mut events = Vec::new();
     for (number, percent, class, from, until) in flows {
-        let contract = format!("cell pcr={}bit,cdvt=3ms", LINK * percent / 100);
-        let sender = setup.add_member(port(number), (server, class), &contract)?;
+        let contract = format!(
+            "cell pcr={}bit,cdvt=3ms,class={class}",
+            LINK * percent / 100
+        );
+        let sender = setup.add_short_sender(port(number), &contract)?;
         events.push((from, number, Some(sender)));
         events.push((until, number, None));
     }

@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::super::bench::{MS, SECOND, netnice_only, pause, wait_until};
 use super::super::driver_world::{DriverWorld, bins, from_port};
-use super::super::front_door::{FrontDoor, check_verdict, missing_on_the_wire, note};
+use super::super::front_door::{FrontDoor, WORK_AHEAD, check_verdict, missing_on_the_wire, note};
 use super::super::{Bound, Context, Outcome};
 use crate::alibi::{Alibi, Verdict};
 use crate::direct;
@@ -217,7 +217,8 @@ fn rest(
         let reserved: u64 = slices.iter().take(stage as usize).sum();
         let rest = (100 - reserved) as f64 / 100.0 * (end - begin) as f64 / PACKET as f64;
         let found = bins(&times, begin, end, end - begin)[0];
-        let stopped = (alibi.stopped(begin, end) as f64 / PACKET as f64).min(rest - found);
+        let stopped =
+            (alibi.taken(begin, end, WORK_AHEAD) as f64 / PACKET as f64).min(rest - found);
         let off = (found + stopped.max(0.0)) / rest - 1.0;
         worst = worst.max(off.abs());
         outcome.ours(
@@ -262,7 +263,7 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
         anyhow::bail!("two runs were made");
     };
     let (from, until) = steady_span(&ours, seconds);
-    let stopped = alibi.stopped(from, until) as f64 / (until - from) as f64;
+    let stopped = alibi.taken(from, until, WORK_AHEAD) as f64 / (until - from) as f64;
     let excused = (stopped * 100.0).min((100.0 - total / theirs * 100.0).max(0.0));
     outcome.ours("excused, % of the kernel's total", excused);
     let part = total / theirs * 100.0 + excused;
