@@ -242,20 +242,6 @@ impl Datapath {
         prepared: Result<Prepared, Unprepared>,
         now: Instant,
     ) -> Result<OpenedFlow, OpenError> {
-        let server = self.server;
-        self.open_with(program, parameters, prepared, now, |scheduler| {
-            server::insert(scheduler, server, parameters.service, now)
-        })
-    }
-
-    fn open_with(
-        &mut self,
-        program: ProgramNo,
-        parameters: &FlowParameters,
-        prepared: Result<Prepared, Unprepared>,
-        now: Instant,
-        insert: impl FnOnce(&mut Scheduler) -> Result<FlowId, OpenError>,
-    ) -> Result<OpenedFlow, OpenError> {
         let known = self.programs.get_mut(program);
         let known = known.ok_or(OpenError::Gone(program))?;
         let prepared = match prepared {
@@ -270,7 +256,12 @@ impl Datapath {
             (true, _) => Err(OpenError::Gone(program)),
             (false, template) => template.map_err(OpenError::from),
         };
-        let ready = ready.and_then(|template| Ok((template, insert(&mut self.scheduler)?)));
+        let ready = ready.and_then(|template| {
+            Ok((
+                template,
+                server::insert(&mut self.scheduler, self.server, parameters.service, now)?,
+            ))
+        });
         let (template, id) = match ready {
             Ok(ready) => ready,
             Err(why) => {
