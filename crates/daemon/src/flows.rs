@@ -54,6 +54,7 @@ pub(crate) mod network;
 mod next_hop;
 mod open_flow;
 mod ports;
+mod promised_flows;
 pub(crate) mod promises;
 mod resume;
 mod routes;
@@ -63,7 +64,7 @@ mod takeover;
 mod tests;
 mod timeouts;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
 use netnice_api::direct::{DirectRequest, Endpoint, OpenFlow, Term};
@@ -161,8 +162,10 @@ struct LinkState {
     programs: BTreeMap<u32, Program>,
     /// The number of flows, including those that are being opened.
     flow_count: u32,
-    /// The contracts of the flows whose promise is kept, by flow number.
-    promised: BTreeMap<u32, Contract>,
+    /// The flows whose promise is kept.
+    promised: promised_flows::PromisedFlows,
+    /// The flows with a minimum, kept or not.
+    minimums: BTreeSet<u32>,
     members: classes::ClassMembers,
     /// The overbooked server that the driver has.
     server: Option<netnice_api::driver::ServerDoc>,

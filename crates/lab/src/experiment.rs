@@ -36,6 +36,7 @@ mod goodput;
 mod guarantees;
 mod interfaces;
 mod latency;
+pub mod many_flows;
 mod nice;
 mod ntcp;
 mod programs;
@@ -429,6 +430,12 @@ pub const REGISTRY: &[Experiment] = &[
         what: "RTC on packets: messages with deadlines beside slices, cells and a kernel flood",
         minutes: (10.2, 0.5),
         run: channel::run,
+    },
+    Experiment {
+        id: "direct-scale",
+        what: "65,536 direct flows of 64 programs: opened, sending by their contracts, closed",
+        minutes: (3.0, 0.6),
+        run: many_flows::run,
     },
     Experiment {
         id: "cell-fig3",

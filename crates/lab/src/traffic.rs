@@ -32,6 +32,7 @@ mod direct;
 mod echo;
 mod fetch;
 pub mod ftp;
+mod many_flows;
 pub mod many_programs;
 mod messages;
 mod parent;
@@ -45,6 +46,7 @@ mod tcp;
 mod udp;
 mod unruly;
 
+pub use many_flows::{ManyFlows, REMOTE_PORTS};
 pub use messages::{MessageShape, MessageSource};
 pub use report::Report;
 

@@ -23,6 +23,7 @@
 
 mod cpu;
 mod demand;
+mod demand_sums;
 mod edf;
 mod link;
 mod stops;
@@ -30,6 +31,7 @@ mod stops;
 use core::fmt;
 
 pub use cpu::{DividedDeadline, Processor, Work};
+pub use demand_sums::DemandSums;
 pub use link::{PacketSizes, Promise, Resolution, Transmitter};
 pub use stops::{BadStops, Stops};
 

@@ -8,8 +8,9 @@
 //! The direct path has at most C − K. It *needs* the rate R: of [`STEPS`] (64) equal steps up to C
 //! − K, a bisection finds the smallest at which the driver's scheduler keeps all promises,
 //! including deadlines ([`Transmitter::carries`]); at a lower rate, packets would block each other
-//! for longer. With more than [`MAX_SEARCHED`] (512) promises there is no search: a new promise
-//! that the present R can keep leaves R as it is; in all other cases R becomes C − K. R is at least
+//! for longer. With more than [`MAX_SEARCHED`] (512) promises there is no search: promises that the
+//! present R can keep leave R as it is; in all other cases R becomes C − K. A quick test on sums
+//! ([`super::promised_flows`]) comes first, so that most flows open without the bisection. R is at least
 //! 1/100 of C ([`FLOWS_DIVISOR`]), so that flows without a promise get through too. The paths lend
 //! each other the rate between R and C − K ([`super::division`]).
 //!
@@ -152,7 +153,11 @@ impl LinkCapacity {
         })
     }
 
-    fn carries(&self, rate: Rate, contracts: &[Contract]) -> Result<(), TimingFault> {
+    /// Decides whether a driver of this rate keeps all these contracts, by the exact test.
+    ///
+    /// # Errors
+    /// The fault, if it does not.
+    pub(super) fn carries(&self, rate: Rate, contracts: &[Contract]) -> Result<(), TimingFault> {
         let promises: Result<Vec<Promise>, TimingFault> = contracts
             .iter()
             .filter_map(|contract| self.promise(rate, contract))
@@ -164,8 +169,6 @@ impl LinkCapacity {
     /// The bucket of the filter above the kernel's classes: the longest of [`BUCKETS`] with which a
     /// driver of this rate keeps all promises. `None` if none of them has a deadline.
     pub(super) fn bucket(&self, rate: Rate, contracts: &[Contract]) -> Option<Nanos> {
-        let has_deadline =
-            |contract: &Contract| matches!(promise_of(contract), Some(PromiseKind::Guarantee(..)));
         if !contracts.iter().any(has_deadline) {
             return None;
         }
@@ -269,6 +272,11 @@ pub(super) fn is_promised(contract: &Contract) -> bool {
     promise_of(contract).is_some()
 }
 
+/// True if a contract promises a deadline.
+pub(super) fn has_deadline(contract: &Contract) -> bool {
+    matches!(promise_of(contract), Some(PromiseKind::Guarantee(..)))
+}
+
 /// True if a contract is in a class of the link's server.
 pub(super) fn is_member(contract: &Contract) -> bool {
     contract.cell().is_some_and(|cell| cell.class().is_some())
@@ -308,7 +316,8 @@ const VLAN_TAG: u64 = 4;
 /// The buckets of the filter above the kernel's classes, longest first. A long one costs deadlines
 /// time. With a short one the kernel path loses rate when its timer is late by more than the
 /// bucket.
-const BUCKETS: [Nanos; 3] = [Nanos(1_000_000), Nanos(250_000), Nanos(60_000)];
+const BUCKETS: [Nanos; 3] = [LONGEST_BUCKET, Nanos(250_000), Nanos(60_000)];
+pub(super) const LONGEST_BUCKET: Nanos = Nanos(1_000_000);
 /// The bucket that admission counts.
 pub(super) const SHORTEST_BUCKET: Nanos = Nanos(15_000);
 

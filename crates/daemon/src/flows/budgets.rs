@@ -72,6 +72,9 @@ impl<N: Network> Flows<N> {
         link: &IfName,
         number: u32,
     ) -> Result<(), RequestError> {
+        if self.flows.get(&number).and_then(minimum).is_none() {
+            return Ok(());
+        }
         let homes = self.homes(promises, link);
         let asks = |flow: &FlowRecord| Some((minimum(flow)?, *homes.get(&flow.program)?));
         match self.flows.get(&number).and_then(asks) {
@@ -113,7 +116,7 @@ impl<N: Network> Flows<N> {
         let homes = self.homes(promises, link);
         let mut left: BTreeMap<u32, Amount> = BTreeMap::new();
         let mut surplus = Vec::new();
-        for flow in self.flows.values().filter(|flow| flow.link == *link) {
+        for flow in self.with_minimum(link) {
             let (Some(min), None) = (minimum(flow), &flow.degraded) else {
                 continue;
             };
@@ -169,9 +172,8 @@ impl<N: Network> Flows<N> {
         let Some(state) = self.link_states.get(link) else {
             return homes;
         };
-        for flow in self.flows.values() {
-            let on_it = flow.link == *link && minimum(flow).is_some();
-            if !on_it || homes.contains_key(&flow.program) {
+        for flow in self.with_minimum(link) {
+            if homes.contains_key(&flow.program) {
                 continue;
             }
             let Some(program) = state.programs.get(&flow.program) else {
@@ -190,6 +192,13 @@ impl<N: Network> Flows<N> {
             homes.insert(flow.program, home);
         }
         homes
+    }
+
+    /// The flows of a link with a minimum, oldest first.
+    fn with_minimum(&self, link: &IfName) -> impl Iterator<Item = &FlowRecord> {
+        let state = self.link_states.get(link);
+        let numbers = state.into_iter().flat_map(|state| &state.minimums);
+        numbers.filter_map(|number| self.flows.get(number))
     }
 
     /// The sum of the minimums that flows of a link have of one budget, without flow `but`.
@@ -211,7 +220,7 @@ impl<N: Network> Flows<N> {
         but: Option<u32>,
     ) -> BTreeMap<u32, Amount> {
         let mut sums: BTreeMap<u32, Amount> = BTreeMap::new();
-        for flow in self.flows.values().filter(|flow| flow.link == *link) {
+        for flow in self.with_minimum(link) {
             if let (Some(min), Some(MinimumsOf::Budget(id, _))) =
                 (minimum(flow), homes.get(&flow.program))
                 && flow.degraded.is_none()
@@ -236,7 +245,7 @@ impl<N: Network> Flows<N> {
 }
 
 /// The minimum of a flow; `None` if it has none.
-fn minimum(flow: &FlowRecord) -> Option<Amount> {
+pub(super) fn minimum(flow: &FlowRecord) -> Option<Amount> {
     let min = |contract: &Contract| contract.min(Direction::Up);
     min(&flow.contract).map(Amount::from)
 }

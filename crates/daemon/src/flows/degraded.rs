@@ -12,8 +12,8 @@ impl<N: Network> Flows<N> {
     /// Marks all flows of a link whose promise is kept as degraded.
     pub(super) fn degrade_all(&mut self, link: &IfName, why: &str, now: Now) {
         let state = self.link_states.get(link);
-        let theirs: Vec<u32> =
-            state.map_or_else(Vec::new, |state| state.promised.keys().copied().collect());
+        let promised = state.into_iter().flat_map(|state| state.promised.iter());
+        let theirs: Vec<u32> = promised.map(|(number, _)| *number).collect();
         for number in theirs {
             self.set_degraded(number, Some(why.to_owned()), now);
         }

@@ -7,8 +7,9 @@
 
 use netnice_api::driver::DriverRequest;
 use netnice_core::contract::{Change, Contract, Direction, IfName, Setting};
+use netnice_core::units::Rate;
 
-use super::admission::{self, LinkCapacity};
+use super::admission::{self, LinkCapacity, MAX_SEARCHED};
 use super::alternatives::Misfit;
 use super::division::LinkNeeds;
 use super::network::Network;
@@ -92,11 +93,16 @@ impl<N: Network> Flows<N> {
         };
         let mtu = self.nic_of(link)?.mtu;
         let capacity = self.link_capacity(promises, link, mtu)?;
-        let held = self.promises(link, Some(number));
         let present = self.link_states.get(link).and_then(|state| state.need);
+        // A smaller rate may be enough for the changed promise; among many none is searched for.
         let shrinks = before.is_some_and(admission::is_promised);
-        let present = present.filter(|_| !shrinks);
+        let searches = shrinks && self.promise_count(link) <= MAX_SEARCHED;
+        let present = present.filter(|_| !searches);
         let present = present.or_else(|| self.server_need(link));
+        if let Some(need) = self.need_at_once(link, &capacity, present) {
+            return self.divide(promises, link, capacity, Some(need), now);
+        }
+        let held = self.promises(link, Some(number));
         let need = match capacity.admit(&held, &flow.contract, present) {
             Ok(need) => need,
             Err(misfit) => {
@@ -109,7 +115,7 @@ impl<N: Network> Flows<N> {
     }
 
     /// The promises on a link: to its server, and to its flows without flow `but`.
-    fn promises(&self, link: &IfName, but: Option<u32>) -> Vec<Contract> {
+    pub(super) fn promises(&self, link: &IfName, but: Option<u32>) -> Vec<Contract> {
         let server = self.server_promise(link).cloned();
         server
             .into_iter()
@@ -128,7 +134,7 @@ impl<N: Network> Flows<N> {
         but: Option<u32>,
     ) -> impl Iterator<Item = Contract> + use<'_, N> {
         let state = self.link_states.get(link);
-        let promised = state.into_iter().flat_map(|state| &state.promised);
+        let promised = state.into_iter().flat_map(|state| state.promised.iter());
         let others = promised.filter(move |(number, _)| Some(**number) != but);
         others.map(|(_, contract)| contract.clone())
     }
@@ -164,7 +170,7 @@ impl<N: Network> Flows<N> {
             holders.push(format!("the classes of {link}  {server}"));
         }
         let state = self.link_states.get(link);
-        let flows = state.into_iter().flat_map(|state| &state.promised);
+        let flows = state.into_iter().flat_map(|state| state.promised.iter());
         let flows = flows.filter(|(other, _)| Some(**other) != number);
         let total = flows.clone().count();
         holders.extend(
@@ -194,7 +200,7 @@ impl<N: Network> Flows<N> {
         promises: &mut impl Promises,
         link: &IfName,
         capacity: LinkCapacity,
-        need: Option<netnice_core::units::Rate>,
+        need: Option<Rate>,
         now: Now,
     ) -> Result<(), RequestError> {
         let Some(state) = self.link_states.get_mut(link) else {
@@ -243,14 +249,16 @@ impl<N: Network> Flows<N> {
         split: super::Split,
         now: Now,
     ) -> Result<(), RequestError> {
-        let contracts = self.promises(link, None);
+        let state = self.link_states.get(link);
+        let Some((need, capacity)) = state.and_then(|state| Some((state.need?, state.capacity?)))
+        else {
+            return Ok(());
+        };
+        let bucket = self.bucket(link, &capacity, need);
         let Some(state) = self.link_states.get_mut(link) else {
             return Ok(());
         };
         let flows = state.flow_count;
-        let (Some(need), Some(capacity)) = (state.need, state.capacity) else {
-            return Ok(());
-        };
         let grows = state.split.is_some_and(|old| split.tree > old.tree);
         let tree = match state.split {
             // The classes grow only after the driver has shrunk.
@@ -261,7 +269,7 @@ impl<N: Network> Flows<N> {
             need,
             flows,
             tree,
-            bucket: capacity.bucket(need, &contracts),
+            bucket,
         };
         promises.set_direct_part(link, Some(part))?;
         if state.split == Some(split) {
@@ -300,7 +308,7 @@ impl<N: Network> Flows<N> {
     fn resend_slices(&mut self, link: &IfName, now: Now) {
         self.send_server(link, now);
         let state = self.link_states.get(link);
-        let promised = state.into_iter().flat_map(|state| &state.promised);
+        let promised = state.into_iter().flat_map(|state| state.promised.iter());
         let slices = promised.filter(|(_, contract)| contract.slice().is_some());
         let open = slices.filter_map(|(number, _)| self.flows.get(number));
         let open: Vec<FlowRecord> = open.cloned().collect();
@@ -393,9 +401,16 @@ impl<N: Network> Flows<N> {
         link: &IfName,
         capacity: &LinkCapacity,
         now: Now,
-    ) -> Option<netnice_core::units::Rate> {
+    ) -> Option<Rate> {
         self.fit_server(promises, link, Some(capacity), now);
-        let mut need = capacity.need(&self.promises(link, None));
+        let many = self.promise_count(link) > MAX_SEARCHED;
+        let present = self.link_states.get(link).and_then(|state| state.need);
+        // With few promises the smallest rate is searched for.
+        let present = present.filter(|_| many);
+        let mut need = match self.need_at_once(link, capacity, present) {
+            Some(rate) => Ok(rate),
+            None => capacity.need(&self.promises(link, None)),
+        };
         if need.is_err() {
             let why = format!(
                 "{link} has {} for direct flows now, and what was promised does not fit into it",
@@ -418,14 +433,14 @@ impl<N: Network> Flows<N> {
             _ => Vec::new(),
         };
         for number in degraded {
-            let held = self.promises(link, None);
             let Some(flow) = self.flows.get(&number).cloned() else {
                 continue;
             };
             if !self.fits_budget(promises, link, &flow) {
                 continue;
             }
-            if let Ok(with) = capacity.admit(&held, &flow.contract, need.as_ref().ok().copied()) {
+            let present = need.as_ref().ok().copied();
+            if let Some(with) = self.need_with(link, capacity, &flow.contract, present) {
                 need = Ok(with);
                 self.set_degraded(number, None, now);
                 self.store_minimums(promises, link, None);
@@ -434,22 +449,21 @@ impl<N: Network> Flows<N> {
         need.ok()
     }
 
-    /// The flows with a promise that does not fit beside the promises to older flows that do,
-    /// youngest first.
-    fn surplus(&self, link: &IfName, capacity: &LinkCapacity) -> Vec<u32> {
-        let state = self.link_states.get(link);
-        let promised = state.into_iter().flat_map(|state| &state.promised);
-        let server = self.server_promise(link).cloned();
-        let (mut kept, mut surplus) = (server.into_iter().collect::<Vec<_>>(), Vec::new());
-        for (number, contract) in promised {
-            kept.push(contract.clone());
-            if capacity.need(&kept).is_err() {
-                kept.pop();
-                surplus.push(*number);
-            }
+    /// The rate needed with one more contract; `None` if it does not fit. Beyond [`MAX_SEARCHED`]
+    /// promises only the sums decide ([`super::promised_flows`]).
+    fn need_with(
+        &mut self,
+        link: &IfName,
+        capacity: &LinkCapacity,
+        contract: &Contract,
+        present: Option<Rate>,
+    ) -> Option<Rate> {
+        if self.promise_count(link) > MAX_SEARCHED {
+            let mut rates = present.into_iter().chain([capacity.max_direct]);
+            return rates.find(|rate| self.fit_at_once(link, capacity, *rate, Some(contract)));
         }
-        surplus.reverse();
-        surplus
+        let held = self.promises(link, None);
+        capacity.admit(&held, contract, present).ok()
     }
 
     /// Checks all links with a driver: their capacity, the promises to targets or the discard

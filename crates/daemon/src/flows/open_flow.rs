@@ -350,7 +350,8 @@ impl<N: Network> Flows<N> {
         self.icmp.remove(&flow);
         if let Some(state) = self.link_states.get_mut(&flow.link) {
             state.flow_count -= 1;
-            state.promised.remove(&number);
+            state.promised.set(number, None);
+            state.minimums.remove(&number);
             state.members.set(number, None);
             if let Some(program) = state.programs.get_mut(&flow.program) {
                 program.open -= 1;
@@ -382,10 +383,13 @@ impl<N: Network> Flows<N> {
             return;
         };
         state.members.set(number, Some(&flow.contract));
-        match flow.degraded.is_none() && admission::is_promised(&flow.contract) {
-            true => drop(state.promised.insert(number, flow.contract.clone())),
-            false => drop(state.promised.remove(&number)),
-        }
+        let is_kept = flow.degraded.is_none() && admission::is_promised(&flow.contract);
+        let promised = Some(&flow.contract).filter(|_| is_kept);
+        state.promised.set(number, promised);
+        match budgets::minimum(flow) {
+            Some(_) => state.minimums.insert(number),
+            None => state.minimums.remove(&number),
+        };
     }
 }
 

@@ -12,6 +12,7 @@ mod fake;
 mod flow_replies;
 mod icmp_errors;
 mod late_answers;
+mod many_flows;
 mod open_flow;
 mod resume;
 

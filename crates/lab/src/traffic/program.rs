@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 
-use super::{direct, echo, fetch, messages, parent, quic, tcp, udp, unruly};
+use super::{direct, echo, fetch, many_flows, messages, parent, quic, tcp, udp, unruly};
 
 /// The programs of the traffic generator, as subcommands of `netnice-lab traffic`.
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -15,6 +15,8 @@ pub enum Program {
     Udp(udp::UdpArgs),
     /// UDP datagrams on the direct path.
     Direct(direct::DirectArgs),
+    /// Many flows of the direct path, on command.
+    ManyFlows(many_flows::ManyFlowsArgs),
     /// Messages of a real-time channel on the direct path, on command.
     Messages(messages::MessagesArgs),
     /// The same, by a program that forks, ends or executes another program on command.
@@ -42,6 +44,7 @@ pub fn main(program: &Program) -> Result<()> {
         Program::Tcp(args) => tcp::main(args),
         Program::Udp(args) => udp::main(args),
         Program::Direct(args) => direct::main(args),
+        Program::ManyFlows(args) => many_flows::main(args),
         Program::Messages(args) => messages::main(args),
         Program::Unruly(args) => unruly::main(args),
         Program::Echo(args) => echo::echo(args),

@@ -277,14 +277,24 @@ impl Netnice {
 
     /// The daemon's resident memory in bytes. Fails if the daemon does not run.
     pub fn daemon_memory(&self) -> Result<u64> {
+        self.memory_by("VmRSS:")
+    }
+
+    /// The largest resident memory that the daemon has had, in bytes. Fails if the daemon does not
+    /// run.
+    pub fn largest_daemon_memory(&self) -> Result<u64> {
+        self.memory_by("VmHWM:")
+    }
+
+    fn memory_by(&self, key: &str) -> Result<u64> {
         let pid = self.pid().context("the daemon is not running")?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
         let kib: u64 = status
             .lines()
-            .find_map(|l| l.strip_prefix("VmRSS:"))
+            .find_map(|l| l.strip_prefix(key))
             .and_then(|l| l.trim().strip_suffix("kB"))
             .and_then(|l| l.trim().parse().ok())
-            .context("/proc shows no VmRSS of the daemon")?;
+            .with_context(|| format!("/proc shows no {key} of the daemon"))?;
         Ok(kib * 1024)
     }
 }

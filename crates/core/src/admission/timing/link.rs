@@ -293,7 +293,7 @@ impl Transmitter {
     }
 
     /// The demand of a promise. Fails if the promise is invalid on this link.
-    fn demand(&self, promise: &Promise) -> Result<Demand, TimingFault> {
+    pub(super) fn demand(&self, promise: &Promise) -> Result<Demand, TimingFault> {
         let scale = self.scale();
         match promise {
             Promise::Channel(channel) => Ok(self.channel_demand(channel)),
@@ -469,11 +469,11 @@ impl Transmitter {
         Fluid { burst: 0, slope }.at(early)
     }
 
-    fn scale(&self) -> Scale {
+    pub(super) fn scale(&self) -> Scale {
         Scale::of(self.rate)
     }
 
-    fn blocking(&self) -> Blocking {
+    pub(super) fn blocking(&self) -> Blocking {
         let scale = self.scale();
         Blocking {
             leftover: match self.leftover {

@@ -1,0 +1,183 @@
+use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use netnice_cases::cases;
+use proptest::prelude::*;
+
+use super::DemandSums;
+use crate::admission::timing::{PacketSizes, Promise, Resolution, Stops, Transmitter};
+use crate::contract::{Contract, Direction};
+use crate::sched::Wire;
+use crate::units::{Bytes, Nanos, Rate};
+
+/// A link of this rate with its scheduler, with packets of up to 1514 bytes.
+fn link(bits: u64, flows: u32) -> Transmitter {
+    let wire = Wire {
+        rate: Rate::new(bits).expect("a rate"),
+        overhead: Bytes(24),
+        ahead: Nanos::from_micros(50),
+        horizon: Nanos(0),
+        longest: Bytes(1514),
+    };
+    Transmitter::of(&wire, Bytes(1514), flows)
+}
+
+/// A promise in the words of the contract grammar, for packets of 42 to 1514 bytes.
+fn promise(text: impl AsRef<str>) -> Promise {
+    let contract: Contract = text.as_ref().parse().expect("a contract");
+    let sizes = PacketSizes::new(Bytes(42), Bytes(1514)).expect("sizes");
+    match (contract.channel(), contract.cell(), contract.slice()) {
+        (Some(channel), ..) => Promise::Channel(channel),
+        (_, Some(cell), _) => Promise::Cell(cell, sizes),
+        (.., Some(slice)) => Promise::Slice(slice, sizes),
+        _ => Promise::Min(contract.min(Direction::Up).expect("min"), sizes),
+    }
+}
+
+/// Promises of all kinds, with deadlines from 100 us to some seconds.
+fn any_promise() -> impl Strategy<Value = Promise> {
+    prop_oneof![
+        (1u64..50_000, 100u64..5_000_000)
+            .prop_map(|(kbit, cdvt)| format!("cell pcr={kbit}kbit,cdvt={cdvt}us")),
+        (2u64..500, 100u64..900_000).prop_map(|(kbit, cdvt)| format!(
+            "cell pcr={}kbit,scr={kbit}kbit,mbs=9000B,cdvt={cdvt}us",
+            2 * kbit
+        )),
+        (1u64..40, 100u64..200_000).prop_map(|(part, period)| format!(
+            "slice {}us/{period}us",
+            (period * part / 1000).max(1)
+        )),
+        (64u64..20_000, 1u64..200, 500u64..2_000_000).prop_map(|(bytes, rate, deadline)| format!(
+            "channel mmax={bytes}B,rmax={rate}/s,bmax=2,deadline={deadline}us"
+        )),
+        (1u64..20_000).prop_map(|kbit| format!("min {kbit}kbit")),
+    ]
+    .prop_map(promise)
+}
+
+fn sums_of(link: &Transmitter, promises: &[Promise]) -> Option<DemandSums> {
+    let mut sums = DemandSums::new(link);
+    for promise in promises {
+        sums.add(promise, 1).ok()?;
+    }
+    Some(sums)
+}
+
+proptest! {
+    #![proptest_config(cases(2_000))]
+
+    #[test]
+    fn a_set_that_fits_by_its_sums_passes_the_exact_test(
+        promises in prop::collection::vec(any_promise(), 1..20),
+        more in prop::collection::vec(any_promise(), 0..2),
+        mbit in 10u64..2_000,
+        stops in prop::option::of((1u64..5_000, 10_000u64..1_000_000)),
+        exact in any::<bool>(),
+    ) {
+        let all: Vec<Promise> = promises.iter().chain(&more).copied().collect();
+        let mut link = link(mbit * 1_000_000, all.len() as u32);
+        link.stops = stops.and_then(|(time, period)| {
+            Stops::new(Nanos::from_micros(time), Nanos::from_micros(period)).ok()
+        });
+        if exact {
+            link.resolution = Resolution::NONE;
+        }
+        let Some(sums) = sums_of(&link, &promises) else {
+            return Ok(());
+        };
+        if sums.fits(&link, &more) {
+            let carried = link.carries(&all);
+            prop_assert!(carried.is_ok(), "{carried:?} {all:?}");
+        }
+    }
+
+    #[test]
+    fn a_removed_promise_leaves_no_trace(
+        kept in prop::collection::vec(any_promise(), 0..10),
+        removed in prop::collection::vec(any_promise(), 1..10),
+    ) {
+        let link = link(1_000_000_000, 20);
+        let (Some(mut sums), Some(expected)) =
+            (sums_of(&link, &[removed.clone(), kept.clone()].concat()), sums_of(&link, &kept))
+        else {
+            return Ok(());
+        };
+        for promise in &removed {
+            sums.remove(promise).expect("it was added");
+        }
+        prop_assert_eq!(sums, expected);
+    }
+
+    #[test]
+    fn a_promise_added_several_times_counts_as_often(
+        promise in any_promise(),
+        times in 1usize..20,
+    ) {
+        let link = link(1_000_000_000, 20);
+        let Some(one_by_one) = sums_of(&link, &vec![promise; times]) else {
+            return Ok(());
+        };
+        let mut at_once = DemandSums::new(&link);
+        at_once.add(&promise, times).expect("it could be added before");
+        prop_assert_eq!(at_once, one_by_one);
+    }
+}
+
+#[test]
+fn sixty_five_thousand_cells_fit_until_eight_ninths_of_the_time_are_used() {
+    let flows = 65_536;
+    let link = link(1_000_000_000, flows);
+    // 65,536 packets of 1538 bytes take 806 ms, those that are not examined yet 25 ms.
+    let fits = |cdvt: &str| {
+        let cell = promise(format!("cell pcr=1kbit,cdvt={cdvt}"));
+        let mut sums = DemandSums::new(&link);
+        sums.add(&cell, flows as usize)
+            .expect("a possible contract");
+        (
+            sums.fits(&link, &[]),
+            link.carries(&vec![cell; 1_000]).is_ok(),
+        )
+    };
+    assert_eq!(fits("1s"), (true, true));
+    assert!(!fits("800ms").0, "more is due than there is time");
+}
+
+#[test]
+fn rates_above_the_link_do_not_fit() {
+    let link = link(100_000_000, 2);
+    let mut sums = DemandSums::new(&link);
+    let half = promise("min 35mbit");
+    sums.add(&half, 1).expect("a possible contract");
+    assert!(sums.fits(&link, &[]));
+    assert!(
+        !sums.fits(&link, &[half]),
+        "short packets take 55 Mbit/s each"
+    );
+}
+
+#[test]
+fn a_promise_that_is_impossible_alone_is_refused_and_not_counted() {
+    let link = link(10_000_000, 1);
+    let mut sums = DemandSums::new(&link);
+    sums.add(&promise("cell pcr=20mbit,cdvt=1s"), 1)
+        .expect_err("it is above the link's rate");
+    sums.add(&promise("min 9mbit"), 1)
+        .expect_err("short packets take 14 Mbit/s");
+    assert_eq!(sums, DemandSums::new(&link));
+}
+
+#[test]
+fn sums_of_another_link_answer_nothing() {
+    let (one, other) = (link(100_000_000, 1), link(200_000_000, 1));
+    let sums = DemandSums::new(&one);
+    assert!(sums.fits(&one, &[]));
+    assert!(!sums.fits(&other, &[]));
+    let blocked = Transmitter {
+        ahead: Nanos::from_millis(3),
+        ..one
+    };
+    let cell = [promise("cell pcr=1mbit,cdvt=2ms")];
+    assert!(sums.fits(&one, &cell));
+    assert!(!sums.fits(&blocked, &cell));
+}

@@ -1,0 +1,250 @@
+//! The promises to the flows of a link ([`PromisedFlows`]), with the sums of their demands
+//! ([`DemandSums`]) at one rate of the driver. With the sums, a flow is admitted or closed beside
+//! tens of thousands of others in microseconds. They never accept what does not fit. If they do not
+//! accept, the caller asks the exact test ([`super::admission`]), whose time grows with the number
+//! of promises. No function fails.
+
+use std::collections::BTreeMap;
+
+use netnice_core::admission::timing::{DemandSums, Promise};
+use netnice_core::contract::{Contract, IfName};
+use netnice_core::units::{Nanos, Rate};
+
+use super::Flows;
+use super::admission::{self, LONGEST_BUCKET, LinkCapacity, MAX_SEARCHED, SHORTEST_BUCKET};
+use super::network::Network;
+
+/// The contracts of a link's flows whose promise is kept, by flow number.
+#[derive(Default)]
+pub(super) struct PromisedFlows {
+    contracts: BTreeMap<u32, Contract>,
+    /// The number of contracts with a deadline.
+    with_deadline: usize,
+    sums: Option<RateSums>,
+}
+
+/// The sums of the demands at one rate of the driver.
+struct RateSums {
+    capacity: LinkCapacity,
+    rate: Rate,
+    demands: DemandSums,
+    /// The number of contracts that the driver cannot keep even alone, which are in no sum.
+    impossible: usize,
+}
+
+impl PromisedFlows {
+    /// Sets the contract of a flow; `None` if nothing is promised to the flow any more.
+    pub(super) fn set(&mut self, flow: u32, contract: Option<&Contract>) {
+        let before = match contract {
+            Some(contract) => self.contracts.insert(flow, contract.clone()),
+            None => self.contracts.remove(&flow),
+        };
+        if before.as_ref() == contract {
+            return;
+        }
+        let deadline = |contract: Option<&Contract>| {
+            usize::from(contract.is_some_and(admission::has_deadline))
+        };
+        self.with_deadline += deadline(contract);
+        self.with_deadline -= deadline(before.as_ref());
+        if let Some(sums) = &mut self.sums {
+            if let Some(before) = &before {
+                sums.remove(before);
+            }
+            if let Some(contract) = contract {
+                sums.add(contract, 1);
+            }
+        }
+    }
+
+    /// The flows and their contracts, oldest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&u32, &Contract)> + Clone {
+        self.contracts.iter()
+    }
+
+    /// The number of flows.
+    pub(super) fn len(&self) -> usize {
+        self.contracts.len()
+    }
+
+    /// True if a driver of this rate certainly keeps all promises, and `more`, beside kernel
+    /// classes below a filter of this bucket.
+    pub(super) fn fit_at_once<'a>(
+        &mut self,
+        capacity: &LinkCapacity,
+        rate: Rate,
+        bucket: Nanos,
+        more: impl Iterator<Item = &'a Contract>,
+    ) -> bool {
+        let more = more.filter_map(|contract| capacity.promise(rate, contract));
+        let Ok(more) = more.collect::<Result<Vec<Promise>, _>>() else {
+            return false;
+        };
+        let transmitter = capacity.transmitter(rate, self.len() + more.len(), bucket);
+        let sums = match self.sums.take() {
+            Some(sums) if sums.is_for(capacity, rate) => sums,
+            _ => RateSums::of(capacity, rate, &self.contracts),
+        };
+        let fits = sums.impossible == 0 && sums.demands.fits(&transmitter, &more);
+        self.sums = Some(sums);
+        fits
+    }
+}
+
+impl RateSums {
+    fn of(capacity: &LinkCapacity, rate: Rate, contracts: &BTreeMap<u32, Contract>) -> RateSums {
+        let link = capacity.transmitter(rate, 0, SHORTEST_BUCKET);
+        let mut sums = RateSums {
+            capacity: *capacity,
+            rate,
+            demands: DemandSums::new(&link),
+            impossible: 0,
+        };
+        // Flows that were opened one after the other often have equal contracts.
+        let all: Vec<&Contract> = contracts.values().collect();
+        for equal in all.chunk_by(|one, next| one == next) {
+            sums.add(equal[0], equal.len());
+        }
+        sums
+    }
+
+    /// True if the demands are the same at this capacity and rate.
+    fn is_for(&self, capacity: &LinkCapacity, rate: Rate) -> bool {
+        let demands_of = |capacity: &LinkCapacity| {
+            let overhead = capacity.overhead();
+            (capacity.link_rate, capacity.longest(), overhead)
+        };
+        self.rate == rate && demands_of(&self.capacity) == demands_of(capacity)
+    }
+
+    fn add(&mut self, contract: &Contract, times: usize) {
+        match self.capacity.promise(self.rate, contract) {
+            Some(Ok(promise)) => {
+                if self.demands.add(&promise, times).is_err() {
+                    self.impossible += times;
+                }
+            }
+            Some(Err(_)) => self.impossible += times,
+            None => {}
+        }
+    }
+
+    fn remove(&mut self, contract: &Contract) {
+        match self.capacity.promise(self.rate, contract) {
+            Some(Ok(promise)) => {
+                if self.demands.remove(&promise).is_err() {
+                    self.impossible -= 1;
+                }
+            }
+            Some(Err(_)) => self.impossible -= 1,
+            None => {}
+        }
+    }
+}
+
+impl<N: Network> Flows<N> {
+    /// The number of promises on a link: to its server and to its flows.
+    pub(super) fn promise_count(&self, link: &IfName) -> usize {
+        let state = self.link_states.get(link);
+        let flows = state.map_or(0, |state| state.promised.len());
+        flows + usize::from(self.server_promise(link).is_some())
+    }
+
+    /// True if a driver of this rate certainly keeps all promises of a link, and `more`. False also
+    /// if the direct path cannot have this rate.
+    pub(super) fn fit_at_once(
+        &mut self,
+        link: &IfName,
+        capacity: &LinkCapacity,
+        rate: Rate,
+        more: Option<&Contract>,
+    ) -> bool {
+        let possible = (capacity.least()..=capacity.max_direct).contains(&rate);
+        possible && self.fit_with(link, capacity, (rate, SHORTEST_BUCKET), more)
+    }
+
+    fn fit_with(
+        &mut self,
+        link: &IfName,
+        capacity: &LinkCapacity,
+        (rate, bucket): (Rate, Nanos),
+        more: Option<&Contract>,
+    ) -> bool {
+        let server = self.server_promise(link).cloned();
+        let Some(state) = self.link_states.get_mut(link) else {
+            return false;
+        };
+        let more = server.iter().chain(more);
+        state.promised.fit_at_once(capacity, rate, bucket, more)
+    }
+
+    /// The rate that the direct path needs for the promises of a link, if the sums tell: `present`
+    /// if that is enough. With more than [`MAX_SEARCHED`] promises also the largest rate, which
+    /// they get without a search.
+    pub(super) fn need_at_once(
+        &mut self,
+        link: &IfName,
+        capacity: &LinkCapacity,
+        present: Option<Rate>,
+    ) -> Option<Rate> {
+        let largest = (self.promise_count(link) > MAX_SEARCHED).then_some(capacity.max_direct);
+        let rates = present.into_iter().chain(largest);
+        rates
+            .into_iter()
+            .find(|rate| self.fit_at_once(link, capacity, *rate, None))
+    }
+
+    /// The bucket of the filter above the kernel's classes ([`LinkCapacity::bucket`]).
+    pub(super) fn bucket(
+        &mut self,
+        link: &IfName,
+        capacity: &LinkCapacity,
+        rate: Rate,
+    ) -> Option<Nanos> {
+        let state = self.link_states.get(link);
+        let with_deadline = state.map_or(0, |state| state.promised.with_deadline);
+        let server = self.server_promise(link);
+        if with_deadline == 0 && !server.is_some_and(admission::has_deadline) {
+            return None;
+        }
+        match self.promise_count(link) {
+            count if count > MAX_SEARCHED => Some(SHORTEST_BUCKET),
+            _ if self.fit_with(link, capacity, (rate, LONGEST_BUCKET), None) => {
+                Some(LONGEST_BUCKET)
+            }
+            _ => capacity.bucket(rate, &self.promises(link, None)),
+        }
+    }
+
+    /// The flows with a promise that does not fit beside the promises to older flows that do,
+    /// youngest first. Beyond [`MAX_SEARCHED`] promises only the sums decide.
+    pub(super) fn surplus(&self, link: &IfName, capacity: &LinkCapacity) -> Vec<u32> {
+        let server = self.server_promise(link).cloned();
+        let (mut kept, mut surplus) = (PromisedFlows::default(), Vec::new());
+        let state = self.link_states.get(link);
+        for (number, contract) in state.into_iter().flat_map(|state| state.promised.iter()) {
+            kept.set(*number, Some(contract));
+            let rate = capacity.max_direct;
+            let fits = kept.fit_at_once(capacity, rate, SHORTEST_BUCKET, server.iter())
+                || kept.len() <= MAX_SEARCHED
+                    && capacity
+                        .need(
+                            &server
+                                .iter()
+                                .chain(kept.contracts.values())
+                                .cloned()
+                                .collect::<Vec<_>>(),
+                        )
+                        .is_ok();
+            if !fits {
+                kept.set(*number, None);
+                surplus.push(*number);
+            }
+        }
+        surplus.reverse();
+        surplus
+    }
+}
+
+#[cfg(test)]
+mod tests;

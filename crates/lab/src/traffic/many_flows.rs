@@ -1,0 +1,267 @@
+//! The program `netnice-lab traffic many-flows` opens many flows of the direct path with one
+//! contract, and sends on all of them on command. [`ManyFlows`] starts it and gives it commands.
+//!
+//! Each line of its standard input is a command. The program answers each with one line of JSON:
+//!
+//! - `open`: opens all flows, one after the other: `opened`, the number of open flows; `from_ns` and
+//!   `until_ns`, the wall clock at both ends; and `failed`, the first error, or null.
+//! - `send`: begins to send: `sending`. From then on a thread keeps the buffers of every flow full,
+//!   so each flow always has something to send.
+//! - `halt`: stops sending, and waits until the driver has returned all packets: `done`, the number
+//!   of packets that the driver has sent, for each flow; and `unsent`, the number of packets that
+//!   it returned for another reason.
+//! - `close`: closes all flows: `closed`, `from_ns` and `until_ns`.
+//!
+//! The first 8 bytes of each payload are the packet's number in its flow. Flow `k` is from the
+//! local port plus k / 64 to the remote port plus k % 64 ([`REMOTE_PORTS`]). The program ends with
+//! its input. It fails if it cannot attach, if a flow that sends is closed by another, and for an
+//! unknown command.
+
+use std::io::BufRead;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use netnice_stack::udp::{Buffers, Remote, UdpOptions};
+use netnice_stack::{Program, RuntimeDir, Socket, StackError, Status};
+use serde_json::{Value, json};
+
+use crate::process::{self, Proc};
+use crate::sys;
+use crate::world::Host;
+
+/// Flows of one local port, each to another remote port.
+pub const REMOTE_PORTS: u16 = 64;
+
+/// The arguments of `netnice-lab traffic many-flows`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ManyFlowsArgs {
+    /// The local endpoint of the first flow.
+    #[arg(long)]
+    local: SocketAddr,
+    /// The remote endpoint of the first flow.
+    #[arg(long)]
+    remote: SocketAddr,
+    /// The daemon's folder.
+    #[arg(long)]
+    runtime_dir: PathBuf,
+    /// The number of flows.
+    #[arg(long)]
+    flows: u16,
+    /// The contract of each flow.
+    #[arg(long)]
+    contract: String,
+    /// Payload bytes of each packet, at least 8.
+    #[arg(long, default_value_t = 200)]
+    size: usize,
+    /// Buffers of each flow.
+    #[arg(long, default_value_t = 4)]
+    buffers: u32,
+    /// Milliseconds between two times at which the buffers are filled.
+    #[arg(long, default_value_t = 1000)]
+    refill_ms: u64,
+}
+
+/// Runs the program until its input ends. Fails as the module says.
+pub fn main(args: &ManyFlowsArgs) -> Result<()> {
+    let dir = RuntimeDir::choose(Some(args.runtime_dir.clone()), None);
+    let bytes = args.options(0).buffers.region_bytes()? * u64::from(args.flows);
+    let program = Program::attach(&dir, None, args.flows.into(), bytes)
+        .context("cannot attach to the direct path")?;
+    let mut flows: Vec<SendingFlow> = Vec::new();
+    let mut sender: Option<Sender> = None;
+    println!("{}", json!({"ready": true}));
+    for line in std::io::stdin().lock().lines() {
+        let answer = match line?.trim() {
+            "open" => open(&program, args, &mut flows),
+            "send" => {
+                sender = Some(Sender::start(std::mem::take(&mut flows), args));
+                json!({"sending": true})
+            }
+            "halt" => {
+                let sender = sender.take().context("nothing is being sent")?;
+                flows = sender.halt()?;
+                let done: Vec<u64> = flows.iter().map(|flow| flow.done).collect();
+                let unsent: u64 = flows.iter().map(|flow| flow.unsent).sum();
+                json!({"done": done, "unsent": unsent})
+            }
+            "close" => {
+                let (closed, from_ns) = (flows.len(), sys::now_ns());
+                flows.clear();
+                json!({"closed": closed, "from_ns": from_ns, "until_ns": sys::now_ns()})
+            }
+            other => bail!("{other:?} is no command"),
+        };
+        println!("{answer}");
+    }
+    Ok(())
+}
+
+impl ManyFlowsArgs {
+    fn options(&self, flow: u16) -> UdpOptions {
+        let above = |mut address: SocketAddr, number: u16| {
+            address.set_port(address.port() + number);
+            address
+        };
+        UdpOptions {
+            remote: Remote::One(above(self.remote, flow % REMOTE_PORTS)),
+            contract: Some(self.contract.clone()),
+            buffers: Buffers {
+                sending: self.buffers,
+                receiving: 0,
+                ..Buffers::default()
+            },
+            ..UdpOptions::at(above(self.local, flow / REMOTE_PORTS))
+        }
+    }
+}
+
+fn open(program: &Program, args: &ManyFlowsArgs, flows: &mut Vec<SendingFlow>) -> Value {
+    let from_ns = sys::now_ns();
+    let mut failed = None;
+    for number in 0..args.flows {
+        match program.open_udp(&args.options(number)) {
+            Ok(socket) => flows.push(SendingFlow::new(socket)),
+            Err(error) => {
+                failed = Some(format!("flow {number}: {error}"));
+                break;
+            }
+        }
+    }
+    let (opened, until_ns) = (flows.len(), sys::now_ns());
+    json!({"opened": opened, "from_ns": from_ns, "until_ns": until_ns, "failed": failed})
+}
+
+/// A flow with its counts.
+struct SendingFlow {
+    socket: Socket,
+    /// The number of the next packet.
+    next: u64,
+    /// Packets that the driver has sent, and that it returned for another reason.
+    done: u64,
+    unsent: u64,
+}
+
+impl SendingFlow {
+    fn new(socket: Socket) -> SendingFlow {
+        SendingFlow {
+            socket,
+            next: 0,
+            done: 0,
+            unsent: 0,
+        }
+    }
+
+    /// Fills the buffers. Fails if the flow is closed.
+    fn fill(&mut self, payload: &mut [u8]) -> Result<(), StackError> {
+        self.collect()?;
+        loop {
+            if let Some(place) = payload.first_chunk_mut() {
+                *place = self.next.to_be_bytes();
+            }
+            match self.socket.try_send(payload) {
+                Ok(_) => self.next += 1,
+                Err(StackError::WouldBlock) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn collect(&mut self) -> Result<(), StackError> {
+        while let Some(outcome) = self.socket.outcome()? {
+            match outcome.status {
+                Status::DONE => self.done += 1,
+                _ => self.unsent += 1,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The thread that sends.
+struct Sender {
+    halted: Arc<AtomicBool>,
+    thread: JoinHandle<Result<Vec<SendingFlow>, StackError>>,
+}
+
+impl Sender {
+    fn start(mut flows: Vec<SendingFlow>, args: &ManyFlowsArgs) -> Sender {
+        let halted = Arc::new(AtomicBool::new(false));
+        let seen = halted.clone();
+        let mut payload = vec![0; args.size];
+        let refill = Duration::from_millis(args.refill_ms);
+        let thread = std::thread::spawn(move || {
+            while !seen.load(Relaxed) {
+                for flow in &mut flows {
+                    flow.fill(&mut payload)?;
+                }
+                std::thread::park_timeout(refill);
+            }
+            for flow in &mut flows {
+                flow.socket.drain(Some(DRAIN_TIMEOUT))?;
+                flow.collect()?;
+            }
+            Ok(flows)
+        });
+        Sender { halted, thread }
+    }
+
+    fn halt(self) -> Result<Vec<SendingFlow>> {
+        self.halted.store(true, Relaxed);
+        self.thread.thread().unpark();
+        let ended = self.thread.join();
+        let flows = ended.map_err(|_| anyhow!("the sending thread panicked"))?;
+        flows.context("a flow ended while it was sending")
+    }
+}
+
+/// Time limit for the last packets of a flow to be sent.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A running program `netnice-lab traffic many-flows`.
+pub struct ManyFlows {
+    proc: Proc,
+}
+
+impl ManyFlows {
+    /// Starts the program on `host`, with `flows` flows of the daemon with this runtime folder.
+    /// Fails if the program is not ready within `within`, for example because it cannot attach.
+    pub fn start(
+        host: &Host,
+        runtime: &Path,
+        (from, to): (SocketAddr, SocketAddr),
+        flows: u16,
+        contract: &str,
+        within: Duration,
+    ) -> Result<ManyFlows> {
+        let mut command = host.ns.command(process::binary("netnice-lab")?);
+        command
+            .args(["traffic", "many-flows", "--contract", contract])
+            .args(["--local", &from.to_string(), "--remote", &to.to_string()])
+            .args(["--flows", &flows.to_string()])
+            .arg("--runtime-dir")
+            .arg(runtime);
+        let mut proc = Proc::start(command)?;
+        proc.next_json("ready", within)?;
+        Ok(ManyFlows { proc })
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.proc.pid()
+    }
+
+    /// Gives the program a command without waiting for its answer. Fails if the program has ended.
+    pub fn command(&mut self, line: &str) -> Result<()> {
+        self.proc.write_line(line)
+    }
+
+    /// The next answer, which has the member `key`. Fails after `within`, or if the program ends.
+    pub fn answer(&mut self, key: &str, within: Duration) -> Result<Value> {
+        self.proc.next_json(key, within)
+    }
+}
