@@ -169,8 +169,10 @@ struct LinkState {
     /// True if a flow was degraded since the link got its driver.
     had_degraded: bool,
     split: Option<Split>,
-    /// The kernel's classes get this rate as soon as the driver has reduced its own.
-    pending_tree: Option<Rate>,
+    /// The rates that the driver has, as they were sent.
+    wire: Option<DriverRequest>,
+    /// The counter of the kernel's classes that the driver has: its map, and the place there.
+    path_counter: Option<(u32, u32)>,
     need: Option<Rate>,
     /// The basis of the present split.
     capacity: Option<admission::LinkCapacity>,

@@ -22,6 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use netnice_core::sched::{Service, Wire};
 use netnice_core::stops::StopCounts;
+use netnice_core::units::Rate;
 use netnice_ring::driver::{Cleared, Prepared, ProgramMemory, Reserved, Unprepared};
 use netnice_ring::layout::Shape;
 use netnice_ring::ledger::Balance;
@@ -38,12 +39,15 @@ use crate::event_loop::{EventLoop, TimeAccounting, monotonic};
 use crate::frame::Mac;
 use crate::frames::Tally;
 use crate::link;
+use crate::path_counter::PathCounter;
 use crate::pattern::Patterns;
 
 /// A command to the packet thread.
 pub(crate) enum Command {
-    /// Sets the link's parameters.
-    Wire(Wire),
+    /// Sets the link's parameters, and the rate of the kernel's classes.
+    Wire(Wire, Option<Rate>),
+    /// Sets the counter of what the kernel's classes are given to send.
+    PathCounter(Box<PathCounter>),
     /// Sets the link's server, or removes it.
     Classes(Option<Box<ServerParameters>>),
     /// Reserves a number for a program that is attached later.
@@ -414,7 +418,11 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
         }
         Command::Detach(program) => Report::Detached(event_loop.detach(program).map(Box::new)),
         Command::Sums => Report::Sums(Box::new(sums(event_loop))),
-        Command::Wire(wire) => report(datapath.rewire(wire), |()| Report::Done),
+        Command::Wire(wire, classes) => report(datapath.rewire(wire, classes), |()| Report::Done),
+        Command::PathCounter(counter) => {
+            event_loop.set_path_counter(*counter);
+            Report::Done
+        }
         Command::Classes(server) => report(datapath.set_server(server.as_deref(), now), |()| {
             Report::Done
         }),

@@ -58,11 +58,14 @@ pub use crate::event_loop::time_accounting::TimeAccounting;
 use crate::event_loop::time_accounting::{IterationTimes, WakeReason, WakeupCost};
 use crate::event_loop::wake_lead::WakeLead;
 use crate::link::{Flushed, Link};
+use crate::path_counter::PathCounter;
 
 /// The packet thread's loop: a datapath, its link, and the accounting of their time.
 pub struct EventLoop {
     datapath: Datapath,
     link: Link,
+    /// What the kernel's classes were given to send; `None`: unknown, and not charged.
+    path_counter: Option<PathCounter>,
     /// The interface, the doorbells, and further descriptors.
     epoll: OwnedFd,
     /// Received frames gather until this time. Before it, no received frame ends a sleep.
@@ -102,6 +105,7 @@ impl EventLoop {
         let event_loop = EventLoop {
             datapath,
             link,
+            path_counter: None,
             epoll,
             gather_until: Instant(0),
             polls_frames: true,
@@ -206,6 +210,11 @@ impl EventLoop {
         &mut self.datapath
     }
 
+    /// Charges the link from now on for what the kernel's classes send, by this counter.
+    pub fn set_path_counter(&mut self, counter: PathCounter) {
+        self.path_counter = Some(counter);
+    }
+
     /// Resets the XDP gate and drop counter of a newly opened flow, which may reuse the number of a
     /// closed one.
     pub(crate) fn reset_gate(&mut self, flow: FlowNo) {
@@ -295,6 +304,9 @@ impl EventLoop {
         self.stops
             .record(stops::slow(began, delivered, explained(received as u64)));
         let before = self.link.sent();
+        if let Some(counter) = &self.path_counter {
+            datapath.handle_path_count(counter.count(), delivered);
+        }
         let next = datapath.transmit(&mut self.link, delivered);
         let flushed = self.link.flush();
         if matches!(flushed, Ok(Flushed::All)) && datapath.all_sent(monotonic) {

@@ -431,6 +431,15 @@ impl Programs {
         map.ok_or_else(|| missing_from_object(name))
     }
 
+    /// The map `path_counts`, an array of [`abi::PathCount`] for mmap(2). Fails if the eBPF object
+    /// has no such map.
+    pub(crate) fn path_counts(&self) -> Result<&MapData, KernelError> {
+        match self.ebpf.map(PATH_COUNTS) {
+            Some(Map::Array(counts)) => Ok(counts),
+            _ => Err(missing_from_object(PATH_COUNTS)),
+        }
+    }
+
     /// A hash map by its name, with the types of its keys and values. Fails if the eBPF object has
     /// no hash map of this name with keys and values of these sizes.
     pub(crate) fn hash<K: aya::Pod, V: aya::Pod>(
@@ -660,7 +669,7 @@ const PID_MAX_LIMIT: u32 = 1 << 22;
 /// The name of the folder of pins in the runtime folder.
 pub(crate) const FOLDER: &str = "bpf";
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/netnice.bpf.o"));
-const MAPS: [&str; 26] = [
+const MAPS: [&str; 27] = [
     "settings",
     "ports",
     "procs",
@@ -686,8 +695,10 @@ const MAPS: [&str; 26] = [
     "cookie_owners",
     "cookie_cgroups",
     "counts",
+    "path_counts",
     "events",
 ];
+const PATH_COUNTS: &str = "path_counts";
 const FILTER_HANDLE_NUMBER: u32 = 0x6e6e;
 const FILTER_HANDLE: TcHandle = TcHandle::new(0, FILTER_HANDLE_NUMBER as u16);
 /// The highest preference that is tried.

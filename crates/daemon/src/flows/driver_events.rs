@@ -87,8 +87,10 @@ impl<N: Network> Flows<N> {
                     super::sessions::reply_done(reply);
                 }
             }
-            (CallPurpose::SetRate, DriverReply::Done) => self.grow_classes(promises, &link, now),
-            (CallPurpose::Discard | CallPurpose::Classes, DriverReply::Done) => {}
+            (
+                CallPurpose::SetRate | CallPurpose::Discard | CallPurpose::Classes,
+                DriverReply::Done,
+            ) => {}
             (CallPurpose::SetRate | CallPurpose::Discard | CallPurpose::Classes, other) => {
                 promises
                     .journal()
@@ -248,7 +250,7 @@ impl<N: Network> Flows<N> {
             self.readdress(&now_open, now);
         }
         let _ = reply.send(Reply::from(self.opened_response(&now_open, slot, offset)));
-        if now_open.degraded.is_some() || now_open.contract.slice().is_some() {
+        if now_open.degraded.is_some() {
             self.send_contract(&now_open, CallPurpose::Nothing, now);
         }
     }

@@ -183,7 +183,7 @@ pub(super) struct Driver {
     pub secrets: BTreeMap<u32, Option<String>>,
     /// The driver's flows, by the driver's id.
     pub flows: BTreeMap<u32, DriverFlow>,
-    /// The driver's rate, in bit/s.
+    /// What the driver has of the link for certain, in bit/s.
     pub rate: u64,
     /// The discard patterns that the driver was sent.
     pub discards: Option<Vec<Vec<Term>>>,
@@ -191,6 +191,8 @@ pub(super) struct Driver {
     pub servers: Vec<Option<ServerDoc>>,
     /// The code points that the driver was sent.
     pub code_points: netnice_api::driver::CodePointsDoc,
+    /// The places of the counters that the driver was sent.
+    pub counters: Vec<u32>,
     /// The totals that the driver reports.
     pub totals: TotalsDoc,
     /// Why it refuses flows; `None` if it accepts them.
@@ -204,8 +206,14 @@ impl Driver {
         self.next += 1;
         let number = self.next;
         let answer = match ask {
-            DriverRequest::Wire { rate, .. } => {
-                self.rate = *rate;
+            DriverRequest::Wire {
+                rate, kernel_rate, ..
+            } => {
+                self.rate = rate.saturating_sub(*kernel_rate);
+                DriverReply::Done
+            }
+            DriverRequest::KernelPath { place } => {
+                self.counters.push(*place);
                 DriverReply::Done
             }
             DriverRequest::Classes { server } => {
