@@ -419,10 +419,7 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
         Command::Detach(program) => Report::Detached(event_loop.detach(program).map(Box::new)),
         Command::Sums => Report::Sums(Box::new(sums(event_loop))),
         Command::Wire(wire, classes) => report(datapath.rewire(wire, classes), |()| Report::Done),
-        Command::PathCounter(counter) => {
-            event_loop.set_path_counter(*counter);
-            Report::Done
-        }
+        Command::PathCounter(counter) => done(event_loop.set_path_counter(*counter)),
         Command::Classes(server) => report(datapath.set_server(server.as_deref(), now), |()| {
             Report::Done
         }),
@@ -460,22 +457,10 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
             datapath.reuse(program, cleared);
             Report::Done
         }
-        Command::CodePoints(code_points) => {
-            datapath.set_code_points(code_points);
-            Report::Done
-        }
-        Command::Discard(patterns) => {
-            datapath.demux().discard(patterns);
-            Report::Done
-        }
-        Command::Link(is_up) => {
-            datapath.set_link(is_up);
-            Report::Done
-        }
-        Command::Mac(mac) => {
-            datapath.set_mac(mac);
-            Report::Done
-        }
+        Command::CodePoints(code_points) => done(datapath.set_code_points(code_points)),
+        Command::Discard(patterns) => done(datapath.demux().discard(patterns)),
+        Command::Link(is_up) => done(datapath.set_link(is_up)),
+        Command::Mac(mac) => done(datapath.set_mac(mac)),
         Command::AddQueue(queue) => report(event_loop.link().add_queue(*queue), |()| Report::Done),
         Command::Counts(flows) => {
             let read = |flow| {
@@ -486,6 +471,10 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
         }
         Command::Stop => Report::Done,
     }
+}
+
+fn done((): ()) -> Report {
+    Report::Done
 }
 
 fn report<T, E: ToString>(done: Result<T, E>, success: impl FnOnce(T) -> Report) -> Report {

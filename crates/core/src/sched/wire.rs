@@ -1,7 +1,6 @@
 //! The link of a scheduler: its parameters, and until when it is busy ([`WireState`]).
-//! [`Scheduler::set_wire`] and [`Scheduler::set_wire_keeping_bytes`] change the parameters. They
-//! fail as [`Scheduler::new`] does, if the longest packet is too long.
-//! [`Scheduler::handle_foreign`] charges the link for what another sender transmitted on it.
+//! [`Scheduler::set_wire`] changes the parameters. It fails as [`Scheduler::new`] does, if the
+//! longest packet is too long. [`Scheduler::handle_foreign`] charges the link for what another sender transmitted on it.
 
 use super::flow::{MAX_LENGTH, ServiceState};
 use super::pace::{Moment, Pace};
@@ -51,30 +50,6 @@ impl Scheduler {
             }
         }
         Ok(())
-    }
-
-    /// As [`Scheduler::set_wire`], for a link whose slices are numbers of bytes: each slice, and
-    /// what is left of it in the present period, keeps its bytes, so it takes another time. The
-    /// periods stay. A slice that would be longer than its period becomes its period. The call
-    /// takes time linear in the number of flows.
-    ///
-    /// # Errors
-    /// As [`Scheduler::new`].
-    pub fn set_wire_keeping_bytes(&mut self, wire: Wire) -> Result<(), SchedulerError> {
-        let (before, after) = (self.wire.rate, wire.rate);
-        // Checks the parameters before a slice is changed.
-        WireState::new(wire)?;
-        if before != after {
-            let (before, after) = (before.bits_per_second(), after.bits_per_second());
-            for flow in &mut self.flows {
-                if let ServiceState::Slice { slice, .. } | ServiceState::Server { slice, .. } =
-                    &mut flow.service
-                {
-                    slice.scale(before, after);
-                }
-            }
-        }
-        self.set_wire(wire)
     }
 
     /// Charges the link for `bytes` that another sender transmitted on it since `since`, with the

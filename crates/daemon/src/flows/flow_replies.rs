@@ -376,8 +376,8 @@ impl<N: Network> Flows<N> {
             page.row(
                 "has",
                 &format!(
-                    "{} of the link, {} of it promised or kept for flows; the kernel's classes \
-                     have {tree}",
+                    "{} of the link for certain, {} of it promised or kept for flows, and what the \
+                     kernel's classes do not use of their {tree}",
                     split.driver, need
                 ),
             );
