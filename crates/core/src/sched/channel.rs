@@ -7,9 +7,9 @@
 //! A message's *logical arrival* is its arrival, or 1/Rmax after the logical arrival of the message
 //! before it, whichever is later. Its deadline is its logical arrival plus the delay bound. So a
 //! burst of messages may arrive at once, and yet in the long run no channel takes more of the link
-//! than Rmax messages of Mmax in a second. (Bmax needs buffers and no rule here.) All packets of a
-//! message share its times, even if they arrive after its earlier packets have left: a message may
-//! come in pieces from processing.
+//! than Rmax messages of Mmax in a second. (Bmax needs buffers, and counts here only after a stop.)
+//! All packets of a message share its times, even if they arrive after its earlier packets have
+//! left: a message may come in pieces from processing.
 //!
 //! A message is at most Mmax long. A packet that would make it longer begins the next message. So
 //! an owner that reports no beginnings of messages, or sends messages that are too long, also gets
@@ -25,11 +25,51 @@
 //! arrivals stay 1/Rmax apart: what admission counts (docs/reference/contracts.md, theorem 2). A
 //! packet behind other packets has the arrival that the owner reports: the flow was backlogged.
 //!
+//! **Stops of the scheduler's owner.** The owner cannot look at its queues all the time: it works,
+//! or the machine stops it. A packet that the owner finds now may have arrived at any time since
+//! the owner could look last, and counts as arrived then ([`Reading`]). Without this rule each stop
+//! that is longer than the processing moves the logical arrival of the message that it hits. A
+//! sender of exactly Rmax messages per second then never catches up, since its next logical arrival
+//! is 1/Rmax later: every later message is due that much too late. The rule is sound. The owner
+//! chose no packet between the two looks, so the schedule is that of a packet which did arrive at
+//! the first look: the time between them is a stop (theorem 4), or one iteration of the owner,
+//! whose work-ahead admission counts. No sender can lengthen this time. After a long stop a channel
+//! has at most the burst of its contract due at once: an arrival counts as at most Bmax/Rmax and
+//! the processing before now.
+//!
 //! **Best effort.** With this overload policy, packets before their logical arrival are in the
 //! left-over too. A packet that leaves as left-over is not counted in its message, and a message
 //! none of whose packets was guaranteed leaves its logical arrival to the next one.
 
 use crate::contract::{self, Overload};
+
+/// A reading of a queue by the scheduler's owner. Times in ns.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading {
+    /// The time of the reading.
+    now: u64,
+    /// The earliest time at which a packet that the owner finds now can have arrived, because the
+    /// owner could not look at the queue after that time. Not later than `now`.
+    unread_since: u64,
+}
+
+impl Reading {
+    /// A reading at `now` by an owner that could not look after `unread_since`. A later time than
+    /// `now` counts as `now`.
+    #[inline(always)]
+    pub(super) fn new(now: u64, unread_since: u64) -> Reading {
+        Reading {
+            now,
+            unread_since: unread_since.min(now),
+        }
+    }
+
+    /// The time of the reading.
+    #[inline(always)]
+    pub(super) fn now(&self) -> u64 {
+        self.now
+    }
+}
 
 /// The state of a channel's flow. Times in ns.
 #[derive(Clone, Copy, Debug)]
@@ -38,10 +78,12 @@ pub(super) struct ChannelState {
     bound: u64,
     /// Logical arrival of the current message.
     logical: u64,
-    /// The earliest logical arrival of the next message.
-    next: u64,
     /// Start tag in the left-over, for the policy `BestEffort`.
     pub(super) tag: u64,
+    /// The next message has its logical arrival at least this much after `logical`: at most 10^9.
+    gap: u32,
+    /// Bmax.
+    bmax: u32,
     /// Mmax in bytes.
     mmax: u32,
     /// Bytes of the current message so far, including its packet at the head, without those that
@@ -69,8 +111,9 @@ impl ChannelState {
         ChannelState {
             bound: contract.deadline().0,
             logical: 0,
-            next: 0,
             tag: 0,
+            gap: 0,
+            bmax: contract.bmax(),
             mmax: saturated(contract.mmax().0),
             used: 0,
             // At most 4 s.
@@ -86,7 +129,7 @@ impl ChannelState {
         let new = ChannelState::new(contract);
         ChannelState {
             logical: self.logical,
-            next: self.next,
+            gap: self.gap,
             tag: self.tag,
             used: self.used,
             spacing_and_flags: new.spacing_and_flags | self.spacing_and_flags & BEGUN,
@@ -102,12 +145,12 @@ impl ChannelState {
         self.arrive(begins, length, 0);
     }
 
-    /// A packet arrives at the empty queue. It begins a message that arrived at `begins`, or
-    /// continues the current one.
+    /// A packet is found at the head of a queue that was empty. It begins a message that arrived at
+    /// `begins`, or continues the current one.
     #[inline(always)]
-    pub(super) fn wake(&mut self, begins: Option<u64>, length: u64, now: u64) {
-        let begins = begins.or((!self.has(BEGUN)).then_some(now));
-        self.arrive(begins, length, self.earliest(now));
+    pub(super) fn wake(&mut self, begins: Option<u64>, length: u64, reading: Reading) {
+        let begins = begins.or((!self.has(BEGUN)).then_some(reading.now));
+        self.arrive(begins, length, self.earliest(reading));
     }
 
     /// As [`ChannelState::wake`], or as [`ChannelState::continue_or_begin`] if the queue was not
@@ -117,22 +160,30 @@ impl ChannelState {
         &mut self,
         begins: Option<u64>,
         length: u64,
-        (now, at): (u64, u64),
+        (reading, at): (Reading, u64),
         was_empty: bool,
     ) {
         let begins = begins.or((!self.has(BEGUN)).then_some(at));
-        let earliest = if was_empty { self.earliest(now) } else { 0 };
+        let earliest = if was_empty { self.earliest(reading) } else { 0 };
         self.arrive(begins, length, earliest);
         if at > self.plan().1 {
             self.logical = at;
-            self.next = at.saturating_add(self.spacing());
+            self.gap = self.spacing() as u32;
         }
     }
 
-    /// The earliest logical arrival of what arrives at the empty queue now.
+    /// The earliest logical arrival of what is found at the head of a queue that was empty.
     #[inline(always)]
-    fn earliest(&self, now: u64) -> u64 {
-        now.saturating_sub(self.processing.into())
+    fn earliest(&self, reading: Reading) -> u64 {
+        let burst = u64::from(self.bmax).saturating_mul(self.spacing());
+        let arrived = reading.now.saturating_sub(burst).max(reading.unread_since);
+        arrived.saturating_sub(self.processing.into())
+    }
+
+    /// The earliest logical arrival of the next message.
+    #[inline(always)]
+    fn next(&self) -> u64 {
+        self.logical.saturating_add(self.gap.into())
     }
 
     /// A packet becomes the head, and its message cannot have arrived before `earliest`.
@@ -144,8 +195,9 @@ impl ChannelState {
         }
         self.used = used as u32;
         if self.logical < earliest {
+            let gap = self.next().saturating_sub(earliest);
+            self.gap = gap.max(self.spacing()) as u32;
             self.logical = earliest;
-            self.next = self.next.max(earliest.saturating_add(self.spacing()));
         }
     }
 
@@ -154,14 +206,15 @@ impl ChannelState {
     fn begin(&mut self, arrived: u64, length: u64) {
         // The logical arrival of a message none of whose packets was guaranteed is free.
         let is_free = self.has(BEST_EFFORT) && self.has(BEGUN) && self.used == 0;
-        self.logical = arrived.max(if is_free { self.logical } else { self.next });
+        let next = if is_free { self.logical } else { self.next() };
+        self.logical = arrived.max(next);
         if length > self.mmax.into() {
             // The logical arrival of the last message that the packet fills.
             let more = (length - 1) / u64::from(self.mmax).max(1);
             let more = self.spacing().saturating_mul(more);
             self.logical = self.logical.saturating_add(more);
         }
-        self.next = self.logical.saturating_add(self.spacing());
+        self.gap = self.spacing() as u32;
         self.used = saturated(length);
         self.spacing_and_flags |= BEGUN;
     }
