@@ -25,17 +25,20 @@
 //! arrivals stay 1/Rmax apart: what admission counts (docs/reference/contracts.md, theorem 2). A
 //! packet behind other packets has the arrival that the owner reports: the flow was backlogged.
 //!
-//! **Stops of the scheduler's owner.** The owner cannot look at its queues all the time: it works,
-//! or the machine stops it. A packet that the owner finds now may have arrived at any time since
-//! the owner could look last, and counts as arrived then ([`Reading`]). Without this rule each stop
-//! that is longer than the processing moves the logical arrival of the message that it hits. A
-//! sender of exactly Rmax messages per second then never catches up, since its next logical arrival
-//! is 1/Rmax later: every later message is due that much too late. The rule is sound. The owner
-//! chose no packet between the two looks, so the schedule is that of a packet which did arrive at
-//! the first look: the time between them is a stop (theorem 4), or one iteration of the owner,
-//! whose work-ahead admission counts. No sender can lengthen this time. After a long stop a channel
-//! has at most the burst of its contract due at once: an arrival counts as at most Bmax/Rmax and
-//! the processing before now.
+//! **Stops of the scheduler's owner.** The owner cannot read its queues all the time: it works, or
+//! the machine stops it. A packet that the owner finds now can have arrived at any time since it
+//! could read last. In the rule above, the packet counts as arrived then ([`Reading`]). Otherwise a
+//! stop that is longer than the processing would move the logical arrival of the message that it
+//! hits. A sender of exactly Rmax messages per second would never catch up, since its next logical
+//! arrival is 1/Rmax later: every later message would be due that much too late.
+//!
+//! This is sound, because the owner chooses no packet between the two readings. The schedule is that
+//! of a packet which did arrive at the first one. The time between them is a stop of the sender
+//! (theorem 4), except for the part in which the link sends what was chosen before (the work-ahead,
+//! which admission counts). A sender that states an earlier arrival gains nothing over one that
+//! submitted the packet at the first reading. After a long stop a channel has no more due at once
+//! than the burst of its contract: an arrival counts as at most Bmax/Rmax and the processing before
+//! now.
 //!
 //! **Best effort.** With this overload policy, packets before their logical arrival are in the
 //! left-over too. A packet that leaves as left-over is not counted in its message, and a message
