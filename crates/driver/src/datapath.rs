@@ -418,9 +418,10 @@ impl Datapath {
         self.disconnected.pop()
     }
 
-    /// Sets since when the caller could not call [`Datapath::transmit`], for its next call: the later
-    /// one of the time of its last call, and the time at which the caller had to wake from its last
-    /// sleep. A record that the next call finds may have been submitted at any time since then.
+    /// Sets since when the caller could not call [`Datapath::transmit`], for its next call: the
+    /// later one of the time of its last call, and the time at which the caller had to wake from
+    /// its last sleep. A record that the next call finds may have been submitted at any time since
+    /// then.
     pub fn set_unread_since(&mut self, since: Instant) {
         self.scheduler.set_unread_since(since);
     }

@@ -22,12 +22,12 @@
 //! than sending a packet. After the flush of packets of cell contracts the loop reads the clock
 //! again, since the thread may have been stopped meanwhile ([`Datapath::all_sent`]).
 //!
-//! The loop tells the datapath since when it could not look at the rings (`unread_since`): since the
-//! datapath read them last, or since the loop had to wake from its last sleep, whichever is later.
-//! A sleep had to end when an event ended it, or at its planned end if that was earlier. Before
-//! that time a doorbell would have ended the sleep. From then on the loop worked, or the machine
-//! did not let it run. So a record that the loop finds can have been submitted at any time since
-//! then, and a message of a channel loses nothing of its deadline by a stop of the loop.
+//! The loop tells the datapath since when it could not look at the rings (`unread_since`): since
+//! the datapath read them last, or since the loop had to wake from its last sleep, whichever is
+//! later. A sleep had to end when an event ended it, or at its planned end if that was earlier.
+//! Before that time a doorbell would have ended the sleep. From then on the loop worked, or the
+//! machine did not let it run. So a record that the loop finds can have been submitted at any time
+//! since then, and a message of a channel loses nothing of its deadline by a stop of the loop.
 //!
 //! An iteration does not fail. If the interface refuses frames, the loop counts a refusal and tries
 //! again after 1 ms. Set-up fails with the kernel's error: making the loop, watching a descriptor,

@@ -7,9 +7,9 @@
 //! A message's *logical arrival* is its arrival, or 1/Rmax after the logical arrival of the message
 //! before it, whichever is later. Its deadline is its logical arrival plus the delay bound. So a
 //! burst of messages may arrive at once, and yet in the long run no channel takes more of the link
-//! than Rmax messages of Mmax in a second. (Bmax needs buffers, and counts here only after a stop.)
-//! All packets of a message share its times, even if they arrive after its earlier packets have
-//! left: a message may come in pieces from processing.
+//! than Rmax messages of Mmax in a second. (Bmax needs buffers and no rule here.) All packets of a
+//! message share its times, even if they arrive after its earlier packets have left: a message may
+//! come in pieces from processing.
 //!
 //! A message is at most Mmax long. A packet that would make it longer begins the next message. So
 //! an owner that reports no beginnings of messages, or sends messages that are too long, also gets
@@ -32,13 +32,13 @@
 //! hits. A sender of exactly Rmax messages per second would never catch up, since its next logical
 //! arrival is 1/Rmax later: every later message would be due that much too late.
 //!
-//! This is sound, because the owner chooses no packet between the two readings. The schedule is that
-//! of a packet which did arrive at the first one. The time between them is a stop of the sender
-//! (theorem 4), except for the part in which the link sends what was chosen before (the work-ahead,
-//! which admission counts). A sender that states an earlier arrival gains nothing over one that
-//! submitted the packet at the first reading. After a long stop a channel has no more due at once
-//! than the burst of its contract: an arrival counts as at most Bmax/Rmax and the processing before
-//! now.
+//! This is sound, because the owner chooses no packet between the two readings. The schedule is
+//! that of a packet which did arrive at the first one. The time between them is a stop of the
+//! sender (theorem 4), except for the part in which the link sends what was chosen before (the
+//! work-ahead, which admission counts). A sender that states an earlier arrival gains nothing over
+//! one that submitted the packet at the first reading. After a stop, the messages of a sender that
+//! were due in it are due at once. So that a pause of minutes does not give a channel the link for
+//! as long, an arrival counts as at most [`LONGEST_STOP`] and the processing before now.
 //!
 //! **Best effort.** With this overload policy, packets before their logical arrival are in the
 //! left-over too. A packet that leaves as left-over is not counted in its message, and a message
@@ -58,12 +58,12 @@ pub(super) struct Reading {
 
 impl Reading {
     /// A reading at `now` by an owner that could not look after `unread_since`. A later time than
-    /// `now` counts as `now`.
+    /// `now` counts as `now`, and one more than [`LONGEST_STOP`] ago as that.
     #[inline(always)]
     pub(super) fn new(now: u64, unread_since: u64) -> Reading {
         Reading {
             now,
-            unread_since: unread_since.min(now),
+            unread_since: unread_since.clamp(now.saturating_sub(LONGEST_STOP), now),
         }
     }
 
@@ -81,12 +81,10 @@ pub(super) struct ChannelState {
     bound: u64,
     /// Logical arrival of the current message.
     logical: u64,
+    /// The earliest logical arrival of the next message.
+    next: u64,
     /// Start tag in the left-over, for the policy `BestEffort`.
     pub(super) tag: u64,
-    /// The next message has its logical arrival at least this much after `logical`: at most 10^9.
-    gap: u32,
-    /// Bmax.
-    bmax: u32,
     /// Mmax in bytes.
     mmax: u32,
     /// Bytes of the current message so far, including its packet at the head, without those that
@@ -99,6 +97,11 @@ pub(super) struct ChannelState {
     spacing_and_flags: u32,
 }
 
+/// How much of a stop counts, in ns. Longer stops are those of a virtual machine that is moved or
+/// of a suspended host. After a stop, each channel has the messages of this time at most due at
+/// once, and a link of which the part u is promised to channels has caught up after u / (1 - u)
+/// times this.
+const LONGEST_STOP: u64 = 1_000_000_000;
 /// The channel has had a message.
 const BEGUN: u32 = 1 << 30;
 /// The overload policy is `BestEffort`.
@@ -114,9 +117,8 @@ impl ChannelState {
         ChannelState {
             bound: contract.deadline().0,
             logical: 0,
+            next: 0,
             tag: 0,
-            gap: 0,
-            bmax: contract.bmax(),
             mmax: saturated(contract.mmax().0),
             used: 0,
             // At most 4 s.
@@ -132,7 +134,7 @@ impl ChannelState {
         let new = ChannelState::new(contract);
         ChannelState {
             logical: self.logical,
-            gap: self.gap,
+            next: self.next,
             tag: self.tag,
             used: self.used,
             spacing_and_flags: new.spacing_and_flags | self.spacing_and_flags & BEGUN,
@@ -171,22 +173,14 @@ impl ChannelState {
         self.arrive(begins, length, earliest);
         if at > self.plan().1 {
             self.logical = at;
-            self.gap = self.spacing() as u32;
+            self.next = at.saturating_add(self.spacing());
         }
     }
 
     /// The earliest logical arrival of what is found at the head of a queue that was empty.
     #[inline(always)]
     fn earliest(&self, reading: Reading) -> u64 {
-        let burst = u64::from(self.bmax).saturating_mul(self.spacing());
-        let arrived = reading.now.saturating_sub(burst).max(reading.unread_since);
-        arrived.saturating_sub(self.processing.into())
-    }
-
-    /// The earliest logical arrival of the next message.
-    #[inline(always)]
-    fn next(&self) -> u64 {
-        self.logical.saturating_add(self.gap.into())
+        reading.unread_since.saturating_sub(self.processing.into())
     }
 
     /// A packet becomes the head, and its message cannot have arrived before `earliest`.
@@ -198,9 +192,8 @@ impl ChannelState {
         }
         self.used = used as u32;
         if self.logical < earliest {
-            let gap = self.next().saturating_sub(earliest);
-            self.gap = gap.max(self.spacing()) as u32;
             self.logical = earliest;
+            self.next = self.next.max(earliest.saturating_add(self.spacing()));
         }
     }
 
@@ -209,15 +202,14 @@ impl ChannelState {
     fn begin(&mut self, arrived: u64, length: u64) {
         // The logical arrival of a message none of whose packets was guaranteed is free.
         let is_free = self.has(BEST_EFFORT) && self.has(BEGUN) && self.used == 0;
-        let next = if is_free { self.logical } else { self.next() };
-        self.logical = arrived.max(next);
+        self.logical = arrived.max(if is_free { self.logical } else { self.next });
         if length > self.mmax.into() {
             // The logical arrival of the last message that the packet fills.
             let more = (length - 1) / u64::from(self.mmax).max(1);
             let more = self.spacing().saturating_mul(more);
             self.logical = self.logical.saturating_add(more);
         }
-        self.gap = self.spacing() as u32;
+        self.next = self.logical.saturating_add(self.spacing());
         self.used = saturated(length);
         self.spacing_and_flags |= BEGUN;
     }

@@ -87,10 +87,10 @@ const PROCESSING: u64 = 5_000_000;
 const BESIDE: &str = "cell pcr=5mbit,cdvt=5ms";
 const MESSAGES: usize = 30;
 
-/// A program sends exactly Rmax messages per second, and the driver is stopped for four times 1/Rmax.
-/// The messages after that leave at their logical arrivals by the contract, counted from the times
-/// at which the program queued them. If the stop moved them, they would leave 2/Rmax later: the
-/// two messages that waited in the driver's absence would count as arrived at its end.
+/// A program sends exactly Rmax messages per second, and the driver is stopped for four times
+/// 1/Rmax. The messages after that leave at their logical arrivals by the contract, counted from
+/// the times at which the program queued them. If the stop moved them, they would leave 2/Rmax
+/// later: the two messages that waited in the driver's absence would count as arrived at its end.
 #[test]
 fn a_stop_moves_no_later_message_of_a_channel() {
     let bed = TestBed::new().expect("a test bed");

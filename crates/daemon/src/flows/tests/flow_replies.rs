@@ -112,7 +112,8 @@ fn explain_shows_the_horizon_and_the_code_points_of_a_driver() {
     let page = page_with("horizon = \"2ms\"\n", marks);
     for row in [
         "horizon    packets of channels leave up to 2ms early if nothing else is sent",
-        "dscp       the driver writes EF for cell, LE for best effort",
+        "dscp       the driver writes EF for cell, CS0 for channel, CS0 for slice",
+        "CS0 for min, LE for best effort",
     ] {
         assert!(page.contains(row), "{row}:\n{page}");
     }
