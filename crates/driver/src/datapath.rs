@@ -439,6 +439,14 @@ impl Datapath {
         self.disconnected.pop()
     }
 
+    /// Sets since when the caller could not call [`Datapath::transmit`], for its next call: the
+    /// later one of the time of its last call, and the time at which the caller had to wake from
+    /// its last sleep. A record that the next call finds may have been submitted at any time since
+    /// then.
+    pub fn set_unread_since(&mut self, since: Instant) {
+        self.scheduler.set_unread_since(since);
+    }
+
     /// Reads the programs' submissions and passes due packets to `sink`, at most `BATCH`. Returns
     /// when the next call is needed. The caller then flushes the NIC, calls [`Datapath::all_sent`],
     /// and calls [`Datapath::publish`], which notifies programs and takes long.

@@ -22,6 +22,13 @@
 //! than sending a packet. After the flush of packets of cell contracts the loop reads the clock
 //! again, since the thread may have been stopped meanwhile ([`Datapath::all_sent`]).
 //!
+//! The loop tells the datapath since when it could not look at the rings (`unread_since`): since
+//! the datapath read them last, or since the loop had to wake from its last sleep, whichever is
+//! later. A sleep had to end when an event ended it, or at its planned end if that was earlier.
+//! Before that time a doorbell would have ended the sleep. From then on the loop worked, or the
+//! machine did not let it run. So a record that the loop finds can have been submitted at any time
+//! since then, and a message of a channel loses nothing of its deadline by a stop of the loop.
+//!
 //! An iteration does not fail. If the interface refuses frames, the loop counts a refusal and tries
 //! again after 1 ms. Set-up fails with the kernel's error: making the loop, watching a descriptor,
 //! keeping processors awake, and setting the scheduling.
@@ -76,6 +83,8 @@ pub struct EventLoop {
     throttled: Throttled,
     /// What ended the sleep before this iteration, if there was one.
     wake_reason: WakeReason,
+    /// The loop could not look at the rings after this time; see the module.
+    unread_since: Instant,
     /// Time is accounted for until this moment.
     accounted_until: Instant,
     cpu_budget: CpuBudget,
@@ -111,6 +120,7 @@ impl EventLoop {
             polls_frames: true,
             throttled: Throttled::default(),
             wake_reason: WakeReason::None,
+            unread_since: monotonic(),
             accounted_until: monotonic(),
             cpu_budget: CpuBudget::new(monotonic()),
             wake_lead: WakeLead::new(),
@@ -307,7 +317,9 @@ impl EventLoop {
         if let Some(counter) = &self.path_counter {
             datapath.handle_path_count(counter.count(), delivered);
         }
+        datapath.set_unread_since(self.unread_since);
         let next = datapath.transmit(&mut self.link, delivered);
+        self.unread_since = delivered;
         let flushed = self.link.flush();
         if matches!(flushed, Ok(Flushed::All)) && datapath.all_sent(monotonic) {
             self.latency_request.packets_left(delivered);
@@ -415,6 +427,7 @@ impl EventLoop {
         self.wakeup_cost.sleep_ended(processor_time);
         self.accounted_until = monotonic();
         let asked = Instant(wake.max(now));
+        self.unread_since = asked.min(self.accounted_until);
         self.stops.record(stops::woken(asked, self.accounted_until));
         self.cpu_budget.credit(self.accounted_until);
         self.wake_reason = match wake {

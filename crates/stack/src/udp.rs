@@ -496,8 +496,10 @@ impl Socket {
 
     /// Sets when the message that is queued next arrived, in ns of `CLOCK_MONOTONIC`; `None`: when
     /// it is queued. The deadline of a `channel` contract counts from there, if the message comes
-    /// to the driver within the contract's `processing`. A program whose messages are due at fixed
-    /// times sets these times, so that a delay of the program does not move the deadline.
+    /// to the driver within the contract's `processing`. A stop of the driver does not count. A
+    /// program whose messages are due at fixed times sets these times, so that a delay of the
+    /// program does not move the deadline. A longer delay moves the deadlines of all later messages
+    /// too, if the program sends exactly Rmax messages per second: give Rmax some room.
     pub fn set_arrival(&mut self, arrival: Option<u64>) {
         self.messages.set_arrival(arrival);
     }

@@ -84,6 +84,11 @@ impl LinkCapacity {
         self.overhead.0
     }
 
+    /// How long before its logical arrival a packet of a channel may leave; 0 by default.
+    pub(super) fn horizon(&self) -> Nanos {
+        self.horizon
+    }
+
     /// The stops that admission counts; `None` if the policy names none.
     pub(super) fn stops(&self) -> Option<Stops> {
         self.stops

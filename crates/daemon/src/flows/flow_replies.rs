@@ -24,6 +24,7 @@ use netnice_core::contract::IfName;
 use netnice_core::target::Target;
 use netnice_core::units::{Amount, Instant, Nanos};
 
+use super::admission::LinkCapacity;
 use super::network::Network;
 use super::promises::Promises;
 use super::{CallPurpose, FlowRecord, Flows, NextHop, ReplySender, messages, refuse};
@@ -382,6 +383,13 @@ impl<N: Network> Flows<N> {
                 ),
             );
             page.row("sends", &Amount(state.sending_rate).to_string());
+        }
+        let horizon = state.capacity.as_ref().map(LinkCapacity::horizon);
+        if let Some(horizon) = horizon.and_then(messages::horizon) {
+            page.row("horizon", &horizon);
+        }
+        if let Some(written) = state.code_points.as_ref().and_then(messages::code_points) {
+            page.row("dscp", &written);
         }
         let discards = state.discards.as_ref().map_or(0, Vec::len);
         if discards > 0 {

@@ -280,7 +280,7 @@ impl FlowState {
         let Some(record) = self.next_record()? else {
             return Ok(());
         };
-        let packet = self.packet(&record, now, now);
+        let packet = self.packet(&record, now, scheduler.unread_since(now));
         self.has_new_head = true;
         self.give_head(scheduler, record, packet, now);
         Ok(())
