@@ -101,6 +101,13 @@ pub enum DriverRequest {
         /// The MTU, in bytes.
         mtu: u32,
     },
+    /// Stops sending for a flow: the driver returns the record that it holds, and takes no further
+    /// record from the flow's submit ring. Its reply says that both have happened. The flow
+    /// continues to receive. It cannot be resumed, only closed.
+    Withdraw {
+        /// Number of the flow.
+        flow: u32,
+    },
     /// Closes a flow.
     Close {
         /// Number of the flow.

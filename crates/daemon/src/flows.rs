@@ -14,8 +14,8 @@
 //!               └─────────────────┴───────────┴────────────┴─ all released ─> refused
 //! ```
 //! An open flow is closed by request of its program, when its program closes the connection or
-//! ends, when its program violates the protocol, when its driver ends, when its route leads over
-//! another link, or when root clears everything.
+//! ends, when its program violates the protocol, when its driver ends, or when root clears everything.
+//! When its route leads over another link, it moves there ([`move_flow`]), or is closed.
 //!
 //! # State machine
 //! [`Flows`] is a state machine that waits for no driver or program. Requests, messages of drivers
@@ -50,6 +50,7 @@ pub(crate) mod flow_replies;
 mod icmp_errors;
 mod link_promises;
 mod messages;
+mod move_flow;
 pub(crate) mod network;
 mod next_hop;
 mod open_flow;
@@ -63,7 +64,7 @@ mod takeover;
 mod tests;
 mod timeouts;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
 use netnice_api::direct::{DirectRequest, Endpoint, OpenFlow, Term};
@@ -146,6 +147,8 @@ pub(crate) struct Flows<N: Network> {
     icmp: icmp_errors::IcmpState,
     /// When the interfaces and the routes of all flows are to be checked; `None` if they are not.
     route_check_due: Option<Instant>,
+    /// Time limits of flows that move, with their numbers. An entry can be obsolete.
+    move_deadlines: BTreeSet<(Instant, u32)>,
     next_hops_confirmed_at: Instant,
 }
 
@@ -222,6 +225,8 @@ struct Session {
     most: u64,
     /// The secret of the attachment; `None` if there is none.
     secret: Option<String>,
+    /// True if the program handles notifications of moving flows.
+    moves: bool,
     /// True if the program has resumed the attachment and has sent no request since. If the
     /// connection ends then, the program may not have got the response, and stays attached.
     is_unconfirmed: bool,
@@ -259,6 +264,8 @@ struct FlowRecord {
     ports: Vec<ports::FlowPort>,
     /// Why the flow is being closed; `None` if it is not.
     closing: Option<String>,
+    /// The record's part in a move; `None` if the flow does not move.
+    movement: Option<move_flow::Move>,
 }
 
 /// A call without an answer so far.
@@ -292,6 +299,13 @@ enum CallPurpose {
     Close {
         flow: u32,
         reply: Option<ReplySender>,
+    },
+    /// Withdraws a flow that moves. `successor` is its record on the new link, at this place.
+    Withdraw {
+        flow: u32,
+        successor: u32,
+        place: move_flow::Place,
+        reply: ReplySender,
     },
     SetRate,
     Classes,
@@ -332,6 +346,7 @@ impl<N: Network> Flows<N> {
             tickets: flow_replies::Tickets::default(),
             icmp: icmp_errors::IcmpState::default(),
             route_check_due: None,
+            move_deadlines: BTreeSet::new(),
             next_hops_confirmed_at: Instant(0),
         }
     }
@@ -363,6 +378,7 @@ impl<N: Network> Flows<N> {
             .chain(self.tickets.next_due())
             .chain(self.icmp.next_due())
             .chain(self.route_check_due)
+            .chain(self.move_deadlines.first().map(|(at, _)| *at))
             .min()
     }
 

@@ -69,6 +69,8 @@ pub(crate) enum Command {
     /// Sets a flow's source address, next hop and longest frame; see
     /// [`Datapath::readdress`](crate::datapath::Datapath::readdress).
     Readdress(FlowNo, Mac, Option<Mac>, usize),
+    /// Stops sending for a flow; see [`Datapath::withdraw`](crate::datapath::Datapath::withdraw).
+    Withdraw(FlowNo),
     /// Closes a flow.
     Close(FlowNo),
     /// Closes flows of a program that is about to be detached.
@@ -441,6 +443,10 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
         }
         Command::Readdress(flow, mac, next_hop, longest) => {
             datapath.readdress(flow, mac, next_hop, longest);
+            Report::Done
+        }
+        Command::Withdraw(flow) => {
+            datapath.withdraw(flow, now);
             Report::Done
         }
         Command::Close(flow) => {

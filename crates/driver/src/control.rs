@@ -382,6 +382,7 @@ impl Control {
                 next_hop,
                 mtu,
             } => registry.readdress(flow, next_hop, mtu).map(done),
+            DriverRequest::Withdraw { flow } => registry.withdraw(flow).map(done),
             DriverRequest::Close { flow } => {
                 let counts = registry.close(flow)?;
                 Ok(DriverReply::Closed(Box::new(counts)))

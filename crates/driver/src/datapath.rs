@@ -35,6 +35,7 @@ mod refused;
 mod results;
 mod server;
 mod wakeups;
+mod withdraw;
 
 use netnice_core::prefetch;
 use netnice_core::sched::{Departure, FlowId, Packet, Scheduler, SchedulerError, Service, Wire};
@@ -568,7 +569,7 @@ impl Datapath {
             let Some(Some(flow)) = self.flows.get_mut(number as usize) else {
                 continue;
             };
-            if flow.head.is_some() || flow.paused_until.is_some() || flow.is_ignored() {
+            if !flow.wants_head() {
                 continue;
             }
             if flow.touch() {

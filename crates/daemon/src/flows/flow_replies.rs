@@ -195,6 +195,7 @@ impl<N: Network> Flows<N> {
         self.flows.values().filter(move |flow| {
             let program = self.program_of(flow);
             flow.at_driver.is_some()
+                && flow.is_shown()
                 && (peer.privileged || program.is_some_and(|program| program.uid == peer.uid))
         })
     }
@@ -249,6 +250,7 @@ impl<N: Network> Flows<N> {
         let has_no_next_hop = matches!(flow.next_hop, NextHop::Toward { mac: None, .. });
         match () {
             () if flow.closing.is_some() => "closing",
+            () if flow.movement.is_some() => "moving",
             () if nic.is_some_and(|nic| !nic.up) => "link down",
             () if has_no_next_hop => "no next hop",
             () if counts.is_some_and(|counts| counts.suspended) => "suspended",

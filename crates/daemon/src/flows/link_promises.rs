@@ -99,7 +99,7 @@ impl<N: Network> Flows<N> {
         let need = match capacity.admit(&held, &flow.contract, present) {
             Ok(need) => need,
             Err(misfit) => {
-                let asks = format!("flow:{number} asks {}", flow.contract);
+                let asks = format!("flow:{} asks {}", flow.known_number(), flow.contract);
                 let of = (link, Some(number));
                 return Err(self.refusal(promises, &capacity, of, &asks, &misfit));
             }

@@ -45,6 +45,19 @@ impl<N: Network> Flows<N> {
             Ok(flow) => flow,
             Err(error) => return refuse(reply, error),
         };
+        self.open_prepared(promises, session, flow, reply, now);
+    }
+
+    /// Resolves the next hop of a flow whose ports are held, admits the flow, and asks the driver
+    /// to open it.
+    pub(super) fn open_prepared(
+        &mut self,
+        promises: &mut impl Promises,
+        session: u64,
+        flow: FlowRecord,
+        reply: ReplySender,
+        now: Now,
+    ) {
         let NextHop::Toward { via, .. } = flow.next_hop else {
             return self.open_at_driver(promises, flow, reply, now);
         };
@@ -66,13 +79,14 @@ impl<N: Network> Flows<N> {
             }
             Err(error) => {
                 self.release_ports_of(&flow);
+                self.opening_failed(promises, &flow, &error, now);
                 refuse(reply, error);
             }
         }
     }
 
     /// The record of a requested flow, with its ports held. If it fails, no port is held.
-    fn prepare_flow(
+    pub(super) fn prepare_flow(
         &mut self,
         promises: &mut impl Promises,
         session: u64,
@@ -113,6 +127,7 @@ impl<N: Network> Flows<N> {
             mtu: resolved.mtu,
             ports: resolved.ports,
             closing: None,
+            movement: None,
         })
     }
 
@@ -139,6 +154,7 @@ impl<N: Network> Flows<N> {
         self.record_flow(flow.clone());
         if let Err(error) = self.admit(promises, &link, number, None, now) {
             self.remove_flow(number);
+            self.opening_failed(promises, &flow, &error, now);
             return refuse(reply, error);
         }
         self.send_server(&link, now);
@@ -155,7 +171,7 @@ impl<N: Network> Flows<N> {
         let (contract, granted) = self.contracts_for_driver(flow);
         DriverFlow {
             program: flow.program,
-            number: flow.number,
+            number: flow.known_number(),
             endpoint: flow.endpoint.clone(),
             next_hop: flow.next_hop.mac(),
             mtu: flow.mtu,
@@ -169,12 +185,12 @@ impl<N: Network> Flows<N> {
 
     /// The response for an open flow. `slot` and `offset` (in bytes) are those of its memory in the
     /// program's memory file.
-    pub(super) fn opened_response(&self, flow: &FlowRecord, slot: u32, offset: u64) -> Response {
+    pub(super) fn flow_opened(&self, flow: &FlowRecord, slot: u32, offset: u64) -> FlowOpened {
         let mac = self
             .link_states
             .get(&flow.link)
             .and_then(|state| state.nic?.mac);
-        Response::Direct(DirectReply::Opened(FlowOpened {
+        FlowOpened {
             flow: flow.number,
             slot,
             offset,
@@ -183,7 +199,7 @@ impl<N: Network> Flows<N> {
             next_hop: flow.next_hop.mac(),
             mtu: flow.mtu,
             contract: flow.contract.to_string(),
-        }))
+        }
     }
 
     /// Changes the contract of an open flow. Refused if the flow is not one of the session, or if
@@ -204,6 +220,12 @@ impl<N: Network> Flows<N> {
             let after = contract(&session.peer, &flow.contract, text, &mut has_budget)?;
             check_link(&after, &flow.link)?;
             check_class(&flow.contract, &after)?;
+            if self.is_being_taken(flow.number) {
+                return Err(RequestError::Failed(format!(
+                    "flow:{} moves to another link: change its contract there",
+                    flow.number
+                )));
+            }
             Ok((flow.link.clone(), flow.contract.clone(), after))
         });
         let (link, before, after) = match changed {
@@ -374,7 +396,7 @@ impl<N: Network> Flows<N> {
         self.update_promise(number);
     }
 
-    fn update_promise(&mut self, number: u32) {
+    pub(super) fn update_promise(&mut self, number: u32) {
         let Some(flow) = self.flows.get(&number) else {
             return;
         };
@@ -479,7 +501,7 @@ pub(super) fn not_attached() -> RequestError {
     )
 }
 
-fn no_flow(number: u32) -> RequestError {
+pub(super) fn no_flow(number: u32) -> RequestError {
     RequestError::BadUsage(format!(
         "flow:{number} is not open, or belongs to another program"
     ))
