@@ -45,6 +45,7 @@
 //!   for example because the destination on a flow to any host is not a single host.
 
 mod messages;
+mod moving;
 mod open_flow;
 mod options;
 mod receiving;
@@ -59,7 +60,7 @@ use netnice_api::direct::{ChangeFlow, DirectRequest, Endpoint, FlowOpened, Undel
 use netnice_api::{Client, Response};
 use netnice_ring::driver::Loss;
 use netnice_ring::program::{Chunk, FlowError, Piece, ProgramRings, RecordError};
-use netnice_ring::{Shape, Status};
+use netnice_ring::{MessagePart, Shape, Status};
 
 use crate::address::{Address, without_port};
 use crate::control::{FlowStatus, unexpected_response};
@@ -87,7 +88,15 @@ const REASON_TIMEOUT: Duration = Duration::from_secs(1);
 /// sent: call [`Socket::drain`] before.
 pub struct Socket {
     carried: Carried,
+    /// The program's first attachment, on which the flow was opened.
+    first: Arc<Shared>,
+    /// The attachment to the link that has the flow, and its index.
     shared: Arc<Shared>,
+    attachment: usize,
+    /// The slot under which the program knows the flow.
+    shown_slot: u32,
+    /// When the daemon's notifications are to be read, in ms of the coarse clock.
+    next_refresh: u64,
     flow: ProgramRings,
     id: Option<u32>,
     local: SocketAddr,
@@ -109,8 +118,12 @@ pub struct Socket {
     checks: Checks,
     /// Number of buffers for sending.
     sending: u32,
-    /// The number of the packet in each buffer.
-    numbers: Box<[u64]>,
+    /// The packet that is queued in each buffer.
+    queued: Box<[QueuedPacket]>,
+    /// Received datagrams that the socket took over from the link that had the flow before.
+    taken_over: VecDeque<Datagram>,
+    /// What [`Socket::lost`] counted there.
+    lost_before: [u64; 3],
     next_number: u64,
     /// Number of packets that the driver has returned.
     returned: u64,
@@ -212,6 +225,23 @@ pub struct Datagram {
     /// The time at which the driver received the datagram, or the fragment that completed it, in ns
     /// of `CLOCK_MONOTONIC`.
     pub stamp: u64,
+}
+
+/// A packet that was queued and not returned.
+#[derive(Clone, Copy, Debug)]
+struct QueuedPacket {
+    number: u64,
+    /// Bytes of the frame; 0 if the buffer has no such packet.
+    length: u32,
+    part: MessagePart,
+}
+
+impl QueuedPacket {
+    const NONE: QueuedPacket = QueuedPacket {
+        number: 0,
+        length: 0,
+        part: MessagePart::Begins,
+    };
 }
 
 /// The memory of a received datagram.
@@ -394,7 +424,11 @@ impl Socket {
         let mut socket = Socket {
             accepts_arrivals: shared.attachment.accepts_arrivals(),
             carried: parameters.carried(),
+            shown_slot: shared.moved.show_new(flow.location().slot),
+            first: shared.clone(),
             shared,
+            attachment: 0,
+            next_refresh: 0,
             flow,
             id: parameters.id,
             local,
@@ -410,21 +444,29 @@ impl Socket {
             contract: parameters.contract,
             checks: parameters.checks,
             sending: shape.chunks - parameters.receiving,
-            numbers: vec![0; shape.chunks as usize].into_boxed_slice(),
+            queued: vec![QueuedPacket::NONE; shape.chunks as usize].into_boxed_slice(),
+            taken_over: VecDeque::new(),
+            lost_before: [0; 3],
             next_number: 0,
             returned: 0,
             outcomes: VecDeque::new(),
             dropped: Dropped::default(),
             reassembly: Reassembly::default(),
         };
-        for _ in 0..parameters.receiving {
-            let Some(chunk) = socket.flow.chunk() else {
-                break;
-            };
-            socket.prime(chunk)?;
-        }
+        socket.prime_all()?;
         socket.flush();
         Ok(socket)
+    }
+
+    /// Primes all buffers for receiving, of a ring that has none yet. Fails if the flow has ended.
+    fn prime_all(&mut self) -> Result<(), StackError> {
+        for _ in 0..self.flow.location().shape.chunks - self.sending {
+            let Some(chunk) = self.flow.chunk() else {
+                break;
+            };
+            self.prime(chunk)?;
+        }
+        Ok(())
     }
 
     /// The local endpoint, with the address and port that the daemon chose. The port is 0 for an IP
@@ -450,7 +492,13 @@ impl Socket {
         }
     }
 
-    /// The Ethernet address of the link when the flow was opened.
+    /// The interface that carries the flow now: a flow whose route moves goes to another one. `None`
+    /// without a daemon.
+    pub fn iface(&self) -> Option<&str> {
+        self.shared.iface()
+    }
+
+    /// The Ethernet address of the link when the flow was opened, or moved to it.
     pub fn local_mac(&self) -> [u8; 6] {
         self.local_mac
     }
@@ -462,9 +510,10 @@ impl Socket {
         self.id.map(|_| self.status.number())
     }
 
-    /// The slot of the flow in the memory file, which [`Program::poll`] reports.
+    /// The number of the flow that [`Program::poll`] reports: its slot in the memory file of the
+    /// program's first link, or a greater number than a slot. It does not change if the flow moves.
     pub fn slot(&self) -> u32 {
-        self.flow.location().slot
+        self.shown_slot
     }
 
     /// Length of the longest payload at present, in bytes: what the path MTU leaves, and at most
@@ -565,7 +614,7 @@ impl Socket {
     /// Number of received packets that the driver did not deliver to this socket for the reason
     /// `why`, for example because no buffer was primed.
     pub fn lost(&self, why: Loss) -> u64 {
-        self.flow.lost(why)
+        self.lost_before[why as usize] + self.flow.lost(why)
     }
 
     /// Number of received packets that the driver did not deliver to this socket, for all reasons.
@@ -676,6 +725,7 @@ impl Drop for Socket {
         if let Some(flow) = self.id() {
             self.shared.close(flow);
         }
+        self.first.moved.closed(self.shown_slot, self.place());
     }
 }
 

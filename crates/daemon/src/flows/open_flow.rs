@@ -1,4 +1,4 @@
-//! Opens, changes and closes flows, and replies with the next hop to a host. To open a flow, the
+//! Opens, changes and closes flows. To open a flow, the
 //! manager checks the request, holds the ports, resolves the next hop, admits the contract, and
 //! calls the driver. An opening is refused if the session is not attached, the policy or the peer's
 //! rights do not permit it, the program has as many flows as it attached for, the contract is
@@ -9,9 +9,8 @@
 
 use std::net::IpAddr;
 
-use netnice_api::Response;
 use netnice_api::direct::{
-    ChangeFlow, DirectReply, Endpoint, FlowOpened, OpenFlow, ResolvedNextHop,
+    ChangeFlow, Endpoint, FlowOpened, OpenFlow,
 };
 use netnice_api::driver::{DriverFlow, DriverRequest};
 use netnice_core::contract::{Change, Clause, Contract};
@@ -298,34 +297,8 @@ impl<N: Network> Flows<N> {
         flow.ok_or_else(|| no_flow(number))
     }
 
-    /// Replies with the next hop towards a host.
-    pub(super) fn next_hop(&mut self, session: u64, to: IpAddr, reply: ReplySender, now: Now) {
-        let found = self.resolve_next_hop(session, to);
-        match found {
-            Ok((_, _, mtu, Neighbour::Known(mac))) => reply_next_hop(reply, mac, mtu),
-            Ok((index, via, mtu, _)) => {
-                self.resolve(index, via, ResolutionFor::Hop { mtu, reply }, now);
-            }
-            Err(error) => refuse(reply, error),
-        }
-    }
-
-    fn resolve_next_hop(
-        &mut self,
-        session: u64,
-        to: IpAddr,
-    ) -> Result<(u32, IpAddr, u32, Neighbour), RequestError> {
-        let session = self.sessions.get(&session).ok_or_else(not_attached)?;
-        let link = session.link.clone();
-        let nic = self.nic_of(&link)?;
-        let route = self.route_over(&link, nic, to, None)?;
-        let known = self.network.neighbour(nic.index, route.next_hop)?;
-        let mtu = super::endpoint::route_mtu(&route, nic);
-        Ok((nic.index, route.next_hop, mtu, known))
-    }
-
     /// Starts neighbour resolution, and waits for it.
-    fn resolve(&mut self, index: u32, via: IpAddr, purpose: ResolutionFor, now: Now) {
+    pub(super) fn resolve(&mut self, index: u32, via: IpAddr, purpose: ResolutionFor, now: Now) {
         if let Err(error) = self.network.solicit(index, via) {
             tracing::debug!(%error, "the resolution of a next hop cannot be started");
         }
@@ -418,12 +391,6 @@ pub(super) fn remote_end(endpoint: &Endpoint) -> Option<std::net::SocketAddr> {
         Endpoint::Group { group, .. } => Some(*group),
         Endpoint::Protocol { .. } | Endpoint::EtherType { .. } => None,
     }
-}
-
-/// Replies to a next-hop request.
-pub(super) fn reply_next_hop(reply: ReplySender, mac: [u8; 6], mtu: u32) {
-    let answer = DirectReply::NextHop(ResolvedNextHop { mac, mtu });
-    let _ = reply.send(Reply::from(Response::Direct(answer)));
 }
 
 /// The contract after a change, if this peer may request it for a flow. `has_budget` is true if a

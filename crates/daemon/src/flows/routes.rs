@@ -24,7 +24,8 @@ use netnice_kernel::routes::{HostKind, Neighbour, RouteChange};
 
 use super::move_flow::elsewhere;
 use super::network::{Network, Nic};
-use super::open_flow::{not_attached, remote_end, reply_next_hop};
+use super::next_hop::reply_next_hop;
+use super::open_flow::{not_attached, remote_end};
 use super::ports::{FlowPort, PortRequest};
 use super::promises::Promises;
 use super::{FlowRecord, Flows, NextHop, ReplySender, endpoint, refuse, takeover};
@@ -291,7 +292,7 @@ impl<N: Network> Flows<N> {
             let route = match known.get(&(host, from)) {
                 Some(route) => *route,
                 None => {
-                    let route = match self.present_route(promises, link, nic, number, now) {
+                    let route = match self.present_route(promises, nic, number, now) {
                         RouteCheck::Route(hop) => Some(hop),
                         RouteCheck::Unreachable => None,
                         RouteCheck::Elsewhere => continue,
@@ -327,7 +328,6 @@ impl<N: Network> Flows<N> {
     fn present_route(
         &mut self,
         promises: &mut impl Promises,
-        link: &IfName,
         nic: Nic,
         number: u32,
         now: Now,
