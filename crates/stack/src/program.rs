@@ -141,7 +141,8 @@ impl Program {
     /// daemon names. [`Program::next_notification`] returns the notifications.
     pub fn poll(&self, mut each: impl FnMut(u32)) {
         let moved = &self.shared.moved;
-        self.shared.poll(|slot| each(moved.shown(0, slot).unwrap_or(slot)));
+        self.shared
+            .poll(|slot| each(moved.shown(0, slot).unwrap_or(slot)));
         for (index, other) in moved.others().iter().enumerate() {
             other.poll(|slot| moved.shown(index + 1, slot).map_or((), &mut each));
         }

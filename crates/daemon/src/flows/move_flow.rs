@@ -218,9 +218,10 @@ impl<N: Network> Flows<N> {
                 )));
             }
         }
-        let changes = self.calls.values().any(
-            |call| matches!(call.purpose, CallPurpose::Change { flow, .. } if flow == number),
-        );
+        let changes = self
+            .calls
+            .values()
+            .any(|call| matches!(call.purpose, CallPurpose::Change { flow, .. } if flow == number));
         if changes {
             return Err(RequestError::Failed(format!(
                 "the contract of flow:{number} is being changed"
@@ -269,7 +270,13 @@ impl<N: Network> Flows<N> {
     ) {
         let both = (number, successor);
         if let DriverReply::Failed { why } = answer {
-            return self.fail_move(promises, both, RequestError::Failed(why.clone()), reply, now);
+            return self.fail_move(
+                promises,
+                both,
+                RequestError::Failed(why.clone()),
+                reply,
+                now,
+            );
         }
         let is_open = self
             .flows
@@ -278,10 +285,8 @@ impl<N: Network> Flows<N> {
         if !is_open || self.moving_to(number, successor).is_none() {
             return self.fail_move(promises, both, ended(number), reply, now);
         }
-        let (Some(old), Some(new)) = (
-            self.forget_number(number),
-            self.forget_number(successor),
-        ) else {
+        let (Some(old), Some(new)) = (self.forget_number(number), self.forget_number(successor))
+        else {
             return refuse(reply, ended(number));
         };
         let text = format!("flow:{number} moved from {} to {}", old.link, new.link);
@@ -355,7 +360,10 @@ impl<N: Network> Flows<N> {
         let Some(Move::Offered { to, .. }) = &flow.movement else {
             return;
         };
-        let why = format!("{}, and it cannot move there: {why}", elsewhere(&flow, to.as_str()));
+        let why = format!(
+            "{}, and it cannot move there: {why}",
+            elsewhere(&flow, to.as_str())
+        );
         self.close_and_notify(promises, &flow, why, now);
     }
 
@@ -392,7 +400,9 @@ impl<N: Network> Flows<N> {
             };
             match &flow.movement {
                 // Its calls have their own time limits, and end the move.
-                Some(Move::Offered { taking: Some(_), .. }) => {}
+                Some(Move::Offered {
+                    taking: Some(_), ..
+                }) => {}
                 Some(Move::Offered { to, until, .. }) if *until == at => {
                     let why = format!(
                         "{}, and its program has not taken it there within {TAKE_TIMEOUT}",

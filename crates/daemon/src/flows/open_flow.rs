@@ -9,9 +9,7 @@
 
 use std::net::IpAddr;
 
-use netnice_api::direct::{
-    ChangeFlow, Endpoint, FlowOpened, OpenFlow,
-};
+use netnice_api::direct::{ChangeFlow, Endpoint, FlowOpened, OpenFlow};
 use netnice_api::driver::{DriverFlow, DriverRequest};
 use netnice_core::contract::{Change, Clause, Contract};
 use netnice_core::sched::Service;
@@ -27,7 +25,6 @@ use crate::authority;
 use crate::clock::Now;
 use crate::error::RequestError;
 use crate::peer::Peer;
-use crate::server::Reply;
 
 impl<N: Network> Flows<N> {
     /// Opens a flow, or refuses it for the reasons in the module's documentation. The reply comes

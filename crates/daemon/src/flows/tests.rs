@@ -12,6 +12,7 @@ mod fake;
 mod flow_replies;
 mod icmp_errors;
 mod late_answers;
+mod move_flow;
 mod open_flow;
 mod resume;
 
@@ -168,6 +169,7 @@ impl Fixture {
             iface: None,
             flows,
             bytes: 1 << 20,
+            moves: false,
         };
         self.request(client, DirectRequest::Attach(attach))
             .expect("an answer")
@@ -184,6 +186,7 @@ impl Fixture {
             iface: None,
             flows: 1,
             bytes: 4096,
+            moves: false,
         });
         self.begin(client, attach)
     }

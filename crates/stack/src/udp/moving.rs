@@ -71,19 +71,22 @@ impl Socket {
             secret,
         });
         let status = self.status.clone();
-        let taken = there.control()?.request(
-            &there.flows,
-            request,
-            Client::TIMEOUT,
-            |response| match response {
-                Response::Direct(DirectReply::Taken(taken)) => {
-                    let FlowOpened { flow, slot, .. } = taken.opened;
-                    there.flows.insert(flow, slot, status);
-                    Ok(*taken)
-                }
-                other => Err(unexpected_response(other, "take")),
-            },
-        )?;
+        let taken =
+            there
+                .control()?
+                .request(
+                    &there.flows,
+                    request,
+                    Client::TIMEOUT,
+                    |response| match response {
+                        Response::Direct(DirectReply::Taken(taken)) => {
+                            let FlowOpened { flow, slot, .. } = taken.opened;
+                            there.flows.insert(flow, slot, status);
+                            Ok(*taken)
+                        }
+                        other => Err(unexpected_response(other, "take")),
+                    },
+                )?;
         let FlowTaken { opened, former } = taken;
         let before = std::mem::replace(&mut self.shared, there);
         before.flows.remove(number);
@@ -146,12 +149,7 @@ impl Socket {
             .iter_mut()
             .zip(0..)
             .filter(|(queued, _)| queued.length > 0)
-            .map(|(queued, chunk)| {
-                (
-                    std::mem::replace(queued, QueuedPacket::NONE),
-                    Chunk(chunk),
-                )
-            })
+            .map(|(queued, chunk)| (std::mem::replace(queued, QueuedPacket::NONE), Chunk(chunk)))
             .collect();
         unsent.sort_unstable_by_key(|(packet, _)| packet.number);
         let mut copied = Vec::with_capacity(unsent.len());

@@ -197,6 +197,8 @@ pub(super) struct Driver {
     pub totals: TotalsDoc,
     /// Why it refuses flows; `None` if it accepts them.
     pub refuses: Option<String>,
+    /// The flows that were withdrawn.
+    pub withdrawn: Vec<u32>,
     next: u32,
 }
 
@@ -263,6 +265,13 @@ impl Driver {
                     DriverReply::Done
                 }
                 None => failed("no such flow"),
+            },
+            DriverRequest::Withdraw { flow } => match self.flows.contains_key(flow) {
+                true => {
+                    self.withdrawn.push(*flow);
+                    DriverReply::Done
+                }
+                false => failed("no such flow"),
             },
             DriverRequest::Close { flow } => match self.flows.remove(flow) {
                 Some(_) => DriverReply::Closed(Box::default()),

@@ -13,7 +13,13 @@ fn a_withdrawn_flow_sends_nothing_more_and_every_taken_record_has_a_status() {
     rig.datapath.invariants();
     let sent = rig.sink.sent.len();
     program.collect();
-    let count = |status| program.returned.iter().filter(|one| **one == status).count();
+    let count = |status| {
+        program
+            .returned
+            .iter()
+            .filter(|one| **one == status)
+            .count()
+    };
     assert_eq!(count(Status::DONE), sent, "each sent record has its status");
     assert_eq!(count(Status::NO_LINK), 1, "the head");
     assert_eq!(sent + 1, program.returned.len());
