@@ -319,7 +319,7 @@ impl Control {
     }
 
     /// Wakes the thread that sleeps, so that it looks at the notifications.
-    fn wake_sleeper(&self) {
+    pub(crate) fn wake_sleeper(&self) {
         // The write fails only if the counter is full, and then the thread is already woken.
         let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
     }

@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     pending: Vec<AtomicU64>,
     has_leader: Mutex<bool>,
     changed: Condvar,
+    /// When a thread that does not sleep reads the notifications next, in ms of a clock.
+    next_refresh: AtomicU64,
     /// The numbers of flows and of bytes of the attachment.
     size: (u32, u64),
     /// The program's attachments to links to which flows have moved, and where its flows are.
@@ -177,6 +179,7 @@ impl Shared {
             pending: (0..words).map(|_| AtomicU64::new(0)).collect(),
             has_leader: Mutex::new(false),
             changed: Condvar::new(),
+            next_refresh: AtomicU64::new(0),
             size,
             moved: MovedFlows::default(),
         }
@@ -257,6 +260,28 @@ impl Shared {
         let more = control.refresh(&self.flows);
         self.pass_notifications();
         more
+    }
+
+    /// [`Shared::refresh`], if it was not called for `every` until `now` (both in ms).
+    #[inline]
+    pub(crate) fn refresh_sometimes(&self, now: u64, every: u64) {
+        let due = self.next_refresh.load(Ordering::Relaxed);
+        let next = &self.next_refresh;
+        if now >= due
+            && next
+                .compare_exchange(due, now + every, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+        {
+            self.refresh();
+        }
+    }
+
+    /// Has a flow looked at, by the thread that waits for it or by [`Program::poll`].
+    pub(crate) fn report(&self, slot: u32) {
+        self.flows.notify(slot);
+        if let Some(control) = &self.control {
+            control.wake_sleeper();
+        }
     }
 
     /// Closes a flow, and waits up to [`CLOSE_TIMEOUT`] for the daemon's response. The result is

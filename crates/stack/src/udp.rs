@@ -95,8 +95,6 @@ pub struct Socket {
     attachment: usize,
     /// The slot under which the program knows the flow.
     shown_slot: u32,
-    /// When the daemon's notifications are to be read, in ms of the coarse clock.
-    next_refresh: u64,
     flow: ProgramRings,
     id: Option<u32>,
     local: SocketAddr,
@@ -428,7 +426,6 @@ impl Socket {
             first: shared.clone(),
             shared,
             attachment: 0,
-            next_refresh: 0,
             flow,
             id: parameters.id,
             local,

@@ -59,8 +59,13 @@ impl Flows {
 
     /// The slots of the flows that notifications named since the last call.
     pub(crate) fn take_notified(&self) -> Vec<u32> {
-        let mut notified = self.notified.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notified = lock(&self.notified);
         std::mem::take(&mut notified)
+    }
+
+    /// Adds a flow to those that notifications named.
+    pub(crate) fn notify(&self, slot: u32) {
+        lock(&self.notified).push(slot);
     }
 
     /// Applies a notification to the flows that it names.
@@ -104,7 +109,7 @@ impl Flows {
             | FlowNotification::NextHop { .. }
             | FlowNotification::Degraded { .. } => {}
         }
-        let mut notified = self.notified.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notified = lock(&self.notified);
         notified.append(&mut slots);
     }
 
@@ -155,7 +160,7 @@ impl Flows {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u32, (u32, Arc<FlowStatus>)>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.open)
     }
 }
 

@@ -36,11 +36,7 @@ impl Socket {
         if self.id.is_none() {
             return;
         }
-        let now = coarse_millis();
-        if now >= self.next_refresh {
-            self.next_refresh = now + REFRESH;
-            self.shared.refresh();
-        }
+        self.shared.refresh_sometimes(coarse_millis(), REFRESH);
         if self.status.moves() {
             self.try_move();
         }
@@ -124,6 +120,9 @@ impl Socket {
         self.send_again(old)?;
         self.prime_all()?;
         self.flush();
+        // The program may wait for what it has not looked at yet: received datagrams, results, and
+        // what the new driver did before the flow was known here.
+        self.shared.report(opened.slot);
         Ok(())
     }
 
@@ -211,5 +210,5 @@ fn coarse_millis() -> u64 {
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
-/// How often a socket reads the daemon's notifications, in ms.
+/// How often the sockets of an attachment read the daemon's notifications, in ms.
 const REFRESH: u64 = 100;
