@@ -18,6 +18,7 @@
 
 use netnice_api::direct::{DirectReply, DirectRequest, FlowTaken, TakeFlow};
 use netnice_ring::FlowLocation;
+use netnice_ring::record::Record;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::*;
@@ -93,7 +94,11 @@ impl Socket {
 
     /// Goes over to the rings of the new link. Fails if the daemon's reply is invalid or the new
     /// driver has closed the flow: then the flow has ended.
-    fn adopt(&mut self, attachment: usize, opened: FlowOpened) -> Result<(), StackError> {
+    pub(super) fn adopt(
+        &mut self,
+        attachment: usize,
+        opened: FlowOpened,
+    ) -> Result<(), StackError> {
         let shape = self.flow.location().shape;
         let location = FlowLocation {
             slot: opened.slot,
@@ -101,8 +106,7 @@ impl Socket {
             shape,
         };
         let rings = self.shared.attachment.flow(location)?;
-        // If the old flow has been closed, what it had is lost.
-        let _ = self.reclaim();
+        self.take_last_results();
         self.take_over_received();
         let from = self.place();
         for why in [Loss::NoBuffer, Loss::OverBudget, Loss::TooLong] {
@@ -124,6 +128,31 @@ impl Socket {
         // what the new driver did before the flow was known here.
         self.shared.report(opened.slot);
         Ok(())
+    }
+
+    /// Takes the results that the old driver returned. The last packets that it returned for lack of
+    /// a link, without a sent one behind them, stay queued: the new link can carry them. Among them
+    /// is the packet that the driver held when it withdrew the flow.
+    fn take_last_results(&mut self) {
+        let mut unsent: Vec<Record> = Vec::new();
+        // An error says that the old flow has been closed: what it had is lost.
+        while let Ok(Some(record)) = self.flow.reclaim() {
+            if record.status() == Status::NO_LINK {
+                unsent.push(record);
+                continue;
+            }
+            for earlier in unsent.drain(..) {
+                self.take_result(&earlier);
+            }
+            self.take_result(&record);
+        }
+    }
+
+    fn take_result(&mut self, record: &Record) {
+        let chunk = self.flow.piece(&record.pairs()[0]).chunk;
+        let queued = &mut self.queued[chunk.0 as usize];
+        let number = std::mem::replace(queued, QueuedPacket::NONE).number;
+        self.add_outcome(number, record.status(), record.stamp());
     }
 
     /// Keeps the datagrams that the old driver delivered.
@@ -192,7 +221,8 @@ impl Socket {
         packet: QueuedPacket,
         chunk: Chunk,
     ) -> Option<Chunk> {
-        old.take_unsent(chunk).ok()?;
+        // A chunk that was returned is held already.
+        let _ = old.take_unsent(chunk);
         let bytes = old.bytes(chunk).ok()?.get(..packet.length as usize)?;
         let copy = self.flow.chunk()?;
         let to = self.flow.bytes_mut(copy).ok()?;

@@ -458,7 +458,7 @@ impl Socket {
     }
 
     /// Takes back the packets that the driver returned.
-    pub(super) fn reclaim(&mut self) -> Result<(), StackError> {
+    fn reclaim(&mut self) -> Result<(), StackError> {
         loop {
             let record = match self.flow.reclaim() {
                 Ok(Some(record)) => record,

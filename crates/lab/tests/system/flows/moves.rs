@@ -17,8 +17,9 @@ use super::{FlowBed, await_some};
 
 /// A host behind the server, reachable through both links.
 const FAR: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(10, 99, 0, 1)), 9);
-/// What the source offers, in bit/s, and the bytes of its payloads.
-const RATE: u64 = 8_000_000;
+/// What the contract of the source permits, in bit/s, and the bytes of its payloads. The source
+/// always has packets that wait, so each move takes some along.
+const RATE: u64 = 12_000_000;
 const SIZE: u32 = 1000;
 /// The longest time without a packet, and of lost packets, at a move.
 const LONGEST_GAP: Duration = Duration::from_secs(1);
@@ -119,7 +120,6 @@ fn check_moves(moves: usize) -> Result<()> {
     let source = Direct::source(any, FAR)
         .on("eth0")
         .contract("min 9mbit up 12mbit")
-        .rate(RATE)
         .size(SIZE)
         .by(flow_bed.netnice.runtime());
     let program = traffic::start_now(flow_bed.world.client(), &source)?;
