@@ -19,17 +19,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use netnice_ring::layout::MAX_FLOWS;
 
 use crate::error::StackError;
-use crate::program::Shared;
 
 /// The place of a flow: the index of the attachment, and the slot there.
 pub(crate) type Place = (usize, u32);
 
-/// The other attachments, and the slots that differ; see the module.
-#[derive(Default)]
-pub(crate) struct MovedFlows {
+/// The other attachments (`A`), and the slots that differ; see the module.
+pub(crate) struct MovedFlows<A> {
     /// False until a flow has moved.
     some: AtomicBool,
-    others: Mutex<Vec<(String, Arc<Shared>)>>,
+    others: Mutex<Vec<(String, Arc<A>)>>,
     slots: Mutex<ShownSlots>,
 }
 
@@ -41,9 +39,19 @@ struct ShownSlots {
     in_use: HashSet<u32>,
 }
 
-impl MovedFlows {
+impl<A> Default for MovedFlows<A> {
+    fn default() -> MovedFlows<A> {
+        MovedFlows {
+            some: AtomicBool::new(false),
+            others: Mutex::default(),
+            slots: Mutex::default(),
+        }
+    }
+}
+
+impl<A> MovedFlows<A> {
     /// The other attachments, by index.
-    pub(crate) fn others(&self) -> Vec<Arc<Shared>> {
+    pub(crate) fn others(&self) -> Vec<Arc<A>> {
         if !self.some.load(Ordering::Acquire) {
             return Vec::new();
         }
@@ -51,20 +59,21 @@ impl MovedFlows {
         others.iter().map(|(_, shared)| shared.clone()).collect()
     }
 
-    /// The attachment to an interface, with its index. Calls `attach` if there is none, or if it
-    /// has ended.
+    /// The attachment to an interface, with its index. Calls `attach` if there is none, or if
+    /// `has_ended` says that it has ended.
     ///
     /// # Errors
     /// If `attach` fails.
     pub(crate) fn attachment_to(
         &self,
         iface: &str,
-        attach: impl FnOnce() -> Result<Shared, StackError>,
-    ) -> Result<(usize, Arc<Shared>), StackError> {
+        has_ended: impl FnOnce(&A) -> bool,
+        attach: impl FnOnce() -> Result<A, StackError>,
+    ) -> Result<(usize, Arc<A>), StackError> {
         let mut others = lock(&self.others);
         let known = others.iter().position(|(name, _)| name == iface);
         if let Some(index) = known
-            && others[index].1.flows.end_reason().is_none()
+            && !has_ended(&others[index].1)
         {
             return Ok((index + 1, others[index].1.clone()));
         }

@@ -49,7 +49,7 @@ pub(crate) struct Shared {
     /// The numbers of flows and of bytes of the attachment.
     size: (u32, u64),
     /// The program's attachments to links to which flows have moved, and where its flows are.
-    pub(crate) moved: MovedFlows,
+    pub(crate) moved: MovedFlows<Shared>,
 }
 
 impl Program {
@@ -196,7 +196,8 @@ impl Shared {
         if control.attached.iface == iface && self.flows.end_reason().is_none() {
             return Ok((0, self.clone()));
         }
-        self.moved.attachment_to(iface, || {
+        let has_ended = |other: &Shared| other.flows.end_reason().is_some();
+        self.moved.attachment_to(iface, has_ended, || {
             let (flows, bytes) = self.size;
             let attach = Attach {
                 iface: Some(iface.to_string()),

@@ -52,17 +52,17 @@ mod receiving;
 mod sending;
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use netnice_api::direct::{ChangeFlow, DirectRequest, Endpoint, FlowOpened, Undelivered};
+use netnice_api::direct::{ChangeFlow, DirectRequest, Undelivered};
 use netnice_api::{Client, Response};
 use netnice_ring::driver::Loss;
 use netnice_ring::program::{Chunk, FlowError, Piece, ProgramRings, RecordError};
 use netnice_ring::{MessagePart, Shape, Status};
 
-use crate::address::{Address, without_port};
+use crate::address::Address;
 use crate::control::{FlowStatus, unexpected_response};
 pub use crate::datagram::Checks;
 use crate::datagram::ParsedDatagram;
@@ -74,6 +74,7 @@ use crate::program::Program;
 use crate::program::Shared;
 pub use messages::MessageCounts;
 use messages::Messages;
+use open_flow::SocketParameters;
 pub(crate) use options::open_request;
 pub use options::{Buffers, Remote, UdpOptions};
 pub use receiving::Received;
@@ -178,20 +179,6 @@ struct Route {
     until: Instant,
 }
 
-/// The parameters of a new socket.
-pub(crate) struct SocketParameters {
-    id: Option<u32>,
-    endpoint: Endpoint,
-    mac: [u8; 6],
-    next_hop: [u8; 6],
-    hops: u8,
-    status: Arc<FlowStatus>,
-    contract: String,
-    checks: Checks,
-    receiving: u32,
-    errors: bool,
-}
-
 impl Settings {
     /// The settings for a hop limit of 64.
     pub(crate) fn new(buffers: Buffers) -> Settings {
@@ -282,114 +269,6 @@ pub struct Dropped {
     pub fragment: u64,
     /// Frames with a wrong checksum, or without a UDP checksum in IPv6.
     pub checksum: u64,
-}
-
-impl SocketParameters {
-    /// The parameters of a flow that a daemon granted.
-    pub(crate) fn granted(
-        settings: Settings,
-        opened: FlowOpened,
-        status: Arc<FlowStatus>,
-    ) -> SocketParameters {
-        SocketParameters {
-            id: Some(opened.flow),
-            endpoint: opened.endpoint,
-            mac: opened.mac,
-            // On a flow to one host or group the driver overwrites the destination in each frame.
-            next_hop: opened.next_hop.unwrap_or_default(),
-            hops: settings.hops,
-            status,
-            contract: opened.contract,
-            checks: settings.checks,
-            receiving: settings.receiving,
-            errors: settings.errors,
-        }
-    }
-
-    /// The parameters of a flow that no daemon opened.
-    pub(crate) fn without_daemon(
-        address: &FlowAddress,
-        shape: &Shape,
-        checks: Checks,
-    ) -> SocketParameters {
-        SocketParameters {
-            id: None,
-            endpoint: Endpoint::Udp {
-                local: address.local,
-                remote: Some(address.remote),
-            },
-            mac: address.local_mac,
-            next_hop: address.next_hop,
-            hops: address.hops,
-            status: FlowStatus::new(address.mtu.into()),
-            contract: String::new(),
-            checks,
-            // A record of one pair takes two entries.
-            receiving: (shape.chunks / 2).min(shape.receive_entries / 2),
-            errors: false,
-        }
-    }
-
-    /// What the flow carries.
-    fn carried(&self) -> Carried {
-        match self.endpoint {
-            Endpoint::Udp { .. } | Endpoint::Group { .. } => Carried::Udp,
-            Endpoint::Protocol { number, .. } => Carried::Ip(number),
-            Endpoint::EtherType { number, .. } => Carried::Ether(number),
-        }
-    }
-
-    /// The local endpoint, the remote endpoint or endpoints, and the bytes of all headers.
-    fn endpoints(&self) -> Result<(SocketAddr, RemoteHeaders, usize), StackError> {
-        let carried = self.carried();
-        let headers = |local, remote| {
-            let mtu = u16::try_from(self.status.mtu()).unwrap_or(u16::MAX);
-            carried.headers(&FlowAddress {
-                local,
-                remote,
-                local_mac: self.mac,
-                next_hop: self.next_hop,
-                mtu,
-                hops: self.hops,
-            })
-        };
-        let one = |local, remote| -> Result<_, StackError> {
-            let headers = headers(local, remote)?;
-            let headroom = headers.headroom();
-            Ok((local, RemoteHeaders::One { remote, headers }, headroom))
-        };
-        let any = |local| -> Result<_, StackError> {
-            // All headers of one address family have the same length.
-            let headroom = headers(local, local)?.headroom();
-            let routes = HashMap::new();
-            Ok((local, RemoteHeaders::Any { routes }, headroom))
-        };
-        match self.endpoint {
-            Endpoint::Udp {
-                local,
-                remote: Some(remote),
-            } => one(local, remote),
-            Endpoint::Udp {
-                local,
-                remote: None,
-            } => any(local),
-            Endpoint::Group { local, group } => {
-                let headers = headers(local, group)?;
-                let headroom = headers.headroom();
-                Ok((local, RemoteHeaders::Group { group, headers }, headroom))
-            }
-            Endpoint::Protocol { local, remote, .. } => match remote {
-                Some(remote) => one(without_port(local), without_port(remote)),
-                None => any(without_port(local)),
-            },
-            Endpoint::EtherType { .. } => {
-                let none = without_port(IpAddr::from([0; 4]));
-                let headers = headers(none, none)?;
-                let headroom = headers.headroom();
-                Ok((none, RemoteHeaders::Stations { headers }, headroom))
-            }
-        }
-    }
 }
 
 impl Carried {

@@ -16,7 +16,7 @@
 //! moves when the program holds none. No function here fails: a flow that cannot move is closed by
 //! the daemon, with the reason.
 
-use netnice_api::direct::{DirectReply, DirectRequest, FlowTaken, TakeFlow};
+use netnice_api::direct::{DirectReply, DirectRequest, FlowOpened, FlowTaken, TakeFlow};
 use netnice_ring::FlowLocation;
 use netnice_ring::record::Record;
 use rustix::time::{ClockId, clock_gettime};

@@ -1,5 +1,6 @@
 //! Tests of a socket that goes over to the rings of another driver.
 
+use netnice_api::direct::{Endpoint, FlowOpened};
 use netnice_cases::cases;
 use proptest::prelude::*;
 
