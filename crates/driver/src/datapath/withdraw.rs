@@ -22,6 +22,3 @@ impl Datapath {
         self.publish();
     }
 }
-
-#[cfg(test)]
-mod tests;

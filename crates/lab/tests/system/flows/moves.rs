@@ -191,7 +191,7 @@ fn a_program_in_c_sends_on_whichever_link_the_route_leads_over() -> Result<()> {
     let flow_bed = FlowBed::with_two_links()?;
     let receiver = Receiver::start(&flow_bed)?;
     let mut program = Program::start_to(&flow_bed, FAR.ip(), Some("eth0"))?;
-    program.run("open 7")?;
+    program.run("open 9")?;
     for link in [0, 1, 0] {
         flow_bed.route_over(link)?;
         let until = Instant::now() + EVENT_TIMEOUT;

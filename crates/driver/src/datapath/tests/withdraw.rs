@@ -1,6 +1,6 @@
 use netnice_core::contract::Weight;
 
-use super::super::tests::rig::{parameters, rig, slice, to};
+use super::rig::{parameters, rig, slice, to};
 use super::*;
 
 /// The records with a status were decided, and the others stay the program's: none is sent later.
