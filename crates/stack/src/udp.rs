@@ -286,7 +286,7 @@ impl Socket {
     /// Makes the socket of an open flow, and primes its receive buffers. Fails if the endpoint, the
     /// addresses or the MTU do not fit the protocol, if a buffer is smaller than a packet, or if
     /// the flow has ended.
-    pub(crate) fn new(
+    fn new(
         shared: Arc<Shared>,
         flow: ProgramRings,
         parameters: SocketParameters,
@@ -368,8 +368,8 @@ impl Socket {
         }
     }
 
-    /// The interface that carries the flow now: a flow whose route moves goes to another one. `None`
-    /// without a daemon.
+    /// The interface that carries the flow now: a flow whose route moves goes to another one.
+    /// `None` without a daemon.
     pub fn iface(&self) -> Option<&str> {
         self.shared.iface()
     }

@@ -10,9 +10,9 @@
 //! ```text
 //!   route leads elsewhere          take: checks, port,           successor is open:
 //!        │                         next hop, admission           old driver withdraws
-//!   open ─▶ offered ──────────────▶ offered, taking ────────────▶ exchange ─▶ open on the new link
-//!             │ 10 s, not taken        │ refused, fails                 └──▶ former ─▶ closed by its
-//!             ▼                        ▼                                     program, or after 5 s
+//!   open ─▶ offered ─────────────▶ offered, taking ───────────▶ exchange ─▶ open on the new link
+//!             │ 10 s, not taken        │ refused, fails             └──▶ former ─▶ closed by its
+//!             ▼                        ▼                                 program, or after 5 s
 //!           closed                   closed with the reason
 //! ```
 //! A successor is a flow of the new link in every respect: admission, quotas and the program's

@@ -323,8 +323,8 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// The present route of a flow. If the route leads over another link, the flow is to move there,
-    /// or is closed.
+    /// The present route of a flow. If the route leads over another link, the flow is to move
+    /// there, or is closed.
     fn present_route(
         &mut self,
         promises: &mut impl Promises,

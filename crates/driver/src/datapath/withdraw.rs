@@ -5,7 +5,8 @@ use super::*;
 
 impl Datapath {
     /// Returns the record that a flow holds for sending, with the status
-    /// [`NO_LINK`](netnice_ring::Status::NO_LINK), and takes no further record from its submit ring.
+    /// [`NO_LINK`](netnice_ring::Status::NO_LINK), and takes no further record from its submit
+    /// ring.
     /// When the call returns, all statuses are visible to the program: a record that has none was
     /// not sent, and is not sent later. The flow receives as before. No effect if the flow is
     /// closed.

@@ -130,8 +130,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Takes the results that the old driver returned. The last packets that it returned for lack of
-    /// a link, without a sent one behind them, stay queued: the new link can carry them. Among them
+    /// Takes the results that the old driver returned. The last packets that it returned for lack
+    /// of a link, without a sent one behind them, stay queued: the new link can carry them. Among them
     /// is the packet that the driver held when it withdrew the flow.
     fn take_last_results(&mut self) {
         let mut unsent: Vec<Record> = Vec::new();
