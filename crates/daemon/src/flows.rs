@@ -15,7 +15,8 @@
 //! ```
 //! An open flow is closed by request of its program, when its program closes the connection or
 //! ends, when its program violates the protocol, when its driver ends, or when root clears
-//! everything. When its route leads over another link, it moves there ([`move_flow`]), or is closed.
+//! everything. When its route leads over another link, it moves there ([`move_flow`]), or is
+//! closed.
 //!
 //! # State machine
 //! [`Flows`] is a state machine that waits for no driver or program. Requests, messages of drivers

@@ -8,8 +8,8 @@
 //!
 //! Flows of one user may share a port if no two have the same remote end on one interface: then a
 //! packet goes to the flow of its remote end, else to the flow to any host. A flow to any host
-//! cannot join a port that is held already. All members of a multicast group share the group's port,
-//! and each interface with a member has joined the group.
+//! cannot join a port that is held already. All members of a multicast group share the group's
+//! port, and each interface with a member has joined the group.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};

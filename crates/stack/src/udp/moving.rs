@@ -131,8 +131,8 @@ impl Socket {
     }
 
     /// Takes the results that the old driver returned. The last packets that it returned for lack
-    /// of a link, without a sent one behind them, stay queued: the new link can carry them. Among them
-    /// is the packet that the driver held when it withdrew the flow.
+    /// of a link, without a sent one behind them, stay queued: the new link can carry them. Among
+    /// them is the packet that the driver held when it withdrew the flow.
     fn take_last_results(&mut self) {
         let mut unsent: Vec<Record> = Vec::new();
         // An error says that the old flow has been closed: what it had is lost.

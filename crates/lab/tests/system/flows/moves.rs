@@ -1,5 +1,6 @@
 //! Tests flows whose route moves between two links while their programs send: the flows go on,
-//! under their numbers and contracts, and the receiver counts what was lost, late, doubled or reordered.
+//! under their numbers and contracts, and the receiver counts what was lost, late, doubled or
+//! reordered.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
