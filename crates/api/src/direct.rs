@@ -386,8 +386,8 @@ pub enum FlowNotification {
     },
     /// The route of the flow leads over another link now. The program attaches to that link, unless
     /// it has done so, and takes the flow there ([`DirectRequest::Take`]). Until then the flow
-    /// stays on the old link, for 10 s at most; then the daemon closes it. If the route returns before,
-    /// the daemon refuses to have the flow taken, and the flow stays.
+    /// stays on the old link, for 10 s at most; then the daemon closes it. If the route returns
+    /// before, the daemon refuses to have the flow taken, and the flow stays.
     Moving {
         /// Number of the flow.
         flow: u32,
