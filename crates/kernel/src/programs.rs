@@ -41,7 +41,7 @@ use crate::{
 };
 
 use loading::{SOCK_ADDR, TAKE_BACK, TRACEPOINTS, TUNE, load_programs, load_tcp};
-use pins::{layout_file, made_clsact, mount, remove_pins};
+use pins::{MAPS, layout_file, made_clsact, mount, remove_pins};
 
 pub(crate) use loading::test_load;
 
@@ -669,35 +669,6 @@ const PID_MAX_LIMIT: u32 = 1 << 22;
 /// The name of the folder of pins in the runtime folder.
 pub(crate) const FOLDER: &str = "bpf";
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/netnice.bpf.o"));
-const MAPS: [&str; 27] = [
-    "settings",
-    "ports",
-    "procs",
-    "targets",
-    "quota_limits",
-    "quota_counts",
-    "apps",
-    "cgroups",
-    "expected_groups",
-    "users",
-    "containers",
-    "container_flows",
-    "container_veths",
-    "ifaces",
-    "slots",
-    "links",
-    "counters",
-    "flows",
-    "windows",
-    "sock_owners",
-    "sock_cgroups",
-    "tcp_tunings",
-    "cookie_owners",
-    "cookie_cgroups",
-    "counts",
-    "path_counts",
-    "events",
-];
 const PATH_COUNTS: &str = "path_counts";
 const FILTER_HANDLE_NUMBER: u32 = 0x6e6e;
 const FILTER_HANDLE: TcHandle = TcHandle::new(0, FILTER_HANDLE_NUMBER as u16);

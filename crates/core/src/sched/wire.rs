@@ -1,6 +1,7 @@
 //! The link of a scheduler: its parameters, and until when it is busy ([`WireState`]).
 //! [`Scheduler::set_wire`] changes the parameters. It fails as [`Scheduler::new`] does, if the
-//! longest packet is too long. [`Scheduler::handle_foreign`] charges the link for what another sender transmitted on it.
+//! longest packet is too long. [`Scheduler::handle_foreign`] charges the link for what another
+//! sender transmitted on it.
 
 use super::flow::{MAX_LENGTH, ServiceState};
 use super::pace::{Moment, Pace};

@@ -15,8 +15,9 @@
 //!
 //! The driver sends at the rate C, and later by the time that the link takes for what the classes
 //! send, which is at most C − R. So it has at least R, as a link of that rate would, and a promise
-//! that such a link keeps is kept. A slice is a part of the link C: on a link of the rate R it would
-//! take C/R times as long for the same bytes, so that is its length in the test ([`scaled_slice`]).
+//! that such a link keeps is kept. A slice is a part of the link C: on a link of the rate R it
+//! would take C/R times as long for the same bytes, so that is its length in the test
+//! ([`scaled_slice`]).
 
 use netnice_api::driver::{DriverRequest, MIN_PACKET_BYTES, SEND_AHEAD_NS};
 use netnice_core::admission::timing::{PacketSizes, Promise, Stops, TimingFault, Transmitter};

@@ -2,16 +2,18 @@
 //! ([`Split`]), from the needs and the recent use of both sides. The functions are pure and do not
 //! fail.
 //!
-//! The classes send at most at their part. The driver sends on the whole link, less what the classes
-//! send (it reads their counter): its part is what it has for certain. So what the classes do not
-//! use of their part is the driver's at once, and only the driver's part is lent by this module.
+//! The classes send at most at their part. The driver sends on the whole link, less what the
+//! classes send (it reads their counter): its part is what it has for certain. So what the classes
+//! do not use of their part is the driver's at once, and only the driver's part is lent by this
+//! module.
 //!
-//! Each side has at least what it needs ([`super::admission`]), and half of the rest. If the classes
-//! use more than 85 % of their part and the driver does not, the classes get what the driver does
-//! not keep: 5/4 of what it uses, at least what it needs, and in addition 1/16 of the rest, so that
-//! an increase of its use is visible; at most half of the rest. If neither uses so much, the
-//! division stays. The caller adapts the division about every 200 ms. A change of less than 1/50 of
-//! the link is not made. A division that gives a side less than it needs is always replaced.
+//! Each side has at least what it needs ([`super::admission`]), and half of the rest. If the
+//! classes use more than 85 % of their part and the driver does not, the classes get what the
+//! driver does not keep: 5/4 of what it uses, at least what it needs, and in addition 1/16 of the
+//! rest, so that an increase of its use is visible; at most half of the rest. If neither uses so
+//! much, the division stays. The caller adapts the division about every 200 ms. A change of less
+//! than 1/50 of the link is not made. A division that gives a side less than it needs is always
+//! replaced.
 
 use netnice_core::units::{Amount, Rate};
 

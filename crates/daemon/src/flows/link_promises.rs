@@ -1,8 +1,8 @@
 //! Grants and withdraws the promises to the flows of a link, and applies the division of the link
 //! between the driver of the direct path and the kernel's classes. [`Flows::admit`] admits or
 //! refuses a new or changed flow. [`Flows::settle`] degrades and restores flows when the link or
-//! its promises have changed. If the kernel refuses the new rate of the classes, the division stays:
-//! `admit` fails with the error, and `settle` writes a warning to the journal.
+//! its promises have changed. If the kernel refuses the new rate of the classes, the division
+//! stays: `admit` fails with the error, and `settle` writes a warning to the journal.
 
 use netnice_api::driver::DriverRequest;
 use netnice_core::contract::{Contract, Direction, IfName};

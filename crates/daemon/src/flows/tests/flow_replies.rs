@@ -101,7 +101,8 @@ fn explain_shows_the_horizon_and_the_code_points_of_a_driver() {
         fixture.opened(&client, "10.0.0.2:1", "");
         fixture.flows.settle_all(&mut fixture.service, fixture.now);
         fixture.exchange();
-        explained(&mut fixture, "direct:eth0").join("\n")
+        let page = explained(&mut fixture, "direct:eth0").join(" ");
+        page.split_whitespace().collect::<Vec<_>>().join(" ")
     };
     let page = page_with("", "");
     assert!(
@@ -111,8 +112,8 @@ fn explain_shows_the_horizon_and_the_code_points_of_a_driver() {
     let marks = "[dscp]\ncell = \"EF\"\nbest-effort = \"LE\"\n";
     let page = page_with("horizon = \"2ms\"\n", marks);
     for row in [
-        "horizon    packets of channels leave up to 2ms early if nothing else is sent",
-        "dscp       the driver writes EF for cell, CS0 for channel, CS0 for slice",
+        "horizon packets of channels leave up to 2ms early if nothing else is sent",
+        "dscp the driver writes EF for cell, CS0 for channel, CS0 for slice",
         "CS0 for min, LE for best effort",
     ] {
         assert!(page.contains(row), "{row}:\n{page}");

@@ -232,8 +232,8 @@ fn rest(
 
 /// Figure 6: two senders without a guarantee, through the driver, through the kernel with HTB, and
 /// through the kernel's plain queue over a cable of the link's rate. The driver must carry as much
-/// as each of the kernel's, with what its stops would have carried, and the rates of its senders may
-/// vary no more than with HTB. Fails if the subject is not netnice, and
+/// as each of the kernel's, with what its stops would have carried, and the rates of its senders
+/// may vary no more than with HTB. Fails if the subject is not netnice, and
 /// as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
