@@ -32,6 +32,9 @@ pub enum DirectRequest {
     Change(ChangeFlow),
     /// Close a flow.
     Close(CloseFlow),
+    /// Open a flow on this connection's link that is to move there
+    /// ([`FlowNotification::Moving`]).
+    Take(TakeFlow),
     /// Request the next hop to a host.
     NextHop(FindNextHop),
     /// Close a flow of any program of the caller, also of another connection. Root and the group
@@ -55,6 +58,8 @@ pub enum DirectReply {
     Flows(FlowList),
     /// Response to `open`.
     Opened(FlowOpened),
+    /// Response to `take`.
+    Taken(Box<FlowTaken>),
     /// Response to `next-hop`.
     #[serde(rename = "hop")]
     NextHop(ResolvedNextHop),
@@ -74,6 +79,10 @@ pub struct Attach {
     pub flows: u32,
     /// Size of the memory for the regions of all flows, in bytes.
     pub bytes: u64,
+    /// The program handles [`FlowNotification::Moving`]. Without it, a flow whose route moves to
+    /// another link is closed.
+    #[serde(default, skip_serializing_if = "super::request::is_false")]
+    pub moves: bool,
 }
 
 /// The response to [`Attach`]. Three descriptors are sent with it, in this order: the memory file,
@@ -98,6 +107,33 @@ pub struct Resume {
     pub iface: String,
     /// The secret of the attachment ([`Attached::secret`]).
     pub secret: String,
+    /// As [`Attach::moves`].
+    #[serde(default, skip_serializing_if = "super::request::is_false")]
+    pub moves: bool,
+}
+
+/// [`DirectRequest::Take`], on the connection of the attachment to the link that the flow moves to.
+/// The daemon requires that both attachments are those of one process, and that the secret is that
+/// of the attachment which has the flow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TakeFlow {
+    /// Number of the flow.
+    pub flow: u32,
+    /// The secret of the attachment that has the flow ([`Attached::secret`]).
+    pub secret: String,
+}
+
+/// The response to [`TakeFlow`]: the flow is open on the new link, under its number. The driver of
+/// the old link has stopped sending for it (section 7 of `docs/reference/ring.md`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowTaken {
+    /// The flow on the new link.
+    pub opened: FlowOpened,
+    /// The number of what is left of the flow on the old link. The program closes it, on the
+    /// connection of the old attachment, when it has taken its packets out of the old memory. The
+    /// daemon closes it after 5 s.
+    pub former: u32,
 }
 
 /// The response to [`Resume`] if the attachment does not exist any more.
@@ -347,6 +383,16 @@ pub enum FlowNotification {
         flow: u32,
         /// The reason.
         why: String,
+    },
+    /// The route of the flow leads over another link now. The program attaches to that link, unless
+    /// it has done so, and takes the flow there ([`DirectRequest::Take`]). Until then the flow
+    /// stays on the old link, for 10 s at most; then the daemon closes it. If the route returns
+    /// before, the daemon refuses to have the flow taken, and the flow stays.
+    Moving {
+        /// Number of the flow.
+        flow: u32,
+        /// The interface that the route leads over.
+        to: String,
     },
     /// A router or the remote host reported that a packet of the flow was not delivered (ICMP). Any
     /// host can forge such a report.

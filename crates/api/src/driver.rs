@@ -33,15 +33,25 @@ pub struct DriverCall {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum DriverRequest {
-    /// Sets the rate of the direct path and the wire overhead of each packet.
+    /// Sets the rate of the link, of which the driver has what the kernel's classes do not send,
+    /// and the wire overhead of each packet.
     Wire {
-        /// The rate, in bit/s.
+        /// The rate of the link, in bit/s.
         rate: u64,
+        /// The rate of the kernel's classes, in bit/s. What they send is charged to the link up to
+        /// this rate, if the driver has their counter ([`DriverRequest::KernelPath`]).
+        kernel_rate: u64,
         /// The wire overhead, in bytes per packet.
         overhead: u64,
         /// How long before its logical arrival a packet of a `channel` may leave, in ns.
         #[serde(default, skip_serializing_if = "is_zero")]
         horizon_ns: u64,
+    },
+    /// Gives the driver the counter of what the kernel's classes are given to send. The map, an
+    /// array of pairs of 64-bit numbers (bytes, packets) for mmap(2), is sent with the request.
+    KernelPath {
+        /// The place in the array.
+        place: u32,
     },
     /// Attaches a program. The program's pidfd is sent with the request. When the program ends, its
     /// flows end.
@@ -91,6 +101,13 @@ pub enum DriverRequest {
         /// The MTU, in bytes.
         mtu: u32,
     },
+    /// Stops sending for a flow: the driver returns the record that it holds, and takes no further
+    /// record from the flow's submit ring. Its reply says that both have happened. The flow
+    /// continues to receive. It cannot be resumed, only closed.
+    Withdraw {
+        /// Number of the flow.
+        flow: u32,
+    },
     /// Closes a flow.
     Close {
         /// Number of the flow.
@@ -123,7 +140,7 @@ pub enum DriverRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerDoc {
-    /// The slice as text (`8ms/20ms`), at the driver's rate. `None`: the server is suspended, and
+    /// The slice as text (`8ms/20ms`), at the link's rate. `None`: the server is suspended, and
     /// its members share what is left over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slice: Option<String>,
@@ -173,8 +190,7 @@ pub struct DriverFlow {
     /// The contract as text, as the driver serves it.
     pub contract: String,
     /// The granted contract, if it differs from `contract`: a guarantee that is not served at
-    /// present, or a slice converted to the driver's rate. The driver only stores it for the next
-    /// daemon.
+    /// present. The driver only stores it for the next daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub granted: Option<String>,
     /// The sizes of the flow's memory.
@@ -279,7 +295,7 @@ pub struct CensusDoc {
     pub iface: String,
     /// Access to the interface: `native`, `generic` or `fallback`.
     pub mode: String,
-    /// The current rate of the direct path, in bit/s.
+    /// The rate of the link, in bit/s.
     pub rate: u64,
     /// The reason why the mode is not `native`, if it is not.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -84,7 +84,8 @@ pub struct FlowDoc {
     pub user: String,
     /// `open`, or what holds the flow up: `link down`, `no next hop` (the next hop does not
     /// answer), `suspended` (the driver drops what arrives, because the receive budget is used up),
-    /// or `closing`.
+    /// `moving` (the route leads over another link, to which the program is to take the flow), or
+    /// `closing`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub state: String,
     /// Protocol and addresses.

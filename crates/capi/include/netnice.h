@@ -53,7 +53,12 @@ const char *netnice_error(void);
  * bounds the flows and the memory of each user (by default 4096 flows, 1 GiB and
  * 64 programs). Returns the program's number.
  * Fails with ENODEV if there is no such interface, and with ENOSPC if it is not a
- * managed link or the user would have more than permitted. */
+ * managed link or the user would have more than permitted.
+ * A flow to one remote host follows its route to another managed link. With the
+ * first one, the library attaches there too, with the same numbers of flows and
+ * bytes, which count for the user a second time. The calls of the flow see no
+ * error; its number stays. If the flow cannot be opened there, or the program has
+ * made no call of it or held a buffer of it for 10 s, the flow is closed. */
 int netnice_attach(const char *iface, unsigned int flows, unsigned long long bytes);
 
 /* Closes all flows of the program and detaches it. Returns 0. */
@@ -85,6 +90,9 @@ int netnice_poll(int program, int *flows, int room);
 #define NETNICE_NOTIFICATION_UNDELIVERED 7 /* a router or the remote host reported that a packet
                                               was not delivered: `error`, `why`; if it was too
                                               long, `mtu` is the path MTU to its destination */
+#define NETNICE_NOTIFICATION_MOVING 8   /* the route of the flow leads over the link `why` now: the
+                                           next call that takes a buffer, a datagram or a result
+                                           moves the flow there */
 
 struct netnice_notification {
     int kind;

@@ -239,6 +239,12 @@ fn notification_to_c(notification: &FlowNotification, flow: impl Fn(u32) -> c_in
             why: pointers::fixed_text(&StackError::Undelivered(*report).to_string()),
             ..none
         },
+        FlowNotification::Moving { flow: id, to } => Notification {
+            kind: 8,
+            flow: flow(*id),
+            why: pointers::fixed_text(to),
+            ..none
+        },
         FlowNotification::Ended { why } => Notification {
             kind: 6,
             why: pointers::fixed_text(why),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * Opens and uses flows to one host as lines of its standard input say, and prints
- * one line for each: the result, or -1 and the name of the error.
+ * Opens and uses flows to one host (the first argument) as lines of its standard
+ * input say, and prints one line for each: the result, or -1 and the name of the
+ * error. The second argument is the interface; without it the only managed one.
  *
  *     open PORT           opens a flow to this port of the host
  *     close               closes the flow that was opened last
@@ -111,9 +112,10 @@ int main(int argc, char **argv) {
     memset(&to, 0, sizeof to);
     memset(&udp, 0, sizeof udp);
     to.sin_family = AF_INET;
-    if (argc != 2 || inet_pton(AF_INET, argv[1], &to.sin_addr) != 1)
+    if (argc < 2 || argc > 3 || inet_pton(AF_INET, argv[1], &to.sin_addr) != 1)
         return 2;
-    program = netnice_attach(NULL, MOST, MOST * (unsigned long long)netnice_buffer_bytes(&udp));
+    program = netnice_attach(argc == 3 ? argv[2] : NULL, MOST,
+                             MOST * (unsigned long long)netnice_buffer_bytes(&udp));
     if (program < 0) {
         fprintf(stderr, "%s\n", netnice_error());
         return 1;

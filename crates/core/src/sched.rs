@@ -103,7 +103,7 @@ use alloc::vec::Vec;
 
 use calendar::{Calendar, MAX_FLOWS, Pool, QueueEntry};
 use cell::CellState;
-use channel::ChannelState;
+use channel::{ChannelState, Reading};
 pub use deadline::effective_bound;
 use fair::FairQueue;
 use flow::{Flag, FlowState, GENERAL_PATH_INTERVAL, ServiceState};
@@ -130,6 +130,9 @@ pub struct Scheduler {
     wire: WireState,
     /// The latest time that the owner passed.
     now: u64,
+    /// The owner could not look at its queues after this time; see
+    /// [`Scheduler::set_unread_since`].
+    unread_since: u64,
     flows: Vec<FlowState>,
     /// The first vacant index of `flows`, or its length if there is none.
     vacant: u32,
@@ -173,6 +176,7 @@ impl Scheduler {
         Ok(Scheduler {
             wire: WireState::new(wire)?,
             now: 0,
+            unread_since: u64::MAX,
             flows: Vec::with_capacity(flows),
             vacant: 0,
             pool: Pool::with_capacity(flows * ENTRIES_PER_FLOW),
@@ -299,7 +303,7 @@ impl Scheduler {
                 share.set_used(used);
             }
             if flow.is(Flag::HasHead) {
-                flow.service.wake(head, now);
+                flow.service.wake(head, Reading::new(now, now));
             }
         }
         self.set_limit(id, max, used);
@@ -344,6 +348,25 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Sets since when the owner could not look at its queues, for the packets that it reports from
+    /// now on: the later one of its last reading of the queues and the time at which it had to wake
+    /// from its last sleep. A message whose beginning it finds now at an empty queue can have
+    /// arrived at that time, so its logical arrival may be as early (`sched::channel`). The owner
+    /// must have called no [`Scheduler::poll`] with a later time than `since` before. A time later
+    /// than the present counts as the present, which is the default.
+    pub fn set_unread_since(&mut self, since: Instant) {
+        self.unread_since = since.0;
+    }
+
+    /// The time of [`Scheduler::set_unread_since`]; `now` if it is later.
+    pub fn unread_since(&self, now: Instant) -> Instant {
+        now.min(Instant(self.unread_since))
+    }
+
+    fn reading(&self) -> Reading {
+        Reading::new(self.now, self.unread_since)
+    }
+
     /// Reports that a packet arrived at the empty queue of a flow. A packet behind other packets is
     /// not reported.
     ///
@@ -358,7 +381,7 @@ impl Scheduler {
         now: Instant,
     ) -> Result<(), SchedulerError> {
         self.advance(now);
-        let now = self.now;
+        let reading = self.reading();
         let longest = self.wire.longest;
         let state = self.flow_mut(flow)?;
         if let ServiceState::Server { .. } = state.service {
@@ -372,7 +395,7 @@ impl Scheduler {
         state.set_length(length);
         match state.is(Flag::Limited) {
             true => self.arrive_at_limit(flow.0, packet, true),
-            false => state.service.wake(packet, now),
+            false => state.service.wake(packet, reading),
         }
         if self.flows[flow.index()].is(Flag::Timed) {
             self.cancel(flow.0);
@@ -560,9 +583,10 @@ impl ServiceState {
         }
     }
 
-    /// A packet arrives at the empty queue.
+    /// A packet is found at the head of a queue that was empty.
     #[inline(always)]
-    fn wake(&mut self, packet: Packet, now: u64) {
+    fn wake(&mut self, packet: Packet, reading: Reading) {
+        let now = reading.now();
         match self {
             ServiceState::Vacant { .. } | ServiceState::Server { .. } => {}
             ServiceState::Member(member) => member.wake(now),
@@ -571,7 +595,7 @@ impl ServiceState {
             ServiceState::Slice { slice, .. } => slice.wake(now),
             ServiceState::Channel(channel) => {
                 let begins = packet.message.map(|arrived| arrived.0);
-                channel.wake(begins, packet.length.0, now);
+                channel.wake(begins, packet.length.0, reading);
             }
         }
     }

@@ -14,8 +14,9 @@
 //!               └─────────────────┴───────────┴────────────┴─ all released ─> refused
 //! ```
 //! An open flow is closed by request of its program, when its program closes the connection or
-//! ends, when its program violates the protocol, when its driver ends, when its route leads over
-//! another link, or when root clears everything.
+//! ends, when its program violates the protocol, when its driver ends, or when root clears
+//! everything. When its route leads over another link, it moves there ([`move_flow`]), or is
+//! closed.
 //!
 //! # State machine
 //! [`Flows`] is a state machine that waits for no driver or program. Requests, messages of drivers
@@ -50,6 +51,7 @@ pub(crate) mod flow_replies;
 mod icmp_errors;
 mod link_promises;
 mod messages;
+mod move_flow;
 pub(crate) mod network;
 mod next_hop;
 mod open_flow;
@@ -147,6 +149,8 @@ pub(crate) struct Flows<N: Network> {
     icmp: icmp_errors::IcmpState,
     /// When the interfaces and the routes of all flows are to be checked; `None` if they are not.
     route_check_due: Option<Instant>,
+    /// Time limits of flows that move, with their numbers. An entry can be obsolete.
+    move_deadlines: BTreeSet<(Instant, u32)>,
     next_hops_confirmed_at: Instant,
 }
 
@@ -172,8 +176,10 @@ struct LinkState {
     /// True if a flow was degraded since the link got its driver.
     had_degraded: bool,
     split: Option<Split>,
-    /// The kernel's classes get this rate as soon as the driver has reduced its own.
-    pending_tree: Option<Rate>,
+    /// The rates that the driver has, as they were sent.
+    wire: Option<DriverRequest>,
+    /// The counter of the kernel's classes that the driver has: its map, and the place there.
+    path_counter: Option<(u32, u32)>,
     need: Option<Rate>,
     /// The basis of the present split.
     capacity: Option<admission::LinkCapacity>,
@@ -223,6 +229,8 @@ struct Session {
     most: u64,
     /// The secret of the attachment; `None` if there is none.
     secret: Option<String>,
+    /// True if the program handles notifications of moving flows.
+    moves: bool,
     /// True if the program has resumed the attachment and has sent no request since. If the
     /// connection ends then, the program may not have got the response, and stays attached.
     is_unconfirmed: bool,
@@ -260,6 +268,8 @@ struct FlowRecord {
     ports: Vec<ports::FlowPort>,
     /// Why the flow is being closed; `None` if it is not.
     closing: Option<String>,
+    /// The record's part in a move; `None` if the flow does not move.
+    movement: Option<move_flow::Move>,
 }
 
 /// A call without an answer so far.
@@ -293,6 +303,13 @@ enum CallPurpose {
     Close {
         flow: u32,
         reply: Option<ReplySender>,
+    },
+    /// Withdraws a flow that moves. `successor` is its record on the new link, at this place.
+    Withdraw {
+        flow: u32,
+        successor: u32,
+        place: move_flow::Place,
+        reply: ReplySender,
     },
     SetRate,
     Classes,
@@ -333,6 +350,7 @@ impl<N: Network> Flows<N> {
             tickets: flow_replies::Tickets::default(),
             icmp: icmp_errors::IcmpState::default(),
             route_check_due: None,
+            move_deadlines: BTreeSet::new(),
             next_hops_confirmed_at: Instant(0),
         }
     }
@@ -364,6 +382,7 @@ impl<N: Network> Flows<N> {
             .chain(self.tickets.next_due())
             .chain(self.icmp.next_due())
             .chain(self.route_check_due)
+            .chain(self.move_deadlines.first().map(|(at, _)| *at))
             .min()
     }
 

@@ -28,7 +28,9 @@ use std::net::IpAddr;
 use netnice_api::Found;
 use netnice_core::units::{Instant, Rate};
 use netnice_kernel::connections::Connection;
-use netnice_kernel::enforce::{Adoption, ContainerPlacement, Recovered, Sample, TargetClass};
+use netnice_kernel::enforce::{
+    Adoption, ContainerPlacement, PathCounter, Recovered, Sample, TargetClass,
+};
 use netnice_kernel::netlink::NetlinkClient;
 use netnice_kernel::plan::Desired;
 use netnice_kernel::traffic::ByteCounts;
@@ -358,6 +360,9 @@ pub(crate) trait Meter {
     /// Bytes that the classes of a link had sent at the last [`Enforcer::balance`]; `None` if
     /// unknown.
     fn sent_on(&self, link: &str) -> Option<u64>;
+    /// The counter of what the classes of a link are given to send; `None` if the link is not
+    /// managed for sending.
+    fn path_counter(&self, link: &str) -> Result<Option<PathCounter>, RequestError>;
 }
 
 /// A machine with all traits.

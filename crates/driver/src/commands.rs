@@ -22,6 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use netnice_core::sched::{Service, Wire};
 use netnice_core::stops::StopCounts;
+use netnice_core::units::Rate;
 use netnice_ring::driver::{Cleared, Prepared, ProgramMemory, Reserved, Unprepared};
 use netnice_ring::layout::Shape;
 use netnice_ring::ledger::Balance;
@@ -38,12 +39,15 @@ use crate::event_loop::{EventLoop, TimeAccounting, monotonic};
 use crate::frame::Mac;
 use crate::frames::Tally;
 use crate::link;
+use crate::path_counter::PathCounter;
 use crate::pattern::Patterns;
 
 /// A command to the packet thread.
 pub(crate) enum Command {
-    /// Sets the link's parameters.
-    Wire(Wire),
+    /// Sets the link's parameters, and the rate of the kernel's classes.
+    Wire(Wire, Option<Rate>),
+    /// Sets the counter of what the kernel's classes are given to send.
+    PathCounter(Box<PathCounter>),
     /// Sets the link's server, or removes it.
     Classes(Option<Box<ServerParameters>>),
     /// Reserves a number for a program that is attached later.
@@ -65,6 +69,8 @@ pub(crate) enum Command {
     /// Sets a flow's source address, next hop and longest frame; see
     /// [`Datapath::readdress`](crate::datapath::Datapath::readdress).
     Readdress(FlowNo, Mac, Option<Mac>, usize),
+    /// Stops sending for a flow; see [`Datapath::withdraw`](crate::datapath::Datapath::withdraw).
+    Withdraw(FlowNo),
     /// Closes a flow.
     Close(FlowNo),
     /// Closes flows of a program that is about to be detached.
@@ -414,7 +420,8 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
         }
         Command::Detach(program) => Report::Detached(event_loop.detach(program).map(Box::new)),
         Command::Sums => Report::Sums(Box::new(sums(event_loop))),
-        Command::Wire(wire) => report(datapath.rewire(wire), |()| Report::Done),
+        Command::Wire(wire, classes) => report(datapath.rewire(wire, classes), |()| Report::Done),
+        Command::PathCounter(counter) => done(event_loop.set_path_counter(*counter)),
         Command::Classes(server) => report(datapath.set_server(server.as_deref(), now), |()| {
             Report::Done
         }),
@@ -438,6 +445,10 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
             datapath.readdress(flow, mac, next_hop, longest);
             Report::Done
         }
+        Command::Withdraw(flow) => {
+            datapath.withdraw(flow, now);
+            Report::Done
+        }
         Command::Close(flow) => {
             event_loop.counters(flow);
             Report::Closed(event_loop.datapath().close(flow, now).map(Box::new))
@@ -452,22 +463,10 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
             datapath.reuse(program, cleared);
             Report::Done
         }
-        Command::CodePoints(code_points) => {
-            datapath.set_code_points(code_points);
-            Report::Done
-        }
-        Command::Discard(patterns) => {
-            datapath.demux().discard(patterns);
-            Report::Done
-        }
-        Command::Link(is_up) => {
-            datapath.set_link(is_up);
-            Report::Done
-        }
-        Command::Mac(mac) => {
-            datapath.set_mac(mac);
-            Report::Done
-        }
+        Command::CodePoints(code_points) => done(datapath.set_code_points(code_points)),
+        Command::Discard(patterns) => done(datapath.demux().discard(patterns)),
+        Command::Link(is_up) => done(datapath.set_link(is_up)),
+        Command::Mac(mac) => done(datapath.set_mac(mac)),
         Command::AddQueue(queue) => report(event_loop.link().add_queue(*queue), |()| Report::Done),
         Command::Counts(flows) => {
             let read = |flow| {
@@ -478,6 +477,10 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
         }
         Command::Stop => Report::Done,
     }
+}
+
+fn done((): ()) -> Report {
+    Report::Done
 }
 
 fn report<T, E: ToString>(done: Result<T, E>, success: impl FnOnce(T) -> Report) -> Report {

@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 
 use netnice_api::driver::{DriverCall, DriverEvent, DriverMessage, DriverReply, DriverRequest};
 use netnice_core::sched::Wire;
-use netnice_core::units::Nanos;
+use netnice_core::units::{Nanos, Rate};
 use netnice_kernel::netlink::Listener;
 use netnice_ring::layout::Budget;
 use rustix::event::{Timespec, epoll};
@@ -318,6 +318,11 @@ impl Control {
                     }
                 })
             }
+            DriverRequest::KernelPath { place } => {
+                let array = connection.take_descriptor();
+                let set = self.registry.set_path_counter(place, array);
+                set.map(|()| DriverReply::Done)
+            }
             DriverRequest::Stop => {
                 self.is_stopping = true;
                 self.registry.stop().map(|()| DriverReply::Done)
@@ -349,12 +354,14 @@ impl Control {
         match ask {
             DriverRequest::Wire {
                 rate,
+                kernel_rate,
                 overhead,
                 horizon_ns,
             } => {
                 let wire = wire(rate, overhead)?;
                 let horizon = Nanos(horizon_ns);
-                registry.rewire(Wire { horizon, ..wire }).map(done)
+                let wire = Wire { horizon, ..wire };
+                registry.rewire(wire, Rate::new(kernel_rate)).map(done)
             }
             DriverRequest::Detach { program } => registry.detach(program).map(done),
             DriverRequest::Open(flow) => {
@@ -375,6 +382,7 @@ impl Control {
                 next_hop,
                 mtu,
             } => registry.readdress(flow, next_hop, mtu).map(done),
+            DriverRequest::Withdraw { flow } => registry.withdraw(flow).map(done),
             DriverRequest::Close { flow } => {
                 let counts = registry.close(flow)?;
                 Ok(DriverReply::Closed(Box::new(counts)))
@@ -384,7 +392,9 @@ impl Control {
             DriverRequest::Classes { server } => registry.set_server(server.as_ref()).map(done),
             DriverRequest::Census => Ok(DriverReply::Census(Box::new(registry.census()?))),
             DriverRequest::Totals => Ok(DriverReply::Totals(registry.totals()?)),
-            DriverRequest::Attach { .. } | DriverRequest::Stop => Ok(DriverReply::Done),
+            DriverRequest::Attach { .. }
+            | DriverRequest::KernelPath { .. }
+            | DriverRequest::Stop => Ok(DriverReply::Done),
         }
     }
 

@@ -28,16 +28,18 @@
 
 mod flow;
 mod in_flight;
+mod kernel_path;
 mod programs;
 mod receive;
 mod refused;
 mod results;
 mod server;
 mod wakeups;
+mod withdraw;
 
 use netnice_core::prefetch;
 use netnice_core::sched::{Departure, FlowId, Packet, Scheduler, SchedulerError, Service, Wire};
-use netnice_core::units::{Bytes, Instant, Nanos};
+use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 use netnice_ring::driver::{Cleared, Loss, Prepared, ProgramMemory, Reserved, Taken, Unprepared};
 use netnice_ring::layout::{FlowLocation, Shape};
 use netnice_ring::ledger::Balance;
@@ -48,6 +50,8 @@ use netnice_ring::violation::ProtocolViolation;
 pub(crate) use flow::LATENESS;
 use flow::{Delivery, FlowState, RESERVED_FLOWS};
 pub use flow::{FlowCounters, FlowParameters, OpenedFlow};
+use kernel_path::KernelPath;
+pub use kernel_path::PathCount;
 pub use programs::ProgramNo;
 use programs::{Program, Programs};
 use refused::PausedFlows;
@@ -104,6 +108,7 @@ pub struct Datapath {
     in_flight_limit: Instant,
     /// Packets are returned unsent while this is false.
     link_is_up: bool,
+    kernel_path: KernelPath,
     /// The code points of sent packets.
     code_points: CodePoints,
     totals: Totals,
@@ -143,6 +148,7 @@ impl Datapath {
             in_flight: Vec::with_capacity(BATCH),
             in_flight_limit: Instant(0),
             link_is_up: true,
+            kernel_path: KernelPath::new(),
             code_points: CodePoints::default(),
             totals: Totals::default(),
         })
@@ -381,9 +387,25 @@ impl Datapath {
         Ok(())
     }
 
-    /// Changes the link's parameters. Slices keep their bytes. Fails if the scheduler refuses them.
-    pub(crate) fn rewire(&mut self, wire: Wire) -> Result<(), SchedulerError> {
-        self.scheduler.set_wire_keeping_bytes(wire)
+    /// Changes the link's parameters, and the rate of the kernel's classes. Fails if the scheduler
+    /// refuses them.
+    pub(crate) fn rewire(
+        &mut self,
+        wire: Wire,
+        classes: Option<Rate>,
+    ) -> Result<(), SchedulerError> {
+        self.scheduler.set_wire(wire)?;
+        self.kernel_path.set_rate(classes, wire.overhead);
+        Ok(())
+    }
+
+    /// Charges the link for what the kernel's classes have sent, by the present count of what they
+    /// were given. Call it before [`Datapath::transmit`].
+    pub fn handle_path_count(&mut self, count: PathCount, now: Instant) {
+        let (bytes, since) = self.kernel_path.sent(count, now);
+        if bytes.0 > 0 {
+            self.scheduler.handle_foreign(bytes, since);
+        }
     }
 
     /// Sets the code points of packets that are sent from now on.
@@ -416,6 +438,14 @@ impl Datapath {
     /// The next program that violated the protocol, with the violation; `None` if there is none.
     pub(crate) fn poll_disconnected(&mut self) -> Option<Disconnected> {
         self.disconnected.pop()
+    }
+
+    /// Sets since when the caller could not call [`Datapath::transmit`], for its next call: the
+    /// later one of the time of its last call, and the time at which the caller had to wake from
+    /// its last sleep. A record that the next call finds may have been submitted at any time since
+    /// then.
+    pub fn set_unread_since(&mut self, since: Instant) {
+        self.scheduler.set_unread_since(since);
     }
 
     /// Reads the programs' submissions and passes due packets to `sink`, at most `BATCH`. Returns
@@ -539,7 +569,7 @@ impl Datapath {
             let Some(Some(flow)) = self.flows.get_mut(number as usize) else {
                 continue;
             };
-            if flow.head.is_some() || flow.paused_until.is_some() || flow.is_ignored() {
+            if !flow.wants_head() {
                 continue;
             }
             if flow.touch() {

@@ -22,6 +22,13 @@
 //! than sending a packet. After the flush of packets of cell contracts the loop reads the clock
 //! again, since the thread may have been stopped meanwhile ([`Datapath::all_sent`]).
 //!
+//! The loop tells the datapath since when it could not look at the rings (`unread_since`): since
+//! the datapath read them last, or since the loop had to wake from its last sleep, whichever is
+//! later. A sleep had to end when an event ended it, or at its planned end if that was earlier.
+//! Before that time a doorbell would have ended the sleep. From then on the loop worked, or the
+//! machine did not let it run. So a record that the loop finds can have been submitted at any time
+//! since then, and a message of a channel loses nothing of its deadline by a stop of the loop.
+//!
 //! An iteration does not fail. If the interface refuses frames, the loop counts a refusal and tries
 //! again after 1 ms. Set-up fails with the kernel's error: making the loop, watching a descriptor,
 //! keeping processors awake, and setting the scheduling.
@@ -58,11 +65,14 @@ pub use crate::event_loop::time_accounting::TimeAccounting;
 use crate::event_loop::time_accounting::{IterationTimes, WakeReason, WakeupCost};
 use crate::event_loop::wake_lead::WakeLead;
 use crate::link::{Flushed, Link};
+use crate::path_counter::PathCounter;
 
 /// The packet thread's loop: a datapath, its link, and the accounting of their time.
 pub struct EventLoop {
     datapath: Datapath,
     link: Link,
+    /// What the kernel's classes were given to send; `None`: unknown, and not charged.
+    path_counter: Option<PathCounter>,
     /// The interface, the doorbells, and further descriptors.
     epoll: OwnedFd,
     /// Received frames gather until this time. Before it, no received frame ends a sleep.
@@ -73,6 +83,8 @@ pub struct EventLoop {
     throttled: Throttled,
     /// What ended the sleep before this iteration, if there was one.
     wake_reason: WakeReason,
+    /// The loop could not look at the rings after this time; see the module.
+    unread_since: Instant,
     /// Time is accounted for until this moment.
     accounted_until: Instant,
     cpu_budget: CpuBudget,
@@ -102,11 +114,13 @@ impl EventLoop {
         let event_loop = EventLoop {
             datapath,
             link,
+            path_counter: None,
             epoll,
             gather_until: Instant(0),
             polls_frames: true,
             throttled: Throttled::default(),
             wake_reason: WakeReason::None,
+            unread_since: monotonic(),
             accounted_until: monotonic(),
             cpu_budget: CpuBudget::new(monotonic()),
             wake_lead: WakeLead::new(),
@@ -206,6 +220,11 @@ impl EventLoop {
         &mut self.datapath
     }
 
+    /// Charges the link from now on for what the kernel's classes send, by this counter.
+    pub fn set_path_counter(&mut self, counter: PathCounter) {
+        self.path_counter = Some(counter);
+    }
+
     /// Resets the XDP gate and drop counter of a newly opened flow, which may reuse the number of a
     /// closed one.
     pub(crate) fn reset_gate(&mut self, flow: FlowNo) {
@@ -295,7 +314,12 @@ impl EventLoop {
         self.stops
             .record(stops::slow(began, delivered, explained(received as u64)));
         let before = self.link.sent();
+        if let Some(counter) = &self.path_counter {
+            datapath.handle_path_count(counter.count(), delivered);
+        }
+        datapath.set_unread_since(self.unread_since);
         let next = datapath.transmit(&mut self.link, delivered);
+        self.unread_since = delivered;
         let flushed = self.link.flush();
         if matches!(flushed, Ok(Flushed::All)) && datapath.all_sent(monotonic) {
             self.latency_request.packets_left(delivered);
@@ -403,6 +427,7 @@ impl EventLoop {
         self.wakeup_cost.sleep_ended(processor_time);
         self.accounted_until = monotonic();
         let asked = Instant(wake.max(now));
+        self.unread_since = asked.min(self.accounted_until);
         self.stops.record(stops::woken(asked, self.accounted_until));
         self.cpu_budget.credit(self.accounted_until);
         self.wake_reason = match wake {

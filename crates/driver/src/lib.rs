@@ -23,7 +23,8 @@
 //!
 //! # The interface
 //! [`link`] sends and receives frames by AF_XDP, or by AF_PACKET on request or where AF_XDP is
-//! refused. [`event_loop`] runs the iterations around the datapath and the link.
+//! refused. [`event_loop`] runs the iterations around the datapath and the link. [`path_counter`]
+//! reads what the kernel's own path was given to send on the link. `mapping` maps memory.
 //!
 //! # The process
 //! `netnice-driver` has three threads: the packet thread runs the event loop; the control thread
@@ -47,6 +48,8 @@ pub mod event_loop;
 pub mod frame;
 pub mod frames;
 pub mod link;
+pub(crate) mod mapping;
+pub mod path_counter;
 pub(crate) mod pattern;
 pub mod protocol;
 pub mod receive_budget;

@@ -107,8 +107,15 @@ struct iface {
 	__u16 slot_container_up;	/* tc_index that returns a container's packet to ingress */
 	__u16 slot_container_down;	/* tc_index that returns a packet for a container to egress */
 	__u16 slot_from_container;	/* tc_index of a packet of the container, on its way to a link */
-	__u16 pad;
+	__u16 path_count;	/* place in path_counts, if managed for sending; 0: none */
 	struct leaf rest[2];	/* by direction: class of traffic without a target, if managed */
+};
+
+/* path_counts: place -> what the classes of a managed link were given to send. A driver of the direct
+ * path maps this array, and reads each number by itself. */
+struct path_count {
+	__u64 bytes;		/* on the wire, with the headers of each segment */
+	__u64 packets;		/* each segment counts */
 };
 
 /* slots: tc_index -> the interface and the stage that the slot names. */

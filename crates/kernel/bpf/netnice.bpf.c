@@ -31,6 +31,7 @@
 _Static_assert(sizeof(struct leaf) == 36, "leaf");
 _Static_assert(sizeof(struct target) == 144, "target");
 _Static_assert(sizeof(struct iface) == 96, "iface");
+_Static_assert(sizeof(struct path_count) == 16, "path_count");
 _Static_assert(sizeof(struct settings) == 48, "settings");
 _Static_assert(sizeof(struct window) == 80, "window");
 _Static_assert(sizeof(struct group_name) == MAX_GROUP_NAME, "group_name");

@@ -524,6 +524,21 @@ static __always_inline bool redirect_on_arrival(struct __sk_buff *skb, struct se
 	return find_receiver(skb, now, iface, &p) && redirect_to_cap(skb, now, iface, &p, verdict);
 }
 
+/* Counts a packet that goes to the classes of a managed link, for the driver that shares the link. */
+static __always_inline void count_for_driver(struct __sk_buff *skb, struct iface *iface)
+{
+	__u32 place = iface->path_count;
+	struct path_count *count;
+
+	if (!place)
+		return;
+	count = bpf_map_lookup_elem(&path_counts, &place);
+	if (!count)
+		return;
+	__sync_fetch_and_add(&count->bytes, wire_bytes(skb));
+	__sync_fetch_and_add(&count->packets, skb->gso_segs > 1 ? skb->gso_segs : 1);
+}
+
 SEC("classifier/egress")
 int on_egress(struct __sk_buff *skb)
 {
@@ -586,6 +601,7 @@ int on_egress(struct __sk_buff *skb)
 		if (container && iface->flags & IFACE_MANAGED_DOWN)
 			learn_container_flow(skb, iface->flags, container);
 		skb->priority = link_class(skb, iface, container ? container : p.target, DIR_UP);
+		count_for_driver(skb, iface);
 	}
 	return pass_on(skb, now, iface);
 }

@@ -53,9 +53,10 @@ mod target_classes;
 mod traffic_quotas;
 mod turns;
 
+pub use crate::abi::PathCount;
 pub use containers::ContainerPlacement;
 pub use events::{Exit, Exits};
-pub use interfaces::MAX_INTERFACES;
+pub use interfaces::{MAX_INTERFACES, PathCounter};
 pub use ownership::{Adoption, Membership, MissedForks};
 pub use recovered::{Recovered, RecoveredLimit};
 pub(crate) use roots::PACER_MAJOR;

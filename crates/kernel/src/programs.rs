@@ -41,7 +41,7 @@ use crate::{
 };
 
 use loading::{SOCK_ADDR, TAKE_BACK, TRACEPOINTS, TUNE, load_programs, load_tcp};
-use pins::{layout_file, made_clsact, mount, remove_pins};
+use pins::{MAPS, layout_file, made_clsact, mount, remove_pins};
 
 pub(crate) use loading::test_load;
 
@@ -431,6 +431,15 @@ impl Programs {
         map.ok_or_else(|| missing_from_object(name))
     }
 
+    /// The map `path_counts`, an array of [`abi::PathCount`] for mmap(2). Fails if the eBPF object
+    /// has no such map.
+    pub(crate) fn path_counts(&self) -> Result<&MapData, KernelError> {
+        match self.ebpf.map(PATH_COUNTS) {
+            Some(Map::Array(counts)) => Ok(counts),
+            _ => Err(missing_from_object(PATH_COUNTS)),
+        }
+    }
+
     /// A hash map by its name, with the types of its keys and values. Fails if the eBPF object has
     /// no hash map of this name with keys and values of these sizes.
     pub(crate) fn hash<K: aya::Pod, V: aya::Pod>(
@@ -660,34 +669,7 @@ const PID_MAX_LIMIT: u32 = 1 << 22;
 /// The name of the folder of pins in the runtime folder.
 pub(crate) const FOLDER: &str = "bpf";
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/netnice.bpf.o"));
-const MAPS: [&str; 26] = [
-    "settings",
-    "ports",
-    "procs",
-    "targets",
-    "quota_limits",
-    "quota_counts",
-    "apps",
-    "cgroups",
-    "expected_groups",
-    "users",
-    "containers",
-    "container_flows",
-    "container_veths",
-    "ifaces",
-    "slots",
-    "links",
-    "counters",
-    "flows",
-    "windows",
-    "sock_owners",
-    "sock_cgroups",
-    "tcp_tunings",
-    "cookie_owners",
-    "cookie_cgroups",
-    "counts",
-    "events",
-];
+const PATH_COUNTS: &str = "path_counts";
 const FILTER_HANDLE_NUMBER: u32 = 0x6e6e;
 const FILTER_HANDLE: TcHandle = TcHandle::new(0, FILTER_HANDLE_NUMBER as u16);
 /// The highest preference that is tried.

@@ -74,8 +74,9 @@ impl Proc {
         let Some(stdin) = self.stdin.as_mut() else {
             bail!("the standard input of `{}` is closed", self.what)
         };
-        writeln!(stdin, "{line}")
-            .and_then(|()| stdin.flush())
+        // One write: a reader of the pipe must not see the text without its newline.
+        stdin
+            .write_all(format!("{line}\n").as_bytes())
             .with_context(|| {
                 format!(
                     "cannot write `{line}` to the standard input of `{}`",

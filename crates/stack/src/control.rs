@@ -17,6 +17,7 @@ mod flows;
 mod resume;
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -36,8 +37,10 @@ use resume::{Resumption, State, Steps};
 /// The connection to the daemon and the state that came from it.
 pub(crate) struct Control {
     connection: Mutex<Connection>,
-    /// Readable when the driver sent a doorbell notification, the daemon sent a message, or another
-    /// thread read a message.
+    /// Readable when the daemon sent a message, or another thread read a message.
+    messages_fd: OwnedFd,
+    /// Readable when `messages_fd` is, when the driver sent a doorbell notification, or when one of
+    /// the two holds for another attachment of the program.
     poll_fd: OwnedFd,
     /// A thread that read notifications wakes the thread that sleeps by this eventfd.
     waker: OwnedFd,
@@ -74,7 +77,7 @@ impl Control {
             rustix::process::getpid(),
             rustix::process::PidfdFlags::empty(),
         )
-        .map_err(std::io::Error::from)?;
+        .map_err(io::Error::from)?;
         let request = Request::Direct(DirectRequest::Attach(attach));
         let (response, fds) = client.call_for_fds(&request, Some(pidfd.as_fd()))?;
         let attached = match response {
@@ -86,10 +89,11 @@ impl Control {
         };
         let attachment = Attachment::new(memory, to_driver, to_program)?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let waker = rustix::event::eventfd(0, flags).map_err(std::io::Error::from)?;
+        let waker = rustix::event::eventfd(0, flags).map_err(io::Error::from)?;
         let resumption = Resumption::new(dir, &attached)?;
         let timer = resumption.timer();
-        let poll_fd = watch(&[attachment.doorbell(), client.as_fd(), waker.as_fd(), timer])?;
+        let messages_fd = watch(&[client.as_fd(), waker.as_fd(), timer])?;
+        let poll_fd = watch(&[attachment.doorbell(), messages_fd.as_fd()])?;
         let connection = Mutex::new(Connection {
             client,
             state: State::Attached,
@@ -97,6 +101,7 @@ impl Control {
         });
         let control = Control {
             connection,
+            messages_fd,
             poll_fd,
             waker,
             resumption,
@@ -107,9 +112,26 @@ impl Control {
     }
 
     /// Readable when the driver sent a doorbell notification, or when there are notifications from
-    /// the daemon.
+    /// the daemon, for this attachment or one of [`Control::watch_too`].
     pub(crate) fn poll_fd(&self) -> BorrowedFd<'_> {
         self.poll_fd.as_fd()
+    }
+
+    /// Readable when there are notifications from the daemon.
+    pub(crate) fn messages_fd(&self) -> BorrowedFd<'_> {
+        self.messages_fd.as_fd()
+    }
+
+    /// Makes [`Control::poll_fd`] readable also for another attachment of the program. Fails if a
+    /// system call fails.
+    pub(crate) fn watch_too(&self, doorbell: BorrowedFd<'_>, other: &Control) -> io::Result<()> {
+        add(&self.poll_fd, doorbell)?;
+        add(&self.poll_fd, other.messages_fd())
+    }
+
+    /// The runtime folder of the daemon.
+    pub(crate) fn dir(&self) -> &RuntimeDir {
+        self.resumption.dir()
     }
 
     /// Sends a request, and returns the result of `on_response`, which gets the response.
@@ -169,7 +191,7 @@ impl Control {
             client: &mut connection.client,
             state: &mut connection.state,
             resumption: &self.resumption,
-            poll_fd: &self.poll_fd,
+            poll_fd: &self.messages_fd,
             flows,
             notifications: &mut notifications,
         }
@@ -297,7 +319,7 @@ impl Control {
     }
 
     /// Wakes the thread that sleeps, so that it looks at the notifications.
-    fn wake_sleeper(&self) {
+    pub(crate) fn wake_sleeper(&self) {
         // The write fails only if the counter is full, and then the thread is already woken.
         let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
     }
@@ -312,7 +334,7 @@ impl Control {
     fn mark_lost(&self, connection: &mut Connection, state: State) {
         if connection.state.is_connected() {
             // The descriptor was added, so deleting it cannot fail.
-            let _ = epoll::delete(&self.poll_fd, connection.client.as_fd());
+            let _ = epoll::delete(&self.messages_fd, connection.client.as_fd());
             connection.state = state;
         }
     }
@@ -349,13 +371,15 @@ impl Connection {
 }
 
 /// An epoll descriptor that is readable when one of `all` is.
-fn watch(all: &[BorrowedFd<'_>]) -> Result<OwnedFd, std::io::Error> {
+fn watch(all: &[BorrowedFd<'_>]) -> Result<OwnedFd, io::Error> {
     let poll_fd = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    for fd in all {
-        let data = epoll::EventData::new_u64(0);
-        epoll::add(&poll_fd, fd, data, epoll::EventFlags::IN)?;
-    }
+    all.iter().try_for_each(|fd| add(&poll_fd, *fd))?;
     Ok(poll_fd)
+}
+
+fn add(poll_fd: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<()> {
+    let data = epoll::EventData::new_u64(0);
+    Ok(epoll::add(poll_fd, fd, data, epoll::EventFlags::IN)?)
 }
 
 /// The error for a response that the request did not expect.

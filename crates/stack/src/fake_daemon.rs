@@ -301,6 +301,11 @@ impl Session {
                 self.close(close.flow);
                 self.write_response(&response, &[]);
             }
+            // It has one link.
+            DirectRequest::Take(_) => {
+                let response = Response::failed("the flow is not to move");
+                self.write_response(&response, &[]);
+            }
             DirectRequest::NextHop(hop) => {
                 self.hop_requests += 1;
                 let response = match hop.to {

@@ -95,6 +95,7 @@ extern crate self as netnice_stack;
 mod fake_daemon;
 mod fragments;
 pub mod headers;
+mod moving;
 mod program;
 pub mod protocol;
 mod reports;

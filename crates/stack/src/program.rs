@@ -25,6 +25,7 @@ use rustix::io::Errno;
 
 use crate::control::{Control, Flows};
 use crate::error::StackError;
+use crate::moving::MovedFlows;
 
 /// A program's attachment to the direct path. It is cheap to clone. The attachment ends with the
 /// last clone and the last socket.
@@ -43,6 +44,12 @@ pub(crate) struct Shared {
     pending: Vec<AtomicU64>,
     has_leader: Mutex<bool>,
     changed: Condvar,
+    /// When a thread that does not sleep reads the notifications next, in ms of a clock.
+    next_refresh: AtomicU64,
+    /// The numbers of flows and of bytes of the attachment.
+    size: (u32, u64),
+    /// The program's attachments to links to which flows have moved, and where its flows are.
+    pub(crate) moved: MovedFlows<Shared>,
 }
 
 impl Program {
@@ -65,34 +72,25 @@ impl Program {
             iface: iface.map(str::to_string),
             flows,
             bytes,
+            moves: true,
         };
         let (control, attachment) = Control::attach(dir, attach)?;
-        Ok(Program::with_control(attachment, Some(control)))
+        let shared = Shared::new(attachment, Some(control), (flows, bytes));
+        Ok(Program {
+            shared: Arc::new(shared),
+        })
     }
 
     /// Uses an attachment that did not come from a daemon.
     pub fn new(attachment: Attachment) -> Program {
-        Program::with_control(attachment, None)
-    }
-
-    fn with_control(attachment: Attachment, control: Option<Control>) -> Program {
-        let words = MAX_FLOWS as usize / 64;
         Program {
-            shared: Arc::new(Shared {
-                attachment,
-                control,
-                flows: Flows::default(),
-                pending: (0..words).map(|_| AtomicU64::new(0)).collect(),
-                has_leader: Mutex::new(false),
-                changed: Condvar::new(),
-            }),
+            shared: Arc::new(Shared::new(attachment, None, (0, 0))),
         }
     }
 
     /// The name of the interface; `None` without a daemon.
     pub fn iface(&self) -> Option<&str> {
-        let control = self.shared.control.as_ref()?;
-        Some(&control.attached.iface)
+        self.shared.iface()
     }
 
     /// The driver's access to the interface: `native`, `generic` or `fallback`; `None` without a
@@ -122,10 +120,11 @@ impl Program {
     /// A program that neither sleeps in a blocking call nor calls [`Program::poll`] must call this
     /// function from time to time, because only a notification reports that the driver ended.
     pub fn next_notification(&self) -> Option<FlowNotification> {
-        let control = self.shared.control.as_ref()?;
-        let notification = control.next_notification(&self.shared.flows);
-        self.shared.pass_notifications();
-        notification
+        let own = self.shared.next_notification();
+        own.or_else(|| {
+            let mut others = self.shared.moved.others().into_iter();
+            others.find_map(|other| other.next_notification())
+        })
     }
 
     /// Prepares for sleeping in the program's own event loop. True: [`Program::as_fd`] becomes
@@ -133,7 +132,9 @@ impl Program {
     /// message. False: the driver has already done so, and the program must not sleep. No other
     /// thread may wait in a blocking call at the same time.
     pub fn arm(&self) -> bool {
-        self.shared.attachment.prepare_sleep()
+        let others = self.shared.moved.others();
+        let mut all = others.iter().map(|other| &other.attachment);
+        self.shared.attachment.prepare_sleep() && all.all(Attachment::prepare_sleep)
     }
 
     /// Call this after sleeping in the program's own event loop, and after [`Program::arm`]
@@ -141,17 +142,11 @@ impl Program {
     /// which the driver moved an index, which the driver closed, or which a notification from the
     /// daemon names. [`Program::next_notification`] returns the notifications.
     pub fn poll(&self, mut each: impl FnMut(u32)) {
-        self.shared.attachment.end_sleep();
-        self.shared.attachment.take_notices(|slot| {
-            self.shared.set_pending(slot);
-            each(slot);
-        });
-        if let Some(control) = &self.shared.control {
-            control.read_notifications(&self.shared.flows);
-            for slot in self.shared.flows.take_notified() {
-                self.shared.set_pending(slot);
-                each(slot);
-            }
+        let moved = &self.shared.moved;
+        self.shared
+            .poll(|slot| each(moved.shown(0, slot).unwrap_or(slot)));
+        for (index, other) in moved.others().iter().enumerate() {
+            other.poll(|slot| moved.shown(index + 1, slot).map_or((), &mut each));
         }
     }
 }
@@ -175,6 +170,73 @@ impl AsRawFd for Program {
 }
 
 impl Shared {
+    fn new(attachment: Attachment, control: Option<Control>, size: (u32, u64)) -> Shared {
+        let words = MAX_FLOWS as usize / 64;
+        Shared {
+            attachment,
+            control,
+            flows: Flows::default(),
+            pending: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            has_leader: Mutex::new(false),
+            changed: Condvar::new(),
+            next_refresh: AtomicU64::new(0),
+            size,
+            moved: MovedFlows::default(),
+        }
+    }
+
+    /// The program's attachment to the interface `iface`. `self` is the program's first attachment.
+    /// Attaches with the size of the first one, unless there is an attachment that has not ended.
+    /// Also returns its index ([`MovedFlows`]). Fails as [`Program::attach`].
+    pub(crate) fn attachment_to(
+        self: &Arc<Shared>,
+        iface: &str,
+    ) -> Result<(usize, Arc<Shared>), StackError> {
+        let control = self.control()?;
+        if control.attached.iface == iface && self.flows.end_reason().is_none() {
+            return Ok((0, self.clone()));
+        }
+        let has_ended = |other: &Shared| other.flows.end_reason().is_some();
+        self.moved.attachment_to(iface, has_ended, || {
+            let (flows, bytes) = self.size;
+            let attach = Attach {
+                iface: Some(iface.to_string()),
+                flows,
+                bytes,
+                moves: true,
+            };
+            let (other, attachment) = Control::attach(control.dir(), attach)?;
+            control.watch_too(attachment.doorbell(), &other)?;
+            Ok(Shared::new(attachment, Some(other), self.size))
+        })
+    }
+
+    /// The name of the interface of the attachment; `None` without a daemon.
+    pub(crate) fn iface(&self) -> Option<&str> {
+        Some(&self.control.as_ref()?.attached.iface)
+    }
+
+    fn next_notification(&self) -> Option<FlowNotification> {
+        let control = self.control.as_ref()?;
+        let notification = control.next_notification(&self.flows);
+        self.pass_notifications();
+        notification
+    }
+
+    /// [`Program::poll`] for this attachment.
+    fn poll(&self, mut each: impl FnMut(u32)) {
+        self.attachment.end_sleep();
+        let mut report = |slot| {
+            self.set_pending(slot);
+            each(slot);
+        };
+        self.attachment.take_notices(&mut report);
+        if let Some(control) = &self.control {
+            control.read_notifications(&self.flows);
+            self.flows.take_notified().into_iter().for_each(report);
+        }
+    }
+
     /// Notifies the driver if it sleeps.
     pub(crate) fn notify(&self) {
         self.attachment.notify();
@@ -199,6 +261,28 @@ impl Shared {
         let more = control.refresh(&self.flows);
         self.pass_notifications();
         more
+    }
+
+    /// [`Shared::refresh`], if it was not called for `every` until `now` (both in ms).
+    #[inline]
+    pub(crate) fn refresh_sometimes(&self, now: u64, every: u64) {
+        let due = self.next_refresh.load(Ordering::Relaxed);
+        let next = &self.next_refresh;
+        if now >= due
+            && next
+                .compare_exchange(due, now + every, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+        {
+            self.refresh();
+        }
+    }
+
+    /// Has a flow looked at, by the thread that waits for it or by [`Program::poll`].
+    pub(crate) fn report(&self, slot: u32) {
+        self.flows.notify(slot);
+        if let Some(control) = &self.control {
+            control.wake_sleeper();
+        }
     }
 
     /// Closes a flow, and waits up to [`CLOSE_TIMEOUT`] for the daemon's response. The result is
@@ -255,8 +339,10 @@ impl Shared {
             tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: left.subsec_nanos().into(),
         });
-        let poll_fd = PollFd::from_borrowed_fd(control.poll_fd(), PollFlags::IN);
-        let woken = rustix::event::poll(&mut [poll_fd], left.as_ref());
+        // Not the descriptor of all attachments: another thread may lead for another one.
+        let fds = [self.attachment.doorbell(), control.messages_fd()];
+        let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let woken = rustix::event::poll(&mut fds, left.as_ref());
         self.attachment.end_sleep();
         match woken {
             Ok(_) | Err(Errno::INTR) => {}

@@ -45,23 +45,24 @@
 //!   for example because the destination on a flow to any host is not a single host.
 
 mod messages;
+mod moving;
 mod open_flow;
 mod options;
 mod receiving;
 mod sending;
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use netnice_api::direct::{ChangeFlow, DirectRequest, Endpoint, FlowOpened, Undelivered};
+use netnice_api::direct::{ChangeFlow, DirectRequest, Undelivered};
 use netnice_api::{Client, Response};
 use netnice_ring::driver::Loss;
 use netnice_ring::program::{Chunk, FlowError, Piece, ProgramRings, RecordError};
-use netnice_ring::{Shape, Status};
+use netnice_ring::{MessagePart, Shape, Status};
 
-use crate::address::{Address, without_port};
+use crate::address::Address;
 use crate::control::{FlowStatus, unexpected_response};
 pub use crate::datagram::Checks;
 use crate::datagram::ParsedDatagram;
@@ -73,6 +74,7 @@ use crate::program::Program;
 use crate::program::Shared;
 pub use messages::MessageCounts;
 use messages::Messages;
+use open_flow::SocketParameters;
 pub(crate) use options::open_request;
 pub use options::{Buffers, Remote, UdpOptions};
 pub use receiving::Received;
@@ -87,7 +89,13 @@ const REASON_TIMEOUT: Duration = Duration::from_secs(1);
 /// sent: call [`Socket::drain`] before.
 pub struct Socket {
     carried: Carried,
+    /// The program's first attachment, on which the flow was opened.
+    first: Arc<Shared>,
+    /// The attachment to the link that has the flow, and its index.
     shared: Arc<Shared>,
+    attachment: usize,
+    /// The slot under which the program knows the flow.
+    shown_slot: u32,
     flow: ProgramRings,
     id: Option<u32>,
     local: SocketAddr,
@@ -109,8 +117,12 @@ pub struct Socket {
     checks: Checks,
     /// Number of buffers for sending.
     sending: u32,
-    /// The number of the packet in each buffer.
-    numbers: Box<[u64]>,
+    /// The packet that is queued in each buffer.
+    queued: Box<[QueuedPacket]>,
+    /// Received datagrams that the socket took over from the link that had the flow before.
+    taken_over: VecDeque<Datagram>,
+    /// What [`Socket::lost`] counted there.
+    lost_before: [u64; 3],
     next_number: u64,
     /// Number of packets that the driver has returned.
     returned: u64,
@@ -167,20 +179,6 @@ struct Route {
     until: Instant,
 }
 
-/// The parameters of a new socket.
-pub(crate) struct SocketParameters {
-    id: Option<u32>,
-    endpoint: Endpoint,
-    mac: [u8; 6],
-    next_hop: [u8; 6],
-    hops: u8,
-    status: Arc<FlowStatus>,
-    contract: String,
-    checks: Checks,
-    receiving: u32,
-    errors: bool,
-}
-
 impl Settings {
     /// The settings for a hop limit of 64.
     pub(crate) fn new(buffers: Buffers) -> Settings {
@@ -212,6 +210,23 @@ pub struct Datagram {
     /// The time at which the driver received the datagram, or the fragment that completed it, in ns
     /// of `CLOCK_MONOTONIC`.
     pub stamp: u64,
+}
+
+/// A packet that was queued and not returned.
+#[derive(Clone, Copy, Debug)]
+struct QueuedPacket {
+    number: u64,
+    /// Bytes of the frame; 0 if the buffer has no such packet.
+    length: u32,
+    part: MessagePart,
+}
+
+impl QueuedPacket {
+    const NONE: QueuedPacket = QueuedPacket {
+        number: 0,
+        length: 0,
+        part: MessagePart::Begins,
+    };
 }
 
 /// The memory of a received datagram.
@@ -256,114 +271,6 @@ pub struct Dropped {
     pub checksum: u64,
 }
 
-impl SocketParameters {
-    /// The parameters of a flow that a daemon granted.
-    pub(crate) fn granted(
-        settings: Settings,
-        opened: FlowOpened,
-        status: Arc<FlowStatus>,
-    ) -> SocketParameters {
-        SocketParameters {
-            id: Some(opened.flow),
-            endpoint: opened.endpoint,
-            mac: opened.mac,
-            // On a flow to one host or group the driver overwrites the destination in each frame.
-            next_hop: opened.next_hop.unwrap_or_default(),
-            hops: settings.hops,
-            status,
-            contract: opened.contract,
-            checks: settings.checks,
-            receiving: settings.receiving,
-            errors: settings.errors,
-        }
-    }
-
-    /// The parameters of a flow that no daemon opened.
-    pub(crate) fn without_daemon(
-        address: &FlowAddress,
-        shape: &Shape,
-        checks: Checks,
-    ) -> SocketParameters {
-        SocketParameters {
-            id: None,
-            endpoint: Endpoint::Udp {
-                local: address.local,
-                remote: Some(address.remote),
-            },
-            mac: address.local_mac,
-            next_hop: address.next_hop,
-            hops: address.hops,
-            status: FlowStatus::new(address.mtu.into()),
-            contract: String::new(),
-            checks,
-            // A record of one pair takes two entries.
-            receiving: (shape.chunks / 2).min(shape.receive_entries / 2),
-            errors: false,
-        }
-    }
-
-    /// What the flow carries.
-    fn carried(&self) -> Carried {
-        match self.endpoint {
-            Endpoint::Udp { .. } | Endpoint::Group { .. } => Carried::Udp,
-            Endpoint::Protocol { number, .. } => Carried::Ip(number),
-            Endpoint::EtherType { number, .. } => Carried::Ether(number),
-        }
-    }
-
-    /// The local endpoint, the remote endpoint or endpoints, and the bytes of all headers.
-    fn endpoints(&self) -> Result<(SocketAddr, RemoteHeaders, usize), StackError> {
-        let carried = self.carried();
-        let headers = |local, remote| {
-            let mtu = u16::try_from(self.status.mtu()).unwrap_or(u16::MAX);
-            carried.headers(&FlowAddress {
-                local,
-                remote,
-                local_mac: self.mac,
-                next_hop: self.next_hop,
-                mtu,
-                hops: self.hops,
-            })
-        };
-        let one = |local, remote| -> Result<_, StackError> {
-            let headers = headers(local, remote)?;
-            let headroom = headers.headroom();
-            Ok((local, RemoteHeaders::One { remote, headers }, headroom))
-        };
-        let any = |local| -> Result<_, StackError> {
-            // All headers of one address family have the same length.
-            let headroom = headers(local, local)?.headroom();
-            let routes = HashMap::new();
-            Ok((local, RemoteHeaders::Any { routes }, headroom))
-        };
-        match self.endpoint {
-            Endpoint::Udp {
-                local,
-                remote: Some(remote),
-            } => one(local, remote),
-            Endpoint::Udp {
-                local,
-                remote: None,
-            } => any(local),
-            Endpoint::Group { local, group } => {
-                let headers = headers(local, group)?;
-                let headroom = headers.headroom();
-                Ok((local, RemoteHeaders::Group { group, headers }, headroom))
-            }
-            Endpoint::Protocol { local, remote, .. } => match remote {
-                Some(remote) => one(without_port(local), without_port(remote)),
-                None => any(without_port(local)),
-            },
-            Endpoint::EtherType { .. } => {
-                let none = without_port(IpAddr::from([0; 4]));
-                let headers = headers(none, none)?;
-                let headroom = headers.headroom();
-                Ok((none, RemoteHeaders::Stations { headers }, headroom))
-            }
-        }
-    }
-}
-
 impl Carried {
     /// The headers of the flow. Fails if the addresses or the MTU do not fit.
     fn headers(self, address: &FlowAddress) -> Result<Headers, AddressError> {
@@ -379,7 +286,7 @@ impl Socket {
     /// Makes the socket of an open flow, and primes its receive buffers. Fails if the endpoint, the
     /// addresses or the MTU do not fit the protocol, if a buffer is smaller than a packet, or if
     /// the flow has ended.
-    pub(crate) fn new(
+    fn new(
         shared: Arc<Shared>,
         flow: ProgramRings,
         parameters: SocketParameters,
@@ -394,7 +301,10 @@ impl Socket {
         let mut socket = Socket {
             accepts_arrivals: shared.attachment.accepts_arrivals(),
             carried: parameters.carried(),
+            shown_slot: shared.moved.show_new(flow.location().slot),
+            first: shared.clone(),
             shared,
+            attachment: 0,
             flow,
             id: parameters.id,
             local,
@@ -410,21 +320,29 @@ impl Socket {
             contract: parameters.contract,
             checks: parameters.checks,
             sending: shape.chunks - parameters.receiving,
-            numbers: vec![0; shape.chunks as usize].into_boxed_slice(),
+            queued: vec![QueuedPacket::NONE; shape.chunks as usize].into_boxed_slice(),
+            taken_over: VecDeque::new(),
+            lost_before: [0; 3],
             next_number: 0,
             returned: 0,
             outcomes: VecDeque::new(),
             dropped: Dropped::default(),
             reassembly: Reassembly::default(),
         };
-        for _ in 0..parameters.receiving {
-            let Some(chunk) = socket.flow.chunk() else {
-                break;
-            };
-            socket.prime(chunk)?;
-        }
+        socket.prime_all()?;
         socket.flush();
         Ok(socket)
+    }
+
+    /// Primes all buffers for receiving, of a ring that has none yet. Fails if the flow has ended.
+    fn prime_all(&mut self) -> Result<(), StackError> {
+        for _ in 0..self.flow.location().shape.chunks - self.sending {
+            let Some(chunk) = self.flow.chunk() else {
+                break;
+            };
+            self.prime(chunk)?;
+        }
+        Ok(())
     }
 
     /// The local endpoint, with the address and port that the daemon chose. The port is 0 for an IP
@@ -450,7 +368,13 @@ impl Socket {
         }
     }
 
-    /// The Ethernet address of the link when the flow was opened.
+    /// The interface that carries the flow now: a flow whose route moves goes to another one.
+    /// `None` without a daemon.
+    pub fn iface(&self) -> Option<&str> {
+        self.shared.iface()
+    }
+
+    /// The Ethernet address of the link when the flow was opened, or moved to it.
     pub fn local_mac(&self) -> [u8; 6] {
         self.local_mac
     }
@@ -462,9 +386,10 @@ impl Socket {
         self.id.map(|_| self.status.number())
     }
 
-    /// The slot of the flow in the memory file, which [`Program::poll`] reports.
+    /// The number of the flow that [`Program::poll`] reports: its slot in the memory file of the
+    /// program's first link, or a greater number than a slot. It does not change if the flow moves.
     pub fn slot(&self) -> u32 {
-        self.flow.location().slot
+        self.shown_slot
     }
 
     /// Length of the longest payload at present, in bytes: what the path MTU leaves, and at most
@@ -496,8 +421,10 @@ impl Socket {
 
     /// Sets when the message that is queued next arrived, in ns of `CLOCK_MONOTONIC`; `None`: when
     /// it is queued. The deadline of a `channel` contract counts from there, if the message comes
-    /// to the driver within the contract's `processing`. A program whose messages are due at fixed
-    /// times sets these times, so that a delay of the program does not move the deadline.
+    /// to the driver within the contract's `processing`. A stop of the driver does not count. A
+    /// program whose messages are due at fixed times sets these times, so that a delay of the
+    /// program does not move the deadline. A longer delay moves the deadlines of all later messages
+    /// too, if the program sends exactly Rmax messages per second: give Rmax some room.
     pub fn set_arrival(&mut self, arrival: Option<u64>) {
         self.messages.set_arrival(arrival);
     }
@@ -563,7 +490,7 @@ impl Socket {
     /// Number of received packets that the driver did not deliver to this socket for the reason
     /// `why`, for example because no buffer was primed.
     pub fn lost(&self, why: Loss) -> u64 {
-        self.flow.lost(why)
+        self.lost_before[why as usize] + self.flow.lost(why)
     }
 
     /// Number of received packets that the driver did not deliver to this socket, for all reasons.
@@ -674,6 +601,7 @@ impl Drop for Socket {
         if let Some(flow) = self.id() {
             self.shared.close(flow);
         }
+        self.first.moved.closed(self.shown_slot, self.place());
     }
 }
 

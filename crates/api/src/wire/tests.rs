@@ -407,9 +407,11 @@ fn other_driver_requests() -> Vec<DriverRequest> {
     vec![
         DriverRequest::Wire {
             rate: u64::MAX,
+            kernel_rate: u64::MAX,
             overhead: 24,
             horizon_ns: 0,
         },
+        DriverRequest::KernelPath { place: u32::MAX },
         DriverRequest::Attach {
             pid: 7,
             uid: 1000,

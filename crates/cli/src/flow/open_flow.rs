@@ -340,6 +340,12 @@ impl Pipe {
                     "the contract is kept again".to_string()
                 }
                 FlowNotification::Degraded { why, .. } => format!("degraded: {}", printable(&why)),
+                FlowNotification::Moving { to, .. } => {
+                    format!(
+                        "the route leads over {} now, and the flow moves there",
+                        printable(&to)
+                    )
+                }
                 FlowNotification::Undelivered { report, .. } => {
                     StackError::Undelivered(report).to_string()
                 }

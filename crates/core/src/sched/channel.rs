@@ -25,11 +25,54 @@
 //! arrivals stay 1/Rmax apart: what admission counts (docs/reference/contracts.md, theorem 2). A
 //! packet behind other packets has the arrival that the owner reports: the flow was backlogged.
 //!
+//! **Stops of the scheduler's owner.** The owner cannot read its queues all the time: it works, or
+//! the machine stops it. A packet that the owner finds now can have arrived at any time since it
+//! could read last. In the rule above, the packet counts as arrived then ([`Reading`]). Otherwise a
+//! stop that is longer than the processing would move the logical arrival of the message that it
+//! hits. A sender of exactly Rmax messages per second would never catch up, since its next logical
+//! arrival is 1/Rmax later: every later message would be due that much too late.
+//!
+//! This is sound, because the owner chooses no packet between the two readings. The schedule is
+//! that of a packet which did arrive at the first one. The time between them is a stop of the
+//! sender (theorem 4), except for the part in which the link sends what was chosen before (the
+//! work-ahead, which admission counts). A sender that states an earlier arrival gains nothing over
+//! one that submitted the packet at the first reading. After a stop, the messages of a sender that
+//! were due in it are due at once. So that a pause of minutes does not give a channel the link for
+//! as long, an arrival counts as at most [`LONGEST_STOP`] and the processing before now.
+//!
 //! **Best effort.** With this overload policy, packets before their logical arrival are in the
 //! left-over too. A packet that leaves as left-over is not counted in its message, and a message
 //! none of whose packets was guaranteed leaves its logical arrival to the next one.
 
 use crate::contract::{self, Overload};
+
+/// A reading of a queue by the scheduler's owner. Times in ns.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading {
+    /// The time of the reading.
+    now: u64,
+    /// The earliest time at which a packet that the owner finds now can have arrived, because the
+    /// owner could not look at the queue after that time. Not later than `now`.
+    unread_since: u64,
+}
+
+impl Reading {
+    /// A reading at `now` by an owner that could not look after `unread_since`. A later time than
+    /// `now` counts as `now`, and one more than [`LONGEST_STOP`] ago as that.
+    #[inline(always)]
+    pub(super) fn new(now: u64, unread_since: u64) -> Reading {
+        Reading {
+            now,
+            unread_since: unread_since.clamp(now.saturating_sub(LONGEST_STOP), now),
+        }
+    }
+
+    /// The time of the reading.
+    #[inline(always)]
+    pub(super) fn now(&self) -> u64 {
+        self.now
+    }
+}
 
 /// The state of a channel's flow. Times in ns.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +97,11 @@ pub(super) struct ChannelState {
     spacing_and_flags: u32,
 }
 
+/// How much of a stop counts, in ns. Longer stops are those of a virtual machine that is moved or
+/// of a suspended host. After a stop, each channel has the messages of this time at most due at
+/// once, and a link of which the part u is promised to channels has caught up after u / (1 - u)
+/// times this.
+const LONGEST_STOP: u64 = 1_000_000_000;
 /// The channel has had a message.
 const BEGUN: u32 = 1 << 30;
 /// The overload policy is `BestEffort`.
@@ -102,12 +150,12 @@ impl ChannelState {
         self.arrive(begins, length, 0);
     }
 
-    /// A packet arrives at the empty queue. It begins a message that arrived at `begins`, or
-    /// continues the current one.
+    /// A packet is found at the head of a queue that was empty. It begins a message that arrived at
+    /// `begins`, or continues the current one.
     #[inline(always)]
-    pub(super) fn wake(&mut self, begins: Option<u64>, length: u64, now: u64) {
-        let begins = begins.or((!self.has(BEGUN)).then_some(now));
-        self.arrive(begins, length, self.earliest(now));
+    pub(super) fn wake(&mut self, begins: Option<u64>, length: u64, reading: Reading) {
+        let begins = begins.or((!self.has(BEGUN)).then_some(reading.now));
+        self.arrive(begins, length, self.earliest(reading));
     }
 
     /// As [`ChannelState::wake`], or as [`ChannelState::continue_or_begin`] if the queue was not
@@ -117,11 +165,11 @@ impl ChannelState {
         &mut self,
         begins: Option<u64>,
         length: u64,
-        (now, at): (u64, u64),
+        (reading, at): (Reading, u64),
         was_empty: bool,
     ) {
         let begins = begins.or((!self.has(BEGUN)).then_some(at));
-        let earliest = if was_empty { self.earliest(now) } else { 0 };
+        let earliest = if was_empty { self.earliest(reading) } else { 0 };
         self.arrive(begins, length, earliest);
         if at > self.plan().1 {
             self.logical = at;
@@ -129,10 +177,10 @@ impl ChannelState {
         }
     }
 
-    /// The earliest logical arrival of what arrives at the empty queue now.
+    /// The earliest logical arrival of what is found at the head of a queue that was empty.
     #[inline(always)]
-    fn earliest(&self, now: u64) -> u64 {
-        now.saturating_sub(self.processing.into())
+    fn earliest(&self, reading: Reading) -> u64 {
+        reading.unread_since.saturating_sub(self.processing.into())
     }
 
     /// A packet becomes the head, and its message cannot have arrived before `earliest`.

@@ -26,6 +26,7 @@
 use alloc::vec::Vec;
 
 use super::Scheduler;
+use super::channel::Reading;
 use super::deadline;
 use super::flow::{Flag, ServiceState};
 use super::pace::{Moment, Pace};
@@ -109,14 +110,17 @@ impl Scheduler {
     #[cold]
     pub(super) fn arrive_at_limit(&mut self, id: u32, packet: Packet, was_empty: bool) {
         let (now, allowed_from) = (self.now, self.allowed_from(id));
+        let reading = self.reading();
         let begins = packet.message.map(|arrived| arrived.0);
         let length = packet.length.0;
         match &mut self.flows[id as usize].service {
             ServiceState::Channel(channel) if allowed_from > now => {
-                channel.arrive_at(begins, length, (now, allowed_from), was_empty)
+                channel.arrive_at(begins, length, (reading, allowed_from), was_empty)
             }
-            service if allowed_from > now => service.wake(packet, allowed_from),
-            service if was_empty => service.wake(packet, now),
+            service if allowed_from > now => {
+                service.wake(packet, Reading::new(allowed_from, allowed_from));
+            }
+            service if was_empty => service.wake(packet, reading),
             ServiceState::Cell(cell) => cell.wake(allowed_from),
             ServiceState::Channel(channel) => channel.continue_or_begin(begins, length),
             _ => {}

@@ -66,23 +66,6 @@ impl SliceState {
         }
     }
 
-    /// The same bytes at another rate of the link: the slice and its rest take `before / after` of
-    /// their time. A rest and the slice are rounded up, and a debt is rounded down, so the flow
-    /// loses nothing. The slice is at most its period.
-    pub(super) fn scale(&mut self, before: u64, after: u64) {
-        let scaled = |time: u64, round: u128| {
-            let time = u128::from(time) * u128::from(before) + round;
-            u64::try_from(time / u128::from(after.max(1))).unwrap_or(u64::MAX)
-        };
-        let up = u128::from(after.max(1) - 1);
-        self.slice = scaled(self.slice, up).clamp(1, self.period);
-        let left = self.left.unsigned_abs();
-        self.left = match self.left > 0 {
-            true => i64::try_from(scaled(left, up)).unwrap_or(i64::MAX),
-            false => 0_i64.saturating_sub_unsigned(scaled(left, 0)),
-        };
-    }
-
     /// The slice's share of a rate, rounded down.
     pub(super) fn of(&self, rate: u64) -> u64 {
         // A slice is not longer than its period.

@@ -8,4 +8,5 @@ mod servers;
 mod shares;
 mod simulation;
 mod slices;
+mod stops;
 mod upkeep;

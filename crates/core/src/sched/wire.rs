@@ -1,12 +1,13 @@
 //! The link of a scheduler: its parameters, and until when it is busy ([`WireState`]).
-//! [`Scheduler::set_wire`] and [`Scheduler::set_wire_keeping_bytes`] change the parameters. They
-//! fail as [`Scheduler::new`] does, if the longest packet is too long.
+//! [`Scheduler::set_wire`] changes the parameters. It fails as [`Scheduler::new`] does, if the
+//! longest packet is too long. [`Scheduler::handle_foreign`] charges the link for what another
+//! sender transmitted on it.
 
 use super::flow::{MAX_LENGTH, ServiceState};
 use super::pace::{Moment, Pace};
 use super::service::{SchedulerError, Wire};
 use super::{MAX_AHEAD, Scheduler};
-use crate::units::{Bytes, Rate};
+use crate::units::{Bytes, Instant, Rate};
 
 /// The wire, in the units of the arithmetic.
 #[derive(Debug)]
@@ -52,30 +53,28 @@ impl Scheduler {
         Ok(())
     }
 
-    /// As [`Scheduler::set_wire`], for a link whose slices are numbers of bytes: each slice, and
-    /// what is left of it in the present period, keeps its bytes, so it takes another time. The
-    /// periods stay. A slice that would be longer than its period becomes its period. The call
-    /// takes time linear in the number of flows.
+    /// Charges the link for `bytes` that another sender transmitted on it since `since`, with the
+    /// overhead of their packets. The scheduler sends its next packet as much later as they take.
+    /// Time for which the link was free since `since` counts as used by them.
     ///
-    /// # Errors
-    /// As [`Scheduler::new`].
-    pub fn set_wire_keeping_bytes(&mut self, wire: Wire) -> Result<(), SchedulerError> {
-        let (before, after) = (self.wire.rate, wire.rate);
-        // Checks the parameters before a slice is changed.
-        WireState::new(wire)?;
-        if before != after {
-            let (before, after) = (before.bits_per_second(), after.bits_per_second());
-            for flow in &mut self.flows {
-                if let ServiceState::Slice { slice, .. } | ServiceState::Server { slice, .. } =
-                    &mut flow.service
-                {
-                    slice.scale(before, after);
-                }
-            }
+    /// The scheduler promises its flows what is left of the link: the owner admits no more than the
+    /// rest of the rate beside the other sender's rate.
+    pub fn handle_foreign(&mut self, bytes: Bytes, since: Instant) {
+        let free = self.wire.busy_until.max(Moment::at(since.0.min(self.now)));
+        let mut until = free;
+        let mut rest = bytes.0;
+        // A span has at most MAX_LENGTH bytes. More than MAX_FOREIGN is an error of the owner.
+        while rest > 0 && until.nanos < free.nanos.saturating_add(MAX_FOREIGN) {
+            let part = rest.min(MAX_LENGTH.into());
+            until = until.plus(self.wire.pace.span(part as u32));
+            rest -= part;
         }
-        self.set_wire(wire)
+        self.wire.set_busy_until(until);
     }
 }
+
+/// The link is charged for at most this time in one call, in ns, and one span more.
+const MAX_FOREIGN: u64 = 1_000_000_000;
 
 impl WireState {
     /// The state of an idle link. Fails if the longest packet is too long.

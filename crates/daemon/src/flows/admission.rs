@@ -10,12 +10,15 @@
 //! including deadlines ([`Transmitter::carries`]); at a lower rate, packets would block each other
 //! for longer. With more than [`MAX_SEARCHED`] (512) promises there is no search: promises that the
 //! present R can keep leave R as it is; in all other cases R becomes C − K. A quick test on sums
-//! ([`super::promised_flows`]) comes first, so that most flows open without the bisection. R is at least
-//! 1/100 of C ([`FLOWS_DIVISOR`]), so that flows without a promise get through too. The paths lend
-//! each other the rate between R and C − K ([`super::division`]).
+//! ([`super::promised_flows`]) comes first, so that most flows open without the bisection. R is at
+//! least 1/100 of C ([`FLOWS_DIVISOR`]), so that flows without a promise get through too. The paths
+//! lend each other the rate between R and C − K ([`super::division`]).
 //!
-//! A slice is a part of the *link*: a driver with the rate D takes C/D times as long as the link
-//! for the same bytes. So the driver gets a slice that is longer by this factor ([`scaled_slice`]).
+//! The driver sends at the rate C, and later by the time that the link takes for what the classes
+//! send, which is at most C − R. So it has at least R, as a link of that rate would, and a promise
+//! that such a link keeps is kept. A slice is a part of the link C: on a link of the rate R it
+//! would take C/R times as long for the same bytes, so that is its length in the test
+//! ([`scaled_slice`]).
 
 use netnice_api::driver::{DriverRequest, MIN_PACKET_BYTES, SEND_AHEAD_NS};
 use netnice_core::admission::timing::{PacketSizes, Promise, Stops, TimingFault, Transmitter};
@@ -83,15 +86,21 @@ impl LinkCapacity {
         self.overhead.0
     }
 
+    /// How long before its logical arrival a packet of a channel may leave; 0 by default.
+    pub(super) fn horizon(&self) -> Nanos {
+        self.horizon
+    }
+
     /// The stops that admission counts; `None` if the policy names none.
     pub(super) fn stops(&self) -> Option<Stops> {
         self.stops
     }
 
-    /// The link's parameters for a driver of this rate.
-    pub(super) fn wire_request(&self, rate: Rate) -> DriverRequest {
+    /// The link's parameters for a driver, beside kernel classes of this rate.
+    pub(super) fn wire_request(&self, tree: Rate) -> DriverRequest {
         DriverRequest::Wire {
-            rate: rate.bits_per_second(),
+            rate: self.link_rate.bits_per_second(),
+            kernel_rate: tree.bits_per_second(),
             overhead: self.overhead.0,
             horizon_ns: self.horizon.0,
         }
@@ -295,7 +304,7 @@ pub(super) fn best_effort(contract: &Contract) -> Contract {
 }
 
 /// The slice for a driver that has `rate` of the link; `None` if it would exceed its period.
-pub(super) fn scaled_slice(slice: Slice, capacity: Rate, rate: Rate) -> Option<Slice> {
+fn scaled_slice(slice: Slice, capacity: Rate, rate: Rate) -> Option<Slice> {
     let (whole, part) = (capacity.bits_per_second(), rate.bits_per_second());
     let time = (u128::from(slice.slice().0) * u128::from(whole)).div_ceil(u128::from(part));
     let time = u64::try_from(time).ok()?;

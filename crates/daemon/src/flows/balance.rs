@@ -1,9 +1,8 @@
 //! Adapts the division of a link between its driver and the kernel's classes to what each of them
 //! sends. [`Flows::balance`] asks the drivers for their counts of sent bytes. At each answer, the
 //! counts of the driver and the classes give the rates since the last answer, and from these rates
-//! [`super::division`] computes the next division. The division stays while the classes wait for a
-//! higher rate, and if the kernel refuses the new rate of the classes; then the journal gets a
-//! warning. A slice does not mind a new division: its driver keeps its bytes and its period.
+//! [`super::division`] computes the next division. If the kernel refuses the new rate of the
+//! classes, the division stays, and the journal gets a warning.
 
 use netnice_api::driver::{DriverRequest, TotalsDoc};
 use netnice_core::contract::IfName;
@@ -66,9 +65,6 @@ impl<N: Network> Flows<N> {
             },
         };
         state.sending_rate = used.driver.0;
-        if state.pending_tree.is_some() {
-            return;
-        }
         let whole = LinkNeeds {
             capacity: capacity.link_rate,
             tree: capacity.tree,

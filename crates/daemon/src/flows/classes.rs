@@ -25,7 +25,7 @@ use netnice_core::link::Link;
 use netnice_core::link::classes::{LinkClasses, ServerLink};
 use netnice_core::units::{Bytes, Rate};
 
-use super::admission::{self, LinkCapacity};
+use super::admission::LinkCapacity;
 use super::network::Network;
 use super::promises::Promises;
 use super::{CallPurpose, FlowRecord, Flows};
@@ -343,17 +343,13 @@ impl<N: Network> Flows<N> {
             return;
         };
         let server = self.servers.get(link);
-        let wanted = match (server, state.capacity, state.split) {
-            (None, ..) if state.members.is_empty() => None,
-            (Some(server), Some(capacity), Some(split)) => {
+        let wanted = match server {
+            None if state.members.is_empty() => None,
+            Some(server) => {
                 let slice = server.contract.as_ref().and_then(Contract::slice);
-                let slice = slice.and_then(|slice| {
-                    admission::scaled_slice(slice, capacity.link_rate, split.driver)
-                });
                 Some(server_doc(slice, &server.classes))
             }
-            (Some(_), ..) => return,
-            (None, ..) => Some(server_doc(None, &LinkClasses::default())),
+            None => Some(server_doc(None, &LinkClasses::default())),
         };
         if state.flow_count == 0 && state.server.is_none() || state.server == wanted {
             return;

@@ -2,22 +2,27 @@
 //! ([`Split`]), from the needs and the recent use of both sides. The functions are pure and do not
 //! fail.
 //!
-//! Each side has at least what it needs ([`super::admission`]). The rest of the link's rate is
-//! lent; the caller adapts the division about every 200 ms. A side that uses more than 85 % of its
-//! rate is *busy*. If both sides are busy, each gets half of the rest. If one is busy, it gets what
-//! the other does not keep: the other keeps 5/4 of what it uses, at least what it needs, and in
-//! addition 1/16 of the rest, so that an increase of its use is visible; at most it keeps what it
-//! needs and half of the rest. If none is busy, the division stays. A change of less than 1/50 of
-//! the link is not made. A division that gives a side less than it needs is always replaced.
+//! The classes send at most at their part. The driver sends on the whole link, less what the
+//! classes send (it reads their counter): its part is what it has for certain. So what the classes
+//! do not use of their part is the driver's at once, and only the driver's part is lent by this
+//! module.
+//!
+//! Each side has at least what it needs ([`super::admission`]), and half of the rest. If the
+//! classes use more than 85 % of their part and the driver does not, the classes get what the
+//! driver does not keep: 5/4 of what it uses, at least what it needs, and in addition 1/16 of the
+//! rest, so that an increase of its use is visible; at most half of the rest. If neither uses so
+//! much, the division stays. The caller adapts the division about every 200 ms. A change of less
+//! than 1/50 of the link is not made. A division that gives a side less than it needs is always
+//! replaced.
 
 use netnice_core::units::{Amount, Rate};
 
 /// The rates of the two sides. Their sum is the link's rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Split {
-    /// The driver's rate.
+    /// The rate that the driver has for certain.
     pub driver: Rate,
-    /// The rate of the kernel's classes.
+    /// The highest rate of the kernel's classes.
     pub tree: Rate,
 }
 
@@ -52,23 +57,14 @@ impl LinkNeeds {
     pub(super) fn next(&self, now: Split, used: SplitUse) -> Split {
         let busy = |used: Amount, of: Rate| used.0 > of.bits_per_second() / 100 * BUSY_PERCENT;
         let margin = self.spare() / MARGIN_DIVISOR;
-        let rate_to_keep = |floor: Rate, used: Amount| {
-            let wanted = (used.0 / 4 * 5).max(floor.bits_per_second());
-            wanted.saturating_add(margin)
-        };
         let capacity = self.capacity.bits_per_second();
         let next = match (busy(used.driver, now.driver), busy(used.tree, now.tree)) {
-            (true, false) => {
-                let half = self.halved().tree.bits_per_second();
-                self.with_driver_rate(
-                    capacity.saturating_sub(rate_to_keep(self.tree, used.tree).min(half)),
-                )
-            }
+            (true, _) => self.halved(),
             (false, true) => {
                 let half = self.halved().driver.bits_per_second();
-                self.with_driver_rate(rate_to_keep(self.need, used.driver).min(half))
+                let kept = (used.driver.0 / 4 * 5).max(self.need.bits_per_second());
+                self.with_driver_rate(kept.saturating_add(margin).min(half))
             }
-            (true, true) => self.halved(),
             (false, false) if self.is_valid(now) => now,
             (false, false) => self.halved(),
         };
@@ -108,7 +104,7 @@ impl LinkNeeds {
 
 /// A side that uses more than this percentage of its rate is busy.
 const BUSY_PERCENT: u64 = 85;
-/// 1/16 of the spare rate stays with the side that does not use it.
+/// 1/16 of the spare rate stays with a driver that does not use it.
 const MARGIN_DIVISOR: u64 = 16;
 /// A change smaller than 1/50 of the link is not applied.
 const MIN_CHANGE_DIVISOR: u64 = 50;

@@ -12,6 +12,7 @@ use netnice_api::driver::{DriverEvent, DriverMessage, DriverReply, DriverRequest
 use netnice_core::contract::IfName;
 
 use super::driver::ConnectionEvent;
+use super::move_flow::Move;
 use super::network::Network;
 use super::promises::Promises;
 use super::{
@@ -87,8 +88,22 @@ impl<N: Network> Flows<N> {
                     super::sessions::reply_done(reply);
                 }
             }
-            (CallPurpose::SetRate, DriverReply::Done) => self.grow_classes(promises, &link, now),
-            (CallPurpose::Discard | CallPurpose::Classes, DriverReply::Done) => {}
+            (
+                CallPurpose::Withdraw {
+                    flow,
+                    successor,
+                    place,
+                    reply,
+                },
+                answer,
+            ) => {
+                let both = (flow, successor);
+                self.handle_withdrawn(promises, both, place, reply, &answer, now);
+            }
+            (
+                CallPurpose::SetRate | CallPurpose::Discard | CallPurpose::Classes,
+                DriverReply::Done,
+            ) => {}
             (CallPurpose::SetRate | CallPurpose::Discard | CallPurpose::Classes, other) => {
                 promises
                     .journal()
@@ -223,33 +238,43 @@ impl<N: Network> Flows<N> {
         else {
             self.remove_flow(flow.number);
             self.settle(promises, &flow.link, now);
-            return refuse(reply, call_error(&answer));
+            let error = call_error(&answer);
+            self.opening_failed(promises, &flow, &error, now);
+            return refuse(reply, error);
         };
         let Some(known) = self.flows.get_mut(&flow.number) else {
             // The program has ended while the driver opened the flow; the driver is informed of
             // that already.
-            return refuse(
-                reply,
-                RequestError::Failed("the program has ended".to_owned()),
-            );
+            let error = RequestError::Failed("the program has ended".to_owned());
+            self.opening_failed(promises, &flow, &error, now);
+            return refuse(reply, error);
         };
         known.at_driver = Some(at_driver);
         known.slot = slot;
         let now_open = known.clone();
         if let Some(why) = &now_open.closing {
             self.close_flow(&now_open, why, None, now);
-            return refuse(
-                reply,
-                RequestError::Failed(format!("flow:{}: {why}", flow.number)),
-            );
+            let error = RequestError::Failed(format!("flow:{}: {why}", flow.known_number()));
+            self.opening_failed(promises, &flow, &error, now);
+            return refuse(reply, error);
         }
         // The next hop or MTU has changed while the driver opened the flow.
         if now_open.next_hop != flow.next_hop || now_open.mtu != flow.mtu {
             self.readdress(&now_open, now);
         }
-        let _ = reply.send(Reply::from(self.opened_response(&now_open, slot, offset)));
-        if now_open.degraded.is_some() || now_open.contract.slice().is_some() {
-            self.send_contract(&now_open, CallPurpose::Nothing, now);
+        if let Some(Move::Successor { of }) = now_open.movement {
+            let to = (of, (slot, offset));
+            return self.withdraw_at_old_link(promises, &now_open, to, reply, now);
+        }
+        let opened = DirectReply::Opened(self.flow_opened(&now_open, slot, offset));
+        let _ = reply.send(Reply::from(Response::Direct(opened)));
+        self.after_open(&now_open, now);
+    }
+
+    /// Sends the driver the contract of a flow that was just opened, if it may have changed.
+    pub(super) fn after_open(&mut self, now_open: &FlowRecord, now: Now) {
+        if now_open.degraded.is_some() {
+            self.send_contract(now_open, CallPurpose::Nothing, now);
         }
     }
 

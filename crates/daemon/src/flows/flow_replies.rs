@@ -24,6 +24,7 @@ use netnice_core::contract::IfName;
 use netnice_core::target::Target;
 use netnice_core::units::{Amount, Instant, Nanos};
 
+use super::admission::LinkCapacity;
 use super::network::Network;
 use super::promises::Promises;
 use super::{CallPurpose, FlowRecord, Flows, NextHop, ReplySender, messages, refuse};
@@ -194,6 +195,7 @@ impl<N: Network> Flows<N> {
         self.flows.values().filter(move |flow| {
             let program = self.program_of(flow);
             flow.at_driver.is_some()
+                && flow.is_shown()
                 && (peer.privileged || program.is_some_and(|program| program.uid == peer.uid))
         })
     }
@@ -248,6 +250,7 @@ impl<N: Network> Flows<N> {
         let has_no_next_hop = matches!(flow.next_hop, NextHop::Toward { mac: None, .. });
         match () {
             () if flow.closing.is_some() => "closing",
+            () if flow.movement.is_some() => "moving",
             () if nic.is_some_and(|nic| !nic.up) => "link down",
             () if has_no_next_hop => "no next hop",
             () if counts.is_some_and(|counts| counts.suspended) => "suspended",
@@ -376,12 +379,19 @@ impl<N: Network> Flows<N> {
             page.row(
                 "has",
                 &format!(
-                    "{} of the link, {} of it promised or kept for flows; the kernel's classes \
-                     have {tree}",
+                    "{} of the link for certain, {} of it promised or kept for flows, and what the \
+                     kernel's classes do not use of their {tree}",
                     split.driver, need
                 ),
             );
             page.row("sends", &Amount(state.sending_rate).to_string());
+        }
+        let horizon = state.capacity.as_ref().map(LinkCapacity::horizon);
+        if let Some(horizon) = horizon.and_then(messages::horizon) {
+            page.row("horizon", &horizon);
+        }
+        if let Some(written) = state.code_points.as_ref().and_then(messages::code_points) {
+            page.row("dscp", &written);
         }
         let discards = state.discards.as_ref().map_or(0, Vec::len);
         if discards > 0 {

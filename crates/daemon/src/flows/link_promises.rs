@@ -1,12 +1,11 @@
 //! Grants and withdraws the promises to the flows of a link, and applies the division of the link
 //! between the driver of the direct path and the kernel's classes. [`Flows::admit`] admits or
 //! refuses a new or changed flow. [`Flows::settle`] degrades and restores flows when the link or
-//! its promises have changed. If the division changes, the side whose rate shrinks gets its new
-//! rate first. If the kernel refuses the new rate of the classes, the division stays: `admit` fails
-//! with the error, and `settle` writes a warning to the journal.
+//! its promises have changed. If the kernel refuses the new rate of the classes, the division
+//! stays: `admit` fails with the error, and `settle` writes a warning to the journal.
 
 use netnice_api::driver::DriverRequest;
-use netnice_core::contract::{Change, Contract, Direction, IfName, Setting};
+use netnice_core::contract::{Contract, Direction, IfName};
 use netnice_core::units::Rate;
 
 use super::admission::{self, LinkCapacity, MAX_SEARCHED};
@@ -106,7 +105,7 @@ impl<N: Network> Flows<N> {
         let need = match capacity.admit(&held, &flow.contract, present) {
             Ok(need) => need,
             Err(misfit) => {
-                let asks = format!("flow:{number} asks {}", flow.contract);
+                let asks = format!("flow:{} asks {}", flow.known_number(), flow.contract);
                 let of = (link, Some(number));
                 return Err(self.refusal(promises, &capacity, of, &asks, &misfit));
             }
@@ -193,8 +192,7 @@ impl<N: Network> Flows<N> {
         RequestError::NotAdmitted(text)
     }
 
-    /// Divides a link again; the side that shrinks does so first. Without flows or `need`, the
-    /// kernel's classes get the whole link.
+    /// Divides a link again. Without flows or `need`, the kernel's classes get the whole link.
     fn divide(
         &mut self,
         promises: &mut impl Promises,
@@ -207,12 +205,7 @@ impl<N: Network> Flows<N> {
             return Ok(());
         };
         let Some(need) = need.filter(|_| state.flow_count > 0) else {
-            (
-                state.split,
-                state.need,
-                state.last_totals,
-                state.pending_tree,
-            ) = (None, None, None, None);
+            (state.split, state.need, state.last_totals) = (None, None, None);
             self.set_idle_part(promises, link)?;
             promises.heal(now);
             return Ok(());
@@ -227,18 +220,11 @@ impl<N: Network> Flows<N> {
             _ => whole.halved(),
         };
         state.need = Some(need);
-        let changed = state.capacity.replace(capacity) != Some(capacity);
-        let same_rate = state.split.map(|old| old.driver) == Some(split.driver);
-        self.apply_split(promises, link, split, now)?;
-        if changed && same_rate {
-            let ask = capacity.wire_request(split.driver);
-            self.call(link, ask, None, CallPurpose::SetRate, now);
-        }
-        Ok(())
+        state.capacity = Some(capacity);
+        self.apply_split(promises, link, split, now)
     }
 
-    /// Puts a division into force. If the kernel's classes grow, they do so when the driver has
-    /// answered ([`Flows::grow_classes`]).
+    /// Puts a division into force, and informs the driver.
     ///
     /// # Errors
     /// If the kernel refuses the classes; then the division stays.
@@ -259,61 +245,44 @@ impl<N: Network> Flows<N> {
             return Ok(());
         };
         let flows = state.flow_count;
-        let grows = state.split.is_some_and(|old| split.tree > old.tree);
-        let tree = match state.split {
-            // The classes grow only after the driver has shrunk.
-            Some(old) if grows => old.tree,
-            _ => split.tree,
-        };
         let part = DirectPart {
             need,
             flows,
-            tree,
+            tree: split.tree,
             bucket,
         };
         promises.set_direct_part(link, Some(part))?;
-        if state.split == Some(split) {
+        self.send_path_counter(promises, link, now);
+        self.send_server(link, now);
+        let Some(state) = self.link_states.get_mut(link) else {
             return Ok(());
-        }
-        let rewired = state.split.map(|old| old.driver) != Some(split.driver);
+        };
         state.split = Some(split);
-        state.pending_tree = grows.then_some(split.tree);
-        if rewired {
-            let ask = capacity.wire_request(split.driver);
-            self.call(link, ask, None, CallPurpose::SetRate, now);
-            self.resend_slices(link, now);
+        let wire = capacity.wire_request(split.tree);
+        if state.wire.replace(wire.clone()) != Some(wire.clone()) {
+            self.call(link, wire, None, CallPurpose::SetRate, now);
         }
         Ok(())
     }
 
-    /// Lets the kernel's classes grow, after the driver has reduced its rate.
-    pub(super) fn grow_classes(&mut self, promises: &mut impl Promises, link: &IfName, now: Now) {
-        let Some(state) = self.link_states.get_mut(link) else {
+    /// Gives the driver of a link the counter of the kernel's classes, if it has another one.
+    fn send_path_counter(&mut self, promises: &mut impl Promises, link: &IfName, now: Now) {
+        let counter = match promises.path_counter(link) {
+            Ok(counter) => counter,
+            Err(error) => {
+                let text =
+                    format!("the driver of {link} cannot count what its classes send: {error}");
+                return promises.journal().warn(now, text);
+            }
+        };
+        let (Some(counter), Some(state)) = (counter, self.link_states.get_mut(link)) else {
             return;
         };
-        let Some(tree) = state.pending_tree.take() else {
-            return;
-        };
-        let part = promises.direct_part(link);
-        if let Some(part) = part
-            && let Err(error) = promises.set_direct_part(link, Some(DirectPart { tree, ..part }))
-        {
-            promises
-                .journal()
-                .warn(now, format!("cannot divide {link}: {error}"));
-        }
-    }
-
-    /// Sends the slices again, scaled to the driver's present rate.
-    fn resend_slices(&mut self, link: &IfName, now: Now) {
-        self.send_server(link, now);
-        let state = self.link_states.get(link);
-        let promised = state.into_iter().flat_map(|state| state.promised.iter());
-        let slices = promised.filter(|(_, contract)| contract.slice().is_some());
-        let open = slices.filter_map(|(number, _)| self.flows.get(number));
-        let open: Vec<FlowRecord> = open.cloned().collect();
-        for flow in open {
-            self.send_contract(&flow, CallPurpose::Nothing, now);
+        let known = (counter.map_id, counter.place);
+        if state.path_counter.replace(known) != Some(known) {
+            let place = counter.place;
+            let ask = DriverRequest::KernelPath { place };
+            self.call(link, ask, Some(counter.map), CallPurpose::SetRate, now);
         }
     }
 
@@ -332,8 +301,8 @@ impl<N: Network> Flows<N> {
         self.call(&flow.link, ask, None, purpose, now);
     }
 
-    /// The contract that the driver serves (without promises while the flow is degraded, and a
-    /// slice converted to the driver's rate), and the granted contract if it differs.
+    /// The contract that the driver serves (without promises while the flow is degraded), and the
+    /// granted contract if it differs.
     pub(super) fn contracts_for_driver(&self, flow: &FlowRecord) -> (String, Option<String>) {
         let (served, granted) = (self.served_contract(flow), flow.contract.to_string());
         let other = (granted != served).then_some(granted);
@@ -341,26 +310,13 @@ impl<N: Network> Flows<N> {
     }
 
     fn served_contract(&self, flow: &FlowRecord) -> String {
-        let contract = match flow.degraded {
+        match flow.degraded {
             // A member keeps its contract while its server has no slice.
-            Some(_) if admission::is_member(&flow.contract) => flow.contract.clone(),
-            None => flow.contract.clone(),
-            Some(_) => admission::best_effort(&flow.contract),
-        };
-        let state = self.link_states.get(&flow.link);
-        let capacity = state.and_then(|state| state.capacity);
-        let split = state.and_then(|state| state.split);
-        let (Some(slice), Some(capacity), Some(split)) = (contract.slice(), capacity, split) else {
-            return contract.to_string();
-        };
-        let Some(slice) = admission::scaled_slice(slice, capacity.link_rate, split.driver) else {
-            return contract.to_string();
-        };
-        let change = Change {
-            slice: Some(Setting::Set(slice)),
-            ..Change::default()
-        };
-        contract.apply(&change).unwrap_or(contract).to_string()
+            Some(_) if !admission::is_member(&flow.contract) => {
+                admission::best_effort(&flow.contract).to_string()
+            }
+            _ => flow.contract.to_string(),
+        }
     }
 
     /// Checks the promises of a link after flows have gone or the link has changed: degrades flows

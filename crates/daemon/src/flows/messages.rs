@@ -6,8 +6,11 @@
 use std::path::Path;
 
 use netnice_api::direct::Endpoint;
-use netnice_api::driver::{DriverFlowDoc, FlowCounts, FramesDoc, StopsDoc, TimeAccountingDoc};
+use netnice_api::driver::{
+    CodePointsDoc, DriverFlowDoc, FlowCounts, FramesDoc, StopsDoc, TimeAccountingDoc,
+};
 use netnice_api::{DoctorItem, Status};
+use netnice_core::contract::Dscp;
 use netnice_core::units::Nanos;
 use netnice_kernel::direct::MAX_QUEUES;
 use netnice_kernel::nic::{NicFeatures, ReceiveQueues, XdpAttachment};
@@ -140,6 +143,28 @@ pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
     if !late.is_empty() {
         page.row("late", &late.join(", "));
     }
+}
+
+/// The code points that a driver writes, in words; `None` if it writes none.
+pub(super) fn code_points(written: &CodePointsDoc) -> Option<String> {
+    let kinds = [
+        ("cell", written.cell),
+        ("channel", written.channel),
+        ("slice", written.slice),
+        ("min", written.min),
+        ("best effort", written.best_effort),
+    ];
+    let kinds = kinds
+        .into_iter()
+        .filter_map(|(kind, number)| Some(format!("{} for {kind}", Dscp::new(number?)?)));
+    let kinds: Vec<String> = kinds.collect();
+    (!kinds.is_empty()).then(|| format!("the driver writes {}", kinds.join(", ")))
+}
+
+/// A link's horizon in words; `None` if it has none.
+pub(super) fn horizon(horizon: Nanos) -> Option<String> {
+    (horizon.0 > 0)
+        .then(|| format!("packets of channels leave up to {horizon} early if nothing else is sent"))
 }
 
 /// A driver's time accounting in words.

@@ -1,4 +1,4 @@
-//! Opens, changes and closes flows, and replies with the next hop to a host. To open a flow, the
+//! Opens, changes and closes flows. To open a flow, the
 //! manager checks the request, holds the ports, resolves the next hop, admits the contract, and
 //! calls the driver. An opening is refused if the session is not attached, the policy or the peer's
 //! rights do not permit it, the program has as many flows as it attached for, the contract is
@@ -9,10 +9,7 @@
 
 use std::net::IpAddr;
 
-use netnice_api::Response;
-use netnice_api::direct::{
-    ChangeFlow, DirectReply, Endpoint, FlowOpened, OpenFlow, ResolvedNextHop,
-};
+use netnice_api::direct::{ChangeFlow, Endpoint, FlowOpened, OpenFlow};
 use netnice_api::driver::{DriverFlow, DriverRequest};
 use netnice_core::contract::{Change, Clause, Contract};
 use netnice_core::sched::Service;
@@ -28,7 +25,6 @@ use crate::authority;
 use crate::clock::Now;
 use crate::error::RequestError;
 use crate::peer::Peer;
-use crate::server::Reply;
 
 impl<N: Network> Flows<N> {
     /// Opens a flow, or refuses it for the reasons in the module's documentation. The reply comes
@@ -45,6 +41,19 @@ impl<N: Network> Flows<N> {
             Ok(flow) => flow,
             Err(error) => return refuse(reply, error),
         };
+        self.open_prepared(promises, session, flow, reply, now);
+    }
+
+    /// Resolves the next hop of a flow whose ports are held, admits the flow, and asks the driver
+    /// to open it.
+    pub(super) fn open_prepared(
+        &mut self,
+        promises: &mut impl Promises,
+        session: u64,
+        flow: FlowRecord,
+        reply: ReplySender,
+        now: Now,
+    ) {
         let NextHop::Toward { via, .. } = flow.next_hop else {
             return self.open_at_driver(promises, flow, reply, now);
         };
@@ -66,13 +75,14 @@ impl<N: Network> Flows<N> {
             }
             Err(error) => {
                 self.release_ports_of(&flow);
+                self.opening_failed(promises, &flow, &error, now);
                 refuse(reply, error);
             }
         }
     }
 
     /// The record of a requested flow, with its ports held. If it fails, no port is held.
-    fn prepare_flow(
+    pub(super) fn prepare_flow(
         &mut self,
         promises: &mut impl Promises,
         session: u64,
@@ -113,6 +123,7 @@ impl<N: Network> Flows<N> {
             mtu: resolved.mtu,
             ports: resolved.ports,
             closing: None,
+            movement: None,
         })
     }
 
@@ -139,6 +150,7 @@ impl<N: Network> Flows<N> {
         self.record_flow(flow.clone());
         if let Err(error) = self.admit(promises, &link, number, None, now) {
             self.remove_flow(number);
+            self.opening_failed(promises, &flow, &error, now);
             return refuse(reply, error);
         }
         self.send_server(&link, now);
@@ -155,7 +167,7 @@ impl<N: Network> Flows<N> {
         let (contract, granted) = self.contracts_for_driver(flow);
         DriverFlow {
             program: flow.program,
-            number: flow.number,
+            number: flow.known_number(),
             endpoint: flow.endpoint.clone(),
             next_hop: flow.next_hop.mac(),
             mtu: flow.mtu,
@@ -169,12 +181,12 @@ impl<N: Network> Flows<N> {
 
     /// The response for an open flow. `slot` and `offset` (in bytes) are those of its memory in the
     /// program's memory file.
-    pub(super) fn opened_response(&self, flow: &FlowRecord, slot: u32, offset: u64) -> Response {
+    pub(super) fn flow_opened(&self, flow: &FlowRecord, slot: u32, offset: u64) -> FlowOpened {
         let mac = self
             .link_states
             .get(&flow.link)
             .and_then(|state| state.nic?.mac);
-        Response::Direct(DirectReply::Opened(FlowOpened {
+        FlowOpened {
             flow: flow.number,
             slot,
             offset,
@@ -183,7 +195,7 @@ impl<N: Network> Flows<N> {
             next_hop: flow.next_hop.mac(),
             mtu: flow.mtu,
             contract: flow.contract.to_string(),
-        }))
+        }
     }
 
     /// Changes the contract of an open flow. Refused if the flow is not one of the session, or if
@@ -204,6 +216,12 @@ impl<N: Network> Flows<N> {
             let after = contract(&session.peer, &flow.contract, text, &mut has_budget)?;
             check_link(&after, &flow.link)?;
             check_class(&flow.contract, &after)?;
+            if self.is_being_taken(flow.number) {
+                return Err(RequestError::Failed(format!(
+                    "flow:{} moves to another link: change its contract there",
+                    flow.number
+                )));
+            }
             Ok((flow.link.clone(), flow.contract.clone(), after))
         });
         let (link, before, after) = match changed {
@@ -276,34 +294,8 @@ impl<N: Network> Flows<N> {
         flow.ok_or_else(|| no_flow(number))
     }
 
-    /// Replies with the next hop towards a host.
-    pub(super) fn next_hop(&mut self, session: u64, to: IpAddr, reply: ReplySender, now: Now) {
-        let found = self.resolve_next_hop(session, to);
-        match found {
-            Ok((_, _, mtu, Neighbour::Known(mac))) => reply_next_hop(reply, mac, mtu),
-            Ok((index, via, mtu, _)) => {
-                self.resolve(index, via, ResolutionFor::Hop { mtu, reply }, now);
-            }
-            Err(error) => refuse(reply, error),
-        }
-    }
-
-    fn resolve_next_hop(
-        &mut self,
-        session: u64,
-        to: IpAddr,
-    ) -> Result<(u32, IpAddr, u32, Neighbour), RequestError> {
-        let session = self.sessions.get(&session).ok_or_else(not_attached)?;
-        let link = session.link.clone();
-        let nic = self.nic_of(&link)?;
-        let route = self.route_over(&link, nic, to, None)?;
-        let known = self.network.neighbour(nic.index, route.next_hop)?;
-        let mtu = super::endpoint::route_mtu(&route, nic);
-        Ok((nic.index, route.next_hop, mtu, known))
-    }
-
     /// Starts neighbour resolution, and waits for it.
-    fn resolve(&mut self, index: u32, via: IpAddr, purpose: ResolutionFor, now: Now) {
+    pub(super) fn resolve(&mut self, index: u32, via: IpAddr, purpose: ResolutionFor, now: Now) {
         if let Err(error) = self.network.solicit(index, via) {
             tracing::debug!(%error, "the resolution of a next hop cannot be started");
         }
@@ -375,7 +367,7 @@ impl<N: Network> Flows<N> {
         self.update_promise(number);
     }
 
-    fn update_promise(&mut self, number: u32) {
+    pub(super) fn update_promise(&mut self, number: u32) {
         let Some(flow) = self.flows.get(&number) else {
             return;
         };
@@ -400,12 +392,6 @@ pub(super) fn remote_end(endpoint: &Endpoint) -> Option<std::net::SocketAddr> {
         Endpoint::Group { group, .. } => Some(*group),
         Endpoint::Protocol { .. } | Endpoint::EtherType { .. } => None,
     }
-}
-
-/// Replies to a next-hop request.
-pub(super) fn reply_next_hop(reply: ReplySender, mac: [u8; 6], mtu: u32) {
-    let answer = DirectReply::NextHop(ResolvedNextHop { mac, mtu });
-    let _ = reply.send(Reply::from(Response::Direct(answer)));
 }
 
 /// The contract after a change, if this peer may request it for a flow. `has_budget` is true if a
@@ -483,7 +469,7 @@ pub(super) fn not_attached() -> RequestError {
     )
 }
 
-fn no_flow(number: u32) -> RequestError {
+pub(super) fn no_flow(number: u32) -> RequestError {
     RequestError::BadUsage(format!(
         "flow:{number} is not open, or belongs to another program"
     ))

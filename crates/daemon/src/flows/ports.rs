@@ -6,10 +6,10 @@
 //! not of this host, if an unprivileged user asks for a privileged port, if the interface cannot
 //! join the group, or if the kernel refuses the socket for another reason.
 //!
-//! Flows of one user may share a port if no two have the same remote end: then a packet goes to the
-//! flow of its remote end, else to the flow to any host. A flow to any host cannot join a port that
-//! is held already. All members of a multicast group share the group's port, and each interface
-//! with a member has joined the group.
+//! Flows of one user may share a port if no two have the same remote end on one interface: then a
+//! packet goes to the flow of its remote end, else to the flow to any host. A flow to any host
+//! cannot join a port that is held already. All members of a multicast group share the group's
+//! port, and each interface with a member has joined the group.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -85,7 +85,8 @@ impl<N: Network> Flows<N> {
             let is_shareable = match hold.uid {
                 None => group,
                 Some(uid) => {
-                    let is_taken = sharers.any(|other| other.remote == remote);
+                    // A flow that moves holds its port on both interfaces.
+                    let is_taken = sharers.any(|other| *other == sharer);
                     !group && uid == peer.uid && !is_taken && remote.is_some()
                 }
             };

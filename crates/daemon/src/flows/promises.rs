@@ -15,6 +15,7 @@ use netnice_core::contract::IfName;
 use netnice_core::link::Link;
 use netnice_core::link::classes::LinkClasses;
 use netnice_core::units::Amount;
+use netnice_kernel::enforce::PathCounter;
 
 use crate::clock::Now;
 use crate::error::RequestError;
@@ -81,6 +82,12 @@ pub(crate) trait Promises {
     /// Bytes that the kernel's classes of a link had sent when they were read last, which is every
     /// 200 ms; `None` if unknown.
     fn sent_by_classes(&self, link: &IfName) -> Option<u64>;
+    /// The counter of what the kernel's classes of a link are given to send; `None` if the link is
+    /// not managed for sending.
+    ///
+    /// # Errors
+    /// If the counter cannot be read.
+    fn path_counter(&self, link: &IfName) -> Result<Option<PathCounter>, RequestError>;
     /// Admits degraded targets again, as far as they fit: flows have released rate.
     fn heal(&mut self, now: Now);
     /// The journal.

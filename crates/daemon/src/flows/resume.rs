@@ -129,6 +129,7 @@ impl<N: Network> Flows<N> {
             bytes: program.bytes,
             most,
             secret: program.secret.clone(),
+            moves: resume.moves,
             is_unconfirmed: true,
             peer,
             connection: connection.clone(),
@@ -216,7 +217,7 @@ pub(super) fn text_of(secret: [u8; 16]) -> String {
 }
 
 /// Compares secrets in a time that does not depend on how many bytes are equal.
-fn has_secret(secret: Option<&str>, other: &str) -> bool {
+pub(super) fn has_secret(secret: Option<&str>, other: &str) -> bool {
     secret.is_some_and(|secret| {
         let differences = secret.bytes().zip(other.bytes());
         let differs = differences.fold(0, |sum, (one, other)| sum | (one ^ other));

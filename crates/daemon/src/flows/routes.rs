@@ -6,8 +6,8 @@
 //! writes a new next hop into the frames of the flow, and the program is notified of a new next hop
 //! or MTU, and of an interface that goes up or down. A flow without a route stays open without a
 //! next hop; a route look-up that fails counts as no route. A flow whose route leads over another
-//! interface is closed, and the notification names that interface: the flow's memory belongs to the
-//! driver of the old link.
+//! interface moves there (`super::move_flow`), or is closed with a notification that names that
+//! interface. A flow with one remote host also moves if its own interface is down.
 //!
 //! The kernel sends no packets to the next hops of direct flows, so the manager confirms every
 //! [`CONFIRM_INTERVAL`] (5 s) that they are in use; then the kernel checks that they are reachable.
@@ -22,8 +22,10 @@ use netnice_core::contract::IfName;
 use netnice_core::units::{Instant, Nanos};
 use netnice_kernel::routes::{HostKind, Neighbour, RouteChange};
 
+use super::move_flow::elsewhere;
 use super::network::{Network, Nic};
-use super::open_flow::{not_attached, remote_end, reply_next_hop};
+use super::next_hop::reply_next_hop;
+use super::open_flow::{not_attached, remote_end};
 use super::ports::{FlowPort, PortRequest};
 use super::promises::Promises;
 use super::{FlowRecord, Flows, NextHop, ReplySender, endpoint, refuse, takeover};
@@ -136,6 +138,7 @@ impl<N: Network> Flows<N> {
                             } else {
                                 // The program or the driver has ended meanwhile.
                                 self.release_ports_of(&flow);
+                                self.opening_failed(promises, &flow, &not_attached(), now);
                                 refuse(reply, not_attached());
                             }
                         }
@@ -158,6 +161,7 @@ impl<N: Network> Flows<N> {
                 ResolutionFor::Hop { reply, .. } => refuse(reply, why),
                 ResolutionFor::Flow { flow, reply, .. } => {
                     self.release_ports_of(&flow);
+                    self.opening_failed(promises, &flow, &why, now);
                     refuse(reply, why);
                 }
             }
@@ -259,9 +263,7 @@ impl<N: Network> Flows<N> {
                     known.up = up;
                 }
             }
-            let Some(nic) = nic.filter(|nic| nic.up) else {
-                // No route leads over a link that is down; the routes are checked when it is up
-                // again.
+            let Some(nic) = nic else {
                 continue;
             };
             self.check_routes_of(promises, &link, nic, now);
@@ -282,21 +284,30 @@ impl<N: Network> Flows<N> {
         let mut known: BTreeMap<(IpAddr, IpAddr), Option<ResolvedRoute>> = BTreeMap::new();
         for (number, next_hop, _) in theirs {
             let NextHop::Toward { host, from, .. } = next_hop else {
-                self.set_next_hop(number, |next_hop| *next_hop, Some(nic.mtu), now);
+                if nic.up {
+                    self.set_next_hop(number, |next_hop| *next_hop, Some(nic.mtu), now);
+                }
                 continue;
             };
             let route = match known.get(&(host, from)) {
                 Some(route) => *route,
                 None => {
-                    let route = match self.present_route(promises, link, nic, number, now) {
+                    let route = match self.present_route(promises, nic, number, now) {
                         RouteCheck::Route(hop) => Some(hop),
                         RouteCheck::Unreachable => None,
-                        RouteCheck::FlowClosed => continue,
+                        RouteCheck::Elsewhere => continue,
                     };
                     known.insert((host, from), route);
                     route
                 }
             };
+            if !nic.up {
+                // The routes are checked when the link is up again.
+                continue;
+            }
+            if route.is_some() {
+                self.withdraw_offer(number);
+            }
             match route {
                 Some(ResolvedRoute { via, mac, mtu }) => {
                     let next_hop = NextHop::Toward {
@@ -312,11 +323,11 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// The present route of a flow. Closes the flow if the route leads over another link.
+    /// The present route of a flow. If the route leads over another link, the flow is to move
+    /// there, or is closed.
     fn present_route(
         &mut self,
         promises: &mut impl Promises,
-        link: &IfName,
         nic: Nic,
         number: u32,
         now: Now,
@@ -338,20 +349,17 @@ impl<N: Network> Flows<N> {
         if route.index != nic.index {
             let other = self.network.name(route.index).ok().flatten();
             let other = other.unwrap_or_else(|| "another link".to_owned());
-            let why = format!(
-                "its route leads over {other} now, not over {link}: open it again on {other}"
-            );
-            promises
-                .journal()
-                .note(now, format!("flow:{number} is closed: {why}"));
-            if let Some(flow) = self.flows.get(&number).cloned() {
-                self.close_flow(&flow, &why, None, now);
-                // If the flow is being opened, the reply to its program has this error instead.
-                if flow.at_driver.is_some() {
-                    self.notify_flow(number, FlowNotification::Closed { flow: number, why });
+            match self.offer_move(promises, number, &other, now) {
+                // The next hop is known when the program takes the flow.
+                Ok(()) => drop(self.network.solicit(route.index, route.next_hop)),
+                Err(advice) => {
+                    if let Some(flow) = self.flows.get(&number).cloned() {
+                        let why = format!("{}: {advice}", elsewhere(&flow, &other));
+                        self.close_and_notify(promises, &flow, why, now);
+                    }
                 }
             }
-            return RouteCheck::FlowClosed;
+            return RouteCheck::Elsewhere;
         }
         let mtu = endpoint::route_mtu(&route, nic);
         let mac = match self.network.neighbour(nic.index, route.next_hop) {
@@ -438,7 +446,8 @@ struct ResolvedRoute {
 enum RouteCheck {
     Route(ResolvedRoute),
     Unreachable,
-    FlowClosed,
+    /// The flow moves, or is closed.
+    Elsewhere,
 }
 
 /// Delay from the first change of routes or interfaces until they are checked: changes come in

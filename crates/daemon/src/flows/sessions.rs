@@ -74,6 +74,7 @@ impl<N: Network> Flows<N> {
                 self.change(promises, number, &change, reply, now);
             }
             DirectRequest::Close(close) => self.close(number, close.flow, reply, now),
+            DirectRequest::Take(take) => self.take(promises, number, &take, reply, now),
             DirectRequest::End(end) => self.end_flow(promises, &peer, end.flow, reply, now),
             DirectRequest::NextHop(next_hop) => self.next_hop(number, next_hop.to, reply, now),
         }
@@ -171,6 +172,7 @@ impl<N: Network> Flows<N> {
             bytes: attach.bytes,
             most,
             secret: Some(super::resume::text_of(secret)),
+            moves: attach.moves,
             is_unconfirmed: false,
         };
         Ok((session, (start, nic)))

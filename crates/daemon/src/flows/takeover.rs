@@ -118,6 +118,7 @@ impl<N: Network> Flows<N> {
             mtu: setup.mtu,
             ports,
             closing: None,
+            movement: None,
         });
     }
 }

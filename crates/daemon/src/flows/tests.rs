@@ -13,6 +13,7 @@ mod flow_replies;
 mod icmp_errors;
 mod late_answers;
 mod many_flows;
+mod move_flow;
 mod open_flow;
 mod resume;
 
@@ -169,6 +170,7 @@ impl Fixture {
             iface: None,
             flows,
             bytes: 1 << 20,
+            moves: false,
         };
         self.request(client, DirectRequest::Attach(attach))
             .expect("an answer")
@@ -185,6 +187,7 @@ impl Fixture {
             iface: None,
             flows: 1,
             bytes: 4096,
+            moves: false,
         });
         self.begin(client, attach)
     }

@@ -8,6 +8,7 @@
 //! | call | until the answer | at the late answer |
 //! |---|---|---|
 //! | attach, open | nothing is held for it | its result is undone |
+//! | withdraw | the flow and its successor are being closed | nothing |
 //! | change | the former contract holds, and a call that restores it follows | nothing |
 //! | close, detach | ports and promises stay held | they are released |
 //! | set the rate, totals | the division of the link stays | as if in time |
@@ -36,6 +37,7 @@ impl<N: Network> Flows<N> {
             self.route_check_due = None;
             self.check_all_routes(promises, now);
         }
+        self.expire_moves(promises, now);
         if self.icmp.expire(now.monotonic) {
             self.request_route_check(now);
         }
@@ -106,8 +108,15 @@ impl<N: Network> Flows<N> {
             }
             CallPurpose::Open { flow, reply, .. } => {
                 self.remove_flow(flow.number);
+                self.opening_failed(promises, &flow, &why, now);
                 refuse(reply, why);
             }
+            CallPurpose::Withdraw {
+                flow,
+                successor,
+                reply,
+                ..
+            } => self.fail_move(promises, (flow, successor), why, reply, now),
             CallPurpose::Change {
                 flow,
                 before,

@@ -5,12 +5,13 @@
 mod enforcer;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::net::IpAddr;
 
 use netnice_api::Found;
 use netnice_core::units::Rate;
 use netnice_kernel::connections::Connection;
-use netnice_kernel::enforce::{Adoption, QuotaEntry, QuotaState, Sample};
+use netnice_kernel::enforce::{Adoption, PathCounter, QuotaEntry, QuotaState, Sample};
 use netnice_kernel::plan::Desired;
 
 use super::{Interface, InterfaceTraffic, Inventory, Members, Meter, Process, QuotaCounter};
@@ -410,5 +411,15 @@ impl Meter for FakeMachine {
 
     fn sent_on(&self, link: &str) -> Option<u64> {
         self.sent.get(link).copied()
+    }
+
+    fn path_counter(&self, _link: &str) -> Result<Option<PathCounter>, RequestError> {
+        let map =
+            File::open("/dev/zero").map_err(|error| RequestError::Failed(error.to_string()))?;
+        Ok(Some(PathCounter {
+            place: 1,
+            map_id: 1,
+            map: map.into(),
+        }))
     }
 }

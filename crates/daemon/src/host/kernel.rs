@@ -10,7 +10,8 @@ use netnice_core::units::{Instant, Rate};
 use netnice_kernel::cgroup::{self, Cgroup};
 use netnice_kernel::connections::{self, Connection};
 use netnice_kernel::enforce::{
-    Adoption, ContainerPlacement, Exits, Kernel, Membership, Recovered, Sample, TargetClass,
+    Adoption, ContainerPlacement, Exits, Kernel, Membership, PathCounter, Recovered, Sample,
+    TargetClass,
 };
 use netnice_kernel::netlink::NetlinkClient;
 use netnice_kernel::plan::{Desired, LeafQdisc};
@@ -485,5 +486,9 @@ impl Meter for KernelHost {
 
     fn sent_on(&self, link: &str) -> Option<u64> {
         self.kernel.sent_on(link)
+    }
+
+    fn path_counter(&self, link: &str) -> Result<Option<PathCounter>, RequestError> {
+        Ok(self.kernel.path_counter(link)?)
     }
 }

@@ -11,6 +11,7 @@ use netnice_core::contract::IfName;
 use netnice_core::link::Link;
 use netnice_core::link::classes::LinkClasses;
 use netnice_core::units::Amount;
+use netnice_kernel::enforce::PathCounter;
 
 use super::Service;
 use crate::authority;
@@ -133,6 +134,10 @@ impl<H: Host> Promises for Service<H> {
 
     fn sent_by_classes(&self, link: &IfName) -> Option<u64> {
         self.reconciler.host.sent_on(link.as_str())
+    }
+
+    fn path_counter(&self, link: &IfName) -> Result<Option<PathCounter>, RequestError> {
+        self.reconciler.host.path_counter(link.as_str())
     }
 
     fn heal(&mut self, now: Now) {

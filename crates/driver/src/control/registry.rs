@@ -40,6 +40,7 @@ use crate::datapath::ProgramNo;
 use crate::demux::FlowNo;
 use crate::frame::Mac;
 use crate::link::{Ingress, LinkError};
+use crate::path_counter::PathCounter;
 use crate::setup::{self, SetupError};
 use flows::Flows;
 
@@ -107,6 +108,9 @@ pub enum RegistryError {
     /// The pidfd is missing, invalid, or of a process that has ended.
     #[error("a call to attach must carry a pidfd of the program: {0}")]
     Pidfd(&'static str),
+    /// No array of counts came with the request.
+    #[error("a call to set the kernel path must carry a descriptor of its counts")]
+    NoCounter,
     /// The memory file cannot be made or sealed.
     #[error(transparent)]
     Memory(#[from] netnice_ring::layout::SetupError),
@@ -232,11 +236,28 @@ impl Registry {
         self.programs.is_empty()
     }
 
-    /// Changes the link's parameters. Fails with [`RegistryError`], and then changes nothing.
-    pub(crate) fn rewire(&mut self, wire: Wire) -> Result<(), RegistryError> {
-        self.execute(Command::Wire(wire))?;
+    /// Changes the link's parameters, and the rate of the kernel's classes. Fails with
+    /// [`RegistryError`], and then changes nothing.
+    pub(crate) fn rewire(
+        &mut self,
+        wire: Wire,
+        classes: Option<Rate>,
+    ) -> Result<(), RegistryError> {
+        self.execute(Command::Wire(wire, classes))?;
         self.rate = wire.rate.bits_per_second();
         Ok(())
+    }
+
+    /// Takes the counter of what the kernel's classes are given to send, at this place of an array.
+    /// Fails if the array cannot be mapped, or the packet thread has ended.
+    pub(crate) fn set_path_counter(
+        &mut self,
+        place: u32,
+        array: Option<OwnedFd>,
+    ) -> Result<(), RegistryError> {
+        let array = array.ok_or(RegistryError::NoCounter)?;
+        let counter = PathCounter::map(array.as_fd(), place)?;
+        self.execute(Command::PathCounter(Box::new(counter)))
     }
 
     /// Attaches a program. The packet thread gets its memory with its first flow

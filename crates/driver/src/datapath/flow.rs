@@ -149,6 +149,8 @@ pub(super) struct FlowState {
     /// Frames have a next hop.
     has_next_hop: bool,
     is_ignored: bool,
+    /// The driver takes no further record to send.
+    is_withdrawn: bool,
     /// How late a packet may leave without a correction of the schedule. The largest value: at any
     /// time, since the flow has no cell contract.
     pub(super) tolerance: Nanos,
@@ -187,6 +189,7 @@ impl FlowState {
             paused_until: None,
             has_next_hop: true,
             is_ignored: false,
+            is_withdrawn: false,
             tolerance: service.tolerance(),
             kind: service.into(),
             budget,
@@ -206,6 +209,24 @@ impl FlowState {
     #[inline]
     pub(super) fn is_ignored(&self) -> bool {
         self.is_ignored
+    }
+
+    /// Returns the head to the program unsent, and takes no further record to send.
+    pub(super) fn withdraw(&mut self) {
+        self.is_withdrawn = true;
+        // The entry in the list of paused flows is obsolete.
+        self.paused_until = None;
+        if let Some(head) = self.head.take() {
+            self.counters.no_link += 1;
+            self.ring.give_back(head, Status::NO_LINK, 0);
+        }
+    }
+
+    /// True if the flow takes a record to send as soon as there is one.
+    #[inline]
+    pub(super) fn wants_head(&self) -> bool {
+        let is_blocked = self.is_ignored || self.is_withdrawn;
+        !is_blocked && self.head.is_none() && self.paused_until.is_none()
     }
 
     /// True the first time in an iteration.
@@ -280,7 +301,7 @@ impl FlowState {
         let Some(record) = self.next_record()? else {
             return Ok(());
         };
-        let packet = self.packet(&record, now, now);
+        let packet = self.packet(&record, now, scheduler.unread_since(now));
         self.has_new_head = true;
         self.give_head(scheduler, record, packet, now);
         Ok(())

@@ -1,10 +1,12 @@
 use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
 
 use netnice_core::contract::Contract;
 use netnice_core::sched::{Service, Wire};
 use netnice_core::units::Rate;
 use netnice_ring::layout::{Budget, Shape};
 use netnice_ring::program::{Attachment, Piece, ProgramRings};
+use netnice_ring::record::MessagePart;
 
 use super::*;
 use crate::datapath::FlowParameters;
@@ -30,6 +32,12 @@ struct Rig {
 }
 
 fn rig() -> Rig {
+    rig_with(["cell pcr=500mbit,cdvt=500us"]).0
+}
+
+/// As [`rig`], with a flow for each contract: the first is that of the rig. Their source ports
+/// follow 5000.
+fn rig_with<const N: usize>(contracts: [&str; N]) -> (Rig, Vec<ProgramRings>) {
     let interface = Interface {
         name: "fake".to_owned(),
         index: 1,
@@ -43,37 +51,61 @@ fn rig() -> Rig {
     let (link, _) = Link::fake(&interface, socket.into());
     let mut datapath = Datapath::new(Wire::new(Rate::new(1_000_000_000).unwrap()), OWN).unwrap();
     let client = ProgramMemory::create(Budget {
-        flows: 1,
-        bytes: SHAPE.plan().unwrap().bytes(),
+        flows: N as u32,
+        bytes: SHAPE.plan().unwrap().bytes() * N as u64,
     });
     let program = datapath.attach(client.unwrap());
-    let contract: Contract = "cell pcr=500mbit,cdvt=500us".parse().unwrap();
-    let open = FlowParameters {
-        shape: SHAPE,
-        service: Service::of(&contract).unwrap(),
-        sender: Sender {
-            mac: OWN,
-            next_hop: Some(PEER),
-            longest: 1514,
-            sends: Sends::Ports {
-                transport: Transport::Udp,
-                local: endpoint("10.0.0.1:5000"),
-                remote: None,
+    let mut opened = 0;
+    let places = contracts.map(|contract| {
+        let contract: Contract = contract.parse().unwrap();
+        let port = 5000 + opened;
+        opened += 1;
+        let open = FlowParameters {
+            shape: SHAPE,
+            service: Service::of(&contract).unwrap(),
+            sender: Sender {
+                mac: OWN,
+                next_hop: Some(PEER),
+                longest: 1514,
+                sends: Sends::Ports {
+                    transport: Transport::Udp,
+                    local: endpoint(&format!("10.0.0.1:{port}")),
+                    remote: None,
+                },
             },
-        },
-        matches: Vec::new(),
-        reassembly: Reassembly::Complete,
-        receive_budget: None,
-    };
-    let place = datapath.open(program, &open, monotonic()).unwrap().location;
+            matches: Vec::new(),
+            reassembly: Reassembly::Complete,
+            receive_budget: None,
+        };
+        datapath.open(program, &open, monotonic()).unwrap().location
+    });
     let handles = datapath.memory(program).unwrap().handles();
     let attachment = handles.attach().unwrap();
-    Rig {
-        flow: attachment.flow(place).unwrap(),
+    let mut flows = places
+        .map(|place| attachment.flow(place).unwrap())
+        .into_iter();
+    let rig = Rig {
+        flow: flows.next().unwrap(),
         _attachment: attachment,
         event_loop: EventLoop::new(datapath, link).unwrap(),
         wire,
-    }
+    };
+    (rig, flows.collect())
+}
+
+/// Submits one frame from this port, with a stated arrival.
+fn submit_arrived(flow: &mut ProgramRings, port: u16, arrival: u64) {
+    let frame = udp(&format!("10.0.0.1:{port}"), "10.0.0.2:9").frame();
+    let chunk = flow.chunk().unwrap();
+    flow.bytes_mut(chunk).unwrap()[..frame.len()].copy_from_slice(&frame);
+    let piece = Piece {
+        chunk,
+        start: 0,
+        length: frame.len() as u32,
+    };
+    let part = MessagePart::Arrived(arrival);
+    flow.submit_part(&[piece], part).unwrap();
+    flow.publish();
 }
 
 impl Rig {
@@ -159,4 +191,32 @@ fn a_doorbell_that_cannot_be_watched_leaves_number_and_memory_as_they_were() {
     assert_eq!(error.kind(), io::ErrorKind::NotFound);
     rig.event_loop.watch_wakeup(second.doorbell()).unwrap();
     assert!(rig.event_loop.detach(program).is_some());
+}
+
+/// The loop stands still after its sleep, and a program submits a message meanwhile. The message
+/// counts as arrived when the sleep ended, so it leaves before one that states the time of the
+/// reading and has a shorter deadline.
+#[test]
+fn a_message_during_a_stop_arrived_at_its_beginning() {
+    let stop = Duration::from_millis(300);
+    let early = "channel mmax=1500B,rmax=1/s,bmax=1,deadline=200ms";
+    let late = "channel mmax=1500B,rmax=1/s,bmax=1,deadline=100ms";
+    let (mut rig, mut others) = rig_with([early, late]);
+    rig.event_loop.iterate(Nanos::from_millis(1));
+    let unread_since = rig.event_loop.unread_since;
+    assert!(unread_since <= monotonic());
+    thread::sleep(stop);
+    submit_arrived(&mut rig.flow, 5000, 0);
+    submit_arrived(&mut others[0], 5001, u64::MAX);
+    let (mut frame, mut ports) = ([0; 2048], Vec::new());
+    for _ in 0..100 {
+        rig.event_loop.iterate(Nanos::from_millis(1));
+        while rig.wire.recv(&mut frame).is_ok() {
+            ports.push(u16::from_be_bytes([frame[34], frame[35]]));
+        }
+    }
+    // Due 200 ms after the sleep, and 100 ms after the reading, which was 300 ms later.
+    assert_eq!(ports, [5000, 5001]);
+    // The loop has read the rings since then.
+    assert!(rig.event_loop.unread_since.0 >= unread_since.0 + stop.as_nanos() as u64);
 }

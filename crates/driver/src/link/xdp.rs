@@ -15,10 +15,8 @@
 mod gates;
 mod queue;
 
-use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use netnice_kernel::KernelError;
@@ -26,7 +24,7 @@ use netnice_kernel::direct::{MAX_QUEUES, XdpProgram};
 use netnice_kernel::nic::{self, ReceiveQueues};
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::SendFlags;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions, XdpRingOffset};
 
@@ -36,6 +34,7 @@ pub(crate) use queue::{Queue, SpareQueues};
 use super::socket::system;
 use super::{Flushed, Interface, LinkCounters, LinkError};
 use crate::frames::{FRAME, Frames, Holder, MAX_IN_FLIGHT, Tally};
+use crate::mapping::Mapping;
 use crate::template::{Checked, Forbidden};
 
 /// AF_XDP sockets on all receive queues. Frames leave by the first.
@@ -374,47 +373,7 @@ fn is_temporary(error: &io::Error) -> bool {
     )
 }
 
-/// A memory mapping; unmapped on drop.
-#[derive(Debug)]
-struct Mapping {
-    start: NonNull<u8>,
-    length: usize,
-}
-
-// SAFETY: one owner uses the memory, and it is not bound to a thread.
-unsafe impl Send for Mapping {}
-
 impl Mapping {
-    fn anonymous(length: usize) -> io::Result<Mapping> {
-        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
-        // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
-        let start = unsafe { mmap_anonymous(ptr::null_mut(), length, READ_WRITE, flags)? };
-        Mapping::of(start, length)
-    }
-
-    /// Maps memory that a descriptor shares with the kernel.
-    ///
-    /// # Safety
-    /// `more` must not ask for a fixed address.
-    unsafe fn shared(
-        length: usize,
-        more: MapFlags,
-        fd: BorrowedFd<'_>,
-        offset: u64,
-    ) -> io::Result<Mapping> {
-        let flags = MapFlags::SHARED | more;
-        // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
-        let start = unsafe { mmap(ptr::null_mut(), length, READ_WRITE, flags, fd, offset)? };
-        Mapping::of(start, length)
-    }
-
-    fn of(start: *mut c_void, length: usize) -> io::Result<Mapping> {
-        match NonNull::new(start.cast::<u8>()) {
-            Some(start) => Ok(Mapping { start, length }),
-            None => Err(io::ErrorKind::OutOfMemory.into()),
-        }
-    }
-
     /// The frame that begins at this address.
     #[inline]
     fn frame_mut(&mut self, address: u64) -> &mut [u8] {
@@ -424,13 +383,6 @@ impl Mapping {
         // `Frames`, so the kernel does not use it meanwhile; and `self` is borrowed for as long as
         // the slice lives.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(begin), FRAME) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: this is the whole mapping, and no borrow of it is left.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
     }
 }
 
@@ -453,7 +405,8 @@ impl<T: Copy> Ring<T> {
     fn map(socket: BorrowedFd<'_>, page: u64, offsets: &XdpRingOffset) -> io::Result<Ring<T>> {
         let length = offsets.desc as usize + RING_ENTRIES as usize * size_of::<T>();
         // SAFETY: a new mapping of the socket, without a fixed address.
-        let mapping = unsafe { Mapping::shared(length, MapFlags::POPULATE, socket, page)? };
+        let mapping =
+            unsafe { Mapping::shared(length, READ_WRITE, MapFlags::POPULATE, (socket, page))? };
         Ok(Ring {
             mapping,
             offsets: *offsets,

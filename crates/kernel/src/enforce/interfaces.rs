@@ -4,7 +4,11 @@
 //! change fails with [`KernelError::TooManyInterfaces`]. Calls also fail if the programs are not
 //! loaded, or if the kernel does not list the interfaces or refuses a program or a map entry.
 
-use std::{collections::BTreeSet, fs};
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::fd::{AsFd, OwnedFd},
+};
 
 use super::{Kernel, entries, find_device, loaded, random, stages};
 use crate::{
@@ -22,6 +26,17 @@ use crate::{
 pub(super) struct Attached {
     pub name: String,
     pub iface: abi::Iface,
+}
+
+/// Where the packets that go to the classes of a managed link are counted.
+#[derive(Debug)]
+pub struct PathCounter {
+    /// The place in the map.
+    pub place: u32,
+    /// The kernel's number of the map. It tells a map from one that was made later.
+    pub map_id: u32,
+    /// The map, an array of [`abi::PathCount`] for mmap(2).
+    pub map: OwnedFd,
 }
 
 impl Kernel {
@@ -162,9 +177,54 @@ impl Kernel {
             slot_container_up,
             slot_container_down,
             slot_from_container,
-            pad: 0,
+            path_count: match managed(0) {
+                true => self.place_of_count(device.index),
+                false => 0,
+            },
             rest: [rest(0, stages::LINK_MAJOR), rest(1, stages::DOWN_MAJOR)],
         }
+    }
+
+    /// The place of a managed link's count in the map `path_counts`: the present one, or the lowest
+    /// unused one. There are as many places as interfaces, without place 0.
+    fn place_of_count(&self, index: u32) -> u16 {
+        let present = self.interfaces.get(&index).map(|a| a.iface.path_count);
+        if let Some(place) = present.filter(|place| *place != 0) {
+            return place;
+        }
+        let taken: BTreeSet<u16> = self
+            .interfaces
+            .values()
+            .map(|a| a.iface.path_count)
+            .collect();
+        let places = 1..abi::MAX_IFACES as u16;
+        places
+            .into_iter()
+            .find(|place| !taken.contains(place))
+            .unwrap_or(0)
+    }
+
+    /// Where the packets that go to the classes of a managed link are counted; `None` if the link
+    /// is not managed for sending.
+    ///
+    /// # Errors
+    /// If the descriptor cannot be duplicated.
+    pub fn path_counter(&self, link: &str) -> Result<Option<PathCounter>, KernelError> {
+        let attached = self.interfaces.values().find(|a| a.name == link);
+        let place = attached.map_or(0, |a| a.iface.path_count);
+        let (Some(programs), true) = (&self.programs, place != 0) else {
+            return Ok(None);
+        };
+        let counts = programs.path_counts()?;
+        let what = "read the map of counts";
+        let map_id = counts.info().map_err(|e| KernelError::bpf(what, e))?.id();
+        let map = counts.fd().as_fd().try_clone_to_owned();
+        let map = map.map_err(|e| KernelError::bpf(what, e))?;
+        Ok(Some(PathCounter {
+            place: place.into(),
+            map_id,
+            map,
+        }))
     }
 
     /// Draws unused random slots for an interface: return slots, one for packets from an interface

@@ -74,3 +74,33 @@ pub(super) fn layout_file(folder: &Path) -> PathBuf {
 }
 
 const BPF_FS_MAGIC: i64 = 0xcafe4a11;
+/// The pinned maps.
+pub(super) const MAPS: [&str; 27] = [
+    "settings",
+    "ports",
+    "procs",
+    "targets",
+    "quota_limits",
+    "quota_counts",
+    "apps",
+    "cgroups",
+    "expected_groups",
+    "users",
+    "containers",
+    "container_flows",
+    "container_veths",
+    "ifaces",
+    "slots",
+    "links",
+    "counters",
+    "flows",
+    "windows",
+    "sock_owners",
+    "sock_cgroups",
+    "tcp_tunings",
+    "cookie_owners",
+    "cookie_cgroups",
+    "counts",
+    "path_counts",
+    "events",
+];

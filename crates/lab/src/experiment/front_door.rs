@@ -43,7 +43,11 @@ impl FrontDoor {
     /// Makes the hosts, and starts the daemon on the client with a link of this rate. Fails as the
     /// module says.
     pub fn new(rate: &str) -> Result<FrontDoor> {
-        let world = World::pair(Pair::default())?;
+        FrontDoor::on(World::pair(Pair::default())?, rate)
+    }
+
+    /// As [`FrontDoor::new`], on hosts that exist.
+    pub fn on(world: World, rate: &str) -> Result<FrontDoor> {
         let sink = direct::sink(world.server())?;
         let mut netnice = world.netnice("client")?;
         netnice.restart_with(&["--driver-stops"])?;

@@ -3,8 +3,8 @@
 //!
 //! Each line of its standard input is a command. The program answers each with one line of JSON:
 //!
-//! - `open`: opens all flows, one after the other: `opened`, the number of open flows; `from_ns` and
-//!   `until_ns`, the wall clock at both ends; and `failed`, the first error, or null.
+//! - `open`: opens all flows, one after the other: `opened`, the number of open flows; `from_ns`
+//!   and `until_ns`, the wall clock at both ends; and `failed`, the first error, or null.
 //! - `send`: begins to send: `sending`. From then on a thread keeps the buffers of every flow full,
 //!   so each flow always has something to send.
 //! - `halt`: stops sending, and waits until the driver has returned all packets: `done`, the number

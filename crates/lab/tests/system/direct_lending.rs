@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use netnice_lab::experiment::bench::at;
 use netnice_lab::process::{self, EVENT_TIMEOUT, Proc};
+use netnice_lab::sys;
 use netnice_lab::testbed::TestBed;
 use netnice_lab::traffic::{self, Direct, RunOptions, Udp};
 use netnice_lab::world::Family;
@@ -72,7 +73,6 @@ fn refused_packets_take_nothing_from_others() {
     let mut violator = Proc::start(command).expect("it starts");
     let line = violator.next_line(EVENT_TIMEOUT).expect("a line");
     assert_eq!(line, "refused");
-    // The rest of the kernel's part stays with the kernel: 97 % at most.
     let part = part_of_flood(&bed, 7001, None, 0.75);
     assert!(part >= 0.75, "{part:.3} of the link beside refused packets");
 }
@@ -83,12 +83,50 @@ fn a_slice_with_extra_gets_what_the_kernel_does_not_use() {
     let bed = test_bed();
     let part = part_of_flood(&bed, 7010, Some("slice 5ms/20ms extra"), 0.75);
     assert!(part >= 0.75, "{part:.3} of the link, and the rest is idle");
-    // Without `extra` it has its slice, whatever the driver's rate, and no more.
+    // Without `extra` it has its slice, and no more.
     let part = part_of_flood(&bed, 7020, Some("slice 5ms/20ms"), 0.2);
     assert!(
         (0.12..=0.26).contains(&part),
         "{part:.3} of the link for a quarter"
     );
+}
+
+/// The driver sends on the whole link, less what the kernel path sends on it: together they send no
+/// more than the link's rate, and beside a flood through the kernel a flood through the driver has
+/// half.
+#[test]
+fn both_paths_together_send_at_the_rate_of_the_link() {
+    let bed = test_bed();
+    let (client, server) = (bed.world.client(), bed.world.server());
+    // Bits per second that the kernel path is offered; its least and its largest part of the link.
+    let cases = [(20_000_000, 0.19, 0.21), (400_000_000, 0.45, 0.55)];
+    for (number, (offered, least, most)) in (0..).zip(cases) {
+        let ends = |port: u16| (at(client, Family::V4, port), at(server, Family::V4, port));
+        let (kernel, direct) = (ends(7100 + 2 * number), ends(7101 + 2 * number));
+        let sinks = [kernel, direct]
+            .map(|(_, to)| traffic::start_now(server, &Udp::sink(to)).expect("a sink"));
+        let flood = Udp::source(kernel.0, kernel.1).rate(offered);
+        let flood = traffic::start_now(client, &flood).expect("a source");
+        let source = Direct::source(direct.0, direct.1).by(bed.netnice.runtime());
+        let source = traffic::start_now(client, &source).expect("a flow");
+        std::thread::sleep(Duration::from_secs(5));
+        let ended = sys::now_ns();
+        flood.stop().expect("a report");
+        source.stop().expect("a report");
+        let rates = sinks.map(|sink| {
+            let got = sink.stop().expect("a report");
+            let rate = got.received_rate(ended - 3_000_000_000, ended - 200_000_000);
+            rate.expect("a rate") / LINK
+        });
+        let [by_kernel, by_driver] = rates;
+        assert!(
+            (least..=most).contains(&by_kernel),
+            "{rates:?} of {offered}"
+        );
+        // The stops of a busy machine cost the driver time.
+        assert!(by_driver >= (1.0 - by_kernel) * 0.75, "{rates:?}");
+        assert!(by_kernel + by_driver <= 1.03, "{rates:?}");
+    }
 }
 
 /// After SIGKILL of the driver its programs are told so, and nothing about others.

@@ -377,11 +377,13 @@ fn send_invalid_requests(rig: &mut Rig, program: &Program) -> Result<()> {
         (
             DriverRequest::Wire {
                 rate: 3,
+                kernel_rate: 0,
                 overhead: 0,
                 horizon_ns: 0,
             },
             "3 bit/s",
         ),
+        (DriverRequest::KernelPath { place: 1 }, "descriptor"),
         (
             DriverRequest::Attach {
                 pid: 1,

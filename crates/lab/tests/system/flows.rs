@@ -4,6 +4,7 @@
 mod channels;
 mod events;
 mod icmp;
+mod moves;
 mod policy;
 mod queues;
 mod resume;

@@ -252,6 +252,7 @@ fn a_connection_of_an_ended_program_counts_until_it_is_closed() {
                 iface: None,
                 flows: 1,
                 bytes: 1 << 16,
+                moves: false,
             };
             let request = Request::Direct(DirectRequest::Attach(attach));
             let handle = PidFd::open(pid).expect("it runs");

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -30,6 +30,12 @@ pub(crate) struct FlowStatus {
     /// bytes; 0 after the daemon has reported the end of the flow.
     mtu: AtomicU32,
     end: OnceLock<String>,
+    /// True while `target` is set.
+    moves: AtomicBool,
+    /// The interface to which the program is to take the flow.
+    target: Mutex<Option<String>>,
+    /// Why the flow could not be taken there.
+    obstacle: Mutex<String>,
     /// What routers and hosts reported (ICMP).
     pub(crate) reports: Reports,
 }
@@ -53,8 +59,13 @@ impl Flows {
 
     /// The slots of the flows that notifications named since the last call.
     pub(crate) fn take_notified(&self) -> Vec<u32> {
-        let mut notified = self.notified.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notified = lock(&self.notified);
         std::mem::take(&mut notified)
+    }
+
+    /// Adds a flow to those that notifications named.
+    pub(crate) fn notify(&self, slot: u32) {
+        lock(&self.notified).push(slot);
     }
 
     /// Applies a notification to the flows that it names.
@@ -80,6 +91,12 @@ impl Flows {
                     slots.push(*slot);
                 }
             }
+            FlowNotification::Moving { flow, to } => {
+                if let Some((slot, status)) = open.get(flow) {
+                    status.offer_move(to.clone());
+                    slots.push(*slot);
+                }
+            }
             FlowNotification::Ended { why } => {
                 // The first reason stays.
                 let _ = self.end.set(why.clone());
@@ -92,7 +109,7 @@ impl Flows {
             | FlowNotification::NextHop { .. }
             | FlowNotification::Degraded { .. } => {}
         }
-        let mut notified = self.notified.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notified = lock(&self.notified);
         notified.append(&mut slots);
     }
 
@@ -143,7 +160,7 @@ impl Flows {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u32, (u32, Arc<FlowStatus>)>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.open)
     }
 }
 
@@ -172,14 +189,46 @@ impl FlowStatus {
         self.end.get().map(String::as_str)
     }
 
-    fn set_mtu(&self, mtu: u32) {
+    /// True if the program is to take the flow to another interface.
+    #[inline]
+    pub(crate) fn moves(&self) -> bool {
+        self.moves.load(Ordering::Acquire)
+    }
+
+    /// Sets the interface to which the program is to take the flow.
+    pub(crate) fn offer_move(&self, to: String) {
+        *lock(&self.target) = Some(to);
+        self.moves.store(true, Ordering::Release);
+    }
+
+    /// Removes and returns the interface to which the program is to take the flow.
+    pub(crate) fn take_move(&self) -> Option<String> {
+        self.moves.store(false, Ordering::Release);
+        lock(&self.target).take()
+    }
+
+    /// Stores why the flow could not be taken to another interface. The reason of the flow's end
+    /// contains it.
+    pub(crate) fn set_obstacle(&self, why: String) {
+        *lock(&self.obstacle) = why;
+    }
+
+    pub(crate) fn set_mtu(&self, mtu: u32) {
         if self.end.get().is_none() {
             self.mtu.store(mtu, Ordering::Relaxed);
         }
     }
 
-    fn set_ended(&self, why: &str) {
-        let _ = self.end.set(why.to_string());
+    pub(crate) fn set_ended(&self, why: &str) {
+        let obstacle = lock(&self.obstacle);
+        let _ = self.end.set(match obstacle.is_empty() {
+            true => why.to_string(),
+            false => format!("{why} ({obstacle})"),
+        });
         self.mtu.store(0, Ordering::Relaxed);
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -113,10 +113,15 @@ impl Resumption {
             request: Resume {
                 iface: attached.iface.clone(),
                 secret: attached.secret.clone(),
+                moves: true,
             },
             owner: rustix::process::getpid(),
             timer: timerfd_create(TimerfdClockId::Monotonic, flags)?,
         })
+    }
+
+    pub(super) fn dir(&self) -> &RuntimeDir {
+        &self.dir
     }
 
     pub(super) fn timer(&self) -> BorrowedFd<'_> {

@@ -3,13 +3,16 @@
 //! the addresses, the location or the buffers are invalid, and the former also if the daemon does
 //! not open the flow.
 
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use netnice_api::direct::{DirectReply, DirectRequest, FlowOpened, OpenFlow};
+use netnice_api::direct::{DirectReply, DirectRequest, Endpoint, FlowOpened, OpenFlow};
 use netnice_api::{Client, Response};
 use netnice_ring::{FlowLocation, Shape};
 
-use super::{Settings, Socket, SocketParameters, UdpOptions};
+use super::{Carried, RemoteHeaders, Settings, Socket, UdpOptions};
+use crate::address::without_port;
 use crate::control::{FlowStatus, unexpected_response};
 use crate::datagram::Checks;
 use crate::error::StackError;
@@ -95,5 +98,127 @@ impl Program {
         let flow = self.shared.attachment.flow(location)?;
         let parameters = SocketParameters::without_daemon(address, &location.shape, checks);
         Socket::new(self.shared.clone(), flow, parameters)
+    }
+}
+
+/// The parameters of a new socket.
+pub(super) struct SocketParameters {
+    pub(super) id: Option<u32>,
+    pub(super) endpoint: Endpoint,
+    pub(super) mac: [u8; 6],
+    pub(super) next_hop: [u8; 6],
+    pub(super) hops: u8,
+    pub(super) status: Arc<FlowStatus>,
+    pub(super) contract: String,
+    pub(super) checks: Checks,
+    pub(super) receiving: u32,
+    pub(super) errors: bool,
+}
+
+impl SocketParameters {
+    /// The parameters of a flow that a daemon granted.
+    pub(super) fn granted(
+        settings: Settings,
+        opened: FlowOpened,
+        status: Arc<FlowStatus>,
+    ) -> SocketParameters {
+        SocketParameters {
+            id: Some(opened.flow),
+            endpoint: opened.endpoint,
+            mac: opened.mac,
+            // On a flow to one host or group the driver overwrites the destination in each frame.
+            next_hop: opened.next_hop.unwrap_or_default(),
+            hops: settings.hops,
+            status,
+            contract: opened.contract,
+            checks: settings.checks,
+            receiving: settings.receiving,
+            errors: settings.errors,
+        }
+    }
+
+    /// The parameters of a flow that no daemon opened.
+    pub(super) fn without_daemon(
+        address: &FlowAddress,
+        shape: &Shape,
+        checks: Checks,
+    ) -> SocketParameters {
+        SocketParameters {
+            id: None,
+            endpoint: Endpoint::Udp {
+                local: address.local,
+                remote: Some(address.remote),
+            },
+            mac: address.local_mac,
+            next_hop: address.next_hop,
+            hops: address.hops,
+            status: FlowStatus::new(address.mtu.into()),
+            contract: String::new(),
+            checks,
+            // A record of one pair takes two entries.
+            receiving: (shape.chunks / 2).min(shape.receive_entries / 2),
+            errors: false,
+        }
+    }
+
+    /// What the flow carries.
+    pub(super) fn carried(&self) -> Carried {
+        match self.endpoint {
+            Endpoint::Udp { .. } | Endpoint::Group { .. } => Carried::Udp,
+            Endpoint::Protocol { number, .. } => Carried::Ip(number),
+            Endpoint::EtherType { number, .. } => Carried::Ether(number),
+        }
+    }
+
+    /// The local endpoint, the remote endpoint or endpoints, and the bytes of all headers.
+    pub(super) fn endpoints(&self) -> Result<(SocketAddr, RemoteHeaders, usize), StackError> {
+        let carried = self.carried();
+        let headers = |local, remote| {
+            let mtu = u16::try_from(self.status.mtu()).unwrap_or(u16::MAX);
+            carried.headers(&FlowAddress {
+                local,
+                remote,
+                local_mac: self.mac,
+                next_hop: self.next_hop,
+                mtu,
+                hops: self.hops,
+            })
+        };
+        let one = |local, remote| -> Result<_, StackError> {
+            let headers = headers(local, remote)?;
+            let headroom = headers.headroom();
+            Ok((local, RemoteHeaders::One { remote, headers }, headroom))
+        };
+        let any = |local| -> Result<_, StackError> {
+            // All headers of one address family have the same length.
+            let headroom = headers(local, local)?.headroom();
+            let routes = HashMap::new();
+            Ok((local, RemoteHeaders::Any { routes }, headroom))
+        };
+        match self.endpoint {
+            Endpoint::Udp {
+                local,
+                remote: Some(remote),
+            } => one(local, remote),
+            Endpoint::Udp {
+                local,
+                remote: None,
+            } => any(local),
+            Endpoint::Group { local, group } => {
+                let headers = headers(local, group)?;
+                let headroom = headers.headroom();
+                Ok((local, RemoteHeaders::Group { group, headers }, headroom))
+            }
+            Endpoint::Protocol { local, remote, .. } => match remote {
+                Some(remote) => one(without_port(local), without_port(remote)),
+                None => any(without_port(local)),
+            },
+            Endpoint::EtherType { .. } => {
+                let none = without_port(IpAddr::from([0; 4]));
+                let headers = headers(none, none)?;
+                let headroom = headers.headroom();
+                Ok((none, RemoteHeaders::Stations { headers }, headroom))
+            }
+        }
     }
 }

@@ -35,6 +35,16 @@ impl Socket {
     /// [`StackError::WouldBlock`] if no datagram has arrived. Another error if the flow has ended.
     #[inline]
     pub fn receive(&mut self) -> Result<Datagram, StackError> {
+        self.follow_route();
+        match self.taken_over.pop_front() {
+            Some(datagram) => Ok(datagram),
+            None => self.next_datagram(),
+        }
+    }
+
+    /// The next datagram in the ring. Fails as [`Socket::receive`].
+    #[inline]
+    pub(super) fn next_datagram(&mut self) -> Result<Datagram, StackError> {
         loop {
             let record = match self.flow.receive() {
                 Ok(Some(record)) => record,

@@ -30,6 +30,7 @@ impl Socket {
     /// use and the flow has ended.
     #[inline]
     pub fn packet(&mut self) -> Result<Packet, StackError> {
+        self.follow_route();
         let chunk = match self.flow.chunk() {
             Some(chunk) => chunk,
             None => {
@@ -248,6 +249,7 @@ impl Socket {
     /// If the flow has ended.
     pub fn outcome(&mut self) -> Result<Option<Outcome>, StackError> {
         if self.outcomes.is_empty() {
+            self.follow_route();
             self.reclaim()?;
             self.flush();
         }
@@ -268,6 +270,7 @@ impl Socket {
     pub fn drain(&mut self, timeout: Option<Duration>) -> Result<(), StackError> {
         self.flush();
         self.block_on(timeout, |socket| {
+            socket.follow_route();
             socket.reclaim()?;
             match socket.under_way() {
                 0 => Ok(()),
@@ -365,7 +368,8 @@ impl Socket {
         if !self.accepts_arrivals {
             admitted.part = admitted.part.without_arrival();
         }
-        match self.flow.submit_part(&[piece], admitted.part) {
+        let part = admitted.part;
+        match self.flow.submit_part(&[piece], part) {
             Ok(()) => {}
             Err(RecordError::Full) => {
                 self.reclaim()?;
@@ -376,7 +380,11 @@ impl Socket {
         }
         let number = self.next_number;
         self.messages.queued(admitted, number);
-        self.numbers[chunk.0 as usize] = number;
+        self.queued[chunk.0 as usize] = QueuedPacket {
+            number,
+            length: piece.length,
+            part,
+        };
         self.next_number += 1;
         Ok(number)
     }
@@ -457,19 +465,26 @@ impl Socket {
                 Ok(None) => return Ok(()),
                 Err(error) => return Err(self.flow_error(error)),
             };
-            self.returned += 1;
-            self.messages.returned(self.returned);
             let chunk = self.flow.piece(&record.pairs()[0]).chunk;
-            if self.outcomes.len() == OUTCOMES {
-                self.outcomes.pop_front();
-            }
-            self.outcomes.push_back(Outcome {
-                number: self.numbers[chunk.0 as usize],
-                status: record.status(),
-                stamp: record.stamp(),
-            });
+            let queued = &mut self.queued[chunk.0 as usize];
+            let number = std::mem::replace(queued, QueuedPacket::NONE).number;
+            self.add_outcome(number, record.status(), record.stamp());
             self.flow.free_all(&record).map_err(buffer_error)?;
         }
+    }
+
+    /// Stores the result of a packet.
+    pub(super) fn add_outcome(&mut self, number: u64, status: Status, stamp: u64) {
+        self.returned += 1;
+        self.messages.returned(self.returned);
+        if self.outcomes.len() == OUTCOMES {
+            self.outcomes.pop_front();
+        }
+        self.outcomes.push_back(Outcome {
+            number,
+            status,
+            stamp,
+        });
     }
 }
 

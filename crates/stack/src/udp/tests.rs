@@ -1,6 +1,8 @@
 //! Tests of the socket with the driver's side of the ring in the same process. A fake wire delivers
 //! each frame of one flow to the other flow.
 
+mod moving;
+
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -18,14 +18,14 @@ pub(super) fn channel(mmax: u64, rmax: u32, bmax: u32, deadline: Nanos) -> Servi
 }
 
 /// A channel with a part of the deadline for processing.
-fn with_processing(service: Service, processing: Nanos) -> Service {
+pub(super) fn with_processing(service: Service, processing: Nanos) -> Service {
     match service {
         Service::Channel(channel) => Service::Channel(channel.with_processing(processing).unwrap()),
         other => other,
     }
 }
 
-fn with_overload(service: Service, overload: Overload) -> Service {
+pub(super) fn with_overload(service: Service, overload: Overload) -> Service {
     match service {
         Service::Channel(channel) => Service::Channel(channel.with_overload(overload)),
         other => other,
@@ -46,7 +46,7 @@ pub(super) fn message(sim: &mut Simulation, flow: FlowId, packets: &[u64]) {
     }
 }
 
-fn reasons(sim: &Simulation, flow: FlowId) -> Vec<ServedAs> {
+pub(super) fn reasons(sim: &Simulation, flow: FlowId) -> Vec<ServedAs> {
     sim.sent_by(flow).map(|one| one.served_as).collect()
 }
 
@@ -145,7 +145,7 @@ fn an_endless_message_harms_no_other_flow() {
     }
 }
 
-fn deadline(ns: u64) -> ServedAs {
+pub(super) fn deadline(ns: u64) -> ServedAs {
     ServedAs::Guaranteed {
         deadline: Instant(ns),
     }
@@ -348,7 +348,7 @@ fn a_thousand_flows_due_at_once_leave_by_deadline() {
 
 /// What a hostile program does with its channel.
 #[derive(Clone, Copy, Debug)]
-enum Lie {
+pub(super) enum Lie {
     /// A message that is reported as arrived so long ago, of so many packets.
     Early(u64, usize),
     /// A message that is reported as arrived later than now. (The driver reads that as now.)
@@ -359,7 +359,7 @@ enum Lie {
     Beginning,
 }
 
-fn lies() -> impl Strategy<Value = Lie> {
+pub(super) fn lies() -> impl Strategy<Value = Lie> {
     prop_oneof![
         (0..60_000_000_u64, 1..14_usize).prop_map(|(ago, packets)| Lie::Early(ago, packets)),
         (1..14_usize).prop_map(Lie::Late),
@@ -368,8 +368,29 @@ fn lies() -> impl Strategy<Value = Lie> {
     ]
 }
 
+impl Lie {
+    /// The program `hostile` does so now.
+    pub(super) fn tell(self, sim: &mut Simulation, hostile: FlowId) {
+        let now = sim.now;
+        let (begins, packets) = match self {
+            Lie::Early(ago, packets) => (Some(now.saturating_sub(ago)), packets),
+            Lie::Late(packets) => (Some(now), packets),
+            Lie::Piece(packets) => (None, packets),
+            Lie::Beginning => (Some(0), 0),
+        };
+        let first = Packet {
+            message: begins.map(Instant),
+            ..Packet::new(Bytes(64))
+        };
+        sim.offer(hostile, first);
+        for _ in 0..packets {
+            sim.offer(hostile, Packet::new(Bytes(1500)));
+        }
+    }
+}
+
 /// A pause of the hostile program: none, random, or just before the next message or the deadline.
-fn pauses() -> impl Strategy<Value = u64> {
+pub(super) fn pauses() -> impl Strategy<Value = u64> {
     prop_oneof![
         Just(0),
         0..12_000_000_u64,
@@ -435,21 +456,7 @@ fn beside_lies(acts: &[(Lie, u64)], processing: Nanos, believed: bool) -> (usize
         let Some((lie, pause)) = acts.next() else {
             break;
         };
-        let now = sim.now;
-        let (begins, packets) = match *lie {
-            Lie::Early(ago, packets) => (Some(now.saturating_sub(ago)), packets),
-            Lie::Late(packets) => (Some(now), packets),
-            Lie::Piece(packets) => (None, packets),
-            Lie::Beginning => (Some(0), 0),
-        };
-        let first = Packet {
-            message: begins.map(Instant),
-            ..Packet::new(Bytes(64))
-        };
-        sim.offer(hostile, first);
-        for _ in 0..packets {
-            sim.offer(hostile, Packet::new(Bytes(1500)));
-        }
+        lie.tell(&mut sim, hostile);
         act_at += pause;
     }
     // As long as the hostile program has packets that wait, within reason.

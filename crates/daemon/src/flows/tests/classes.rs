@@ -88,12 +88,12 @@ fn members_share_a_server_that_is_one_promise() {
     let server = fixture.at_driver().expect("a server");
     assert_eq!(server.minimums[1], Some(20_000_000));
     assert_eq!(server.minimums.iter().flatten().count(), 1);
-    // The slice is the same number of bytes at the driver's rate.
+    // The driver sends on the whole link.
     let contract: Contract = format!("slice {}", server.slice.expect("a slice"))
         .parse()
         .expect("a slice");
-    let driver = netnice_core::units::Rate::new(fixture.driver.rate).expect("a rate");
-    let gives = contract.slice().expect("a slice").of(driver);
+    let link = netnice_core::units::Rate::new(100_000_000).expect("a rate");
+    let gives = contract.slice().expect("a slice").of(link);
     let gives = gives.expect("a rate").bits_per_second();
     assert!((20_000_000..20_001_000).contains(&gives), "{gives}");
     let shown = fixture.shown_server();

@@ -183,7 +183,7 @@ pub(super) struct Driver {
     pub secrets: BTreeMap<u32, Option<String>>,
     /// The driver's flows, by the driver's id.
     pub flows: BTreeMap<u32, DriverFlow>,
-    /// The driver's rate, in bit/s.
+    /// What the driver has of the link for certain, in bit/s.
     pub rate: u64,
     /// The discard patterns that the driver was sent.
     pub discards: Option<Vec<Vec<Term>>>,
@@ -191,10 +191,14 @@ pub(super) struct Driver {
     pub servers: Vec<Option<ServerDoc>>,
     /// The code points that the driver was sent.
     pub code_points: netnice_api::driver::CodePointsDoc,
+    /// The places of the counters that the driver was sent.
+    pub counters: Vec<u32>,
     /// The totals that the driver reports.
     pub totals: TotalsDoc,
     /// Why it refuses flows; `None` if it accepts them.
     pub refuses: Option<String>,
+    /// The flows that were withdrawn.
+    pub withdrawn: Vec<u32>,
     next: u32,
 }
 
@@ -204,8 +208,14 @@ impl Driver {
         self.next += 1;
         let number = self.next;
         let answer = match ask {
-            DriverRequest::Wire { rate, .. } => {
-                self.rate = *rate;
+            DriverRequest::Wire {
+                rate, kernel_rate, ..
+            } => {
+                self.rate = rate.saturating_sub(*kernel_rate);
+                DriverReply::Done
+            }
+            DriverRequest::KernelPath { place } => {
+                self.counters.push(*place);
                 DriverReply::Done
             }
             DriverRequest::Classes { server } => {
@@ -255,6 +265,13 @@ impl Driver {
                     DriverReply::Done
                 }
                 None => failed("no such flow"),
+            },
+            DriverRequest::Withdraw { flow } => match self.flows.contains_key(flow) {
+                true => {
+                    self.withdrawn.push(*flow);
+                    DriverReply::Done
+                }
+                false => failed("no such flow"),
             },
             DriverRequest::Close { flow } => match self.flows.remove(flow) {
                 Some(_) => DriverReply::Closed(Box::default()),

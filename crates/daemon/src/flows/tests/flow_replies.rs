@@ -88,6 +88,38 @@ fn a_driver_gets_the_discard_patterns_of_the_policy() {
     drop(client);
 }
 
+#[test]
+fn explain_shows_the_horizon_and_the_code_points_of_a_driver() {
+    let mut fixture = Fixture::new();
+    let path = std::env::temp_dir().join(format!("netnice-{}-marks.toml", std::process::id()));
+    let mut page_with = |lines: &str, marks: &str| {
+        let link = "[[link]]\nname = \"eth0\"\nrate = \"100mbit\"\n";
+        std::fs::write(&path, format!("{marks}{link}{lines}")).expect("a file");
+        fixture.service.load_policy(&path, fixture.now);
+        std::fs::remove_file(&path).expect("it was there");
+        let client = fixture.attached_client(&ANN, 8);
+        fixture.opened(&client, "10.0.0.2:1", "");
+        fixture.flows.settle_all(&mut fixture.service, fixture.now);
+        fixture.exchange();
+        let page = explained(&mut fixture, "direct:eth0").join(" ");
+        page.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let page = page_with("", "");
+    assert!(
+        !page.contains("horizon") && !page.contains("dscp"),
+        "{page}"
+    );
+    let marks = "[dscp]\ncell = \"EF\"\nbest-effort = \"LE\"\n";
+    let page = page_with("horizon = \"2ms\"\n", marks);
+    for row in [
+        "horizon packets of channels leave up to 2ms early if nothing else is sent",
+        "dscp the driver writes EF for cell, CS0 for channel, CS0 for slice",
+        "CS0 for min, LE for best effort",
+    ] {
+        assert!(page.contains(row), "{row}:\n{page}");
+    }
+}
+
 /// A driver that does not answer yet, and a flow that many requests ask about at once.
 fn fixture_with_waiting_requests() -> (Fixture, TestClient, Vec<oneshot::Receiver<Reply>>) {
     let mut fixture = Fixture::new();

@@ -101,30 +101,6 @@ fn a_flow_that_timed_out_returns_its_part_of_the_link() {
 }
 
 #[test]
-fn the_classes_grow_after_a_late_answer_of_the_driver() {
-    let mut fixture = Fixture::new();
-    let client = fixture.attached_client(&Peer::ROOT, 7);
-    fixture.opened(&client, "10.0.0.2:1", "");
-    fixture.driver_answers = false;
-    fixture.flows.balance(fixture.now);
-    let mbit = |n: u64| Rate::new(n * 1_000_000).expect("a rate");
-    let split = Split {
-        driver: mbit(30),
-        tree: mbit(70),
-    };
-    let applied = fixture
-        .flows
-        .apply_split(&mut fixture.service, &eth0(), split, fixture.now);
-    applied.expect("applied");
-    fixture.exchange();
-    fixture.advance(STALL);
-    fixture.answer_pending();
-    assert_eq!(fixture.driver.rate, 30_000_000);
-    assert_eq!(fixture.direct_part().expect("a part").tree, mbit(70));
-    assert!(!fixture.flows.link_states[&eth0()].totals_pending);
-}
-
-#[test]
 fn earlier_flows_are_taken_over_from_a_late_census() {
     let mut fixture = Fixture::new();
     let client = fixture.attached_client(&Peer::ROOT, 7);

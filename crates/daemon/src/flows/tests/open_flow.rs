@@ -159,6 +159,7 @@ fn an_attachment_needs_a_managed_link() {
         iface: Some("eth1".to_owned()),
         flows: 1,
         bytes: 4096,
+        moves: false,
     };
     let named = fixture
         .request(&client, DirectRequest::Attach(attach))
@@ -300,6 +301,7 @@ fn failures_carry_their_causes() {
         iface: Some("eth9".to_owned()),
         flows: 1,
         bytes: 4096,
+        moves: false,
     };
     let other = fixture.client(&ANN, 8);
     match fixture.request(&other, DirectRequest::Attach(attach)) {
@@ -356,6 +358,7 @@ fn each_link_with_members_of_a_group_joins_it_until_its_last_member_ends() {
         iface: Some("eth1".to_owned()),
         flows: 10,
         bytes: 1 << 20,
+        moves: false,
     };
     fixture
         .request(&other, DirectRequest::Attach(attach))

@@ -17,6 +17,7 @@ fn resume(secret: &str) -> DirectRequest {
     DirectRequest::Resume(Resume {
         iface: "eth0".to_owned(),
         secret: secret.to_owned(),
+        moves: false,
     })
 }
 

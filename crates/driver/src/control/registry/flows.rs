@@ -32,6 +32,13 @@ impl Registry {
         self.flows.code_points = code_points;
         Ok(())
     }
+
+    /// Stops sending for a flow ([`crate::datapath::Datapath::withdraw`]). Fails if the flow is not
+    /// open, or the packet thread ended.
+    pub(crate) fn withdraw(&mut self, flow: u32) -> Result<(), RegistryError> {
+        let datapath_no = self.flow(flow)?.datapath_no;
+        self.execute(Command::Withdraw(datapath_no))
+    }
 }
 
 impl Flows {

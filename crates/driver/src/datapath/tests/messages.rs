@@ -69,3 +69,47 @@ fn a_stated_arrival_counts_within_the_processing() {
         }
     }
 }
+
+/// A caller that could not look at the rings since 8 ms reads them at 10 ms. What it finds may have
+/// been submitted at any time since 8 ms: a stated arrival counts from 8 ms less the processing on,
+/// and a message without one arrived at 8 ms. A caller that names a later time than now could look
+/// until now.
+#[test]
+fn a_message_arrived_when_the_caller_could_look_last_at_the_earliest() {
+    for (unread, arrival, due) in [
+        (8_000_000, Some(4_000_000), 34),
+        (8_000_000, Some(0), 33),
+        (8_000_000, None, 38),
+        (8_000_000, Some(u64::MAX), 40),
+        (u64::MAX, Some(0), 35),
+        (u64::MAX, None, 40),
+        (0, Some(0), 30),
+    ] {
+        for (bound, first) in [(due - 11, 6000), (due - 9, 5000)] {
+            let mut rig = rig(10_000_000);
+            let states = "channel mmax=1500B,rmax=100/s,bmax=2,deadline=30ms,processing=5ms";
+            let other = format!("channel mmax=1500B,rmax=100/s,bmax=2,deadline={bound}ms");
+            let mut states = rig.program(5000, service(states), None);
+            let mut other = rig.program(6000, service(&other), None);
+            rig.now = Instant(10_000_000);
+            rig.datapath.set_unread_since(Instant(unread));
+            assert!(match arrival {
+                Some(arrival) => states.submit_arrived(1400, arrival),
+                None => states.submit_datagram(1400),
+            });
+            // Its deadline counts from now.
+            assert!(other.submit_arrived(1400, u64::MAX));
+            while rig.sink.sent.len() < 2 {
+                let Next::Wait(at) = rig.transmit() else {
+                    continue;
+                };
+                rig.now = at;
+            }
+            assert_eq!(
+                order(&rig)[0],
+                first,
+                "unread since {unread}, arrival {arrival:?}, deadline {bound} ms"
+            );
+        }
+    }
+}

@@ -13,8 +13,9 @@ use netnice_core::units::Instant;
 use netnice_kernel::direct::{DirectGate, MAX_GATES};
 use rustix::mm::MapFlags;
 
-use super::Mapping;
+use super::READ_WRITE;
 use crate::demux::FlowNo;
+use crate::mapping::Mapping;
 
 /// The gates of all flows; see the module.
 #[derive(Debug)]
@@ -38,7 +39,7 @@ impl Gates {
     pub(super) fn map(table: BorrowedFd<'_>) -> io::Result<Gates> {
         let length = MAX_GATES as usize * size_of::<Gate>();
         // SAFETY: a new mapping of the table, without a fixed address.
-        let memory = unsafe { Mapping::shared(length, MapFlags::empty(), table, 0)? };
+        let memory = unsafe { Mapping::shared(length, READ_WRITE, MapFlags::empty(), (table, 0))? };
         Ok(Gates {
             memory,
             reported: Vec::new(),

@@ -23,10 +23,11 @@ use rustix::net::xdp::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use super::{Mapping, RING_ENTRIES, Ring};
+use super::{RING_ENTRIES, Ring};
 use crate::frames::FRAME;
 use crate::link::socket::{set, system};
 use crate::link::{Interface, LinkCounters, LinkError};
+use crate::mapping::Mapping;
 
 /// A receive queue: its socket and its two receive rings.
 #[derive(Debug)]

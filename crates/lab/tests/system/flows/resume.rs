@@ -1,6 +1,7 @@
 //! Tests programs in C and Rust whose daemon is killed and started again: they continue to send
 //! while no daemon runs, and then have their flows again.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -13,18 +14,23 @@ use super::{FlowBed, at, await_some};
 use crate::c_compiler::{Link, compile, install};
 
 /// The test program in C, which takes one command at a time.
-struct Program(Proc);
+pub(super) struct Program(Proc);
 
 impl Program {
     fn start(flow_bed: &FlowBed) -> Result<Program> {
+        let to = at(flow_bed.world.server(), Family::V4, 9).ip();
+        Program::start_to(flow_bed, to, None)
+    }
+
+    /// Starts the program on an interface; `None`: the only managed one.
+    pub(super) fn start_to(flow_bed: &FlowBed, to: IpAddr, iface: Option<&str>) -> Result<Program> {
         let root = flow_bed.world.folder().join("usr");
         install(&root);
         let out = root.join("flows");
         compile(&root, "tests/flows.c", &out, Link::Static);
         let mut command = flow_bed.world.client().ns.command(&out);
         command.env("NETNICE_RUNTIME_DIR", flow_bed.netnice.runtime());
-        let to = at(flow_bed.world.server(), Family::V4, 9).ip();
-        command.arg(to.to_string());
+        command.arg(to.to_string()).args(iface);
         Ok(Program(Proc::start(command)?))
     }
 
@@ -37,7 +43,7 @@ impl Program {
     }
 
     /// Runs a command that must succeed, and returns its number.
-    fn run(&mut self, command: &str) -> Result<u64> {
+    pub(super) fn run(&mut self, command: &str) -> Result<u64> {
         self.begin(command)?;
         let result = self.result()?;
         let number = result.strip_suffix(" ok").and_then(|n| n.parse().ok());
