@@ -3,8 +3,8 @@
 //!
 //! Each flow has the contract `cell pcr=1kbit,cdvt=1s` on a link of 1 Gbit/s, and always has a
 //! packet of 242 bytes to send, so it sends one in 1.936 s. The programs open their flows at the
-//! same time. Meanwhile another user runs `netnice show`. Half of the programs close their flows one
-//! by one, the others end with all flows open.
+//! same time. Meanwhile another user runs `netnice show`. Half of the programs close their flows
+//! one by one, the others end with all flows open.
 //!
 //! The checks: how many flows are opened in a second; the daemon's largest resident memory; that
 //! each flow sent as many packets as its contract grants in the time of sending (two less or more,
