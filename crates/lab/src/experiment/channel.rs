@@ -9,11 +9,9 @@
 //!
 //! A message is late if its last packet arrives at the far end of the cable more than 10 ms after
 //! its logical arrival. This is the contract's: the time of the message, or 2 ms before the program
-//! queued it, or 10 ms after the logical arrival before it, whichever is latest. The program reads
-//! the clock when the call returns that queued the message; the call does not wait. A message that
-//! the overload policy holds back is queued when the policy accepts it. A late message is excused
-//! only by recorded stops of the driver ([`crate::alibi`]). If the contract does not fit beside the
-//! others, the refusal with its inequality is the result.
+//! queued it, or 10 ms after the logical arrival before it, whichever is latest. A late message is
+//! excused only by recorded stops of the driver ([`crate::alibi`]). If the contract does not fit
+//! beside the others, the refusal with its inequality is the result.
 //!
 //! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if the subject is
 //! not netnice, if the tap lost a packet, or if a step of the measurement fails.
@@ -170,17 +168,10 @@ fn judge(
         .iter()
         .map(|(due, last)| (*due as f64 - *last as f64) / 1e3)
         .collect();
-    let behind = logical.saturating_sub(first + (messages - 1) * EVERY);
-    let first_late = laxity.iter().position(|laxity| *laxity < 0.0);
     let verdict = alibi.judge(ends, 0);
     let span = (times[0], times[times.len() - 1]);
     outcome.ours("messages", messages);
     outcome.ours("messages that the program queued late", delayed);
-    outcome.ours(
-        "last logical arrival after its planned time, us",
-        behind / 1000,
-    );
-    outcome.ours("number of the first message late", json!(first_late));
     outcome.ours("held back by the overload policy", number("held_back")?);
     for (name, percent) in [("least", 0.0), ("p1", 1.0), ("p50", 50.0), ("p99", 99.0)] {
         outcome.ours(

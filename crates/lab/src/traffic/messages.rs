@@ -9,8 +9,7 @@
 //!   last message. Both answer with the time, `queued_ns`.
 //! - `periodic EVERY COUNT`: sends COUNT messages, one each EVERY ns, whose arrivals are these
 //!   times: `first_ns`, `sent`, `held_back`, and `wall_ns`, the wall clock less `CLOCK_MONOTONIC`
-//!   before every hundredth message; `queued_ns`: when each message was queued. A message that the
-//!   overload policy holds back is offered again after 100 us, until it is accepted.
+//!   before every hundredth message; `queued_ns`: when each message was offered.
 //! - `outcomes`: waits until the driver has returned all packets: `status` and `stamp_ns` of each,
 //!   in order, and `counts` of messages.
 //!
@@ -163,15 +162,10 @@ impl Sender {
             sleep_until(at);
             self.socket.set_arrival(Some(at));
             let message = vec![&self.payload[..]; self.parts];
-            while let Err(error) = self.socket.try_send_message(&message) {
-                if !matches!(error, StackError::WouldBlock) {
-                    return Err(error.into());
-                }
-                std::thread::sleep(RETRY);
-            }
-            // The call that queues the message does not wait. If the program is stopped in it, the
-            // driver may find the message, or a part of it, as late as now.
+            // Before the call: the driver finds the message no earlier, so a judge that derives the
+            // logical arrival from this time excuses nothing that the contract does not.
             queued.push(now_ns());
+            self.socket.send_message(&message, None)?;
             self.collect()?;
         }
         let counts = self.socket.messages();
@@ -219,8 +213,6 @@ fn sleep_until(at: u64) {
     std::thread::sleep(Duration::from_nanos(left));
 }
 
-/// When a message that was held back is offered again.
-const RETRY: Duration = Duration::from_micros(100);
 /// Time from the command to the first periodic message.
 const LEAD_NS: u64 = 20_000_000;
 
