@@ -421,7 +421,7 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
         Command::Detach(program) => Report::Detached(event_loop.detach(program).map(Box::new)),
         Command::Sums => Report::Sums(Box::new(sums(event_loop))),
         Command::Wire(wire, classes) => report(datapath.rewire(wire, classes), |()| Report::Done),
-        Command::PathCounter(counter) => done(event_loop.set_path_counter(*counter)),
+        Command::PathCounter(counter) => done(|| event_loop.set_path_counter(*counter)),
         Command::Classes(server) => report(datapath.set_server(server.as_deref(), now), |()| {
             Report::Done
         }),
@@ -463,10 +463,10 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
             datapath.reuse(program, cleared);
             Report::Done
         }
-        Command::CodePoints(code_points) => done(datapath.set_code_points(code_points)),
-        Command::Discard(patterns) => done(datapath.demux().discard(patterns)),
-        Command::Link(is_up) => done(datapath.set_link(is_up)),
-        Command::Mac(mac) => done(datapath.set_mac(mac)),
+        Command::CodePoints(code_points) => done(|| datapath.set_code_points(code_points)),
+        Command::Discard(patterns) => done(|| datapath.demux().discard(patterns)),
+        Command::Link(is_up) => done(|| datapath.set_link(is_up)),
+        Command::Mac(mac) => done(|| datapath.set_mac(mac)),
         Command::AddQueue(queue) => report(event_loop.link().add_queue(*queue), |()| Report::Done),
         Command::Counts(flows) => {
             let read = |flow| {
@@ -479,7 +479,8 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
     }
 }
 
-fn done((): ()) -> Report {
+fn done(set: impl FnOnce()) -> Report {
+    set();
     Report::Done
 }
 

@@ -156,8 +156,10 @@ pub struct Record {
 /// Counts of one flow's packets.
 #[derive(Debug, Default, Clone)]
 struct FlowRecord {
-    /// Wire bytes per millisecond since the record's first packet.
-    bins: Vec<u32>,
+    /// Wire bytes in each millisecond with a packet, ascending: the number of the millisecond since
+    /// the record's first packet, and the bytes. So tens of thousands of slow flows take little
+    /// memory.
+    bins: Vec<(u32, u32)>,
     bytes: u64,
     packets: u64,
 }
@@ -176,7 +178,7 @@ impl Record {
         let bin = packet.at_ns / BIN_NS;
         let first = *self.first.get_or_insert(bin);
         // Timestamps of two processors may be out of order by less than a bin.
-        let index = bin.saturating_sub(first) as usize;
+        let index = bin.saturating_sub(first) as u32;
         self.last = self.last.max(bin);
         if packet.flow.inbound {
             self.bytes_in += packet.wire;
@@ -184,10 +186,14 @@ impl Record {
             self.bytes_out += packet.wire;
         }
         let flow = self.flows.entry(packet.flow).or_default();
-        if flow.bins.len() <= index {
-            flow.bins.resize(index + 1, 0);
+        let at = match flow.bins.last() {
+            Some((last, _)) if *last >= index => flow.bins.partition_point(|(at, _)| *at < index),
+            _ => flow.bins.len(),
+        };
+        match flow.bins.get_mut(at) {
+            Some((at, bytes)) if *at == index => *bytes += packet.wire as u32,
+            _ => flow.bins.insert(at, (index, packet.wire as u32)),
         }
-        flow.bins[index] += packet.wire as u32;
         flow.bytes += packet.wire;
         flow.packets += packet.segments;
     }
@@ -259,15 +265,15 @@ impl Record {
     /// times are rounded down to whole bins of 1 ms.
     pub fn bytes(&self, of: impl Fn(&WireFlow) -> bool, from_ns: u64, to_ns: u64) -> u64 {
         let Some(first) = self.first else { return 0 };
-        let index = |ns: u64| (ns / BIN_NS).saturating_sub(first) as usize;
+        let index = |ns: u64| (ns / BIN_NS).saturating_sub(first);
         let (from, to) = (index(from_ns), index(to_ns));
         self.flows
             .iter()
             .filter(|(flow, _)| of(flow))
             .map(|(_, r)| {
-                let to = to.min(r.bins.len());
-                let part = r.bins.get(from..to).unwrap_or(&[]);
-                part.iter().map(|b| u64::from(*b)).sum::<u64>()
+                let before = |end: u64| r.bins.partition_point(|(at, _)| u64::from(*at) < end);
+                let part = r.bins.get(before(from)..before(to)).unwrap_or(&[]);
+                part.iter().map(|(_, bytes)| u64::from(*bytes)).sum::<u64>()
             })
             .sum()
     }
@@ -277,8 +283,8 @@ impl Record {
     pub fn first_of(&self, of: impl Fn(&WireFlow) -> bool) -> Option<u64> {
         let first = self.first?;
         let flows = self.flows.iter().filter(|(flow, _)| of(flow));
-        let bins = flows.filter_map(|(_, r)| r.bins.iter().position(|bytes| *bytes > 0));
-        Some((first + bins.min()? as u64) * BIN_NS)
+        let bins = flows.filter_map(|(_, r)| r.bins.first().map(|(at, _)| *at));
+        Some((first + u64::from(bins.min()?)) * BIN_NS)
     }
 
     /// Mean rate in bit/s of the flows that `of` accepts, from `from_ns` to `to_ns` (wall clock,
@@ -324,5 +330,50 @@ impl WireFlow {
     /// True when either end of the flow has this port.
     pub fn has_port(&self, port: u16) -> bool {
         self.source.1 == port || self.target.1 == port
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+
+    /// A packet of 100 bytes from this port, so many milliseconds after a fixed time.
+    fn packet(port: u16, ms: u64) -> Packet {
+        let at = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        Packet {
+            at_ns: (1_000 + ms) * BIN_NS + 7,
+            flow: WireFlow {
+                inbound: true,
+                transport: Transport::Udp,
+                source: (at, port),
+                target: (at, 9),
+            },
+            wire: 100,
+            segments: 1,
+        }
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_milliseconds_in_the_window() {
+        let mut record = Record::default();
+        // The fourth packet comes out of order.
+        for (port, ms) in [(1, 5), (1, 5), (1, 8), (1, 7), (2, 6), (1, 4_000)] {
+            record.add(&packet(port, ms));
+        }
+        let of = |port: u16| move |flow: &WireFlow| flow.source.1 == port;
+        let bytes = |port, from: u64, to: u64| {
+            record.bytes(of(port), (1_000 + from) * BIN_NS, (1_000 + to) * BIN_NS)
+        };
+        assert_eq!(bytes(1, 0, 5), 0);
+        assert_eq!(bytes(1, 0, 6), 200);
+        assert_eq!(bytes(1, 6, 8), 100);
+        assert_eq!(bytes(1, 8, 4_000), 100);
+        assert_eq!(bytes(1, 0, 9_000), 500);
+        assert_eq!(bytes(2, 0, 9_000), 100);
+        assert_eq!(bytes(1, 9, 8), 0);
+        assert_eq!(record.first_of(of(2)), Some(1_006 * BIN_NS));
+        assert_eq!(record.first_of(of(3)), None);
     }
 }

@@ -1,4 +1,3 @@
-use netnice_cases::cases;
 use netnice_core::link::{Capacity, CapacitySource, Link};
 use netnice_core::units::{Amount, Bytes};
 use proptest::prelude::*;
@@ -30,7 +29,7 @@ const CONTRACTS: [&str; 6] = [
 ];
 
 proptest! {
-    #![proptest_config(cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
     fn sums_are_those_of_the_present_contracts_and_accept_no_more_than_the_exact_test(
