@@ -71,7 +71,7 @@ fn what_does_not_fit_beside_many_flows_is_refused_and_leaves_nothing() {
 fn a_slower_link_degrades_the_youngest_of_many_flows_and_restores_them() {
     let many = MAX_SEARCHED + 100;
     let (mut fixture, _client) = with_flows(many as u32);
-    fixture.relink("4mbit");
+    fixture.relink("3mbit");
     let some = kept(&fixture);
     assert!((100..many).contains(&some), "{some} promises are kept");
     let oldest = fixture.flows.flows.values().take(some / 2);
