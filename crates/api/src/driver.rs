@@ -39,8 +39,8 @@ pub enum DriverRequest {
         /// The rate of the link, in bit/s.
         rate: u64,
         /// The rate of the kernel's classes, in bit/s. What they send is charged to the link up to
-        /// this rate, if the driver has their counter ([`DriverRequest::KernelPath`]). 0: nothing is
-        /// charged.
+        /// this rate, if the driver has their counter ([`DriverRequest::KernelPath`]). 0: nothing
+        /// is charged.
         #[serde(default, skip_serializing_if = "is_zero")]
         kernel_rate: u64,
         /// The wire overhead, in bytes per packet.
