@@ -118,26 +118,22 @@ impl RateSums {
     }
 
     fn add(&mut self, contract: &Contract, times: usize) {
-        match self.capacity.promise(self.rate, contract) {
-            Some(Ok(promise)) => {
-                if self.demands.add(&promise, times).is_err() {
-                    self.impossible += times;
-                }
-            }
-            Some(Err(_)) => self.impossible += times,
-            None => {}
+        let Some(promise) = self.capacity.promise(self.rate, contract) else {
+            return;
+        };
+        let added = promise.and_then(|promise| self.demands.add(&promise, times));
+        if added.is_err() {
+            self.impossible += times;
         }
     }
 
     fn remove(&mut self, contract: &Contract) {
-        match self.capacity.promise(self.rate, contract) {
-            Some(Ok(promise)) => {
-                if self.demands.remove(&promise).is_err() {
-                    self.impossible -= 1;
-                }
-            }
-            Some(Err(_)) => self.impossible -= 1,
-            None => {}
+        let Some(promise) = self.capacity.promise(self.rate, contract) else {
+            return;
+        };
+        let removed = promise.and_then(|promise| self.demands.remove(&promise));
+        if removed.is_err() {
+            self.impossible -= 1;
         }
     }
 }

@@ -244,33 +244,10 @@ impl Driver {
                     offset: 0,
                 }
             }
-            DriverRequest::Change {
-                flow,
-                contract,
-                granted,
-            } => match self.flows.get_mut(flow) {
-                Some(flow) => {
-                    (flow.contract, flow.granted) = (contract.clone(), granted.clone());
-                    DriverReply::Done
-                }
-                None => failed("no such flow"),
-            },
-            DriverRequest::Readdress {
-                flow,
-                next_hop,
-                mtu,
-            } => match self.flows.get_mut(flow) {
-                Some(flow) => {
-                    (flow.next_hop, flow.mtu) = (*next_hop, *mtu);
-                    DriverReply::Done
-                }
-                None => failed("no such flow"),
-            },
-            DriverRequest::Withdraw { flow } => match self.flows.contains_key(flow) {
-                true => {
-                    self.withdrawn.push(*flow);
-                    DriverReply::Done
-                }
+            DriverRequest::Change { flow, .. }
+            | DriverRequest::Readdress { flow, .. }
+            | DriverRequest::Withdraw { flow } => match self.flows.contains_key(flow) {
+                true => self.change(ask),
                 false => failed("no such flow"),
             },
             DriverRequest::Close { flow } => match self.flows.remove(flow) {
@@ -290,6 +267,31 @@ impl Driver {
             DriverRequest::Stop => DriverReply::Done,
         };
         (answer, Vec::new())
+    }
+
+    /// Changes a flow that the driver has.
+    fn change(&mut self, ask: &DriverRequest) -> DriverReply {
+        match ask {
+            DriverRequest::Change {
+                flow,
+                contract,
+                granted,
+            } => {
+                let flow = self.flows.get_mut(flow).expect("a flow");
+                (flow.contract, flow.granted) = (contract.clone(), granted.clone());
+            }
+            DriverRequest::Readdress {
+                flow,
+                next_hop,
+                mtu,
+            } => {
+                let flow = self.flows.get_mut(flow).expect("a flow");
+                (flow.next_hop, flow.mtu) = (*next_hop, *mtu);
+            }
+            DriverRequest::Withdraw { flow } => self.withdrawn.push(*flow),
+            other => panic!("{other:?} changes no flow"),
+        }
+        DriverReply::Done
     }
 
     fn census(&self) -> CensusDoc {
