@@ -253,7 +253,6 @@ impl<N: Network> Flows<N> {
         };
         promises.set_direct_part(link, Some(part))?;
         self.send_path_counter(promises, link, now);
-        self.send_server(link, now);
         let Some(state) = self.link_states.get_mut(link) else {
             return Ok(());
         };
@@ -262,6 +261,8 @@ impl<N: Network> Flows<N> {
         if state.wire.replace(wire.clone()) != Some(wire.clone()) {
             self.call(link, wire, None, CallPurpose::SetRate, now);
         }
+        // After the rate: the driver refuses a server that exceeds it.
+        self.send_server(link, now);
         Ok(())
     }
 
