@@ -17,9 +17,6 @@
 //!   new period starts now with one slice. A full slice with the old deadline would make other
 //!   flows miss their deadlines.
 //! - A changed contract takes effect with the next period.
-//! - When the link's rate changes, a slice that is a number of bytes keeps that number
-//!   ([`SliceState::scale`]): the slice and its rest become longer or shorter at once, and the
-//!   period stays.
 //!
 //! No function of this module fails.
 

@@ -5,9 +5,9 @@
 //!
 //! The eBPF program on the interface counts packets before the classes queue them
 //! (`crates/kernel/bpf/path.h`). The classes send them at their rate, and drop what exceeds their
-//! queues. The model of that is one queue of [`QUEUE`] bytes, or of [`QUEUE_TIME`] at the classes'
-//! rate if that is more, which is served at this rate. What the classes send at once after a pause
-//! (their bucket) counts as sent over a longer time. Admission counts it in addition
+//! queues. The model of that is one queue of [`QUEUE`] bytes, or of a tenth of a second at the
+//! classes' rate if that is more, which is served at this rate. What the classes send at once after
+//! a pause (their bucket) counts as sent over a longer time. Admission counts it in addition
 //! (docs/reference/contracts.md, "The kernel path beside deadlines").
 
 use netnice_core::units::{Bytes, Instant, Rate};

@@ -58,10 +58,10 @@ fn a_driver_records_that_it_was_stopped() {
 const STOPPED: Duration = Duration::from_millis(400);
 const LONG: u64 = 380_000_000;
 
-/// Six slices through daemon, driver and processes: no packet is missing or late that no stop of the
-/// driver excuses. And a policer for cells: no packet is early or lost on the way. (A stop longer
-/// than CDVT costs a connection packets, and a stop during a system call leaves no certain evidence,
-/// so the experiment judges how many.) The experiments judge the exact rates.
+/// Six slices through daemon, driver and processes: no packet is missing or late that no stop of
+/// the driver excuses. And a policer for cells: no packet is early or lost on the way. (A stop
+/// longer than CDVT costs a connection packets, and a stop during a system call leaves no certain
+/// evidence, so the experiment judges how many.) The experiments judge the exact rates.
 #[test]
 fn no_packet_fails_that_no_stop_excuses() {
     let judged_parts: [(&str, &[&str]); 2] = [
