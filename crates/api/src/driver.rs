@@ -33,8 +33,8 @@ pub struct DriverCall {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum DriverRequest {
-    /// Sets the rate of the link, of which the driver has what the kernel's classes do not send,
-    /// and the wire overhead of each packet.
+    /// Sets the rate of the link and the wire overhead of each packet. The driver sends at the
+    /// link's rate, less what the kernel's classes send.
     Wire {
         /// The rate of the link, in bit/s.
         rate: u64,

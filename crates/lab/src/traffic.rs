@@ -28,6 +28,7 @@ use serde_json::Value;
 use crate::process::{self, Proc};
 use crate::world::Host;
 
+mod commanded;
 mod direct;
 mod echo;
 mod fetch;
@@ -46,8 +47,9 @@ mod tcp;
 mod udp;
 mod unruly;
 
-pub use many_flows::{ManyFlows, REMOTE_PORTS};
-pub use messages::{MessageShape, MessageSource};
+pub use commanded::Commanded;
+pub use many_flows::REMOTE_PORTS;
+pub use messages::MessageShape;
 pub use report::Report;
 
 /// A TCP process. It connects or listens, and writes, reads, or does both on every connection.

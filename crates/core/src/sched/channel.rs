@@ -98,9 +98,8 @@ pub(super) struct ChannelState {
 }
 
 /// How much of a stop counts, in ns. Longer stops are those of a virtual machine that is moved or
-/// of a suspended host. After a stop, each channel has the messages of this time at most due at
-/// once, and a link of which the part u is promised to channels has caught up after u / (1 - u)
-/// times this.
+/// of a suspended host. After a stop, at most the messages of this time are due at once. If the
+/// part u of the link is promised to channels, the link needs u / (1 - u) times this to catch up.
 const LONGEST_STOP: u64 = 1_000_000_000;
 /// The channel has had a message.
 const BEGUN: u32 = 1 << 30;

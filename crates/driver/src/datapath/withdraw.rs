@@ -6,9 +6,8 @@ use super::*;
 impl Datapath {
     /// Returns the record that a flow holds for sending, with the status
     /// [`NO_LINK`](netnice_ring::Status::NO_LINK), and takes no further record from its submit
-    /// ring.
-    /// When the call returns, all statuses are visible to the program: a record that has none was
-    /// not sent, and is not sent later. The flow receives as before. No effect if the flow is
+    /// ring. When the call returns, all statuses are visible to the program: a record that has none
+    /// was not sent, and is not sent later. The flow receives as before. No effect if the flow is
     /// closed.
     pub(crate) fn withdraw(&mut self, flow: FlowNo, now: Instant) {
         let Some(Some(known)) = self.flows.get_mut(flow.0 as usize) else {

@@ -26,7 +26,7 @@ use super::{Bound, Context, Outcome, front_door};
 use crate::alibi::Alibi;
 use crate::process::EVENT_TIMEOUT;
 use crate::stats;
-use crate::traffic::{self, Direct, MessageShape, MessageSource, Udp};
+use crate::traffic::{self, Commanded, Direct, MessageShape, Udp};
 use crate::wire::{Record, Tap, Transport, WireFlow};
 use crate::world::{Cable, Family, World};
 
@@ -67,7 +67,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice.run_line(&format!("link eth0 --rate {}kbit", LINK / 1000))?;
     let (client, server) = (world.client(), world.server());
     let ends = |port| (at(client, Family::V4, port), at(server, Family::V4, port));
-    let channel = MessageSource::start(client, netnice.runtime(), ends(PORT), CHANNEL, SHAPE);
+    let channel = Commanded::messages(client, netnice.runtime(), ends(PORT), CHANNEL, SHAPE);
     let mut channel = match channel {
         Ok(channel) => channel,
         Err(error) if format!("{error:#}").contains("does not fit") => {

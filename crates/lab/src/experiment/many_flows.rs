@@ -27,7 +27,7 @@ use super::driver_world::check_conformance;
 use super::{Bound, Context, Outcome};
 use crate::process::{self, EVENT_TIMEOUT};
 use crate::stats;
-use crate::traffic::{ManyFlows, REMOTE_PORTS};
+use crate::traffic::{Commanded, REMOTE_PORTS};
 use crate::wire::{Tap, Transport, WireFlow};
 use crate::world::{Family, Netnice, Pair, World};
 
@@ -182,14 +182,14 @@ fn sinks(world: &World) -> Result<Vec<UdpSocket>> {
     ports.map(bind).collect()
 }
 
-fn start(world: &World, netnice: &Netnice, size: Size) -> Result<Vec<ManyFlows>> {
+fn start(world: &World, netnice: &Netnice, size: Size) -> Result<Vec<Commanded>> {
     let client = world.client();
     let ports = size.flows.div_ceil(REMOTE_PORTS);
     let one = |number: u16| {
         let from = at(client, Family::V4, FIRST_LOCAL + number * ports);
         let to = at(world.server(), Family::V4, FIRST_REMOTE);
         let runtime = netnice.runtime();
-        ManyFlows::start(
+        Commanded::many_flows(
             client,
             runtime,
             (from, to),
@@ -205,7 +205,7 @@ fn start(world: &World, netnice: &Netnice, size: Size) -> Result<Vec<ManyFlows>>
 /// by another user meanwhile, in ms.
 fn open_all(
     (world, netnice): (&World, &Netnice),
-    programs: &mut [ManyFlows],
+    programs: &mut [Commanded],
     size: Size,
 ) -> Result<(Vec<Value>, Vec<f64>)> {
     let mut viewer = Viewer::new(world, netnice)?;
@@ -270,7 +270,7 @@ impl Viewer {
 }
 
 /// Gives all programs a command, and returns their answers.
-fn command_all(programs: &mut [ManyFlows], command: &str, key: &str) -> Result<Vec<Value>> {
+fn command_all(programs: &mut [Commanded], command: &str, key: &str) -> Result<Vec<Value>> {
     for program in programs.iter_mut() {
         program.command(command)?;
     }

@@ -1,5 +1,5 @@
 //! The program `netnice-lab traffic many-flows` opens many flows of the direct path with one
-//! contract, and sends on all of them on command. [`ManyFlows`] starts it and gives it commands.
+//! contract, and sends on all of them on command. [`Commanded::many_flows`] starts it.
 //!
 //! Each line of its standard input is a command. The program answers each with one line of JSON:
 //!
@@ -30,7 +30,7 @@ use netnice_stack::udp::{Buffers, Remote, UdpOptions};
 use netnice_stack::{Program, RuntimeDir, Socket, StackError, Status};
 use serde_json::{Value, json};
 
-use crate::process::{self, Proc};
+use super::Commanded;
 use crate::sys;
 use crate::world::Host;
 
@@ -222,46 +222,22 @@ impl Sender {
 /// Time limit for the last packets of a flow to be sent.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A running program `netnice-lab traffic many-flows`.
-pub struct ManyFlows {
-    proc: Proc,
-}
-
-impl ManyFlows {
-    /// Starts the program on `host`, with `flows` flows of the daemon with this runtime folder.
-    /// Fails if the program is not ready within `within`, for example because it cannot attach.
-    pub fn start(
+impl Commanded {
+    /// Starts `netnice-lab traffic many-flows` on `host`, with `flows` flows of the daemon with
+    /// this runtime folder. Fails if the program is not ready within `within`, for example because
+    /// it cannot attach.
+    pub fn many_flows(
         host: &Host,
         runtime: &Path,
-        (from, to): (SocketAddr, SocketAddr),
+        ends: (SocketAddr, SocketAddr),
         flows: u16,
         contract: &str,
         within: Duration,
-    ) -> Result<ManyFlows> {
-        let mut command = host.ns.command(process::binary("netnice-lab")?);
-        command
-            .args(["traffic", "many-flows", "--contract", contract])
-            .args(["--local", &from.to_string(), "--remote", &to.to_string()])
-            .args(["--flows", &flows.to_string()])
-            .arg("--runtime-dir")
-            .arg(runtime);
-        let mut proc = Proc::start(command)?;
-        proc.next_json("ready", within)?;
-        Ok(ManyFlows { proc })
-    }
-
-    /// The process id.
-    pub fn pid(&self) -> u32 {
-        self.proc.pid()
-    }
-
-    /// Gives the program a command without waiting for its answer. Fails if the program has ended.
-    pub fn command(&mut self, line: &str) -> Result<()> {
-        self.proc.write_line(line)
-    }
-
-    /// The next answer, which has the member `key`. Fails after `within`, or if the program ends.
-    pub fn answer(&mut self, key: &str, within: Duration) -> Result<Value> {
-        self.proc.next_json(key, within)
+    ) -> Result<Commanded> {
+        let more = [
+            ("--contract", contract.to_owned()),
+            ("--flows", flows.to_string()),
+        ];
+        Commanded::start(host, ("many-flows", runtime), ends, &more, within)
     }
 }

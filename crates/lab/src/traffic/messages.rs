@@ -1,5 +1,5 @@
 //! The program `netnice-lab traffic messages` has one flow of the direct path with a `channel`
-//! contract, and sends messages on command. [`MessageSource`] starts it and gives it commands.
+//! contract, and sends messages on command. [`Commanded::messages`] starts it.
 //!
 //! Each line of its standard input is a command. The program answers each with one line of JSON:
 //!
@@ -27,7 +27,8 @@ use netnice_stack::{Program, RuntimeDir, Socket, StackError};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
-use crate::process::{self, EVENT_TIMEOUT, Proc};
+use super::Commanded;
+use crate::process::EVENT_TIMEOUT;
 use crate::world::Host;
 
 /// The arguments of `netnice-lab traffic messages`.
@@ -216,12 +217,7 @@ fn sleep_until(at: u64) {
 /// Time from the command to the first periodic message.
 const LEAD_NS: u64 = 20_000_000;
 
-/// A running program `netnice-lab traffic messages`.
-pub struct MessageSource {
-    proc: Proc,
-}
-
-/// The messages of a [`MessageSource`].
+/// The messages of [`Commanded::messages`].
 #[derive(Debug, Clone, Copy)]
 pub struct MessageShape {
     /// Packets of a whole message.
@@ -230,47 +226,22 @@ pub struct MessageShape {
     pub size: u32,
 }
 
-impl MessageSource {
-    /// Starts the program on `host`, with a flow of the daemon with this runtime folder. Fails if
-    /// the program is not ready within 60 s, for example because the contract does not fit.
-    pub fn start(
+impl Commanded {
+    /// Starts `netnice-lab traffic messages` on `host`, with a flow of the daemon with this runtime
+    /// folder. Fails if the program is not ready within 60 s, for example because the contract does
+    /// not fit.
+    pub fn messages(
         host: &Host,
         runtime: &Path,
-        (from, to): (SocketAddr, SocketAddr),
+        ends: (SocketAddr, SocketAddr),
         contract: &str,
         shape: MessageShape,
-    ) -> Result<MessageSource> {
-        let mut command = host.ns.command(process::binary("netnice-lab")?);
-        command
-            .args(["traffic", "messages", "--contract", contract])
-            .args(["--local", &from.to_string(), "--remote", &to.to_string()])
-            .args(["--parts", &shape.parts.to_string()])
-            .args(["--size", &shape.size.to_string()])
-            .arg("--runtime-dir")
-            .arg(runtime);
-        let mut proc = Proc::start(command)?;
-        proc.next_json("ready", EVENT_TIMEOUT)?;
-        Ok(MessageSource { proc })
-    }
-
-    /// The process id.
-    pub fn pid(&self) -> u32 {
-        self.proc.pid()
-    }
-
-    /// Gives the program a command without waiting for its answer. Fails if the program has ended.
-    pub fn command(&mut self, line: &str) -> Result<()> {
-        self.proc.write_line(line)
-    }
-
-    /// The next answer, which has the member `key`. Fails after `within`, or if the program ends.
-    pub fn answer(&mut self, key: &str, within: Duration) -> Result<Value> {
-        self.proc.next_json(key, within)
-    }
-
-    /// Gives the program a command, and returns its answer. Fails as the other two calls do.
-    pub fn run(&mut self, line: &str, key: &str) -> Result<Value> {
-        self.command(line)?;
-        self.answer(key, EVENT_TIMEOUT)
+    ) -> Result<Commanded> {
+        let more = [
+            ("--contract", contract.to_owned()),
+            ("--parts", shape.parts.to_string()),
+            ("--size", shape.size.to_string()),
+        ];
+        Commanded::start(host, ("messages", runtime), ends, &more, EVENT_TIMEOUT)
     }
 }

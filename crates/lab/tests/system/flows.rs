@@ -11,7 +11,7 @@ mod resume;
 mod shell;
 
 use std::io::ErrorKind;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -35,6 +35,27 @@ impl FlowBed {
         Ok(FlowBed { netnice, world })
     }
 
+    /// A client with two managed links to the server. The route of [`FAR`] leads over the first.
+    fn with_two_links() -> Result<FlowBed> {
+        let world = World::pair(Pair {
+            cables: 2,
+            ..Pair::default()
+        })?;
+        let netnice = world.netnice("client")?;
+        netnice.run_line("link eth0 --rate 100mbit")?;
+        netnice.run_line("link eth1 --rate 100mbit")?;
+        world.server().ns.ip("addr add 10.99.0.1/32 dev lo")?;
+        let flow_bed = FlowBed { netnice, world };
+        flow_bed.route_over(0)?;
+        Ok(flow_bed)
+    }
+
+    /// Moves the route of [`FAR`] to a link.
+    fn route_over(&self, link: usize) -> Result<()> {
+        let route = format!("route replace 10.99.0.1/32 via 10.77.{link}.2 dev eth{link}");
+        self.world.client().ns.ip(&route).map(drop)
+    }
+
     fn client_endpoint(&self, port: u16) -> SocketAddr {
         at(self.world.client(), Family::V4, port)
     }
@@ -55,6 +76,9 @@ impl FlowBed {
         self.world.client().ns.enter(|| Ok(UdpSocket::bind(at)))
     }
 }
+
+/// An address of the server that can be reached over both links.
+const FAR: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(10, 99, 0, 1)), 9);
 
 /// Parses a rate of tc into bit/s.
 fn bits(rate: &str) -> Result<u64> {

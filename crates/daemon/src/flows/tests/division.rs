@@ -84,8 +84,8 @@ fn the_driver_has_slices_as_they_were_granted() {
     assert_eq!(at_driver(&fixture), granted);
 }
 
-/// A busy driver takes no rate from the classes that they need not give: they keep half, and what
-/// they do not use is charged to nobody.
+/// The classes keep their half while the driver is busy. What they do not use of it is not charged
+/// to the driver.
 #[test]
 fn idle_classes_keep_their_half_beside_a_busy_driver() {
     let mut fixture = Fixture::new();

@@ -35,11 +35,43 @@ fn a_message_behind_another_keeps_the_deadline_of_its_arrival() {
     assert_eq!(order(&rig), [5000, 5000, 6000]);
 }
 
+/// At 10 ms a program submits a message, and may state its arrival. Its channel has a deadline of
+/// 30 ms and a processing of 5 ms. The caller could not look at the rings since `unread`. Checks that
+/// the message is due at `due` ms: it leaves behind a message with an earlier deadline, and before
+/// one with a later deadline.
+fn check_due(unread: u64, arrival: Option<u64>, due: u64) {
+    for (bound, first) in [(due - 11, 6000), (due - 9, 5000)] {
+        let mut rig = rig(10_000_000);
+        let states = "channel mmax=1500B,rmax=100/s,bmax=2,deadline=30ms,processing=5ms";
+        let other = format!("channel mmax=1500B,rmax=100/s,bmax=2,deadline={bound}ms");
+        let mut states = rig.program(5000, service(states), None);
+        let mut other = rig.program(6000, service(&other), None);
+        rig.now = Instant(10_000_000);
+        rig.datapath.set_unread_since(Instant(unread));
+        assert!(match arrival {
+            Some(arrival) => states.submit_arrived(1400, arrival),
+            None => states.submit_datagram(1400),
+        });
+        // Its deadline counts from now.
+        assert!(other.submit_arrived(1400, u64::MAX));
+        while rig.sink.sent.len() < 2 {
+            let Next::Wait(at) = rig.transmit() else {
+                continue;
+            };
+            rig.now = at;
+        }
+        assert_eq!(
+            order(&rig)[0],
+            first,
+            "unread since {unread}, arrival {arrival:?}, deadline {bound} ms"
+        );
+    }
+}
+
 /// The stated arrival of a message counts if it is at most the contract's processing ago. One that
 /// is earlier or later counts as the nearest time that does.
 #[test]
 fn a_stated_arrival_counts_within_the_processing() {
-    // The program states an arrival at 10 ms. Its deadline is compared with that of another flow.
     for (arrival, due) in [
         (6_000_000, 36),
         (0, 35),
@@ -47,26 +79,7 @@ fn a_stated_arrival_counts_within_the_processing() {
         (10_000_000, 40),
         (u64::MAX, 40),
     ] {
-        for (bound, first) in [(due - 11, 6000), (due - 9, 5000)] {
-            let mut rig = rig(10_000_000);
-            let states = "channel mmax=1500B,rmax=100/s,bmax=2,deadline=30ms,processing=5ms";
-            let other = format!("channel mmax=1500B,rmax=100/s,bmax=2,deadline={bound}ms");
-            let mut states = rig.program(5000, service(states), None);
-            let mut other = rig.program(6000, service(&other), None);
-            rig.now = Instant(10_000_000);
-            assert!(states.submit_arrived(1400, arrival) && other.submit_datagram(1400));
-            while rig.sink.sent.len() < 2 {
-                let Next::Wait(at) = rig.transmit() else {
-                    continue;
-                };
-                rig.now = at;
-            }
-            assert_eq!(
-                order(&rig)[0],
-                first,
-                "arrival {arrival}, deadline {bound} ms"
-            );
-        }
+        check_due(u64::MAX, Some(arrival), due);
     }
 }
 
@@ -85,31 +98,6 @@ fn a_message_arrived_when_the_caller_could_look_last_at_the_earliest() {
         (u64::MAX, None, 40),
         (0, Some(0), 30),
     ] {
-        for (bound, first) in [(due - 11, 6000), (due - 9, 5000)] {
-            let mut rig = rig(10_000_000);
-            let states = "channel mmax=1500B,rmax=100/s,bmax=2,deadline=30ms,processing=5ms";
-            let other = format!("channel mmax=1500B,rmax=100/s,bmax=2,deadline={bound}ms");
-            let mut states = rig.program(5000, service(states), None);
-            let mut other = rig.program(6000, service(&other), None);
-            rig.now = Instant(10_000_000);
-            rig.datapath.set_unread_since(Instant(unread));
-            assert!(match arrival {
-                Some(arrival) => states.submit_arrived(1400, arrival),
-                None => states.submit_datagram(1400),
-            });
-            // Its deadline counts from now.
-            assert!(other.submit_arrived(1400, u64::MAX));
-            while rig.sink.sent.len() < 2 {
-                let Next::Wait(at) = rig.transmit() else {
-                    continue;
-                };
-                rig.now = at;
-            }
-            assert_eq!(
-                order(&rig)[0],
-                first,
-                "unread since {unread}, arrival {arrival:?}, deadline {bound} ms"
-            );
-        }
+        check_due(unread, arrival, due);
     }
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use netnice_lab::experiment::bench::at;
 use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::sys;
-use netnice_lab::traffic::{self, MessageShape, MessageSource, Udp};
+use netnice_lab::traffic::{self, Commanded, MessageShape, Udp};
 use netnice_lab::world::Family;
 use serde_json::Value;
 
@@ -23,11 +23,11 @@ const ONE_PACKET: MessageShape = MessageShape {
 };
 
 impl FlowBed {
-    fn messages(&self, port: u16, contract: &str, shape: MessageShape) -> Result<MessageSource> {
+    fn messages(&self, port: u16, contract: &str, shape: MessageShape) -> Result<Commanded> {
         let to = at(self.world.server(), Family::V4, 9);
         let ends = (self.client_endpoint(port), to);
         let (client, runtime) = (self.world.client(), self.netnice.runtime());
-        MessageSource::start(client, runtime, ends, contract, shape)
+        Commanded::messages(client, runtime, ends, contract, shape)
     }
 }
 
@@ -37,7 +37,7 @@ fn number(answer: &Value, name: &str) -> Result<u64> {
 }
 
 /// Waits for all packets, which must have been sent, and returns the times.
-fn sent_at(source: &mut MessageSource) -> Result<Vec<u64>> {
+fn sent_at(source: &mut Commanded) -> Result<Vec<u64>> {
     let outcomes = source.run("outcomes", "stamp_ns")?;
     let numbers = |name: &str| -> Vec<u64> {
         let all = outcomes[name].as_array().into_iter().flatten();
@@ -114,14 +114,14 @@ fn messages_beyond_the_contract_follow_the_overload_policy() -> Result<()> {
 }
 
 /// Sends the signal to the program.
-fn signal(source: &MessageSource, signal: i32) -> Result<()> {
+fn signal(source: &Commanded, signal: i32) -> Result<()> {
     Ok(sys::kill(source.pid() as i32, signal)?)
 }
 
 /// Sends a third of a message, stops the program for a third of a second, and sends the rest and
 /// then another message. Returns the times at which the rest was queued, and at which packets left;
 /// `None` if the program was not awake again in time.
-fn stopped_in_a_message(source: &mut MessageSource) -> Result<Option<(u64, Vec<u64>)>> {
+fn stopped_in_a_message(source: &mut Commanded) -> Result<Option<(u64, Vec<u64>)>> {
     source.run("begin 4", "queued_ns")?;
     signal(source, libc::SIGSTOP)?;
     let command = source.command("continue 8");

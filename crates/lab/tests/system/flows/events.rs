@@ -12,10 +12,10 @@ use anyhow::{Context, Result, anyhow, ensure};
 use netnice_lab::experiment::bench::at;
 use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::traffic::{self, Direct, Running};
-use netnice_lab::world::{Family, Pair, World};
+use netnice_lab::world::{Family, World};
 use serde_json::Value;
 
-use super::{FlowBed, await_some};
+use super::{FAR, FlowBed, await_some};
 
 /// A connection of the kernel with small requests and replies, as in a remote shell.
 struct RemoteShell {
@@ -108,30 +108,15 @@ fn check_arrival(there: &UdpSocket, what: &str) -> Result<()> {
 
 #[test]
 fn a_flow_follows_its_link_and_the_kernels_connection_survives() -> Result<()> {
-    let world = World::pair(Pair {
-        cables: 2,
-        ..Pair::default()
-    })?;
-    let netnice = world.netnice("client")?;
-    netnice.run_line("link eth0 --rate 100mbit")?;
-    netnice.run_line("link eth1 --rate 100mbit")?;
-    let flow_bed = FlowBed { netnice, world };
+    let flow_bed = FlowBed::with_two_links()?;
     let (client, server) = (flow_bed.world.client(), flow_bed.world.server());
-    // A host behind the server, reachable through both links.
-    server.ns.ip("addr add 10.99.0.1/32 dev lo")?;
-    let far = SocketAddr::from((Ipv4Addr::new(10, 99, 0, 1), 9));
-    client
-        .ns
-        .ip("route add 10.99.0.1/32 via 10.77.0.2 dev eth0")?;
-    let there = server.ns.enter(|| Ok(UdpSocket::bind(far)?))?;
+    let there = server.ns.enter(|| Ok(UdpSocket::bind(FAR)?))?;
     let shell = RemoteShell::start(&flow_bed.world)?;
-    let mut program = source(&flow_bed, "eth0", far)?;
+    let mut program = source(&flow_bed, "eth0", FAR)?;
     check_arrival(&there, "the first link")?;
     shell.check_replies("a flow was opened beside it")?;
 
-    client
-        .ns
-        .ip("route replace 10.99.0.1/32 via 10.77.1.2 dev eth1")?;
+    flow_bed.route_over(1)?;
     await_some("the flow is on the other link", || {
         let flow = flow_of(&flow_bed, &program)?;
         Ok(flow.filter(|flow| flow["link"] == "eth1"))
@@ -139,9 +124,7 @@ fn a_flow_follows_its_link_and_the_kernels_connection_survives() -> Result<()> {
     check_arrival(&there, "the other link")?;
     // There is nowhere to go: that link is not managed.
     flow_bed.netnice.run_line("link eth0 --unmanage")?;
-    client
-        .ns
-        .ip("route replace 10.99.0.1/32 via 10.77.0.2 dev eth0")?;
+    flow_bed.route_over(0)?;
     let why = program.await_closed(EVENT_TIMEOUT)?;
     ensure!(why.contains("leads over eth0"), "where it leads: {why}");
     ensure!(flow_of(&flow_bed, &program)?.is_none(), "it is closed");

@@ -11,13 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::traffic::{self, Direct};
-use netnice_lab::world::{Pair, World};
 
 use super::resume::Program;
-use super::{FlowBed, await_some};
+use super::{FAR, FlowBed, await_some};
 
-/// A host behind the server, reachable through both links.
-const FAR: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(10, 99, 0, 1)), 9);
 /// What the contract of the source permits, in bit/s, and the bytes of its payloads. The source
 /// always has packets that wait, so each move takes some along.
 const RATE: u64 = 12_000_000;
@@ -26,27 +23,6 @@ const SIZE: u32 = 1000;
 const LONGEST_GAP: Duration = Duration::from_secs(1);
 
 impl FlowBed {
-    /// A client with two managed links to the server. The far host's route leads over the first.
-    fn with_two_links() -> Result<FlowBed> {
-        let world = World::pair(Pair {
-            cables: 2,
-            ..Pair::default()
-        })?;
-        let netnice = world.netnice("client")?;
-        netnice.run_line("link eth0 --rate 100mbit")?;
-        netnice.run_line("link eth1 --rate 100mbit")?;
-        world.server().ns.ip("addr add 10.99.0.1/32 dev lo")?;
-        let flow_bed = FlowBed { netnice, world };
-        flow_bed.route_over(0)?;
-        Ok(flow_bed)
-    }
-
-    /// Moves the far host's route to a link.
-    fn route_over(&self, link: usize) -> Result<()> {
-        let route = format!("route replace 10.99.0.1/32 via 10.77.{link}.2 dev eth{link}");
-        self.world.client().ns.ip(&route).map(drop)
-    }
-
     /// Waits until the only flow is open on a link; returns its number.
     fn await_flow_on(&self, link: usize) -> Result<String> {
         let iface = format!("eth{link}");
