@@ -36,9 +36,9 @@ fn a_message_behind_another_keeps_the_deadline_of_its_arrival() {
 }
 
 /// At 10 ms a program submits a message, and may state its arrival. Its channel has a deadline of
-/// 30 ms and a processing of 5 ms. The caller could not look at the rings since `unread`. Checks that
-/// the message is due at `due` ms: it leaves behind a message with an earlier deadline, and before
-/// one with a later deadline.
+/// 30 ms and a processing of 5 ms. The caller could not look at the rings since `unread`. Checks
+/// that the message is due at `due` ms: it leaves behind a message with an earlier deadline, and
+/// before one with a later deadline.
 fn check_due(unread: u64, arrival: Option<u64>, due: u64) {
     for (bound, first) in [(due - 11, 6000), (due - 9, 5000)] {
         let mut rig = rig(10_000_000);
