@@ -48,6 +48,10 @@ pub enum DriverRequest {
         /// How long before its logical arrival a packet of a `channel` may leave, in ns.
         #[serde(default, skip_serializing_if = "is_zero")]
         horizon_ns: u64,
+        /// For how long the link may already be busy when the driver selects the next packet, in
+        /// ns.
+        #[serde(default = "send_ahead", skip_serializing_if = "is_send_ahead")]
+        ahead_ns: u64,
     },
     /// Gives the driver the counter of what the kernel's classes are given to send. The map, an
     /// array of pairs of 64-bit numbers (bytes, packets) for mmap(2), is sent with the request.
@@ -427,9 +431,18 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// Longest time for which a driver's link may already be busy when the driver selects the next
-/// packet, in ns. The daemon's admission of deadlines and the driver's schedule both use it.
+/// For how long a driver's link may already be busy when the driver selects the next packet, in ns,
+/// while packets have times of their own (`cell`, `channel`). The daemon's admission of deadlines
+/// counts it, and the driver has it until the first [`DriverRequest::Wire`].
 pub const SEND_AHEAD_NS: u64 = 20_000;
+
+fn send_ahead() -> u64 {
+    SEND_AHEAD_NS
+}
+
+fn is_send_ahead(number: &u64) -> bool {
+    *number == SEND_AHEAD_NS
+}
 
 /// Smallest size of a packet for admission and scheduling, in bytes: the headers of Ethernet, IPv4
 /// and UDP. The driver charges a shorter packet as one of this size. The wire overhead matters most

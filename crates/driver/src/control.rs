@@ -357,10 +357,15 @@ impl Control {
                 kernel_rate,
                 overhead,
                 horizon_ns,
+                ahead_ns,
             } => {
                 let wire = wire(rate, overhead)?;
-                let horizon = Nanos(horizon_ns);
-                let wire = Wire { horizon, ..wire };
+                let (horizon, ahead) = (Nanos(horizon_ns), Nanos(ahead_ns));
+                let wire = Wire {
+                    horizon,
+                    ahead,
+                    ..wire
+                };
                 registry.rewire(wire, Rate::new(kernel_rate)).map(done)
             }
             DriverRequest::Detach { program } => registry.detach(program).map(done),

@@ -410,6 +410,7 @@ fn other_driver_requests() -> Vec<DriverRequest> {
             kernel_rate: u64::MAX,
             overhead: 24,
             horizon_ns: 0,
+            ahead_ns: u64::MAX,
         },
         DriverRequest::KernelPath { place: u32::MAX },
         DriverRequest::Attach {

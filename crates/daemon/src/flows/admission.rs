@@ -30,6 +30,37 @@ use netnice_core::units::{Amount, Bytes, Nanos, Rate};
 use super::alternatives::Misfit;
 use crate::ledger::direct_part::FLOWS_DIVISOR;
 
+/// How far the two paths may send ahead of the link. A long time costs deadlines; with a short one
+/// the link stands idle when the driver, or the timer of the kernel's classes, is late by more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WorkAhead {
+    /// The bucket of the filter above the kernel's classes, as time at their rate.
+    pub bucket: Nanos,
+    /// The work-ahead of the driver.
+    pub driver: Nanos,
+}
+
+impl WorkAhead {
+    /// What admission counts.
+    pub(super) const SHORTEST: WorkAhead = WorkAhead {
+        bucket: Nanos(15_000),
+        driver: Nanos(SEND_AHEAD_NS),
+    };
+
+    /// What is tried before [`WorkAhead::SHORTEST`], longest first. With `exact` the driver always
+    /// has the shortest work-ahead, since a packet with a time of its own waits for what is in the
+    /// device's queue.
+    pub(super) fn steps(exact: bool) -> [WorkAhead; 3] {
+        [1_000_000, 250_000, 60_000].map(|time| WorkAhead {
+            bucket: Nanos(time),
+            driver: match exact {
+                true => WorkAhead::SHORTEST.driver,
+                false => Nanos(time),
+            },
+        })
+    }
+}
+
 /// The capacity of a link for direct flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LinkCapacity {
@@ -96,13 +127,15 @@ impl LinkCapacity {
         self.stops
     }
 
-    /// The link's parameters for a driver, beside kernel classes of this rate.
-    pub(super) fn wire_request(&self, tree: Rate) -> DriverRequest {
+    /// The link's parameters for a driver, beside kernel classes of this rate. `ahead` is that of
+    /// [`LinkCapacity::work_ahead`].
+    pub(super) fn wire_request(&self, tree: Rate, ahead: Option<WorkAhead>) -> DriverRequest {
         DriverRequest::Wire {
             rate: self.link_rate.bits_per_second(),
             kernel_rate: tree.bits_per_second(),
             overhead: self.overhead.0,
             horizon_ns: self.horizon.0,
+            ahead_ns: ahead.map_or(LONGEST_AHEAD, |ahead| ahead.driver).0,
         }
     }
 
@@ -171,26 +204,32 @@ impl LinkCapacity {
             .iter()
             .filter_map(|contract| self.promise(rate, contract))
             .collect();
-        self.transmitter(rate, contracts.len(), SHORTEST_BUCKET)
+        self.transmitter(rate, contracts.len(), WorkAhead::SHORTEST)
             .carries(&promises?)
     }
 
-    /// The bucket of the filter above the kernel's classes: the longest of [`BUCKETS`] with which a
-    /// driver of this rate keeps all promises. `None` if none of them has a deadline.
-    pub(super) fn bucket(&self, rate: Rate, contracts: &[Contract]) -> Option<Nanos> {
+    /// How far both paths may send ahead of the link: the longest of [`WorkAhead::steps`] with
+    /// which a driver of this rate keeps all promises. `None` if none of them has a deadline.
+    /// `exact`: see [`WorkAhead::steps`].
+    pub(super) fn work_ahead(
+        &self,
+        rate: Rate,
+        contracts: &[Contract],
+        exact: bool,
+    ) -> Option<WorkAhead> {
         if !contracts.iter().any(has_deadline) {
             return None;
         }
         let promises = contracts.iter().filter_map(|c| self.promise(rate, c));
         let promises: Vec<Promise> = promises.flatten().collect();
-        let fits = |bucket: &Nanos| {
-            let transmitter = self.transmitter(rate, contracts.len(), *bucket);
+        let fits = |ahead: &WorkAhead| {
+            let transmitter = self.transmitter(rate, contracts.len(), *ahead);
             transmitter.carries_at_once(&promises)
         };
-        let longer = BUCKETS
+        let longer = WorkAhead::steps(exact)
             .into_iter()
             .filter(|_| contracts.len() <= MAX_SEARCHED);
-        Some(longer.into_iter().find(fits).unwrap_or(SHORTEST_BUCKET))
+        Some(longer.into_iter().find(fits).unwrap_or(WorkAhead::SHORTEST))
     }
 
     /// The longest time that the kernel's classes take of the link ahead of their rate, with a
@@ -202,14 +241,13 @@ impl LinkCapacity {
         Nanos(one.0.saturating_mul(2))
     }
 
-    /// The link at this rate, with so many flows, beside kernel classes below a filter of this
-    /// bucket.
-    pub(super) fn transmitter(&self, rate: Rate, flows: usize, bucket: Nanos) -> Transmitter {
-        let by_classes = self.ahead_of_classes(bucket);
+    /// The link at this rate, with so many flows, if both paths send so far ahead of it.
+    pub(super) fn transmitter(&self, rate: Rate, flows: usize, ahead: WorkAhead) -> Transmitter {
+        let by_classes = self.ahead_of_classes(ahead.bucket);
         let wire = Wire {
             rate,
             overhead: self.overhead,
-            ahead: Nanos(by_classes.0.saturating_add(SEND_AHEAD_NS)),
+            ahead: Nanos(by_classes.0.saturating_add(ahead.driver.0)),
             horizon: self.horizon,
             longest: self.longest,
         };
@@ -286,6 +324,11 @@ pub(super) fn has_deadline(contract: &Contract) -> bool {
     matches!(promise_of(contract), Some(PromiseKind::Guarantee(..)))
 }
 
+/// True if a contract promises a time for each packet or message.
+pub(super) fn has_exact_times(contract: &Contract) -> bool {
+    contract.cell().is_some() || contract.channel().is_some()
+}
+
 /// True if a contract is in a class of the link's server.
 pub(super) fn is_member(contract: &Contract) -> bool {
     contract.cell().is_some_and(|cell| cell.class().is_some())
@@ -322,13 +365,8 @@ pub(super) const MAX_SEARCHED: usize = 512;
 const ETHERNET_HEADER: u64 = 14;
 /// Length of a VLAN tag, in bytes.
 const VLAN_TAG: u64 = 4;
-/// The buckets of the filter above the kernel's classes, longest first. A long one costs deadlines
-/// time. With a short one the kernel path loses rate when its timer is late by more than the
-/// bucket.
-const BUCKETS: [Nanos; 3] = [LONGEST_BUCKET, Nanos(250_000), Nanos(60_000)];
-pub(super) const LONGEST_BUCKET: Nanos = Nanos(1_000_000);
-/// The bucket that admission counts.
-pub(super) const SHORTEST_BUCKET: Nanos = Nanos(15_000);
+/// How far the driver sends ahead of the link while no promise has a deadline.
+const LONGEST_AHEAD: Nanos = Nanos(1_000_000);
 
 #[cfg(test)]
 mod tests;

@@ -23,7 +23,7 @@ use netnice_core::contract::{
 };
 use netnice_core::units::{Bytes, Nanos, Rate};
 
-use super::admission::{LinkCapacity, MAX_SEARCHED, SHORTEST_BUCKET};
+use super::admission::{LinkCapacity, MAX_SEARCHED, WorkAhead};
 
 /// Why a contract of a flow does not fit, and what would.
 #[derive(Clone, Debug, PartialEq)]
@@ -104,7 +104,8 @@ impl LinkCapacity {
         let Some(Ok(promise)) = self.promise(self.max_direct, contract) else {
             return false;
         };
-        let transmitter = self.transmitter(self.max_direct, promises.len() + 1, SHORTEST_BUCKET);
+        let transmitter =
+            self.transmitter(self.max_direct, promises.len() + 1, WorkAhead::SHORTEST);
         let all: Vec<Promise> = promises.iter().copied().chain([promise]).collect();
         transmitter.carries_at_once(&all)
     }

@@ -240,7 +240,7 @@ impl<N: Network> Flows<N> {
         else {
             return Ok(());
         };
-        let bucket = self.bucket(link, &capacity, need);
+        let ahead = self.work_ahead(link, &capacity, need, split.driver);
         let Some(state) = self.link_states.get_mut(link) else {
             return Ok(());
         };
@@ -249,7 +249,7 @@ impl<N: Network> Flows<N> {
             need,
             flows,
             tree: split.tree,
-            bucket,
+            bucket: ahead.map(|ahead| ahead.bucket),
         };
         promises.set_direct_part(link, Some(part))?;
         self.send_path_counter(promises, link, now);
@@ -257,7 +257,7 @@ impl<N: Network> Flows<N> {
             return Ok(());
         };
         state.split = Some(split);
-        let wire = capacity.wire_request(split.tree);
+        let wire = capacity.wire_request(split.tree, ahead);
         if state.wire.replace(wire.clone()) != Some(wire.clone()) {
             self.call(link, wire, None, CallPurpose::SetRate, now);
         }

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 
 use netnice_core::admission::timing::{DemandSums, Promise};
 use netnice_core::contract::{Contract, IfName};
-use netnice_core::units::{Nanos, Rate};
+use netnice_core::units::Rate;
 
 use super::Flows;
-use super::admission::{self, LONGEST_BUCKET, LinkCapacity, MAX_SEARCHED, SHORTEST_BUCKET};
+use super::admission::{self, LinkCapacity, MAX_SEARCHED, WorkAhead};
 use super::network::Network;
 
 /// The contracts of a link's flows whose promise is kept, by flow number.
@@ -20,6 +20,8 @@ pub(super) struct PromisedFlows {
     contracts: BTreeMap<u32, Contract>,
     /// The number of contracts with a deadline.
     with_deadline: usize,
+    /// The number of contracts whose packets have times of their own.
+    with_exact_times: usize,
     sums: Option<RateSums>,
 }
 
@@ -45,8 +47,13 @@ impl PromisedFlows {
         let deadline = |contract: Option<&Contract>| {
             usize::from(contract.is_some_and(admission::has_deadline))
         };
+        let exact = |contract: Option<&Contract>| {
+            usize::from(contract.is_some_and(admission::has_exact_times))
+        };
         self.with_deadline += deadline(contract);
         self.with_deadline -= deadline(before.as_ref());
+        self.with_exact_times += exact(contract);
+        self.with_exact_times -= exact(before.as_ref());
         if let Some(sums) = &mut self.sums {
             if let Some(before) = &before {
                 sums.remove(before);
@@ -67,20 +74,20 @@ impl PromisedFlows {
         self.contracts.len()
     }
 
-    /// True if a driver of this rate certainly keeps all promises, and `more`, beside kernel
-    /// classes below a filter of this bucket.
+    /// True if a driver of this rate certainly keeps all promises, and `more`, if both paths send
+    /// so far ahead of the link.
     pub(super) fn fit_at_once<'a>(
         &mut self,
         capacity: &LinkCapacity,
         rate: Rate,
-        bucket: Nanos,
+        ahead: WorkAhead,
         more: impl Iterator<Item = &'a Contract>,
     ) -> bool {
         let more = more.filter_map(|contract| capacity.promise(rate, contract));
         let Ok(more) = more.collect::<Result<Vec<Promise>, _>>() else {
             return false;
         };
-        let transmitter = capacity.transmitter(rate, self.len() + more.len(), bucket);
+        let transmitter = capacity.transmitter(rate, self.len() + more.len(), ahead);
         let sums = match self.sums.take() {
             Some(sums) if sums.is_for(capacity, rate) => sums,
             _ => RateSums::of(capacity, rate, &self.contracts),
@@ -93,7 +100,7 @@ impl PromisedFlows {
 
 impl RateSums {
     fn of(capacity: &LinkCapacity, rate: Rate, contracts: &BTreeMap<u32, Contract>) -> RateSums {
-        let link = capacity.transmitter(rate, 0, SHORTEST_BUCKET);
+        let link = capacity.transmitter(rate, 0, WorkAhead::SHORTEST);
         let mut sums = RateSums {
             capacity: *capacity,
             rate,
@@ -156,14 +163,14 @@ impl<N: Network> Flows<N> {
         more: Option<&Contract>,
     ) -> bool {
         let possible = (capacity.least()..=capacity.max_direct).contains(&rate);
-        possible && self.fit_with(link, capacity, (rate, SHORTEST_BUCKET), more)
+        possible && self.fit_with(link, capacity, (rate, WorkAhead::SHORTEST), more)
     }
 
     fn fit_with(
         &mut self,
         link: &IfName,
         capacity: &LinkCapacity,
-        (rate, bucket): (Rate, Nanos),
+        (rate, ahead): (Rate, WorkAhead),
         more: Option<&Contract>,
     ) -> bool {
         let server = self.server_promise(link).cloned();
@@ -171,7 +178,7 @@ impl<N: Network> Flows<N> {
             return false;
         };
         let more = server.iter().chain(more);
-        state.promised.fit_at_once(capacity, rate, bucket, more)
+        state.promised.fit_at_once(capacity, rate, ahead, more)
     }
 
     /// The rate that the direct path needs for the promises of a link, if the sums tell: `present`
@@ -190,25 +197,32 @@ impl<N: Network> Flows<N> {
             .find(|rate| self.fit_at_once(link, capacity, *rate, None))
     }
 
-    /// The bucket of the filter above the kernel's classes ([`LinkCapacity::bucket`]).
-    pub(super) fn bucket(
+    /// How far both paths of a link may send ahead of it ([`LinkCapacity::work_ahead`]). The driver
+    /// has the rate `certain` for certain, and needs `need` of it.
+    pub(super) fn work_ahead(
         &mut self,
         link: &IfName,
         capacity: &LinkCapacity,
-        rate: Rate,
-    ) -> Option<Nanos> {
-        let state = self.link_states.get(link);
-        let with_deadline = state.map_or(0, |state| state.promised.with_deadline);
-        let server = self.server_promise(link);
-        if with_deadline == 0 && !server.is_some_and(admission::has_deadline) {
+        need: Rate,
+        certain: Rate,
+    ) -> Option<WorkAhead> {
+        let promised = self.link_states.get(link).map(|state| &state.promised);
+        let (with_deadline, with_exact_times) = promised.map_or((0, 0), |flows| {
+            (flows.with_deadline, flows.with_exact_times)
+        });
+        let serves_cells = self
+            .server_promise(link)
+            .is_some_and(admission::has_deadline);
+        if with_deadline == 0 && !serves_cells {
             return None;
         }
+        let exact = with_exact_times > 0 || serves_cells;
+        let longest = WorkAhead::steps(exact)[0];
         match self.promise_count(link) {
-            count if count > MAX_SEARCHED => Some(SHORTEST_BUCKET),
-            _ if self.fit_with(link, capacity, (rate, LONGEST_BUCKET), None) => {
-                Some(LONGEST_BUCKET)
-            }
-            _ => capacity.bucket(rate, &self.promises(link, None)),
+            count if count > MAX_SEARCHED => Some(WorkAhead::SHORTEST),
+            // The sums are those at the rate that the driver needs.
+            _ if self.fit_with(link, capacity, (need, longest), None) => Some(longest),
+            _ => capacity.work_ahead(certain, &self.promises(link, None), exact),
         }
     }
 
@@ -221,7 +235,7 @@ impl<N: Network> Flows<N> {
         for (number, contract) in state.into_iter().flat_map(|state| state.promised.iter()) {
             kept.set(*number, Some(contract));
             let rate = capacity.max_direct;
-            let fits = kept.fit_at_once(capacity, rate, SHORTEST_BUCKET, server.iter())
+            let fits = kept.fit_at_once(capacity, rate, WorkAhead::SHORTEST, server.iter())
                 || kept.len() <= MAX_SEARCHED
                     && capacity
                         .need(

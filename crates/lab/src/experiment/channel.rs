@@ -102,6 +102,11 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let sent = channel.answer("first_ns", Duration::from_secs(seconds) + EVENT_TIMEOUT)?;
     // The last packets pass the cable.
     std::thread::sleep(Duration::from_millis(300));
+    if std::env::var_os("CHANNEL_DEBUG").is_some() {
+        let stops = front_door::stops(&netnice, "eth0")?;
+        let list: Vec<String> = stops.iter().map(|s| s.to_string()).collect();
+        std::fs::write("/tmp/channel-stops.txt", list.join("\n"))?;
+    }
     let alibi = front_door::alibi(&front_door::stops(&netnice, "eth0")?, GUARANTEED);
     let record = tap.stop(&server.ns)?;
     for source in beside {
@@ -144,12 +149,20 @@ fn judge(
     };
     let first = number("first_ns")?;
     let wall: Vec<i64> = serde_json::from_value(sent["wall_ns"].clone())?;
-    let queued: Vec<u64> = serde_json::from_value(sent["queued_ns"].clone())?;
-    ensure!(
-        queued.len() as u64 == messages,
-        "{} times of messages",
-        queued.len()
-    );
+    let times_of = |name: &str| -> Result<Vec<u64>> {
+        let times: Vec<u64> = serde_json::from_value(sent[name].clone())?;
+        ensure!(times.len() as u64 == messages, "{} of {name}", times.len());
+        Ok(times)
+    };
+    // A message counts as queued when it was offered, or later by what its thread had to wait for a
+    // processor before the call returned.
+    let queued: Vec<u64> = std::iter::zip(times_of("queued_ns")?, times_of("waited_ns")?)
+        .map(|(offered, waited)| offered + waited)
+        .collect();
+    if std::env::var_os("CHANNEL_DEBUG").is_some() {
+        let dump = json!({"first": first, "wall": wall, "queued": times_of("queued_ns")?, "waited": times_of("waited_ns")?, "accepted": times_of("accepted_ns")?, "times": times});
+        std::fs::write("/tmp/channel-debug.json", dump.to_string())?;
+    }
     let (mut logical, mut delayed) = (0, 0);
     // When each message was due and when its last packet arrived.
     let ends: Vec<(u64, u64)> = (0..messages)

@@ -183,8 +183,9 @@ pub fn check_verdict(outcome: &mut Outcome, what: &str, verdict: Verdict) {
     outcome.check(what, unexcused, "packets", super::Bound::AtMost(0.0));
 }
 
-/// How far ahead the shipped driver gives packets to the NIC, in ns.
-pub const WORK_AHEAD: u64 = 20_000;
+/// How far ahead the shipped driver gives packets to the NIC while no flow has a `cell` or a
+/// `channel`, in ns.
+pub const WORK_AHEAD: u64 = 1_000_000;
 /// Payload of a packet, in bytes.
 const PAYLOAD: u32 = 1458;
 /// Buffers of a sender: at 100 Mbit/s, packets for 122 ms.

@@ -9,7 +9,9 @@
 //!   last message. Both answer with the time, `queued_ns`.
 //! - `periodic EVERY COUNT`: sends COUNT messages, one each EVERY ns, whose arrivals are these
 //!   times: `first_ns`, `sent`, `held_back`, and `wall_ns`, the wall clock less `CLOCK_MONOTONIC`
-//!   before every hundredth message; `queued_ns`: when each message was offered.
+//!   before every hundredth message. For each message `queued_ns`, when it was offered, `waited_ns`,
+//!   for how long the thread waited for a processor during the call, and `accepted_ns`, when the
+//!   call returned.
 //! - `outcomes`: waits until the driver has returned all packets: `status` and `stamp_ns` of each,
 //!   in order, and `counts` of messages.
 //!
@@ -28,6 +30,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 use super::Commanded;
+use super::stop_watch::StopWatch;
 use crate::process::EVENT_TIMEOUT;
 use crate::world::Host;
 
@@ -155,6 +158,8 @@ impl Sender {
         let first = now_ns() + LEAD_NS;
         let before = self.socket.messages();
         let (mut wall, mut queued) = (Vec::new(), Vec::new());
+        let (mut waited, mut accepted) = (Vec::new(), Vec::new());
+        let mut watch = StopWatch::new();
         for number in 0..count {
             let at = first + number * every;
             if number % 100 == 0 {
@@ -163,10 +168,11 @@ impl Sender {
             sleep_until(at);
             self.socket.set_arrival(Some(at));
             let message = vec![&self.payload[..]; self.parts];
-            // Before the call: the driver finds the message no earlier, so a judge that derives the
-            // logical arrival from this time excuses nothing that the contract does not.
+            watch.waited_since();
             queued.push(now_ns());
             self.socket.send_message(&message, None)?;
+            accepted.push(now_ns());
+            waited.push(watch.waited_since());
             self.collect()?;
         }
         let counts = self.socket.messages();
@@ -176,6 +182,8 @@ impl Sender {
             "held_back": counts.held_back - before.held_back,
             "wall_ns": wall,
             "queued_ns": queued,
+            "waited_ns": waited,
+            "accepted_ns": accepted,
         }))
     }
 

@@ -30,9 +30,7 @@ impl StopWatch {
     /// Adds what the thread has waited since the last call to the report, as one stop that ends
     /// now, if that is at least [`SHORTEST`]. A report has [`MOST`] stops at most.
     pub fn check(&mut self, tally: &Tally) {
-        let waited = self.read();
-        let length = waited.saturating_sub(self.waited);
-        self.waited = waited;
+        let length = self.waited_since();
         if length < SHORTEST.0 {
             return;
         }
@@ -40,6 +38,15 @@ impl StopWatch {
         if stops.len() < MOST {
             stops.push((sys::now_ns().saturating_sub(length), length));
         }
+    }
+
+    /// For how many ns the thread was ready and did not run, since the last call of this or of
+    /// [`StopWatch::check`].
+    pub fn waited_since(&mut self) -> u64 {
+        let waited = self.read();
+        let length = waited.saturating_sub(self.waited);
+        self.waited = waited;
+        length
     }
 
     /// The second number of the file: ns for which the thread was ready and did not run.

@@ -1,5 +1,5 @@
 use netnice_core::link::{Capacity, CapacitySource, Link};
-use netnice_core::units::{Amount, Bytes};
+use netnice_core::units::{Amount, Bytes, Nanos};
 use proptest::prelude::*;
 
 use super::*;
@@ -43,7 +43,7 @@ proptest! {
             let contract = contract.map(|n| CONTRACTS[n].parse().expect("a contract"));
             promised.set(flow, contract.as_ref());
             let fits =
-                promised.fit_at_once(&capacity, rate, SHORTEST_BUCKET, std::iter::empty());
+                promised.fit_at_once(&capacity, rate, WorkAhead::SHORTEST, std::iter::empty());
             let all: Vec<Contract> = promised.contracts.values().cloned().collect();
             let exact = capacity.carries(rate, &all);
             prop_assert!(!fits || exact.is_ok(), "{exact:?} {all:?}");
@@ -53,6 +53,8 @@ proptest! {
             prop_assert_eq!(sums.impossible, fresh.impossible);
             let with_deadline = all.iter().filter(|one| admission::has_deadline(one)).count();
             prop_assert_eq!(promised.with_deadline, with_deadline);
+            let exact = all.iter().filter(|one| admission::has_exact_times(one)).count();
+            prop_assert_eq!(promised.with_exact_times, exact);
         }
     }
 }

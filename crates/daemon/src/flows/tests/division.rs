@@ -84,6 +84,32 @@ fn the_driver_has_slices_as_they_were_granted() {
     assert_eq!(at_driver(&fixture), granted);
 }
 
+/// The longer the driver may send ahead, the less of the link does a stop of the driver cost.
+#[test]
+fn a_driver_sends_far_ahead_while_no_packet_has_a_time_of_its_own() {
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&Peer::ROOT, 7);
+    fixture.opened(&client, "10.0.0.2:6000", "min 10mbit");
+    assert_eq!(fixture.driver.ahead_ns, 1_000_000);
+    fixture.opened(&client, "10.0.0.2:6001", "slice 8ms/100ms");
+    assert_eq!(fixture.driver.ahead_ns, 1_000_000);
+    // A packet of the MTU takes 121 us: so short a period leaves no time for 1 ms of other packets.
+    let short = fixture.opened(&client, "10.0.0.2:6002", "slice 500us/2500us");
+    let ahead = fixture.driver.ahead_ns;
+    assert!((20_000..1_000_000).contains(&ahead), "{ahead}");
+    fixture.close(&client, short.flow);
+    assert_eq!(fixture.driver.ahead_ns, 1_000_000);
+    for exact in [
+        "cell pcr=1mbit,cdvt=50ms",
+        "channel mmax=1500,rmax=10/s,bmax=1,deadline=50ms",
+    ] {
+        let exact = fixture.opened(&client, "10.0.0.2:6003", exact);
+        assert_eq!(fixture.driver.ahead_ns, 20_000);
+        fixture.close(&client, exact.flow);
+        assert_eq!(fixture.driver.ahead_ns, 1_000_000);
+    }
+}
+
 /// The classes keep their half while the driver is busy. What they do not use of it is not charged
 /// to the driver.
 #[test]

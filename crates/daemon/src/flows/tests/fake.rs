@@ -185,6 +185,8 @@ pub(super) struct Driver {
     pub flows: BTreeMap<u32, DriverFlow>,
     /// What the driver has of the link for certain, in bit/s.
     pub rate: u64,
+    /// How far the driver sends ahead of the link, in ns.
+    pub ahead_ns: u64,
     /// The discard patterns that the driver was sent.
     pub discards: Option<Vec<Vec<Term>>>,
     /// The servers that the driver was sent, the last one last.
@@ -209,9 +211,13 @@ impl Driver {
         let number = self.next;
         let answer = match ask {
             DriverRequest::Wire {
-                rate, kernel_rate, ..
+                rate,
+                kernel_rate,
+                ahead_ns,
+                ..
             } => {
                 self.rate = rate.saturating_sub(*kernel_rate);
+                self.ahead_ns = *ahead_ns;
                 DriverReply::Done
             }
             DriverRequest::KernelPath { place } => {
