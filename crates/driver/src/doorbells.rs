@@ -3,12 +3,15 @@
 //! A doorbell is an eventfd. The kernel goes through all waiters before the write returns: less
 //! than a microsecond for one waiter, half a millisecond for a program that polls the doorbell
 //! 20,000 times at once. In the packet thread that time is taken from all flows, so the packet
-//! thread times each of its own writes. After a write that takes longer than [`SLOW_WRITE`]
-//! (100 µs), a second thread of ordinary priority writes the doorbells of that program's user for
-//! [`SLOW_PERIOD`] (60 s). This holds for all programs of the user, also for those that attach
+//! thread times each of its own writes. A write that takes longer than [`SLOW_WRITE`] (100 µs) makes
+//! the user of its program a *suspect* for [`SUSPECT_PERIOD`] (60 s). The machine can also have
+//! stopped the thread during the write, so the writes of a suspect are judged by processor time.
+//! After [`SLOW_WRITES`] (3) of them that took longer than [`SLOW_WRITE`], a second thread of ordinary
+//! priority writes the doorbells of that user for [`SLOW_PERIOD`] (60 s): under load it can be late
+//! by many milliseconds. This holds for all programs of the user, also for those that attach
 //! meanwhile, so a program cannot avoid it by detaching and attaching again.
 //! ```text
-//!              a write took longer than SLOW_WRITE
+//!              slow writes of a suspect: SLOW_WRITES
 //!   packet thread ────────────────────────────────────▶ second thread
 //!      ▲                                                       │
 //!      └── SLOW_PERIOD is over, and the program has had ───────┘
@@ -43,6 +46,14 @@ pub(crate) struct Doorbells {
     second: Option<SecondThread>,
     /// Users whose writes take long, with the time until which this holds.
     slow_users: HashMap<u32, Instant>,
+    suspects: HashMap<u32, Suspicion>,
+}
+
+/// A user of whom a write took long.
+struct Suspicion {
+    until: Instant,
+    /// Number of writes that took longer than [`SLOW_WRITE`] by processor time.
+    slow_writes: u32,
 }
 
 struct SecondThread {
@@ -106,6 +117,7 @@ impl Doorbells {
                 thread: handle.thread().clone(),
             }),
             slow_users: HashMap::new(),
+            suspects: HashMap::new(),
         };
         Ok((doorbells, DoorbellThread(handle)))
     }
@@ -138,10 +150,14 @@ impl Doorbells {
         }
         let now = monotonic();
         if self.packet_thread_writes(doorbell, now) {
+            let uid = doorbell.state.uid;
+            let is_suspect = !self.suspects.is_empty() && self.suspects.contains_key(&uid);
+            let began = is_suspect.then(processor_time);
             doorbell.notifier.signal();
             let took = Nanos(monotonic().0.saturating_sub(now.0));
             if took > SLOW_WRITE {
-                self.mark_slow(doorbell, now);
+                let used = began.map(|began| Nanos(processor_time().saturating_sub(began)));
+                self.judge_slow_write(doorbell, used, now);
             }
             return;
         }
@@ -178,7 +194,27 @@ impl Doorbells {
         doorbell.by_packet_thread
     }
 
+    /// Judges a write that took long. `used` is its processor time, which is measured for suspects.
     #[cold]
+    fn judge_slow_write(
+        &mut self,
+        doorbell: &mut ProgramDoorbell,
+        used: Option<Nanos>,
+        now: Instant,
+    ) {
+        let uid = doorbell.state.uid;
+        self.suspects.retain(|_, suspicion| suspicion.until > now);
+        let suspicion = self.suspects.entry(uid).or_insert(Suspicion {
+            until: Instant(now.0.saturating_add(SUSPECT_PERIOD.0)),
+            slow_writes: 0,
+        });
+        suspicion.slow_writes += u32::from(used.is_some_and(|used| used > SLOW_WRITE));
+        if suspicion.slow_writes >= SLOW_WRITES {
+            self.suspects.remove(&uid);
+            self.mark_slow(doorbell, now);
+        }
+    }
+
     fn mark_slow(&mut self, doorbell: &mut ProgramDoorbell, now: Instant) {
         doorbell.by_packet_thread = false;
         doorbell.state.short_writes.store(0, Ordering::Relaxed);
@@ -276,7 +312,11 @@ impl BackOff {
 
 /// A longer write counts as slow. A write of a doorbell that 500 epolls watch takes 30 µs.
 const SLOW_WRITE: Nanos = Nanos(100_000);
-/// How long the second thread serves a user after a slow write, at least.
+/// How long a user stays a suspect after a slow write.
+const SUSPECT_PERIOD: Nanos = Nanos::from_secs(60);
+/// Slow writes of a suspect, by processor time, after which the second thread serves the user.
+const SLOW_WRITES: u32 = 3;
+/// How long the second thread serves a user after slow writes, at least.
 const SLOW_PERIOD: Nanos = Nanos::from_secs(60);
 /// Number of short writes in a row after which the packet thread serves a program again.
 const SHORT_WRITES: u32 = 64;

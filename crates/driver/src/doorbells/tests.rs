@@ -62,6 +62,36 @@ fn the_second_thread_notifies_programs_of_a_user_with_a_slow_write() {
     assert!(was_notified(&other));
 }
 
+/// A stop of the machine makes a write long too, but does not use processor time.
+#[test]
+fn a_user_is_slow_after_three_writes_that_used_processor_time() {
+    let (mut doorbells, second) = Doorbells::with_thread(|| {}).unwrap();
+    let program = client();
+    let mut doorbell = doorbells.doorbell(program.notifier(), 1000);
+    let (short, long) = (Nanos(2_000), Nanos(SLOW_WRITE.0 + 1));
+    let now = monotonic();
+    let judge = |doorbells: &mut Doorbells, doorbell: &mut ProgramDoorbell, used, at: Nanos| {
+        doorbells.judge_slow_write(doorbell, used, Instant(now.0 + at.0));
+        doorbell.by_packet_thread
+    };
+    assert!(judge(&mut doorbells, &mut doorbell, None, Nanos(0)));
+    for _ in 0..100 {
+        assert!(judge(&mut doorbells, &mut doorbell, Some(short), Nanos(1)));
+    }
+    for _ in 1..SLOW_WRITES {
+        assert!(judge(&mut doorbells, &mut doorbell, Some(long), Nanos(2)));
+    }
+    // The suspicion has ended, and a new one begins.
+    let later = Nanos(SUSPECT_PERIOD.0 + 3);
+    assert!(judge(&mut doorbells, &mut doorbell, None, later));
+    for _ in 1..SLOW_WRITES {
+        assert!(judge(&mut doorbells, &mut doorbell, Some(long), later));
+    }
+    assert!(!judge(&mut doorbells, &mut doorbell, Some(long), later));
+    drop(doorbells);
+    second.join();
+}
+
 #[test]
 fn a_slow_write_is_followed_by_a_pause_of_nine_times_its_duration() {
     let (mut back_off, now) = (BackOff::default(), Instant(1_000_000_000));
