@@ -444,6 +444,10 @@ fn is_send_ahead(number: &u64) -> bool {
     *number == SEND_AHEAD_NS
 }
 
+/// The most of a driver's time for received packets that flows can have for certain (`receive`), in
+/// millionths.
+pub const MAX_RESERVED_RECEIVE: u32 = 800_000;
+
 /// Smallest size of a packet for admission and scheduling, in bytes: the headers of Ethernet, IPv4
 /// and UDP. The driver charges a shorter packet as one of this size. The wire overhead matters most
 /// for the shortest packet, so the daemon's admission of rates uses the size too.

@@ -369,6 +369,7 @@ impl Claims {
             cpu: set(self.latest(Contract::cpu)),
             cell: set(self.latest(Contract::cell)),
             channel: set(self.latest(Contract::channel)),
+            receive: set(self.latest(Contract::receive)),
             quota: set(self.shown_quota()),
             when: None,
         }

@@ -15,6 +15,7 @@
 //! on IFACE     the link of the guarantees      priority 0..7 (4), 0 is first
 //! burst T      burst of the limits (5ms)       dscp D   code point of what it sends (RFC 2474)
 //! yield on     take what others leave          when HOURS         the hours of the claim (all)
+//! receive P%   a part of the driver's time for received packets
 //! delegate U   user U divides the minimums among own programs inside the target (a budget)
 //! quota SIZE/PERIOD[,then=R][,count=DIRECTION][,zone=ZONE]        bytes in a calendar period
 //! none         clears a clause; 0 also clears a rate
@@ -37,6 +38,7 @@ mod delegate;
 mod dscp;
 mod error;
 mod grammar;
+mod receive_share;
 mod schedule;
 mod traffic_quota;
 mod yielding;
@@ -50,6 +52,7 @@ pub use clauses::{
 pub use delegate::Delegate;
 pub use dscp::{Dscp, NotADscp};
 pub use error::{ContractError, Unsupported};
+pub use receive_share::{NotAReceiveShare, ReceiveShare};
 pub use schedule::Schedule;
 pub use traffic_quota::{Counted, QuotaPeriod, TrafficQuota};
 pub use yielding::Yield;
@@ -98,6 +101,7 @@ pub struct Contract {
     cpu: Option<Slice>,
     cell: Option<Cell>,
     channel: Option<Channel>,
+    receive: Option<ReceiveShare>,
     quota: Option<TrafficQuota>,
     when: Option<Schedule>,
 }
@@ -162,6 +166,12 @@ impl Contract {
     /// The code point of the packets that the target sends; `None` if they keep theirs.
     pub fn dscp(&self) -> Option<Dscp> {
         self.dscp
+    }
+
+    /// The part of the driver's time for received packets that a flow has for certain; `None` if it
+    /// has the same part as others.
+    pub fn receive(&self) -> Option<ReceiveShare> {
+        self.receive
     }
 
     /// The slice of a link's transmit time; `None` if the contract has none.
@@ -254,6 +264,7 @@ impl Contract {
             cpu: after(&self.cpu, &change.cpu),
             cell: after(&self.cell, &change.cell),
             channel: after(&self.channel, &change.channel),
+            receive: after(&self.receive, &change.receive),
             quota: after(&self.quota, &change.quota),
             when: after(&self.when, &change.when),
         };
@@ -283,6 +294,7 @@ impl Contract {
             cpu: set(&self.cpu),
             cell: set(&self.cell),
             channel: set(&self.channel),
+            receive: set(&self.receive),
             quota: set(&self.quota),
             when: set(&self.when),
         }
@@ -418,6 +430,8 @@ pub struct Change {
     pub cell: Option<Setting<Cell>>,
     /// A real-time channel.
     pub channel: Option<Setting<Channel>>,
+    /// A part of the driver's time for received packets.
+    pub receive: Option<Setting<ReceiveShare>>,
     /// Bytes that may pass in a calendar period.
     pub quota: Option<Setting<TrafficQuota>>,
     /// The hours in which the claim counts.
@@ -465,6 +479,7 @@ impl Change {
             cpu: keep(&self.cpu),
             cell: keep(&self.cell),
             channel: keep(&self.channel),
+            receive: keep(&self.receive),
             quota: keep(&self.quota),
             when: keep(&self.when),
         }
@@ -501,6 +516,7 @@ impl Change {
             (Clause::Cpu, state(&self.cpu)),
             (Clause::Cell, state(&self.cell)),
             (Clause::Channel, state(&self.channel)),
+            (Clause::Receive, state(&self.receive)),
             (Clause::Quota, state(&self.quota)),
             (Clause::When, state(&self.when)),
         ]
@@ -544,6 +560,8 @@ pub enum Clause {
     Cell,
     /// `channel`
     Channel,
+    /// `receive`
+    Receive,
     /// `quota`
     Quota,
     /// `when`
@@ -558,8 +576,8 @@ impl Clause {
     }
 }
 
-/// Checks that the kernel path can serve a contract. It serves everything but `cpu`, `cell` and
-/// `channel`.
+/// Checks that the kernel path can serve a contract. It serves everything but `cpu`, `cell`,
+/// `channel` and `receive`.
 ///
 /// # Errors
 /// [`Unsupported`] names a clause that needs the direct path.
@@ -570,6 +588,9 @@ pub fn kernel_path_support(contract: &Contract) -> Result<(), Unsupported> {
             channel: Some(_), ..
         } => Clause::Channel,
         Contract { cpu: Some(_), .. } => Clause::Cpu,
+        Contract {
+            receive: Some(_), ..
+        } => Clause::Receive,
         _ => return Ok(()),
     };
     Err(Unsupported { clause })

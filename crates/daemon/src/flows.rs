@@ -58,6 +58,7 @@ mod open_flow;
 mod ports;
 mod promised_flows;
 pub(crate) mod promises;
+mod receive_shares;
 mod resume;
 mod routes;
 mod sessions;

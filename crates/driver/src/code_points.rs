@@ -139,7 +139,7 @@ mod tests {
             ("up 1mbit", 0),
             ("weight 7", 0),
         ] {
-            let service = crate::setup::service(contract).expect("a service");
+            let (service, _) = crate::setup::service(contract).expect("a service");
             let kind = ContractKind::from(&service);
             assert_eq!(points.of(kind).map(Dscp::get), Some(number), "{contract}");
             assert_eq!(CodePoints::default().of(kind), None, "{contract}");

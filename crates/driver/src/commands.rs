@@ -20,6 +20,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use netnice_core::contract::ReceiveShare;
 use netnice_core::sched::{Service, Wire};
 use netnice_core::stops::StopCounts;
 use netnice_core::units::Rate;
@@ -65,7 +66,7 @@ pub(crate) enum Command {
         Box<Result<Prepared, Unprepared>>,
     ),
     /// Changes a flow's contract.
-    Change(FlowNo, Service),
+    Change(FlowNo, Service, Option<ReceiveShare>),
     /// Sets a flow's source address, next hop and longest frame; see
     /// [`Datapath::readdress`](crate::datapath::Datapath::readdress).
     Readdress(FlowNo, Mac, Option<Mac>, usize),
@@ -438,8 +439,9 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
             }
             report(opened, Report::Opened)
         }
-        Command::Change(flow, service) => {
-            report(datapath.change(flow, service, now), |()| Report::Done)
+        Command::Change(flow, service, receive) => {
+            let changed = datapath.change(flow, (service, receive), now);
+            report(changed, |()| Report::Done)
         }
         Command::Readdress(flow, mac, next_hop, longest) => {
             datapath.readdress(flow, mac, next_hop, longest);

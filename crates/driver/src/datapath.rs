@@ -37,6 +37,7 @@ mod server;
 mod wakeups;
 mod withdraw;
 
+use netnice_core::contract::ReceiveShare;
 use netnice_core::prefetch;
 use netnice_core::sched::{Departure, FlowId, Packet, Scheduler, SchedulerError, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
@@ -317,6 +318,9 @@ impl Datapath {
     pub(crate) fn close(&mut self, flow: FlowNo, now: Instant) -> Option<Closed> {
         let known = self.flows.get_mut(flow.0 as usize)?.take()?;
         let received = self.demux.remove(flow);
+        if let Some(budget) = &known.budget {
+            self.shared_budget.remove_flow(budget);
+        }
         // The flow exists, so the scheduler has it.
         let _ = self.scheduler.remove(known.id, now);
         let program = self.programs.get_mut(known.program);
@@ -372,7 +376,7 @@ impl Datapath {
     pub(crate) fn change(
         &mut self,
         flow: FlowNo,
-        service: Service,
+        (service, receive): (Service, Option<ReceiveShare>),
         now: Instant,
     ) -> Result<(), SchedulerError> {
         let Some(Some(known)) = self.flows.get_mut(flow.0 as usize) else {
@@ -384,6 +388,10 @@ impl Datapath {
         self.scheduler.change(known.id, service, now)?;
         known.set_service(&service);
         known.set_contract_limit(self.scheduler.longest(known.id));
+        if let Some(budget) = &mut known.budget {
+            let share = receive.map_or(0, ReceiveShare::millionths);
+            self.shared_budget.set_share(budget, share);
+        }
         Ok(())
     }
 

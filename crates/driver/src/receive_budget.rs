@@ -39,6 +39,9 @@ pub struct ReceiveBudget {
     /// The present level in units of 1/[`SCALE`] ns; at least `-burst`.
     level: i128,
     accounted_until: u64,
+    /// The part of the shared budget that the flow has for certain, in millionths; 0: the same part
+    /// as others.
+    share: u32,
 }
 
 /// The prices of the driver's work on this machine.
@@ -129,7 +132,14 @@ impl ReceiveBudget {
             burst: burst.0,
             level: i128::from(burst.0) * SCALE,
             accounted_until: 0,
+            share: 0,
         }
+    }
+
+    /// The same budget of a flow that has this part of the shared budget for certain, in millionths;
+    /// 0: the same part as others.
+    pub fn with_share(self, share: u32) -> ReceiveBudget {
+        ReceiveBudget { share, ..self }
     }
 
     /// Adds the earnings until `now`.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use netnice_api::direct::{Endpoint, ShapeDoc};
 use netnice_api::driver::{DriverFlow, FlowCounts, FramesDoc, ServerDoc, StopsDoc};
-use netnice_core::contract::{CLASSES, Contract, ContractError};
+use netnice_core::contract::{CLASSES, Contract, ContractError, ReceiveShare};
 use netnice_core::sched::{Class, NotServed, Service};
 use netnice_core::stops::StopCounts;
 use netnice_core::units::{Nanos, Rate};
@@ -67,13 +67,15 @@ pub(crate) fn flow(
     mtu: u32,
 ) -> Result<(FlowParameters, FrameMatch), SetupError> {
     let (sends, what, frame_match) = endpoint(&request.endpoint)?;
+    let (service, receive) = service(&request.contract)?;
+    let share = receive.map_or(0, ReceiveShare::millionths);
     let receive_budget = match request.receive_budget {
         Some(part) if part > MILLION => return Err(SetupError::ReceiveShare(part)),
-        part => part.map(|part| ReceiveBudget::new(part, BUDGET_BURST)),
+        part => part.map(|part| ReceiveBudget::new(part, BUDGET_BURST).with_share(share)),
     };
     let parameters = FlowParameters {
         shape: shape(&request.shape),
-        service: service(&request.contract)?,
+        service,
         sender: Sender {
             mac,
             next_hop: request.next_hop.map(Mac),
@@ -90,16 +92,17 @@ pub(crate) fn flow(
     Ok((parameters, frame_match))
 }
 
-/// The scheduler's service for a contract in text form. Fails if the text is no contract, or if the
-/// scheduler has no service for the contract.
-pub(crate) fn service(text: &str) -> Result<Service, SetupError> {
+/// The scheduler's service for a contract in text form, and the contract's part of the time for
+/// received packets. Fails if the text is no contract, or if the scheduler has no service for the
+/// contract.
+pub(crate) fn service(text: &str) -> Result<(Service, Option<ReceiveShare>), SetupError> {
     let contract = text
         .parse::<Contract>()
         .map_err(|why| SetupError::Contract {
             text: text.to_owned(),
             why,
         })?;
-    Ok(Service::of(&contract)?)
+    Ok((Service::of(&contract)?, contract.receive()))
 }
 
 /// The link's server from its message. Fails if the slice is none, a minimum is out of range, or

@@ -27,7 +27,8 @@ pub enum ContractError {
     TooLong(usize),
     /// The word begins no clause.
     #[error("{} is not a clause: write up, down, both, min, min-down, on, weight, priority, burst, \
-             dscp, yield, delegate, slice, cpu, cell, channel, quota or when", Escaped(.0))]
+             dscp, yield, delegate, slice, cpu, cell, channel, receive, quota or \
+             when", Escaped(.0))]
     UnknownWord(String),
     /// The clause is named twice.
     #[error("{0} is named twice")]

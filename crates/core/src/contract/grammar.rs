@@ -11,8 +11,8 @@ use core::str::FromStr;
 
 use super::{
     Bucket, Cell, Change, Channel, Clause, Contract, ContractError, Delegate, Dscp, IfName,
-    MessageRate, Overload, Priority, Schedule, Setting, Slice, Sustained, TrafficQuota, Weight,
-    Yield, traffic_quota,
+    MessageRate, Overload, Priority, ReceiveShare, Schedule, Setting, Slice, Sustained,
+    TrafficQuota, Weight, Yield, traffic_quota,
 };
 use crate::units::{Bytes, Nanos, Rate, UnitError};
 
@@ -143,6 +143,12 @@ impl Change {
             Clause::Cpu => self.cpu = Some(setting(value, |v| slice(clause, v))?),
             Clause::Cell => self.cell = Some(setting(value, cell)?),
             Clause::Channel => self.channel = Some(setting(value, channel)?),
+            Clause::Receive => {
+                let range = "a percentage from 0.01% to 100%, or none";
+                self.receive = Some(setting(value, |v| {
+                    v.parse().map_err(|_| number(clause, v, range))
+                })?);
+            }
             Clause::Quota => self.quota = Some(setting(value, traffic_quota::read)?),
             Clause::When => self.when = Some(setting(value, Schedule::from_str)?),
         }
@@ -207,6 +213,10 @@ impl fmt::Display for Change {
         push(Clause::Cpu, text(&self.cpu, |s| slice_text(s, "cpu-extra")));
         push(Clause::Cell, text(&self.cell, Cell::to_string));
         push(Clause::Channel, text(&self.channel, Channel::to_string));
+        push(
+            Clause::Receive,
+            text(&self.receive, ReceiveShare::to_string),
+        );
         push(Clause::Quota, text(&self.quota, TrafficQuota::to_string));
         push(Clause::When, text(&self.when, Schedule::to_string));
         f.write_str(&clauses.join(" "))
@@ -475,7 +485,7 @@ const CELL_FORM: &str = "pcr=10mbit,cdvt=100us[,scr=2mbit,mbs=64KiB,bucket=singl
 const CHANNEL_FORM: &str = "mmax=60KiB,rmax=30/s,bmax=4,deadline=20ms\
                             [,processing=2ms][,overload=block|decay|space|drop|best-effort]";
 
-const WORDS: [(Clause, &str); 18] = [
+const WORDS: [(Clause, &str); 19] = [
     (Clause::Up, "up"),
     (Clause::Down, "down"),
     (Clause::Both, "both"),
@@ -492,6 +502,7 @@ const WORDS: [(Clause, &str); 18] = [
     (Clause::Cpu, "cpu"),
     (Clause::Cell, "cell"),
     (Clause::Channel, "channel"),
+    (Clause::Receive, "receive"),
     (Clause::Quota, "quota"),
     (Clause::When, "when"),
 ];

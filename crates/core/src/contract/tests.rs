@@ -7,8 +7,8 @@ use proptest::prelude::*;
 
 use super::{
     Bucket, Cell, Change, Channel, Clause, Contract, Delegate, Direction, Dscp, IfName,
-    MessageRate, Overload, Priority, Schedule, Setting, Slice, Sustained, TrafficQuota, Weight,
-    Yield, kernel_path_support,
+    MessageRate, Overload, Priority, ReceiveShare, Schedule, Setting, Slice, Sustained,
+    TrafficQuota, Weight, Yield, kernel_path_support,
 };
 use crate::units::{Bytes, Nanos, Rate};
 
@@ -432,6 +432,7 @@ fn an_unprivileged_user_may_set_limits_only() {
         ("cpu 1ms/2ms", Clause::Cpu),
         ("cell none", Clause::Cell),
         ("channel none", Clause::Channel),
+        ("receive none", Clause::Receive),
     ] {
         assert_eq!(change(text).needs_privilege(), Some(clause), "{text}");
         let in_budget = (!clause.is_share()).then_some(clause);
@@ -464,7 +465,7 @@ fn minimums_are_delegated_to_a_user_by_name_or_number() {
 }
 
 #[test]
-fn the_kernel_path_serves_all_but_cells_channels_and_cpu() {
+fn the_kernel_path_serves_all_but_cells_channels_receive_shares_and_cpu() {
     assert_eq!(
         kernel_path_support(&contract("up 4mbit min 1mbit weight 7")),
         Ok(())
@@ -481,6 +482,10 @@ fn the_kernel_path_serves_all_but_cells_channels_and_cpu() {
         (
             "channel mmax=1,rmax=1/s,bmax=1,deadline=1ms",
             "channel is not supported yet: needs the direct path",
+        ),
+        (
+            "receive 25%",
+            "receive is not supported yet: needs the direct path",
         ),
         (
             "cpu 1ms/2ms",
@@ -611,6 +616,7 @@ fn changes() -> impl Strategy<Value = Change> {
         settings(channels()),
         settings(schedules()),
         settings(quotas()),
+        settings((1..=10_000_u32).prop_map(|part| ReceiveShare::new(part).unwrap())),
     );
     (limits, guarantees, sharing, others).prop_map(|(limits, guarantees, sharing, others)| Change {
         up: limits.0,
@@ -629,6 +635,7 @@ fn changes() -> impl Strategy<Value = Change> {
         cpu: others.1,
         cell: others.2,
         channel: others.3,
+        receive: others.6,
         quota: others.5,
         when: others.4,
     })

@@ -71,6 +71,7 @@ impl<N: Network> Flows<N> {
         if let Some(flow) = self.flows.get(&number).cloned() {
             self.admit_member(promises, &flow)?;
         }
+        self.admit_receive_share(link, number)?;
         self.admit_in_budget(promises, link, number)?;
         let admitted = self.admit_on_link(promises, link, number, before, now);
         if admitted.is_err() {
@@ -446,4 +447,4 @@ impl<N: Network> Flows<N> {
 }
 
 /// Largest number of flows that a refusal names.
-const MAX_LISTED: usize = 20;
+pub(super) const MAX_LISTED: usize = 20;

@@ -428,8 +428,8 @@ fn contract(
     });
     if let Some(clause) = foreign {
         return Err(RequestError::BadUsage(format!(
-            "{clause} is not for direct flows: up, burst, min, slice, cell, channel and weight \
-             are; \
+            "{clause} is not for direct flows: up, burst, min, slice, cell, channel, receive and \
+             weight are; \
              what a flow receives is bounded by its buffers"
         )));
     }

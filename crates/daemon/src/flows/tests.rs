@@ -15,6 +15,7 @@ mod late_answers;
 mod many_flows;
 mod move_flow;
 mod open_flow;
+mod receive_shares;
 mod resume;
 
 use std::net::SocketAddr;

@@ -367,6 +367,7 @@ fn copy(from: &Change, clause: Clause, to: &mut Change) {
         Clause::Cpu => to.cpu = from.cpu.clone(),
         Clause::Cell => to.cell = from.cell.clone(),
         Clause::Channel => to.channel = from.channel.clone(),
+        Clause::Receive => to.receive = from.receive.clone(),
         Clause::Quota => to.quota = from.quota.clone(),
         Clause::When => to.when = from.when.clone(),
     }
@@ -390,6 +391,7 @@ fn clear(clause: Clause, to: &mut Change) {
         Clause::Cpu => to.cpu = Some(Setting::Clear),
         Clause::Cell => to.cell = Some(Setting::Clear),
         Clause::Channel => to.channel = Some(Setting::Clear),
+        Clause::Receive => to.receive = Some(Setting::Clear),
         Clause::Quota => to.quota = Some(Setting::Clear),
         Clause::When => to.when = Some(Setting::Clear),
     }

@@ -413,8 +413,8 @@ impl Registry {
         granted: Option<String>,
     ) -> Result<(), RegistryError> {
         let datapath_no = self.flow(flow)?.datapath_no;
-        let service = setup::service(&contract)?;
-        self.execute(Command::Change(datapath_no, service))?;
+        let (service, receive) = setup::service(&contract)?;
+        self.execute(Command::Change(datapath_no, service, receive))?;
         if let Some(known) = self.flows.get_mut(flow) {
             (known.setup.contract, known.setup.granted) = (contract, granted);
         }

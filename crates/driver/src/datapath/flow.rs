@@ -156,7 +156,7 @@ pub(super) struct FlowState {
     pub(super) tolerance: Nanos,
     /// The kind of its contract, for its code point.
     kind: ContractKind,
-    budget: Option<FlowBudget>,
+    pub(super) budget: Option<FlowBudget>,
     /// The class of the link's server that its contract names.
     pub(super) class: Option<u8>,
     /// The flow's rings moved in this iteration.

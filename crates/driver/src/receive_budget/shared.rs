@@ -19,6 +19,11 @@
 //! the flows do not return all at once; for one flow of a million the part alone would take many
 //! seconds.
 //!
+//! A flow whose contract has `receive P%` has that part of the shared budget for certain, and is
+//! counted among no receivers; the parts of all others divide what such flows leave of it. The
+//! daemon admits at most [`MAX_RESERVED_RECEIVE`](netnice_api::driver::MAX_RESERVED_RECEIVE) of it
+//! in all.
+//!
 //! Recent receivers are counted in periods of [`ACTIVE_PERIOD`] (10 ms). The size of the shared
 //! bucket is divided too; otherwise thousands of idle flows could be flooded for a millisecond
 //! each. But a part's bucket holds at least twice the price of a packet that arrives alone and
@@ -36,6 +41,8 @@ use super::ReceiveBudget;
 pub(crate) struct SharedBudget {
     budget: ReceiveBudget,
     programs: ActiveSet,
+    /// The sum of the parts that open flows have for certain, in millionths.
+    reserved: u32,
     /// The least burst of a part.
     least_burst: Nanos,
 }
@@ -56,8 +63,9 @@ pub(crate) struct FlowBudget {
     part: ReceiveBudget,
     /// The period in which the flow was last counted.
     period: u64,
-    /// The number that the shared budget was divided by then.
-    divisor: u64,
+    /// The sum of certain parts and the number of receivers that the shared budget was divided by
+    /// then.
+    divided_by: (u32, u64),
     /// The part's burst, unless it is less than the least.
     part_burst: Nanos,
 }
@@ -67,6 +75,7 @@ impl Default for SharedBudget {
         SharedBudget {
             budget: ReceiveBudget::new(0, Nanos(0)),
             programs: ActiveSet::default(),
+            reserved: 0,
             least_burst: Nanos(0),
         }
     }
@@ -79,12 +88,35 @@ impl SharedBudget {
         if self.budget.part < own.part {
             self.budget = own;
         }
+        self.reserved = self.reserved.saturating_add(own.share);
         FlowBudget {
             own,
             part: ReceiveBudget { level: 0, ..own },
             period: 0,
-            divisor: 0,
+            divided_by: (0, 0),
             part_burst: Nanos(0),
+        }
+    }
+
+    /// A flow is closed.
+    pub(crate) fn remove_flow(&mut self, flow: &FlowBudget) {
+        self.reserved = self.reserved.saturating_sub(flow.own.share);
+    }
+
+    /// Changes the part that a flow has for certain, in millionths.
+    pub(crate) fn set_share(&mut self, flow: &mut FlowBudget, share: u32) {
+        self.remove_flow(flow);
+        flow.own.share = share;
+        flow.divided_by = (0, 0);
+        self.reserved = self.reserved.saturating_add(share);
+    }
+
+    /// The part of the shared budget, of its rate or of its size, that a flow has for certain, or
+    /// that one of so many receivers gets.
+    fn part_of(&self, whole: u64, share: u32, receivers: u64) -> u64 {
+        match share {
+            0 => whole * MILLION.saturating_sub(self.reserved.into()) / MILLION / receivers,
+            share => whole * u64::from(share) / MILLION,
         }
     }
 
@@ -136,14 +168,16 @@ impl FlowBudget {
     ) -> Result<(), Instant> {
         let period = now.0 / ACTIVE_PERIOD + 1;
         let is_first = std::mem::replace(&mut self.period, period) != period;
-        if is_first && program.count(period) {
+        let share = self.own.share;
+        if is_first && share == 0 && program.count(period) {
             shared.programs.count(period);
         }
-        let divisor = u64::from(shared.programs.size()) * u64::from(program.size());
-        if is_first || self.divisor != divisor {
-            self.divisor = divisor;
-            self.part.part = shared.budget.part / divisor;
-            self.part_burst = Nanos(shared.budget.burst / divisor);
+        let receivers = u64::from(shared.programs.size()) * u64::from(program.size());
+        let divided_by = (shared.reserved, receivers);
+        if is_first || self.divided_by != divided_by {
+            self.divided_by = divided_by;
+            self.part.part = shared.part_of(shared.budget.part, share, receivers);
+            self.part_burst = Nanos(shared.part_of(shared.budget.burst, share, receivers));
         }
         self.part.burst = self.part_burst.max(shared.least_burst).0;
         for budget in [&mut self.own, &mut self.part, &mut shared.budget] {
@@ -174,6 +208,8 @@ impl FlowBudget {
     }
 }
 
+/// Parts are in millionths.
+const MILLION: u64 = 1_000_000;
 /// Length of a period, in ns: longer than the gaps between the frames of a steady receiver, and too
 /// short for a person to notice.
 const ACTIVE_PERIOD: u64 = 10_000_000;

@@ -380,6 +380,7 @@ fn send_invalid_requests(rig: &mut Rig, program: &Program) -> Result<()> {
                 kernel_rate: 0,
                 overhead: 0,
                 horizon_ns: 0,
+                ahead_ns: 20_000,
             },
             "3 bit/s",
         ),

@@ -22,6 +22,7 @@ mod direct_isolation;
 mod direct_lending;
 mod direct_programs;
 mod direct_protocols;
+mod direct_receive;
 mod direct_scale;
 mod direct_serve;
 mod direct_speed;

@@ -3,11 +3,17 @@ use super::*;
 /// Each flow belongs to a program and is sent a packet of 1 µs in the given interval in µs, for a
 /// quarter of a second. Returns each flow's part of the driver's time.
 fn parts_used(flows: &[(usize, u64)]) -> Vec<f64> {
+    parts_used_with(flows, 0)
+}
+
+/// As [`parts_used`], if the first flow has a certain part of the shared budget, in millionths.
+fn parts_used_with(flows: &[(usize, u64)], share: u32) -> Vec<f64> {
     let mut shared = SharedBudget::default();
     let programs = flows.iter().map(|(program, _)| program + 1).max();
     let mut programs = vec![ActiveSet::default(); programs.unwrap_or(0)];
     let budget = ReceiveBudget::new(500_000, Nanos::from_millis(1));
     let mut members: Vec<FlowBudget> = flows.iter().map(|_| shared.add_flow(budget)).collect();
+    shared.set_share(&mut members[0], share);
     let mut got = vec![0; flows.len()];
     for now in 0..LONG {
         for (number, (program, each)) in flows.iter().enumerate() {
@@ -63,6 +69,45 @@ fn a_program_with_many_flows_gets_no_more_than_one_with_few() {
     assert!((0.15..=0.4).contains(&many), "{many}");
     assert!((0.1..=0.35).contains(&got[63]), "{got:?}");
     assert_eq!(got[64], 0.001, "{got:?}");
+}
+
+#[test]
+fn a_flow_has_its_certain_part_beside_any_number_of_floods() {
+    for others in [1, 8, 40] {
+        let mut flows = vec![(0, 1)];
+        flows.extend((1..=others).map(|program| (program, 1)));
+        let got = parts_used_with(&flows, 300_000);
+        // 30 % of half of the time.
+        assert!(got[0] >= 0.149, "{others}: {got:?}");
+        let sum: f64 = got.iter().sum();
+        assert!((0.499..=0.54).contains(&sum), "{others}: {sum}");
+        let fair = (sum - got[0]) / others as f64;
+        let is_fair = |got: &f64| (0.5..=1.5).contains(&(got / fair));
+        assert!(got[1..].iter().all(is_fair), "{others}: {got:?}");
+    }
+}
+
+#[test]
+fn others_use_a_certain_part_while_its_flow_does_not() {
+    let got = parts_used_with(&[(0, 1_000), (1, 1), (2, 1)], 600_000);
+    assert_eq!(got[0], 0.001, "{got:?}");
+    assert!((0.49..=0.53).contains(&(got[1] + got[2])), "{got:?}");
+    // Alone it may use all of the time for receiving.
+    let alone = parts_used_with(&[(0, 1)], 100_000);
+    assert!((0.499..=0.506).contains(&alone[0]), "{alone:?}");
+}
+
+#[test]
+fn a_certain_part_ends_with_its_flow() {
+    let mut shared = SharedBudget::default();
+    let budget = ReceiveBudget::new(500_000, Nanos::from_millis(1));
+    let mut flows = [250_000, 100_000].map(|share| shared.add_flow(budget.with_share(share)));
+    assert_eq!(shared.reserved, 350_000);
+    shared.set_share(&mut flows[0], 0);
+    shared.remove_flow(&flows[0]);
+    assert_eq!(shared.reserved, 100_000);
+    shared.remove_flow(&flows[1]);
+    assert_eq!(shared.reserved, 0);
 }
 
 #[test]

@@ -1,0 +1,56 @@
+//! Admits the parts of a driver's time for received packets that flows have for certain (`receive
+//! P%`). Fails if the parts on a link would exceed [`MAX_RESERVED_RECEIVE`]; the refusal names the
+//! holders, and the largest part that fits.
+
+use netnice_api::driver::MAX_RESERVED_RECEIVE;
+use netnice_core::contract::{IfName, ReceiveShare};
+
+use super::Flows;
+use super::link_promises::MAX_LISTED;
+use super::network::Network;
+use crate::error::RequestError;
+
+impl<N: Network> Flows<N> {
+    /// Checks the part of a recorded flow beside those of the other flows of its link. Fails as the
+    /// module says.
+    pub(super) fn admit_receive_share(
+        &self,
+        link: &IfName,
+        number: u32,
+    ) -> Result<(), RequestError> {
+        let flow = self.flows.get(&number);
+        let Some((flow, share)) = flow.and_then(|flow| Some((flow, flow.contract.receive()?)))
+        else {
+            return Ok(());
+        };
+        let others = self.flows.values();
+        let others = others.filter(|other| other.link == *link && other.number != number);
+        let holders: Vec<(u32, ReceiveShare)> = others
+            .filter_map(|other| Some((other.known_number(), other.contract.receive()?)))
+            .collect();
+        let held: u32 = holders.iter().map(|(_, share)| share.millionths()).sum();
+        if held + share.millionths() <= MAX_RESERVED_RECEIVE {
+            return Ok(());
+        }
+        let percent = |millionths: u32| f64::from(millionths) / 10_000.0;
+        let mut text = format!(
+            "refused: flow:{} asks receive {share} on {link}, which does not fit",
+            flow.known_number()
+        );
+        let listed = holders.iter().take(MAX_LISTED).enumerate();
+        for (line, (number, share)) in listed {
+            let word = if line == 0 { "held" } else { "" };
+            text.push_str(&format!("\n  {word:<11} flow:{number}  receive {share}"));
+        }
+        text.push_str(&format!(
+            "\n  but         flows would have {}% of the driver's time for received packets, and at \
+             most {}% is promised",
+            percent(held + share.millionths()),
+            percent(MAX_RESERVED_RECEIVE)
+        ));
+        let rest = ReceiveShare::new(MAX_RESERVED_RECEIVE.saturating_sub(held) / 100);
+        let fits = rest.map_or("nothing".to_owned(), |rest| format!("at most {rest}"));
+        text.push_str(&format!("\n  would fit   {fits}"));
+        Err(RequestError::NotAdmitted(text))
+    }
+}
