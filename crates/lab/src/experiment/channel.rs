@@ -15,6 +15,8 @@
 //! excused only by recorded stops of the driver ([`crate::alibi`]). If the contract does not fit
 //! beside the others, the refusal with its inequality is the result.
 //!
+//! With a folder for kept runs, the times of all messages, packets and stops are written there.
+//!
 //! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if the subject is
 //! not netnice, if the tap lost a packet, or if a step of the measurement fails.
 
@@ -104,10 +106,18 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let sent = channel.answer("first_ns", Duration::from_secs(seconds) + EVENT_TIMEOUT)?;
     // The last packets pass the cable.
     std::thread::sleep(Duration::from_millis(300));
-    let alibi = front_door::alibi(&front_door::stops(&netnice, "eth0")?, GUARANTEED);
+    let stops = front_door::stops(&netnice, "eth0")?;
+    let alibi = front_door::alibi(&stops, GUARANTEED);
     let record = tap.stop(&server.ns)?;
     for source in beside {
         source.stop()?;
+    }
+    if let Some(folder) = &context.keep {
+        let stops: Vec<String> = stops.iter().map(ToString::to_string).collect();
+        let packets = record.times(|flow: &WireFlow| flow.inbound && flow.source.1 == PORT);
+        let run = json!({"sent": sent, "packets_ns": packets, "stops": stops});
+        std::fs::create_dir_all(folder)?;
+        std::fs::write(folder.join("direct-channel.json"), run.to_string())?;
     }
     judge(outcome, &record, &sent, messages, &alibi)
 }
