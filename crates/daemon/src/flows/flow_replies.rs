@@ -256,7 +256,7 @@ impl<N: Network> Flows<N> {
     fn flow_doc(&self, flow: &FlowRecord, counts: &Counts<'_>, now: Now) -> FlowDoc {
         let program = self.program_of(flow);
         let state = self.link_states.get(&flow.link);
-        let mut contract = ContractDoc::from(&flow.contract);
+        let mut contract = ContractDoc::from(flow.contract.as_ref());
         contract.on = Some(flow.link.to_string());
         FlowDoc {
             flow: format!("flow:{}", flow.number),

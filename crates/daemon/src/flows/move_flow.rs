@@ -231,7 +231,8 @@ impl<N: Network> Flows<N> {
         Ok(OpenFlow {
             endpoint: flow.endpoint.clone(),
             contract,
-            ..flow.setup.clone()
+            shape: flow.shape,
+            in_order: flow.in_order,
         })
     }
 
