@@ -210,8 +210,8 @@ struct Program {
     flows: u32,
     /// The secret with which the program resumes its attachment; `None` if it cannot.
     secret: Option<String>,
-    /// The number of the program's flows.
-    open: u32,
+    /// The numbers of the program's flows, including those that are being opened.
+    open: BTreeSet<u32>,
     /// The program's session, if it has one.
     session: Option<u64>,
 }

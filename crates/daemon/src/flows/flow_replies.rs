@@ -183,12 +183,22 @@ impl<N: Network> Flows<N> {
             PartialReply::Explain(target, _) => Some(target),
         };
         // A page about a link has sums over all flows there, and names none.
-        let names_none = matches!(what, PartialReply::Explain(Target::Direct(_), _));
-        let flows = self.flows.values().filter(|flow| {
+        let sums_all = matches!(what, PartialReply::Explain(Target::Direct(_), _));
+        let programs = self
+            .link_states
+            .values()
+            .flat_map(|state| state.programs.values());
+        let all_users = sums_all || peer.privileged;
+        let programs = programs.filter(|program| all_users || program.uid == peer.uid);
+        let numbers = programs.flat_map(|program| &program.open);
+        let flows = numbers.filter_map(|number| self.flows.get(number));
+        let flows = flows.filter(|flow| {
             let is_meant = target.is_none_or(|target| self.matches_target(flow, target));
-            is_meant && (names_none || self.is_visible(flow, peer))
+            is_meant && (sums_all || self.is_visible(flow, peer))
         });
-        flows.map(|flow| flow.number).collect()
+        let mut numbers: Vec<u32> = flows.map(|flow| flow.number).collect();
+        numbers.sort_unstable();
+        numbers
     }
 
     /// Sends the replies that wait for no driver any more.
@@ -223,13 +233,9 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// The flows that a peer may see: all for root and the group netnice, else the user's own.
-    pub(super) fn visible_to<'a>(&'a self, peer: &'a Peer) -> impl Iterator<Item = &'a FlowRecord> {
-        let flows = self.flows.values();
-        flows.filter(move |flow| self.is_visible(flow, peer))
-    }
-
-    fn is_visible(&self, flow: &FlowRecord, peer: &Peer) -> bool {
+    /// True for a flow that a peer may see: any flow for root and the group netnice, else the
+    /// user's own.
+    pub(super) fn is_visible(&self, flow: &FlowRecord, peer: &Peer) -> bool {
         let is_own = || {
             let program = self.program_of(flow);
             program.is_some_and(|program| program.uid == peer.uid)

@@ -95,9 +95,9 @@ impl<N: Network> Flows<N> {
         let program = session.program.ok_or_else(not_attached)?;
         let most = session.flows;
         let state = self.link_states.get(&link);
-        let present = state.and_then(|state| Some(state.programs.get(&program)?.open));
-        let present = present.unwrap_or(0);
-        if present >= most {
+        let present = state.and_then(|state| state.programs.get(&program));
+        let present = present.map_or(0, |program| program.open.len());
+        if present >= most as usize {
             return Err(RequestError::NotAdmitted(format!(
                 "refused: this program attached for {most} flows, and {present} are open"
             )));
@@ -331,7 +331,7 @@ impl<N: Network> Flows<N> {
         if let Some(state) = self.link_states.get_mut(&flow.link) {
             state.flow_count += 1;
             if let Some(program) = state.programs.get_mut(&flow.program) {
-                program.open += 1;
+                program.open.insert(number);
             }
         }
         self.icmp.insert(&flow);
@@ -349,7 +349,7 @@ impl<N: Network> Flows<N> {
             state.minimums.remove(&number);
             state.members.set(number, None);
             if let Some(program) = state.programs.get_mut(&flow.program) {
-                program.open -= 1;
+                program.open.remove(&number);
             }
         }
         self.release_ports_of(&flow);

@@ -133,7 +133,7 @@ fn adopted_program(promises: &mut impl Promises, doc: &ProgramDoc) -> Program {
         bytes: doc.bytes,
         flows: doc.flows,
         secret: doc.secret.clone(),
-        open: 0,
+        open: BTreeSet::new(),
         session: None,
     }
 }
