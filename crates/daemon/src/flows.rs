@@ -41,6 +41,7 @@ mod budgets;
 mod classes;
 mod degraded;
 mod division;
+pub(crate) mod doctor;
 pub(crate) mod driver;
 mod driver_events;
 mod driver_policy;

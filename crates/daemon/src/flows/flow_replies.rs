@@ -1,5 +1,4 @@
-//! Replies about direct flows, for `netnice show` and `netnice explain`, and reports for `netnice
-//! doctor`.
+//! Replies about direct flows, for `netnice show` and `netnice explain`.
 //!
 //! The drivers have the counts, so a reply waits for a census of each connected driver (its list of
 //! flows with their counts), for at most half a second. If a driver is slower, `show` has zeros for
@@ -18,9 +17,7 @@ use std::rc::Rc;
 
 use netnice_api::driver::DriverRequest;
 use netnice_api::driver::{CensusDoc, FlowCounts};
-use netnice_api::{
-    ContractDoc, DoctorItem, Explained, FlowCountersDoc, FlowDoc, Response, ShowDoc,
-};
+use netnice_api::{ContractDoc, Explained, FlowCountersDoc, FlowDoc, Response, ShowDoc};
 use netnice_core::contract::IfName;
 use netnice_core::target::Target;
 use netnice_core::units::{Amount, Instant, Nanos};
@@ -466,38 +463,6 @@ impl<N: Network> Flows<N> {
         }
         Ok(())
     }
-}
-
-impl<N: Network> Flows<N> {
-    /// Reports what this machine and each managed link offer the direct path, and what is in use.
-    pub(crate) fn doctor(&mut self, promises: &impl Promises) -> Vec<DoctorItem> {
-        let mut items = vec![
-            messages::program_item(&super::driver::program()),
-            messages::af_xdp_item(self.network.af_xdp()),
-        ];
-        for link in promises.links() {
-            let state = self.link_states.get(&link).filter(|state| state.connected);
-            let used = state.map(|state| {
-                let programs = messages::plural(state.programs.len(), "program");
-                let flows = messages::plural(state.flow_count as usize, "flow");
-                let mode = messages::mode(&state.mode, state.why_not_native.as_deref());
-                format!("{flows} of {programs}; {mode}")
-            });
-            if let Some(card) = self.network.nic_features(link.as_str()) {
-                items.push(messages::nic_item(link.as_str(), &card, used));
-            }
-        }
-        items
-    }
-}
-
-/// Reports what this machine offers the direct path, without a running daemon.
-pub(crate) fn examine() -> [DoctorItem; 2] {
-    let af_xdp = netnice_kernel::nic::has_af_xdp().map_err(|error| error.to_string());
-    [
-        messages::program_item(&super::driver::program()),
-        messages::af_xdp_item(af_xdp),
-    ]
 }
 
 /// Counts by link and the driver's flow id.
