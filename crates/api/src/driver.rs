@@ -136,6 +136,12 @@ pub enum DriverRequest {
     CodePoints(CodePointsDoc),
     /// Requests all programs and flows with their counters.
     Census,
+    /// Requests the driver's state with the counters of these flows only, and without programs. The
+    /// reply is a `census` too. A flow that has ended is left out.
+    CensusOf {
+        /// Numbers of the flows.
+        flows: Vec<u32>,
+    },
     /// Requests the sums of all flows. The daemon sends this several times a second.
     Totals,
     /// Ends the driver. It detaches XDP from the interface before it replies.
@@ -253,7 +259,7 @@ pub enum DriverReply {
     },
     /// Reply to `close`: the final counters of the flow.
     Closed(Box<FlowCounts>),
-    /// Reply to `census`.
+    /// Reply to `census` and `census-of`.
     Census(Box<CensusDoc>),
     /// Reply to `totals`.
     Totals(TotalsDoc),
@@ -293,7 +299,8 @@ pub enum DriverEvent {
     },
 }
 
-/// The complete state of a driver.
+/// The complete state of a driver. The reply to `census-of` contains only the requested flows, and
+/// no programs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CensusDoc {

@@ -41,6 +41,7 @@ mod budgets;
 mod classes;
 mod degraded;
 mod division;
+pub(crate) mod doctor;
 pub(crate) mod driver;
 mod driver_events;
 mod driver_policy;
@@ -69,8 +70,9 @@ mod timeouts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
-use netnice_api::direct::{DirectRequest, Endpoint, OpenFlow, Term};
+use netnice_api::direct::{DirectRequest, Endpoint, ShapeDoc, Term};
 use netnice_api::driver::{CodePointsDoc, DriverCall, DriverRequest};
 use netnice_core::contract::{Contract, IfName};
 use netnice_core::units::{Instant, Nanos, Rate};
@@ -209,8 +211,8 @@ struct Program {
     flows: u32,
     /// The secret with which the program resumes its attachment; `None` if it cannot.
     secret: Option<String>,
-    /// The number of the program's flows.
-    open: u32,
+    /// The numbers of the program's flows, including those that are being opened.
+    open: BTreeSet<u32>,
     /// The program's session, if it has one.
     session: Option<u64>,
 }
@@ -258,10 +260,13 @@ struct FlowRecord {
     at_driver: Option<u32>,
     /// The slot in the program's memory file, once the flow is open at the driver.
     slot: u32,
-    setup: OpenFlow,
     endpoint: Endpoint,
-    /// The granted contract.
-    contract: Contract,
+    /// The sizes of the flow's memory.
+    shape: ShapeDoc,
+    /// Fragments of a datagram are delivered in order only.
+    in_order: bool,
+    /// The granted contract. [`LinkState::promised`] shares it.
+    contract: Rc<Contract>,
     /// Why the promise is not kept at present; `None` if it is.
     degraded: Option<String>,
     next_hop: NextHop,
@@ -327,7 +332,7 @@ enum CallPurpose {
 
 /// How a flow was served before a change.
 struct FormerContract {
-    contract: Contract,
+    contract: Rc<Contract>,
     degraded: Option<String>,
 }
 

@@ -177,7 +177,7 @@ pub fn examine() -> DoctorReport {
     let found = probe::probe();
     let items = found.iter().map(item);
     DoctorReport {
-        items: items.chain(crate::flows::flow_replies::examine()).collect(),
+        items: items.chain(crate::flows::doctor::examine()).collect(),
     }
 }
 

@@ -396,6 +396,9 @@ impl Control {
             DriverRequest::Discard { patterns } => registry.discard(&patterns).map(done),
             DriverRequest::Classes { server } => registry.set_server(server.as_ref()).map(done),
             DriverRequest::Census => Ok(DriverReply::Census(Box::new(registry.census()?))),
+            DriverRequest::CensusOf { flows } => {
+                Ok(DriverReply::Census(Box::new(registry.census_of(&flows)?)))
+            }
             DriverRequest::Totals => Ok(DriverReply::Totals(registry.totals()?)),
             DriverRequest::Attach { .. }
             | DriverRequest::KernelPath { .. }
@@ -489,7 +492,10 @@ impl Control {
 /// Whether a request reads counters. The daemon sends such requests several times a second; they
 /// are also the times at which stops are written to the file.
 fn counts(request: &DriverRequest) -> bool {
-    matches!(request, DriverRequest::Census | DriverRequest::Totals)
+    matches!(
+        request,
+        DriverRequest::Census | DriverRequest::CensusOf { .. } | DriverRequest::Totals
+    )
 }
 
 fn duration(time: Duration) -> Timespec {

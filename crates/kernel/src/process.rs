@@ -17,7 +17,7 @@ use std::{
     fs, io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-        unix::fs::MetadataExt,
+        unix::fs::{FileExt, MetadataExt},
     },
     path::Path,
 };
@@ -239,8 +239,15 @@ pub fn monotonic() -> Instant {
 /// (the second figure of `/proc/thread-self/schedstat`). 0 if the kernel does not count it
 /// (CONFIG_SCHED_INFO).
 pub fn run_delay() -> Nanos {
-    let figures = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let waited = figures.split_ascii_whitespace().nth(1);
+    thread_local! {
+        /// The open file is that of the thread that opened it. The daemon reads it with each event,
+        /// and opening it takes longer than reading it.
+        static FIGURES: Option<fs::File> = fs::File::open("/proc/thread-self/schedstat").ok();
+    }
+    let mut bytes = [0; 64];
+    let read = FIGURES.with(|file| file.as_ref()?.read_at(&mut bytes, 0).ok());
+    let figures = read.and_then(|read| str::from_utf8(&bytes[..read]).ok());
+    let waited = figures.and_then(|text| text.split_ascii_whitespace().nth(1));
     Nanos(waited.and_then(|text| text.parse().ok()).unwrap_or(0))
 }
 

@@ -462,6 +462,9 @@ fn other_driver_requests() -> Vec<DriverRequest> {
             ],
         },
         DriverRequest::Census,
+        DriverRequest::CensusOf {
+            flows: vec![0, u32::MAX],
+        },
         DriverRequest::Stop,
     ]
 }

@@ -4,6 +4,7 @@
 //! and the requests that wait for it are answered; attachments to a driver without flows are
 //! repeated once instead, with a new driver.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 use netnice_api::Response;
@@ -207,7 +208,7 @@ impl<N: Network> Flows<N> {
                 bytes: known.bytes,
                 flows: known.flows,
                 secret: known.secret.clone(),
-                open: 0,
+                open: BTreeSet::new(),
                 session: Some(session),
             },
         );

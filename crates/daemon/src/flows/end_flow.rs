@@ -44,8 +44,8 @@ impl<N: Network> Flows<N> {
 
     /// The open flow with this number, if the peer may close it.
     fn closable(&self, peer: &Peer, number: u32) -> Result<FlowRecord, RequestError> {
-        let mut visible = self.visible_to(peer);
-        let found = visible.find(|flow| flow.number == number && flow.closing.is_none());
+        let found = self.flows.get(&number);
+        let found = found.filter(|flow| self.is_visible(flow, peer) && flow.closing.is_none());
         found.cloned().ok_or_else(|| match peer.privileged {
             true => RequestError::Failed(format!(
                 "flow:{number} is not open; netnice flow ls lists flows"

@@ -1,25 +1,23 @@
-//! Replies about direct flows, for `netnice show` and `netnice explain`, and reports for `netnice
-//! doctor`.
+//! Replies about direct flows, for `netnice show` and `netnice explain`.
 //!
 //! The drivers have the counts, so a reply waits for a census of each connected driver (its list of
 //! flows with their counts), for at most half a second. If a driver is slower, `show` has zeros for
 //! the counts of its flows, and `explain` states that they are missing. `show` lists at most
 //! [`MAX_LISTED`] (10,000) flows. `explain` describes at most [`MAX_EXPLAINED`] (20), and counts
-//! the others. A request to explain a flow that is not open, or a link without a driver, is
-//! refused.
+//! the others. A reply is about the flows that were open when it was requested. A request to
+//! explain a flow that is not open, or a link without a driver, is refused.
 //!
-//! A census takes a driver long if it has many flows, and every user may request one. So at most
-//! one is in progress at each driver, and requests that come meanwhile share the next one: the one
-//! in progress may be older than the changes that the peer made before its request.
+//! A census takes the driver and the daemon some microseconds for each flow, and every user may
+//! request one. So it contains only the flows whose counts the replies show. At most one is in
+//! progress at each driver, and requests that come meanwhile share the next one: the one in
+//! progress may be older than the changes that the peer made before its request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use netnice_api::driver::DriverRequest;
 use netnice_api::driver::{CensusDoc, FlowCounts};
-use netnice_api::{
-    ContractDoc, DoctorItem, Explained, FlowCountersDoc, FlowDoc, Response, ShowDoc,
-};
+use netnice_api::{ContractDoc, Explained, FlowCountersDoc, FlowDoc, Response, ShowDoc};
 use netnice_core::contract::IfName;
 use netnice_core::target::Target;
 use netnice_core::units::{Amount, Instant, Nanos};
@@ -45,10 +43,23 @@ pub(super) struct Tickets {
 struct Ticket {
     peer: Peer,
     what: PartialReply,
+    /// The numbers of the flows that the reply is about, oldest first.
+    flows: Vec<u32>,
     reply: ReplySender,
     drivers_left: usize,
     census: Census,
     until: Instant,
+}
+
+impl Ticket {
+    /// The flows whose counts the reply shows.
+    fn counted(&self) -> &[u32] {
+        let most = match &self.what {
+            PartialReply::Show(..) | PartialReply::Explain(Target::Direct(_), _) => MAX_LISTED,
+            PartialReply::Explain(..) => MAX_EXPLAINED,
+        };
+        &self.flows[..self.flows.len().min(most)]
+    }
 }
 
 /// The censuses of drivers, by link. Several replies may share one.
@@ -116,6 +127,7 @@ impl<N: Network> Flows<N> {
         let number = self.tickets.next;
         self.tickets.next += 1;
         let ticket = Ticket {
+            flows: self.flows_of_reply(&peer, &what),
             peer,
             what,
             reply,
@@ -150,36 +162,64 @@ impl<N: Network> Flows<N> {
         tickets.retain(|ticket| self.tickets.open.contains_key(ticket));
         state.census_pending = !tickets.is_empty();
         if state.census_pending {
-            let what = CallPurpose::Census(tickets);
-            self.call(link, DriverRequest::Census, None, what, now);
+            let open = tickets.iter().filter_map(|it| self.tickets.open.get(it));
+            let known = open.flat_map(Ticket::counted).map(|it| self.flows.get(it));
+            let theirs = known.flatten().filter(|flow| flow.link == *link);
+            let flows: BTreeSet<u32> = theirs.filter_map(|flow| flow.at_driver).collect();
+            let ask = DriverRequest::CensusOf {
+                flows: flows.into_iter().collect(),
+            };
+            self.call(link, ask, None, CallPurpose::Census(tickets), now);
         }
+    }
+
+    /// The numbers of the flows that a reply to this peer is about, oldest first.
+    fn flows_of_reply(&self, peer: &Peer, what: &PartialReply) -> Vec<u32> {
+        let target = match what {
+            PartialReply::Show(_, target) => target.as_ref(),
+            PartialReply::Explain(target, _) => Some(target),
+        };
+        // A page about a link has sums over all flows there, and names none.
+        let sums_all = matches!(what, PartialReply::Explain(Target::Direct(_), _));
+        let programs = self
+            .link_states
+            .values()
+            .flat_map(|state| state.programs.values());
+        let all_users = sums_all || peer.privileged;
+        let programs = programs.filter(|program| all_users || program.uid == peer.uid);
+        let numbers = programs.flat_map(|program| &program.open);
+        let flows = numbers.filter_map(|number| self.flows.get(number));
+        let flows = flows.filter(|flow| {
+            let is_meant = target.is_none_or(|target| self.matches_target(flow, target));
+            is_meant && (sums_all || self.is_visible(flow, peer))
+        });
+        let mut numbers: Vec<u32> = flows.map(|flow| flow.number).collect();
+        numbers.sort_unstable();
+        numbers
     }
 
     /// Sends the replies that wait for no driver any more.
     pub(super) fn send_ready_replies(&mut self, promises: &mut impl Promises, now: Now) {
         for ticket in self.tickets.ready() {
-            let Ticket {
-                peer,
-                what,
-                reply,
-                census,
-                ..
-            } = ticket;
-            let counts = Counts::of(&census);
-            match what {
-                PartialReply::Show(mut doc, target) => {
-                    let shown = self.visible_to(&peer).filter(|flow| match &target {
-                        None => true,
-                        Some(target) => self.matches_target(flow, target),
-                    });
-                    doc.direct = shown
-                        .take(MAX_LISTED)
-                        .map(|flow| self.flow_doc(flow, &counts, now))
-                        .collect();
+            let counts = Counts::of(&ticket.census);
+            let flows = ticket.counted().iter();
+            let flows = flows.filter_map(|number| self.flows.get(number));
+            let flows: Vec<&FlowRecord> = flows
+                .filter(|flow| self.is_visible(flow, &ticket.peer))
+                .collect();
+            let more = ticket.flows.len() - ticket.counted().len();
+            let (census, reply) = (&ticket.census, ticket.reply);
+            match ticket.what {
+                PartialReply::Show(mut doc, _) => {
+                    let docs = flows
+                        .into_iter()
+                        .map(|flow| self.flow_doc(flow, &counts, now));
+                    doc.direct = docs.collect();
                     let _ = reply.send(Reply::from(Response::Shown(doc)));
                 }
                 PartialReply::Explain(target, known) => {
-                    match self.explain(promises, &peer, &target, known, &census) {
+                    let all = (flows.as_slice(), more);
+                    match self.explain(promises, all, &target, known, census) {
                         Ok(page) => {
                             let _ = reply.send(Reply::from(Response::Explained(page)));
                         }
@@ -190,14 +230,14 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// The flows that a peer may see: all for root and the group netnice, else the user's own.
-    pub(super) fn visible_to<'a>(&'a self, peer: &'a Peer) -> impl Iterator<Item = &'a FlowRecord> {
-        self.flows.values().filter(move |flow| {
+    /// True for a flow that a peer may see: any flow for root and the group netnice, else the
+    /// user's own.
+    pub(super) fn is_visible(&self, flow: &FlowRecord, peer: &Peer) -> bool {
+        let is_own = || {
             let program = self.program_of(flow);
-            flow.at_driver.is_some()
-                && flow.is_shown()
-                && (peer.privileged || program.is_some_and(|program| program.uid == peer.uid))
-        })
+            program.is_some_and(|program| program.uid == peer.uid)
+        };
+        flow.at_driver.is_some() && flow.is_shown() && (peer.privileged || is_own())
     }
 
     fn program_of(&self, flow: &FlowRecord) -> Option<&super::Program> {
@@ -219,7 +259,7 @@ impl<N: Network> Flows<N> {
     fn flow_doc(&self, flow: &FlowRecord, counts: &Counts<'_>, now: Now) -> FlowDoc {
         let program = self.program_of(flow);
         let state = self.link_states.get(&flow.link);
-        let mut contract = ContractDoc::from(&flow.contract);
+        let mut contract = ContractDoc::from(flow.contract.as_ref());
         contract.on = Some(flow.link.to_string());
         FlowDoc {
             flow: format!("flow:{}", flow.number),
@@ -258,10 +298,12 @@ impl<N: Network> Flows<N> {
         }
     }
 
+    /// The page about a target: about these flows, and `more` that are only counted, or about a
+    /// link.
     fn explain(
         &self,
         promises: &impl Promises,
-        peer: &Peer,
+        (flows, more): (&[&FlowRecord], usize),
         target: &Target,
         known: Option<Explained>,
         census: &Census,
@@ -272,13 +314,9 @@ impl<N: Network> Flows<N> {
             self.explain_link(promises, link, census.get(link).map(Rc::as_ref), &mut page)?;
             return Ok(page.into());
         }
-        let mut flows = self
-            .visible_to(peer)
-            .filter(|flow| self.matches_target(flow, target));
-        for flow in flows.by_ref().take(MAX_EXPLAINED) {
+        for flow in flows {
             self.explain_flow(flow, &counts, &mut page);
         }
-        let more = flows.count();
         if more > 0 {
             page.row(
                 "more",
@@ -407,7 +445,8 @@ impl<N: Network> Flows<N> {
                 page.row("stopped", &messages::stops(&census.stops));
             }
             if let Some(frames) = &census.frames {
-                page.row("frames", &messages::frames(frames, &census.flows));
+                let all = state.flow_count as usize;
+                page.row("frames", &messages::frames(frames, &census.flows, all));
             }
             if census.pm_qos_held {
                 page.row("awake", messages::AWAKE);
@@ -424,38 +463,6 @@ impl<N: Network> Flows<N> {
         }
         Ok(())
     }
-}
-
-impl<N: Network> Flows<N> {
-    /// Reports what this machine and each managed link offer the direct path, and what is in use.
-    pub(crate) fn doctor(&mut self, promises: &impl Promises) -> Vec<DoctorItem> {
-        let mut items = vec![
-            messages::program_item(&super::driver::program()),
-            messages::af_xdp_item(self.network.af_xdp()),
-        ];
-        for link in promises.links() {
-            let state = self.link_states.get(&link).filter(|state| state.connected);
-            let used = state.map(|state| {
-                let programs = messages::plural(state.programs.len(), "program");
-                let flows = messages::plural(state.flow_count as usize, "flow");
-                let mode = messages::mode(&state.mode, state.why_not_native.as_deref());
-                format!("{flows} of {programs}; {mode}")
-            });
-            if let Some(card) = self.network.nic_features(link.as_str()) {
-                items.push(messages::nic_item(link.as_str(), &card, used));
-            }
-        }
-        items
-    }
-}
-
-/// Reports what this machine offers the direct path, without a running daemon.
-pub(crate) fn examine() -> [DoctorItem; 2] {
-    let af_xdp = netnice_kernel::nic::has_af_xdp().map_err(|error| error.to_string());
-    [
-        messages::program_item(&super::driver::program()),
-        messages::af_xdp_item(af_xdp),
-    ]
 }
 
 /// Counts by link and the driver's flow id.

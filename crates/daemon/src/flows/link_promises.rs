@@ -136,7 +136,7 @@ impl<N: Network> Flows<N> {
         let state = self.link_states.get(link);
         let promised = state.into_iter().flat_map(|state| state.promised.iter());
         let others = promised.filter(move |(number, _)| Some(**number) != but);
-        others.map(|(_, contract)| contract.clone())
+        others.map(|(_, contract)| (**contract).clone())
     }
 
     /// The refusal of what `asks` says, for the person who asked: of a flow, or of the link's

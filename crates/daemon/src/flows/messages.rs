@@ -191,17 +191,21 @@ pub(super) fn stops(stops: &StopsDoc) -> String {
     )
 }
 
-/// How many of a driver's frames each owner has, and how many of the flows' chunks the driver has,
-/// in words.
-pub(super) fn frames(frames: &FramesDoc, flows: &[DriverFlowDoc]) -> String {
+/// How many of a driver's frames each owner has, and how many chunks of these flows, of `all`, the
+/// driver has, in words.
+pub(super) fn frames(frames: &FramesDoc, flows: &[DriverFlowDoc], all: usize) -> String {
     let held: u64 = flows.iter().map(|flow| u64::from(flow.held)).sum();
     let chunks: u64 = flows
         .iter()
         .map(|flow| u64::from(flow.setup.shape.chunks))
         .sum();
+    let counted = match flows.len() < all {
+        true => format!(" ({} of {all} flows are counted)", flows.len()),
+        false => String::new(),
+    };
     format!(
         "{} of {} free, {} with the kernel to be filled, {} to be sent, {} with the driver, and \
-         {held} of the flows' {chunks} chunks",
+         {held} of the flows' {chunks} chunks{counted}",
         frames.free, frames.total, frames.filling, frames.sending, frames.driver
     )
 }

@@ -231,7 +231,8 @@ impl<N: Network> Flows<N> {
         Ok(OpenFlow {
             endpoint: flow.endpoint.clone(),
             contract,
-            ..flow.setup.clone()
+            shape: flow.shape,
+            in_order: flow.in_order,
         })
     }
 
@@ -445,6 +446,9 @@ impl<N: Network> Flows<N> {
             state.promised.set(number, None);
             state.minimums.remove(&number);
             state.members.set(number, None);
+            if let Some(program) = state.programs.get_mut(&flow.program) {
+                program.open.remove(&number);
+            }
         }
         Some(flow)
     }
@@ -452,6 +456,10 @@ impl<N: Network> Flows<N> {
     /// Adds a record to the tables under another number.
     fn know_number(&mut self, number: u32, flow: FlowRecord) {
         let flow = FlowRecord { number, ..flow };
+        let state = self.link_states.get_mut(&flow.link);
+        if let Some(program) = state.and_then(|state| state.programs.get_mut(&flow.program)) {
+            program.open.insert(number);
+        }
         self.icmp.insert(&flow);
         self.flows.insert(number, flow);
         self.update_promise(number);

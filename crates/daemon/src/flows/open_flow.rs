@@ -8,6 +8,7 @@
 //! contract.
 
 use std::net::IpAddr;
+use std::rc::Rc;
 
 use netnice_api::direct::{ChangeFlow, Endpoint, FlowOpened, OpenFlow};
 use netnice_api::driver::{DriverFlow, DriverRequest};
@@ -94,9 +95,9 @@ impl<N: Network> Flows<N> {
         let program = session.program.ok_or_else(not_attached)?;
         let most = session.flows;
         let state = self.link_states.get(&link);
-        let present = state.and_then(|state| Some(state.programs.get(&program)?.open));
-        let present = present.unwrap_or(0);
-        if present >= most {
+        let present = state.and_then(|state| state.programs.get(&program));
+        let present = present.map_or(0, |program| program.open.len());
+        if present >= most as usize {
             return Err(RequestError::NotAdmitted(format!(
                 "refused: this program attached for {most} flows, and {present} are open"
             )));
@@ -115,9 +116,10 @@ impl<N: Network> Flows<N> {
             program,
             at_driver: None,
             slot: 0,
-            setup: open,
             endpoint: resolved.endpoint,
-            contract,
+            shape: open.shape,
+            in_order: open.in_order,
+            contract: Rc::new(contract),
             degraded: None,
             next_hop: resolved.next_hop,
             mtu: resolved.mtu,
@@ -173,8 +175,8 @@ impl<N: Network> Flows<N> {
             mtu: flow.mtu,
             contract,
             granted,
-            shape: flow.setup.shape,
-            in_order: flow.setup.in_order,
+            shape: flow.shape,
+            in_order: flow.in_order,
             receive_budget: Some(RECEIVE_SHARE),
         }
     }
@@ -232,8 +234,9 @@ impl<N: Network> Flows<N> {
             .flows
             .get(&request.flow)
             .and_then(|flow| flow.degraded.clone());
-        self.set_contract(request.flow, after, None);
-        if let Err(error) = self.admit(promises, &link, request.flow, Some(&before), now) {
+        self.set_contract(request.flow, Rc::new(after), None);
+        let admitted = self.admit(promises, &link, request.flow, Some(before.as_ref()), now);
+        if let Err(error) = admitted {
             self.set_contract(request.flow, before, degraded);
             self.store_minimums(promises, &link, None);
             return refuse(reply, error);
@@ -328,7 +331,7 @@ impl<N: Network> Flows<N> {
         if let Some(state) = self.link_states.get_mut(&flow.link) {
             state.flow_count += 1;
             if let Some(program) = state.programs.get_mut(&flow.program) {
-                program.open += 1;
+                program.open.insert(number);
             }
         }
         self.icmp.insert(&flow);
@@ -346,7 +349,7 @@ impl<N: Network> Flows<N> {
             state.minimums.remove(&number);
             state.members.set(number, None);
             if let Some(program) = state.programs.get_mut(&flow.program) {
-                program.open -= 1;
+                program.open.remove(&number);
             }
         }
         self.release_ports_of(&flow);
@@ -357,7 +360,7 @@ impl<N: Network> Flows<N> {
     pub(super) fn set_contract(
         &mut self,
         number: u32,
-        contract: Contract,
+        contract: Rc<Contract>,
         degraded: Option<String>,
     ) {
         if let Some(flow) = self.flows.get_mut(&number) {

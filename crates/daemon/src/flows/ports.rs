@@ -73,12 +73,14 @@ impl<N: Network> Flows<N> {
     ) -> Result<FlowPort, RequestError> {
         let PortRequest { at, remote, group } = want;
         let sharer = Sharer { remote, index };
-        let lowest = self.network.first_unprivileged_port();
-        if at.port() != 0 && at.port() < lowest && !peer.privileged {
-            return Err(RequestError::NotPermitted(format!(
-                "port {} is for root and the group netnice: others have ports from {lowest} on",
-                at.port()
-            )));
+        if at.port() != 0 && !peer.privileged {
+            let lowest = self.network.first_unprivileged_port();
+            if at.port() < lowest {
+                return Err(RequestError::NotPermitted(format!(
+                    "port {} is for root and the group netnice: others have ports from {lowest} on",
+                    at.port()
+                )));
+            }
         }
         if let Some(hold) = self.ports.get_mut(&at) {
             let mut sharers = hold.sharers.iter();

@@ -5,6 +5,7 @@
 //! of promises. No function fails.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use netnice_core::admission::timing::{DemandSums, Promise};
 use netnice_core::contract::{Contract, IfName};
@@ -17,7 +18,7 @@ use super::network::Network;
 /// The contracts of a link's flows whose promise is kept, by flow number.
 #[derive(Default)]
 pub(super) struct PromisedFlows {
-    contracts: BTreeMap<u32, Contract>,
+    contracts: BTreeMap<u32, Rc<Contract>>,
     /// The number of contracts with a deadline.
     with_deadline: usize,
     /// The number of contracts whose packets have times of their own.
@@ -36,14 +37,15 @@ struct RateSums {
 
 impl PromisedFlows {
     /// Sets the contract of a flow; `None` if nothing is promised to the flow any more.
-    pub(super) fn set(&mut self, flow: u32, contract: Option<&Contract>) {
+    pub(super) fn set(&mut self, flow: u32, contract: Option<&Rc<Contract>>) {
         let before = match contract {
-            Some(contract) => self.contracts.insert(flow, contract.clone()),
+            Some(contract) => self.contracts.insert(flow, Rc::clone(contract)),
             None => self.contracts.remove(&flow),
         };
         if before.as_ref() == contract {
             return;
         }
+        let (before, contract) = (before.as_deref(), contract.map(Rc::as_ref));
         let deadline = |contract: Option<&Contract>| {
             usize::from(contract.is_some_and(admission::has_deadline))
         };
@@ -51,11 +53,11 @@ impl PromisedFlows {
             usize::from(contract.is_some_and(admission::has_exact_times))
         };
         self.with_deadline += deadline(contract);
-        self.with_deadline -= deadline(before.as_ref());
+        self.with_deadline -= deadline(before);
         self.with_exact_times += exact(contract);
-        self.with_exact_times -= exact(before.as_ref());
+        self.with_exact_times -= exact(before);
         if let Some(sums) = &mut self.sums {
-            if let Some(before) = &before {
+            if let Some(before) = before {
                 sums.remove(before);
             }
             if let Some(contract) = contract {
@@ -65,7 +67,7 @@ impl PromisedFlows {
     }
 
     /// The flows and their contracts, oldest first.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&u32, &Contract)> + Clone {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&u32, &Rc<Contract>)> + Clone {
         self.contracts.iter()
     }
 
@@ -99,7 +101,11 @@ impl PromisedFlows {
 }
 
 impl RateSums {
-    fn of(capacity: &LinkCapacity, rate: Rate, contracts: &BTreeMap<u32, Contract>) -> RateSums {
+    fn of(
+        capacity: &LinkCapacity,
+        rate: Rate,
+        contracts: &BTreeMap<u32, Rc<Contract>>,
+    ) -> RateSums {
         let link = capacity.transmitter(rate, 0, WorkAhead::SHORTEST);
         let mut sums = RateSums {
             capacity: *capacity,
@@ -108,7 +114,7 @@ impl RateSums {
             impossible: 0,
         };
         // Flows that were opened one after the other often have equal contracts.
-        let all: Vec<&Contract> = contracts.values().collect();
+        let all: Vec<&Rc<Contract>> = contracts.values().collect();
         for equal in all.chunk_by(|one, next| one == next) {
             sums.add(equal[0], equal.len());
         }
@@ -241,7 +247,7 @@ impl<N: Network> Flows<N> {
                         .need(
                             &server
                                 .iter()
-                                .chain(kept.contracts.values())
+                                .chain(kept.contracts.values().map(Rc::as_ref))
                                 .cloned()
                                 .collect::<Vec<_>>(),
                         )

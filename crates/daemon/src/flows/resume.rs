@@ -104,6 +104,7 @@ impl<N: Network> Flows<N> {
         let Some((&number, program)) = known else {
             return reply_detached(reply, gone());
         };
+        let open = program.open.len() as u32;
         let program = program.clone();
         let permitted = self.may_resume(promises, &peer, &connection, caller.as_ref(), &program);
         if let Err(error) = permitted {
@@ -125,7 +126,7 @@ impl<N: Network> Flows<N> {
             program: Some(number),
             pid: program.pid,
             name: program.name,
-            flows: program.flows.max(program.open),
+            flows: program.flows.max(open),
             bytes: program.bytes,
             most,
             secret: program.secret.clone(),
@@ -188,11 +189,12 @@ impl<N: Network> Flows<N> {
             return refuse(reply, not_attached());
         };
         session.is_unconfirmed = false;
+        let state = self.link_states.get(&session.link);
+        let program = state.and_then(|state| state.programs.get(&session.program?));
         let from = (std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded);
-        let mut theirs = self.flows.range(from).map(|(_, flow)| flow).filter(|flow| {
-            let is_open = flow.at_driver.is_some() && flow.closing.is_none();
-            is_open && flow.link == session.link && Some(flow.program) == session.program
-        });
+        let theirs = program.into_iter().flat_map(|own| own.open.range(from));
+        let theirs = theirs.filter_map(|number| self.flows.get(number));
+        let mut theirs = theirs.filter(|flow| flow.at_driver.is_some() && flow.closing.is_none());
         let flows: Vec<FlowState> = theirs
             .by_ref()
             .take(LIST_FLOWS)

@@ -102,13 +102,21 @@ impl<N: Network> Flows<N> {
 
     /// Asks a driver to detach a program, which closes the program's flows.
     pub(super) fn detach(&mut self, link: &IfName, program: u32, now: Now) {
-        for flow in self.flows.values_mut() {
-            if flow.link == *link && flow.program == program {
+        for flow in self.flows_of_program(link, program) {
+            if let Some(flow) = self.flows.get_mut(&flow) {
                 flow.closing = Some("the program has ended".to_owned());
             }
         }
         let ask = DriverRequest::Detach { program };
         self.call(link, ask, None, CallPurpose::Detach { program }, now);
+    }
+
+    /// The numbers of a program's flows.
+    fn flows_of_program(&self, link: &IfName, program: u32) -> Vec<u32> {
+        let state = self.link_states.get(link);
+        let program = state.and_then(|state| state.programs.get(&program));
+        let numbers = program.into_iter().flat_map(|program| &program.open);
+        numbers.copied().collect()
     }
 
     /// Checks a request to attach. Returns the session, the arguments to start the link's driver
@@ -248,7 +256,7 @@ impl<N: Network> Flows<N> {
             .flat_map(|state| state.programs.values());
         for program in programs_before.filter(|p| p.uid == uid && p.session.is_none()) {
             programs += 1;
-            flows += u64::from(program.open);
+            flows += program.open.len() as u64;
             bytes = bytes.saturating_add(program.bytes);
         }
         [
@@ -386,14 +394,7 @@ impl<N: Network> Flows<N> {
         why: Option<&str>,
         now: Now,
     ) {
-        let theirs = |flow: &&super::FlowRecord| flow.link == *link && flow.program == program;
-        let flows: Vec<u32> = self
-            .flows
-            .values()
-            .filter(theirs)
-            .map(|f| f.number)
-            .collect();
-        for flow in flows {
+        for flow in self.flows_of_program(link, program) {
             self.remove_flow(flow);
         }
         let gone = self

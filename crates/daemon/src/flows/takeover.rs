@@ -4,7 +4,9 @@
 //! warning. The census of a new driver has no flows: only the driver's mode is recorded. No
 //! function returns an error.
 
-use netnice_api::direct::OpenFlow;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
 use netnice_api::driver::{CensusDoc, DriverFlowDoc, ProgramDoc};
 use netnice_core::contract::{Contract, IfName};
 
@@ -41,11 +43,12 @@ impl<N: Network> Flows<N> {
         let mut found: Vec<DriverFlowDoc> = census.flows;
         found.sort_by_key(|doc| doc.setup.number);
         let mut adopted = 0;
+        let present = self.flows.values().filter(|flow| flow.link == *link);
+        let mut at_driver: BTreeSet<u32> = present.filter_map(|flow| flow.at_driver).collect();
         for doc in found {
-            let known = self.flows.values().any(|flow| {
-                flow.link == *link
-                    && (flow.at_driver == Some(doc.flow) || flow.number == doc.setup.number)
-            });
+            let same_number = self.flows.get(&doc.setup.number);
+            let known = same_number.is_some_and(|flow| flow.link == *link);
+            let known = known || !at_driver.insert(doc.flow);
             if !known {
                 self.adopt_flow(promises, link, doc, now);
                 adopted += 1;
@@ -104,14 +107,10 @@ impl<N: Network> Flows<N> {
             program: setup.program,
             at_driver: Some(doc.flow),
             slot: doc.slot,
-            setup: OpenFlow {
-                endpoint: setup.endpoint.clone(),
-                contract: Some(granted),
-                shape: setup.shape,
-                in_order: setup.in_order,
-            },
             endpoint: setup.endpoint,
-            contract,
+            shape: setup.shape,
+            in_order: setup.in_order,
+            contract: Rc::new(contract),
             degraded: (!is_kept)
                 .then(|| format!("it did not fit on {link} before this daemon started")),
             next_hop,
@@ -134,7 +133,7 @@ fn adopted_program(promises: &mut impl Promises, doc: &ProgramDoc) -> Program {
         bytes: doc.bytes,
         flows: doc.flows,
         secret: doc.secret.clone(),
-        open: 0,
+        open: BTreeSet::new(),
         session: None,
     }
 }

@@ -40,11 +40,12 @@ proptest! {
         let rate = capacity.max_direct;
         let mut promised = PromisedFlows::default();
         for (flow, contract) in changes {
-            let contract = contract.map(|n| CONTRACTS[n].parse().expect("a contract"));
+            let contract = contract.map(|n| Rc::new(CONTRACTS[n].parse().expect("a contract")));
             promised.set(flow, contract.as_ref());
             let fits =
                 promised.fit_at_once(&capacity, rate, WorkAhead::SHORTEST, std::iter::empty());
-            let all: Vec<Contract> = promised.contracts.values().cloned().collect();
+            let all = promised.contracts.values().map(|one| (**one).clone());
+            let all: Vec<Contract> = all.collect();
             let exact = capacity.carries(rate, &all);
             prop_assert!(!fits || exact.is_ok(), "{exact:?} {all:?}");
             let sums = promised.sums.as_ref().expect("they were needed");

@@ -261,6 +261,12 @@ impl Driver {
                 None => failed("no such flow"),
             },
             DriverRequest::Census => DriverReply::Census(Box::new(self.census())),
+            DriverRequest::CensusOf { flows } => {
+                let mut census = self.census();
+                census.programs.clear();
+                census.flows.retain(|doc| flows.contains(&doc.flow));
+                DriverReply::Census(Box::new(census))
+            }
             DriverRequest::Totals => DriverReply::Totals(self.totals),
             DriverRequest::Discard { patterns } => {
                 self.discards = Some(patterns.clone());

@@ -2,6 +2,8 @@
 //! at most one census is pending at a driver, and requests get an answer if the driver is slow or
 //! ends. Also tests which discard patterns a driver gets.
 
+use netnice_api::ShowDoc;
+use netnice_api::driver::DriverRequest;
 use netnice_core::target::Target;
 
 use super::*;
@@ -213,5 +215,64 @@ fn explain_names_the_next_hop_of_a_flow() {
     ] {
         let page = explained(&mut fixture, flow).join("\n");
         assert!(page.contains(words), "{page}");
+    }
+}
+
+/// The driver's numbers of the flows in the census that the driver was asked for last.
+fn asked(fixture: &mut Fixture) -> Vec<u32> {
+    match fixture.unanswered.pop().expect("a call").1.request {
+        DriverRequest::CensusOf { flows } => flows,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_census_has_the_flows_that_the_replies_show() {
+    let show = |target: Option<&str>| {
+        let target = target.map(|text| text.parse().expect("a target"));
+        PartialReply::Show(ShowDoc::default(), target)
+    };
+    let explain = |target: &str| PartialReply::Explain(target.parse().expect("a target"), None);
+    let bob = Peer {
+        uid: 1001,
+        ..ANN.clone()
+    };
+    // The flows by their order.
+    let (all, of_ann, of_root) = (&[0, 1, 2][..], &[0, 1][..], &[2][..]);
+    let cases = [
+        (Peer::ROOT, show(None), all, 3),
+        (ANN, show(None), of_ann, 2),
+        (bob.clone(), show(None), &[], 0),
+        (Peer::ROOT, show(Some("flow:2")), &[1], 1),
+        (Peer::ROOT, explain("pid:7"), of_root, 0),
+        (ANN, explain("pid:7"), &[], 0),
+        // The page has sums over all flows of the link.
+        (bob, explain("direct:eth0"), all, 0),
+    ];
+    for (peer, what, flows, shown) in cases {
+        let mut fixture = Fixture::new();
+        let ann = fixture.attached_client(&ANN, 8);
+        for remote in ["10.0.0.2:1", "10.0.0.2:2"] {
+            fixture.opened(&ann, remote, "");
+        }
+        let root = fixture.attached_client(&Peer::ROOT, 7);
+        fixture.opened(&root, "10.0.0.2:3", "");
+        let at_driver = fixture.flows.flows.values().map(|flow| flow.at_driver);
+        let at_driver: Vec<u32> = at_driver.flatten().collect();
+        fixture.driver_answers = false;
+        let (reply, mut answer) = oneshot::channel();
+        let flows_of = &mut fixture.flows;
+        flows_of.reply_with_flows(&mut fixture.service, peer, what, reply, fixture.now);
+        fixture.exchange();
+        let (link, call) = fixture.unanswered.last().expect("a call").clone();
+        let wanted: Vec<u32> = flows.iter().map(|n| at_driver[*n]).collect();
+        assert_eq!(asked(&mut fixture), wanted);
+        let event = fixture.answer(&call);
+        let flows_of = &mut fixture.flows;
+        flows_of.handle_driver_event(&mut fixture.service, &link, event, fixture.now);
+        if let Response::Shown(doc) = answer.try_recv().expect("an answer").response {
+            let sent = doc.direct.iter().map(|doc| doc.counters.counts.sent);
+            assert_eq!(sent.collect::<Vec<_>>(), vec![5; shown]);
+        }
     }
 }

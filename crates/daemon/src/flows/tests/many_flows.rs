@@ -1,6 +1,8 @@
 //! Tests of links with more promises than are searched for: the sums admit, and never more than the
 //! exact test.
 
+use std::rc::Rc;
+
 use super::super::admission::MAX_SEARCHED;
 use super::*;
 
@@ -39,6 +41,14 @@ fn flows_beyond_the_searched_number_open_and_close_within_what_the_exact_test_gr
     let many = MAX_SEARCHED as u32 + 100;
     let (mut fixture, client) = with_flows(many);
     assert_eq!(kept(&fixture), many as usize);
+    let promised = fixture.flows.link_states[&eth0()].promised.iter();
+    for (number, contract) in promised {
+        let flow = &fixture.flows.flows[number];
+        assert!(
+            Rc::ptr_eq(&flow.contract, contract),
+            "one contract in memory"
+        );
+    }
     let of_many = fixture.flows.link_states[&eth0()].need;
     for flow in 1..=many - 10 {
         fixture.close(&client, flow);

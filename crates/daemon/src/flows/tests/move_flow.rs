@@ -80,7 +80,12 @@ impl Moving {
         let states = self.fixture.flows.link_states.values();
         for state in states {
             assert!(state.promised.len() == 0 && state.flow_count == 0);
-            assert!(state.programs.values().all(|program| program.open == 0));
+            assert!(
+                state
+                    .programs
+                    .values()
+                    .all(|program| program.open.is_empty())
+            );
         }
     }
 
@@ -440,6 +445,15 @@ proptest! {
                 let promised = theirs.clone().filter(|flow| {
                     state.promised.iter().any(|(number, _)| *number == flow.number)
                 });
+                let mut by_program: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+                for flow in theirs.clone() {
+                    by_program.entry(flow.program).or_default().insert(flow.number);
+                }
+                for (number, program) in &state.programs {
+                    let open = by_program.remove(number).unwrap_or_default();
+                    prop_assert_eq!(&program.open, &open);
+                }
+                prop_assert!(by_program.is_empty());
                 prop_assert_eq!(state.flow_count as usize, theirs.count());
                 prop_assert_eq!(state.promised.len(), promised.count());
             }

@@ -1,5 +1,5 @@
-//! The census of the registry: all programs and flows with their counters, for the daemon. It fails
-//! if the packet thread has ended.
+//! The census of the registry: all programs and flows, or some flows, with their counters, for the
+//! daemon. It fails if the packet thread has ended.
 
 use netnice_api::driver::{CensusDoc, DriverFlowDoc, ProgramDoc, TimeAccountingDoc, UserMemoryDoc};
 
@@ -13,6 +13,25 @@ use crate::setup;
 impl Registry {
     /// All programs and flows, with their counters. Fails if the packet thread has ended.
     pub(crate) fn census(&mut self) -> Result<CensusDoc, RegistryError> {
+        let all: Vec<u32> = self.flows.iter().map(|(number, _)| number).collect();
+        let programs = self.programs.iter().map(|(number, known)| ProgramDoc {
+            program: *number,
+            pid: known.pid,
+            bytes: known.bytes,
+            uid: Some(known.uid),
+            flows: known.budget.flows,
+            secret: known.secret.clone(),
+        });
+        let programs = programs.collect();
+        Ok(CensusDoc {
+            programs,
+            ..self.census_of(&all)?
+        })
+    }
+
+    /// The driver's state with these flows and their counters, and without programs. Flows that are
+    /// not open are left out. Fails if the packet thread has ended.
+    pub(crate) fn census_of(&mut self, flows: &[u32]) -> Result<CensusDoc, RegistryError> {
         let sums = self.sums()?;
         let discarded = Discard::ALL.iter().zip(sums.received.discarded);
         let discarded = discarded.map(|(why, count)| (why.name().to_owned(), count));
@@ -22,23 +41,13 @@ impl Registry {
             ("strange", sums.link.unexpected),
         ];
         let others = others.map(|(why, count)| (why.to_owned(), count));
-        let programs = self.programs.iter();
         let mut census = CensusDoc {
             iface: self.ingress.interface().name.clone(),
             mode: self.ingress.mode().name().to_owned(),
             rate: self.rate,
             why_not_native: self.ingress.why_not_native().map(LinkError::to_string),
-            programs: programs
-                .map(|(number, known)| ProgramDoc {
-                    program: *number,
-                    pid: known.pid,
-                    bytes: known.bytes,
-                    uid: Some(known.uid),
-                    flows: known.budget.flows,
-                    secret: known.secret.clone(),
-                })
-                .collect(),
-            flows: Vec::with_capacity(self.flows.iter().len()),
+            programs: Vec::new(),
+            flows: Vec::with_capacity(flows.len().min(self.flows.iter().len())),
             time: TimeAccountingDoc {
                 receiving_ns: sums.time.receiving.0,
                 sending_ns: sums.time.sending.0,
@@ -66,8 +75,11 @@ impl Registry {
                 .collect(),
         };
         let now = monotonic();
-        let all: Vec<(u32, &OpenFlow)> = self.flows.iter().collect();
-        for some in all.chunks(COUNTED_PER_COMMAND) {
+        let open = flows
+            .iter()
+            .filter_map(|number| Some((*number, self.flows.get(*number)?)));
+        let open: Vec<(u32, &OpenFlow)> = open.collect();
+        for some in open.chunks(COUNTED_PER_COMMAND) {
             let numbers = some.iter().map(|(_, known)| known.datapath_no).collect();
             let Report::Counts(counted) = self.commands.send(Command::Counts(numbers))? else {
                 continue;

@@ -143,6 +143,10 @@ fn numbers_of_open_flows_are_skipped() {
     let listed: Vec<u32> = census.flows.iter().map(|flow| flow.flow).collect();
     assert_eq!(listed, [0, 1, u32::MAX]);
     assert_eq!(census.frames, None, "the kernel copies");
+    let some = registry.census_of(&[u32::MAX, 7, 1]).unwrap();
+    assert_eq!(some.programs, []);
+    let wanted = [&census.flows[2], &census.flows[1]];
+    assert_eq!(some.flows.iter().collect::<Vec<_>>(), wanted);
     registry.detach(program).unwrap();
     assert!(registry.flows.is_empty());
     let program = registry.program();
