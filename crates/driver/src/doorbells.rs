@@ -3,13 +3,13 @@
 //! A doorbell is an eventfd. The kernel goes through all waiters before the write returns: less
 //! than a microsecond for one waiter, half a millisecond for a program that polls the doorbell
 //! 20,000 times at once. In the packet thread that time is taken from all flows, so the packet
-//! thread times each of its own writes. A write that takes longer than [`SLOW_WRITE`] (100 µs) makes
-//! the user of its program a *suspect* for [`SUSPECT_PERIOD`] (60 s). The machine can also have
-//! stopped the thread during the write, so the writes of a suspect are judged by processor time.
-//! After [`SLOW_WRITES`] (3) of them that took longer than [`SLOW_WRITE`], a second thread of ordinary
-//! priority writes the doorbells of that user for [`SLOW_PERIOD`] (60 s): under load it can be late
-//! by many milliseconds. This holds for all programs of the user, also for those that attach
-//! meanwhile, so a program cannot avoid it by detaching and attaching again.
+//! thread times each of its own writes. A write that takes longer than [`SLOW_WRITE`] (100 µs)
+//! makes the user of its program a *suspect* for [`SUSPECT_PERIOD`] (60 s). The machine can also
+//! have stopped the thread during the write, so the writes of a suspect are judged by processor
+//! time. After [`SLOW_WRITES`] (3) of them that took longer than [`SLOW_WRITE`], a second thread of
+//! ordinary priority writes the doorbells of that user for [`SLOW_PERIOD`] (60 s): under load it
+//! can be late by many milliseconds. This holds for all programs of the user, also for those that
+//! attach meanwhile, so a program cannot avoid it by detaching and attaching again.
 //! ```text
 //!              slow writes of a suspect: SLOW_WRITES
 //!   packet thread ────────────────────────────────────▶ second thread

@@ -335,8 +335,9 @@ impl Link {
         }
     }
 
-    /// Calls the kernel's sending code without a frame, so that its instructions and data are in the
-    /// processor's caches for the next frame. No effect in the fallback mode, or while frames wait.
+    /// Calls the kernel's sending code without a frame, so that its instructions and data are in
+    /// the processor's caches for the next frame. No effect in the fallback mode, or while frames
+    /// wait.
     pub(crate) fn warm_up(&mut self) {
         if let Kind::Xdp(link) = &mut self.kind {
             link.warm_up();

@@ -136,8 +136,8 @@ impl ReceiveBudget {
         }
     }
 
-    /// The same budget of a flow that has this part of the shared budget for certain, in millionths;
-    /// 0: the same part as others.
+    /// The same budget of a flow that has this part of the shared budget for certain, in
+    /// millionths; 0: the same part as others.
     pub fn with_share(self, share: u32) -> ReceiveBudget {
         ReceiveBudget { share, ..self }
     }

@@ -74,8 +74,8 @@ pub struct Context {
     /// Measure only the cells (`accuracy`, `queue`) or runs (`nice-fig6` to `nice-fig8`) whose name
     /// contains all of these words, which blanks separate. `None`: all.
     pub only: Option<String>,
-    /// Folder in which each run is kept (`nice-fig6` to `nice-fig8`, `direct-channel`) and from which
-    /// kept runs are read (`nice-fig6` to `nice-fig8`). `None`: no run is kept.
+    /// Folder in which each run is kept (`nice-fig6` to `nice-fig8`, `direct-channel`) and from
+    /// which kept runs are read (`nice-fig6` to `nice-fig8`). `None`: no run is kept.
     pub keep: Option<PathBuf>,
     /// Folder of the plots, which must exist; `None`: no plots.
     pub plots: Option<PathBuf>,

@@ -1,6 +1,7 @@
 //! [`ReceiveShare`], the part of a driver's time for received packets that a flow has for certain:
-//! its range and its text. A part outside the range gives `None`, and a text that is not such a part
-//! does not parse; its error has no content, because the caller names the clause and the range.
+//! its range and its text. A part outside the range gives `None`, and a text that is not such a
+//! part does not parse; its error has no content, because the caller names the clause and the
+//! range.
 
 use core::fmt;
 use core::str::FromStr;

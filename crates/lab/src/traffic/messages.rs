@@ -9,9 +9,9 @@
 //!   last message. Both answer with the time, `queued_ns`.
 //! - `periodic EVERY COUNT`: sends COUNT messages, one each EVERY ns, whose arrivals are these
 //!   times: `first_ns`, `sent`, `held_back`, and `wall_ns`, the wall clock less `CLOCK_MONOTONIC`
-//!   before every hundredth message. For each message `queued_ns`, when it was offered, `waited_ns`,
-//!   for how long the thread waited for a processor during the call, and `accepted_ns`, when the
-//!   call returned.
+//!   before every hundredth message. For each message `queued_ns`, when it was offered,
+//!   `waited_ns`, for how long the thread waited for a processor during the call, and
+//!   `accepted_ns`, when the call returned.
 //! - `outcomes`: waits until the driver has returned all packets: `status` and `stamp_ns` of each,
 //!   in order, and `counts` of messages.
 //!
