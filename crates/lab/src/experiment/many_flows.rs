@@ -23,7 +23,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::bench::{at, netnice_only, pause};
-use super::driver_world::check_conformance;
+use super::sent_packets::check_conformance;
 use super::{Bound, Context, Outcome};
 use crate::process::{self, EVENT_TIMEOUT};
 use crate::stats;

@@ -16,8 +16,8 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 
 use super::super::bench::{MS, SECOND, netnice_only, pause, wait_until};
-use super::super::driver_world::{DriverWorld, bins, from_port};
-use super::super::front_door::{FrontDoor, WORK_AHEAD, check_verdict, missing_on_the_wire, note};
+use super::super::front_door::{FrontDoor, WORK_AHEAD, check_verdict, note};
+use super::super::sent_packets::{bins, from_port, missing_on_the_wire, tap};
 use super::super::{Bound, Context, Outcome};
 use crate::alibi::{Alibi, Verdict};
 use crate::direct;
@@ -42,7 +42,7 @@ pub fn figure5a(context: &Context, outcome: &mut Outcome) -> Result<()> {
         .map(|slice| front.sender(port(slice), &format!("slice {slice}ms/100ms")))
         .collect();
     let mut senders = senders?;
-    let (tap, file) = front.tap()?;
+    let (tap, file) = tap(&front.world)?;
     for sender in &mut senders {
         sender.go()?;
     }
@@ -166,7 +166,7 @@ pub fn figure5b(context: &Context, outcome: &mut Outcome) -> Result<()> {
         .map(|slice| front.sender(port(slice), &format!("slice {slice}ms/100ms")))
         .collect();
     let mut senders = senders?;
-    let (tap, file) = front.tap()?;
+    let (tap, file) = tap(&front.world)?;
     first.go()?;
     pause(SETTLE);
     let from = sys::now_ns();
@@ -318,7 +318,7 @@ fn through_driver(world: World, outcome: &mut Outcome, seconds: u64) -> Result<(
         front.sender(port(1), LEFT_OVER)?,
         front.sender(port(2), LEFT_OVER)?,
     ];
-    let (tap, file) = front.tap()?;
+    let (tap, file) = tap(&front.world)?;
     for sender in &mut senders {
         sender.go()?;
     }
@@ -344,7 +344,7 @@ fn through_kernel(world: World, limited: bool, seconds: u64) -> Result<Record> {
     if limited {
         htb::limit(&client.ns, &client.port().device, LINK, htb::Leaf::Default)?;
     }
-    let (tap, _) = DriverWorld::tap(&world)?;
+    let (tap, _) = tap(&world)?;
     let to = (world.server().port().v4, direct::SINK).into();
     let flood = |number| {
         let from = (client.port().v4, port(number)).into();
