@@ -183,11 +183,11 @@ fn police(
 }
 
 /// Figure 4: transient overload of an overbooked link, proportional sharing and priorities. One
-/// slot of the paper is a hundred slots here (25 in the quick form). Fails if the subject is not
+/// slot of the paper is a hundred slots here (50 in the quick form). Fails if the subject is not
 /// netnice, and as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
-    let scale = if context.quick { 25 } else { 100 };
+    let scale = if context.quick { 50 } else { 100 };
     let first = overload("", scale)?;
     note(outcome, &first.stops.stops);
     let most = |full: f64| if context.quick { 5.0 } else { full };
@@ -241,19 +241,35 @@ impl OverloadRun {
         self.began + slot * self.scale * SLOT
     }
 
+    /// The time from one of the paper's slots to another (wall clock, ns). A process takes some time
+    /// to start and to end, so the time begins no earlier than five slots after the first packet of
+    /// each connection that starts by `from`, and the last packet of each that ends by then.
+    fn span(&self, from: u64, until: u64) -> (u64, u64) {
+        let mut begin = self.at(from);
+        for (number, _, _, start, end) in FLOWS {
+            let times = self.record.times(from_port(port(number)));
+            let first = times.first().filter(|_| start <= from);
+            let last = times.last().filter(|_| end <= from);
+            for change in first.into_iter().chain(last) {
+                begin = begin.max(change + 5 * self.scale * SLOT);
+            }
+        }
+        (begin, self.at(until).max(begin + SLOT))
+    }
+
     /// The percent of the link that a connection got between two of the paper's slots.
     fn share(&self, number: u16, from: u64, until: u64) -> f64 {
         let times = self.record.times(from_port(port(number)));
-        let (from, until) = (self.at(from), self.at(until));
+        let (from, until) = self.span(from, until);
         let packets = bins(&times, from, until, until - from)[0];
-        packets / ((until - from) / SLOT) as f64 * 100.0
+        packets / ((until - from) as f64 / SLOT as f64) * 100.0
     }
 
     /// The part of the time between two of the paper's slots that stops of the driver took which
     /// are too long for the tolerance of a connection.
     fn stopped(&self, from: u64, until: u64) -> f64 {
         let alibi = self.stops.long(0.0);
-        let (from, until) = (self.at(from), self.at(until));
+        let (from, until) = self.span(from, until);
         alibi.stopped(from, until) as f64 / (until - from) as f64
     }
 }

@@ -237,7 +237,7 @@ fn rest(
 /// as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
-    let seconds = if context.quick { 3 } else { 30 };
+    let seconds = if context.quick { 2 } else { 30 };
     let ours = through_driver(World::pair(Pair::default())?, outcome, seconds)?;
     let limited = through_kernel(World::pair(Pair::default())?, true, seconds)?;
     let on_cable = through_driver(cable()?, outcome, seconds)?;
