@@ -147,7 +147,12 @@ fn measure(load: &Load) -> Result<Vec<Round>> {
         let seconds = began.elapsed().as_secs_f64();
         for answer in command_all(&mut programs, "halt", "done")? {
             let unsent = answer["unsent"] == json!(0);
-            ensure!(unsent, "the driver returned packets unsent");
+            let statuses = &answer["statuses"];
+            let number = &answer["unsent"];
+            ensure!(
+                unsent,
+                "the driver returned {number} packets unsent, with the statuses {statuses}"
+            );
         }
         rounds.push(Round {
             ours: (after - before) as f64 / seconds,

@@ -9,7 +9,7 @@
 //!   so each flow always has something to send.
 //! - `halt`: stops sending, and waits until the driver has returned all packets: `done`, the number
 //!   of packets that the driver has sent, for each flow; and `unsent`, the number of packets that
-//!   it returned for another reason.
+//!   it returned for another reason, with the statuses of these: `statuses`.
 //! - `close`: closes all flows: `closed`, `from_ns` and `until_ns`.
 //!
 //! The first 8 bytes of each payload are the packet's number in its flow. Flow `k` is from the
@@ -17,6 +17,7 @@
 //! its input. It fails if it cannot attach, if a flow that sends is closed by another, and for an
 //! unknown command.
 
+use std::collections::BTreeSet;
 use std::io::BufRead;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -87,7 +88,12 @@ pub fn main(args: &ManyFlowsArgs) -> Result<()> {
                 flows = sender.halt()?;
                 let done: Vec<u64> = flows.iter().map(|flow| flow.done).collect();
                 let unsent: u64 = flows.iter().map(|flow| flow.unsent).sum();
-                json!({"done": done, "unsent": unsent})
+                let statuses: BTreeSet<u32> = flows
+                    .iter()
+                    .flat_map(|flow| &flow.statuses)
+                    .copied()
+                    .collect();
+                json!({"done": done, "unsent": unsent, "statuses": statuses})
             }
             "close" => {
                 let (closed, from_ns) = (flows.len(), sys::now_ns());
@@ -144,6 +150,8 @@ struct SendingFlow {
     /// Packets that the driver has sent, and that it returned for another reason.
     done: u64,
     unsent: u64,
+    /// The reasons for the latter ([`Status`]).
+    statuses: BTreeSet<u32>,
 }
 
 impl SendingFlow {
@@ -153,6 +161,7 @@ impl SendingFlow {
             next: 0,
             done: 0,
             unsent: 0,
+            statuses: BTreeSet::new(),
         }
     }
 
@@ -175,7 +184,10 @@ impl SendingFlow {
         while let Some(outcome) = self.socket.outcome()? {
             match outcome.status {
                 Status::DONE => self.done += 1,
-                _ => self.unsent += 1,
+                other => {
+                    self.unsent += 1;
+                    self.statuses.insert(other.0);
+                }
             }
         }
         Ok(())
