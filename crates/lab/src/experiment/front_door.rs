@@ -75,9 +75,9 @@ impl FrontDoor {
     }
 
     /// Starts a process with one flow that receives at `port` of the client, with so many buffers.
-    /// It writes each packet's time and size to `log`. It burns the processor time `work.0` for each
-    /// packet, times the number of `work.1` packets that it has received; `None`: none. Fails as
-    /// the module says.
+    /// It writes each packet's time and size to `log`. It burns the processor time `work.0` for
+    /// each packet, times the number of `work.1` packets that it has received; `None`: none. Fails
+    /// as the module says.
     pub fn consumer(
         &self,
         port: u16,

@@ -1,24 +1,27 @@
 //! The experiment `direct-speed` measures how many packets the shipped parts send in a second
-//! ([`super::front_door`]), as a share of the bare link in the same run: 64 flows of 8 programs, and
-//! 65,536 flows of 64 programs. (The system test `datapath_speed` measures the driver's datapath
-//! alone in the same way.)
+//! ([`super::front_door`]), as a share of the bare link in the same run: 64 flows of 8 programs,
+//! and 65,536 flows of 64 programs. (The system test `datapath_speed` measures the driver's
+//! datapath alone in the same way.)
 //!
 //! Packets have 1500 bytes with all headers. The contracts are a mix of best effort, slices, cells
 //! and minimums, which all flows together never exhaust, so each program always has packets to send
-//! and the driver sends as many as it can. The next hop is a host that does not exist, so the server
-//! counts the packets and drops them. *The bare link* ([`bare`]) sends from one thread through the
-//! driver's link, without flows, to the same kind of host.
+//! and the driver sends as many as it can. The next hop is a host that does not exist, so the
+//! server counts the packets and drops them. *The bare link* ([`bare`]) sends from one thread
+//! through the driver's link, in the driver's scheduling class, without flows, to the same kind of
+//! host.
 //!
 //! On a machine with two processors the programs share one of them, and the driver has the other.
 //! The measured values say for which part of the time the driver ran.
 //!
-//! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if the subject is not
-//! netnice, if a flow cannot be opened, if the driver returned a packet unsent, or if a step of the
-//! measurement fails.
+//! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if the subject is
+//! not netnice, if a flow cannot be opened, if the driver returned a packet unsent, or if a step of
+//! the measurement fails.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use netnice_driver::event_loop;
 use netnice_driver::frame::Mac;
 use netnice_driver::link::{Ingress, Link, Mode};
 use netnice_driver::protocol::EtherType;
@@ -137,7 +140,7 @@ fn measure(load: &Load) -> Result<Vec<Round>> {
     let driver = driver_process(&netnice)?;
     let mut rounds = Vec::new();
     for _ in 0..load.rounds {
-        let alone = bare(&mut link, BARE_PACKETS)?;
+        let alone = bare_as_driver(&mut link)?;
         command_all(&mut programs, "send", "sending")?;
         pause(SETTLE);
         let arrived = || Ok::<_, anyhow::Error>(server.ns.counters("eth0")?.rx_packets);
@@ -214,6 +217,19 @@ fn ran_ns(process: u32) -> Result<u64> {
 pub fn open_link(host: &Host) -> Result<(Link, Ingress)> {
     host.ns
         .enter(|| Ok(Link::open(&host.port().device, Some(Mode::Native))?))
+}
+
+/// Packets per second of a link alone, in the scheduling class of the driver: so other programs
+/// take as much from the one as from the other.
+fn bare_as_driver(link: &mut Link) -> Result<f64> {
+    let ended = thread::scope(|scope| {
+        let work = || {
+            event_loop::set_scheduling(None)?;
+            bare(link, BARE_PACKETS)
+        };
+        scope.spawn(work).join()
+    });
+    ended.map_err(|_| anyhow!("the thread of the bare link panicked"))?
 }
 
 /// Packets per second of a link alone: `count` packets of 1500 bytes to [`PEER`], 32 at a time, of

@@ -6,8 +6,9 @@
 //! the driver refused a packet, or if a connection of figure 3 sent nothing.
 //!
 //! Figure 4 uses the classes of a link (`netnice link IFACE --class N --overbook`): a connection's
-//! priority is its class, and the classes share a slice of the link, since the kernel's classes keep
-//! a part of it. A connection starts when its process begins to send, and ends with its process.
+//! priority is its class, and the classes share a slice of the link, since the kernel's classes
+//! keep a part of it. A connection starts when its process begins to send, and ends with its
+//! process.
 //!
 //! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
 //! is not netnice, if a step of the measurement fails, or if a plot cannot be written.
@@ -241,9 +242,10 @@ impl OverloadRun {
         self.began + slot * self.scale * SLOT
     }
 
-    /// The time from one of the paper's slots to another (wall clock, ns). A process takes some time
-    /// to start and to end, so the time begins no earlier than five slots after the first packet of
-    /// each connection that starts by `from`, and the last packet of each that ends by then.
+    /// The time from one of the paper's slots to another (wall clock, ns). A process takes some
+    /// time to start and to end, so the time begins no earlier than five slots after the first
+    /// packet of each connection that starts by `from`, and the last packet of each that ends by
+    /// then.
     fn span(&self, from: u64, until: u64) -> (u64, u64) {
         let mut begin = self.at(from);
         for (number, _, _, start, end) in FLOWS {

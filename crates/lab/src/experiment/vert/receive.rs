@@ -8,9 +8,9 @@
 //! the time and the size of each packet. With a folder for plots, the logs are kept there.
 //!
 //! A packet that the first program lost is excused only if the machine did not let the program run
-//! for longer than its buffers hold packets, and one that the kernel lost only by stops of the driver
-//! of that length. The experiment fails if the senders' kernel refused to send a packet, or if a log
-//! does not have each received packet with its size.
+//! for longer than its buffers hold packets, and one that the kernel lost only by stops of the
+//! driver of that length. The experiment fails if the senders' kernel refused to send a packet, or
+//! if a log does not have each received packet with its size.
 //!
 //! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
 //! is not netnice, if a step of the measurement fails, or if a plot or a log cannot be written.
@@ -89,9 +89,9 @@ struct Consumed {
 }
 
 /// Figure 7: two consumers receive 40 and 45 Mbit/s of UDP from the kernel of another host. After
-/// every 20,000 packets the second consumer works longer on each packet. In the quick form the rates
-/// are a quarter, and the second works longer after every 500 packets. Fails if the subject is not
-/// netnice, and as [`Experiment::run`](crate::experiment::Experiment::run) does.
+/// every 20,000 packets the second consumer works longer on each packet. In the quick form the
+/// rates are a quarter, and the second works longer after every 500 packets. Fails if the subject
+/// is not netnice, and as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let load = if context.quick { QUICK } else { FULL };
@@ -402,6 +402,6 @@ const PAYLOAD: u32 = 1458;
 const FRAME: u64 = 1500;
 /// A counter that every flow has.
 const LOSSES: &str = "no_buffer";
-/// A stop of the driver of this length, in ns, can make the kernel lose frames: the driver's receive
-/// buffers hold more than 1,000 frames, and 7,083 come in a second.
+/// A stop of the driver of this length, in ns, can make the kernel lose frames: the driver's
+/// receive buffers hold more than 1,000 frames, and 7,083 come in a second.
 const LONG_STOP: u64 = 100_000_000;
