@@ -157,20 +157,28 @@ pub fn neighbour(
     index: u32,
     next_hop: IpAddr,
 ) -> Result<Neighbour, NetlinkError> {
+    let replies = neighbour_messages(netlink, index, next_hop)?;
+    let known = replies.iter().find_map(parse_neighbour);
+    Ok(known.map_or(Neighbour::Unknown, |(_, _, neighbour)| neighbour))
+}
+
+/// The kernel's entry of a next hop; empty if there is no entry or no such interface.
+fn neighbour_messages(
+    netlink: &mut NetlinkClient,
+    index: u32,
+    next_hop: IpAddr,
+) -> Result<Vec<Message>, NetlinkError> {
     let request = Request::new(libc::RTM_GETNEIGH, 0, &neighbour_head(index, next_hop, 0))
         .with(&Attributes::new().bytes(libc::NDA_DST, &octets(next_hop)));
     match netlink.query(&format!("look up the neighbour {next_hop}"), request) {
-        Ok(replies) => {
-            let known = replies.iter().find_map(parse_neighbour);
-            Ok(known.map_or(Neighbour::Unknown, |(_, _, neighbour)| neighbour))
-        }
-        Err(error) if error.is_gone() => Ok(Neighbour::Unknown),
-        Err(error) => Err(error),
+        Err(error) if error.is_gone() => Ok(Vec::new()),
+        replies => replies,
     }
 }
 
 /// Makes the kernel resolve the layer 2 address of a next hop if the address is unknown, and
-/// confirm the address if it is stale. Does not wait for the result.
+/// confirm the address if it is stale. Does not wait for the result. An address that the
+/// administrator has set (`ip neigh add … nud permanent`) stays as it is.
 ///
 /// # Errors
 /// If there is no such interface, or the kernel refuses the request.
@@ -179,6 +187,11 @@ pub fn resolve_neighbour(
     index: u32,
     next_hop: IpAddr,
 ) -> Result<(), NetlinkError> {
+    // NTF_USE takes NUD_PERMANENT from an entry: its address would be resolved anew.
+    let entries = neighbour_messages(netlink, index, next_hop)?;
+    if entries.iter().any(is_fixed) {
+        return Ok(());
+    }
     let head = neighbour_head(index, next_hop, libc::NTF_USE);
     let request = Request::new(libc::RTM_NEWNEIGH, NLM_F_CREATE, &head)
         .with(&Attributes::new().bytes(libc::NDA_DST, &octets(next_hop)));
@@ -278,6 +291,15 @@ fn parse_neighbour(message: &Message) -> Option<(u32, IpAddr, Neighbour)> {
         _ => Neighbour::Unknown,
     };
     Some((index, next_hop, known))
+}
+
+/// Whether a neighbour message has an address that the kernel does not resolve.
+fn is_fixed(message: &Message) -> bool {
+    let head = message.head::<NEIGHBOUR_HEAD>();
+    let state = head.and_then(|head| head[8..].first_chunk().copied());
+    state.is_some_and(|state| {
+        u16::from_ne_bytes(state) & (libc::NUD_PERMANENT | libc::NUD_NOARP) != 0
+    })
 }
 
 /// `struct ndmsg`.

@@ -35,13 +35,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use netnice_core::contract::{CLASSES, Contract, Slice};
-use netnice_core::sched::{Class, Service, Wire};
+use netnice_core::contract::Contract;
+use netnice_core::sched::{Service, Wire};
 use netnice_core::units::{Nanos, Rate};
 use netnice_driver::commands::{self, CommandSender};
-use netnice_driver::datapath::{
-    Datapath, FlowCounters, FlowParameters, OpenedFlow, ServerParameters,
-};
+use netnice_driver::datapath::{Datapath, FlowCounters, FlowParameters, OpenedFlow};
 use netnice_driver::demux::{FlowNo, Match, Reassembly};
 use netnice_driver::event_loop::{EventLoop, SchedulingClass, monotonic, set_scheduling};
 use netnice_driver::frame::Mac;
@@ -145,39 +143,12 @@ impl DriverSetup {
         length: usize,
         contract: &str,
     ) -> Result<SenderProgram> {
-        self.add_sender_with(port, length, SENDING, contract)
-    }
-
-    fn add_sender_with(
-        &mut self,
-        port: u16,
-        length: usize,
-        shape: Shape,
-        contract: &str,
-    ) -> Result<SenderProgram> {
         let service = Service::of(&contract.parse::<Contract>()?)?;
-        let open = self.open(port, service, shape);
+        let open = self.open(port, service, SENDING);
         let (attachment, flow) = self.attach(&open, |datapath, program, open| {
             Ok(datapath.open(program, open, monotonic())?)
         })?;
         self.sender(attachment, flow, port, length)
-    }
-
-    /// Makes the overbooked server of the link: the contracts of its members
-    /// (`cell …,class=N`) may together ask for more than the slice, which these classes share.
-    /// Fails if the scheduler refuses it.
-    pub(crate) fn set_server(&mut self, slice: Slice, classes: [Class; CLASSES]) -> Result<()> {
-        let server = ServerParameters {
-            slice: Some(slice),
-            classes,
-        };
-        Ok(self.datapath.set_server(Some(&server), monotonic())?)
-    }
-
-    /// Adds a program as [`DriverSetup::add_sender`] does, with few buffers ([`SHORT`]). Fails as
-    /// that call does.
-    pub(crate) fn add_short_sender(&mut self, port: u16, contract: &str) -> Result<SenderProgram> {
-        self.add_sender_with(port, FRAME, SHORT, contract)
     }
 
     /// Adds a program with one flow, which receives datagrams to `port` of the client. `share` is
@@ -218,11 +189,6 @@ impl DriverSetup {
     pub(crate) fn receive_frames(&mut self, world: &World) -> Result<()> {
         let ingress = &mut self.ingress;
         world.client().ns.enter(|| Ok(ingress.start()?))
-    }
-
-    /// The mode of the driver's link.
-    pub(crate) fn mode(&self) -> Mode {
-        self.ingress.mode()
     }
 
     /// The parameters of a flow that sends from `port` to [`SINK`], for a program that opens the

@@ -27,7 +27,6 @@ mod change;
 mod channel;
 mod cost;
 mod death;
-mod driver_world;
 mod estimate;
 mod flood_cost;
 mod front_door;
@@ -44,7 +43,9 @@ mod queue;
 mod receive;
 mod rtc;
 mod scale;
+mod sent_packets;
 mod simulated;
+pub mod speed;
 mod telnet;
 mod timing;
 mod vert;
@@ -436,6 +437,12 @@ pub const REGISTRY: &[Experiment] = &[
         what: "65,536 direct flows of 64 programs: opened, sending by their contracts, closed",
         minutes: (3.0, 0.6),
         run: many_flows::run,
+    },
+    Experiment {
+        id: "direct-speed",
+        what: "packets a second of 64 and of 65,536 direct flows, beside the bare link",
+        minutes: (3.0, 0.2),
+        run: speed::run,
     },
     Experiment {
         id: "cell-fig3",

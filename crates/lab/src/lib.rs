@@ -13,9 +13,10 @@
 //! three minutes, and [`simulate`] runs a scenario file in virtual time.
 //!
 //! An experiment on the kernel path tests the binaries `netnice` and `netniced` through the command
-//! line that people type; [`process::binary`] finds them. For the direct path [`direct`] runs the
-//! driver's event loop in a thread, with programs in other threads. The experiments in virtual time
-//! run the scheduler of `netnice-core` in `netnice-sim`.
+//! line that people type; [`process::binary`] finds them. An experiment on the direct path tests
+//! `netnice-driver` too, with processes that use the library `netnice-stack`. For tests of one
+//! layer [`direct`] runs the driver's event loop in a thread, with programs in other threads. The
+//! experiments in virtual time run the scheduler of `netnice-core` in `netnice-sim`.
 //!
 //! NICE, NTCP, VERT, CELL and RTC are the papers that docs/deviations.md names; some experiments
 //! repeat a figure of one of them. Most experiments have a quick form for tests, which takes less

@@ -48,7 +48,7 @@ mod udp;
 mod unruly;
 
 pub use commanded::Commanded;
-pub use many_flows::REMOTE_PORTS;
+pub use many_flows::{ManyFlows, REMOTE_PORTS};
 pub use messages::MessageShape;
 pub use report::Report;
 

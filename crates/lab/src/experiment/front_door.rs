@@ -14,20 +14,18 @@
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use netnice_core::stops::{Stop, StopKind};
 
 use super::Outcome;
 use super::bench::pause;
-use super::driver_world::is_sent;
 use crate::alibi::{self, Alibi, Verdict};
 use crate::direct::{self, SINK};
 use crate::sys;
 use crate::traffic::{self, Direct, Running};
-use crate::wire::Tap;
 use crate::world::{Netnice, Pair, World};
 
 /// A pair of hosts; on the client netniced manages the link.
@@ -76,13 +74,25 @@ impl FrontDoor {
         running.with_context(|| format!("a flow with the contract `{contract}`"))
     }
 
-    /// Starts a tap at the server's device, which keeps every datagram of the senders. Returns the
-    /// tap and the path of its capture file. Fails as [`Tap::start_capturing`] does.
-    pub fn tap(&self) -> Result<(Tap, PathBuf)> {
-        let file = self.world.folder().join("wire.pcap");
-        let server = self.world.server();
-        let tap = Tap::start_capturing(&server.ns, &server.port().device, &file, is_sent)?;
-        Ok((tap, file))
+    /// Starts a process with one flow that receives at `port` of the client, with so many buffers.
+    /// It writes each packet's time and size to `log`. It burns the processor time `work.0` for
+    /// each packet, times the number of `work.1` packets that it has received; `None`: none. Fails
+    /// as the module says.
+    pub fn consumer(
+        &self,
+        port: u16,
+        buffers: u32,
+        log: &Path,
+        work: Option<(Duration, u64)>,
+    ) -> Result<Running> {
+        let client = self.world.client();
+        let program = Direct::sink((client.port().v4, port).into());
+        let program = program.by(self.netnice.runtime()).buffers(buffers).log(log);
+        let program = match work {
+            Some((work, step)) => program.work(work, step),
+            None => program,
+        };
+        traffic::start_now(client, &program)
     }
 
     /// The stops of the driver so far. Call it while the driver runs. Fails if the driver writes no
@@ -114,38 +124,6 @@ pub fn stops(netnice: &Netnice, device: &str) -> Result<Vec<Stop>> {
 pub fn alibi(stops: &[Stop], used: f64) -> Alibi {
     let ahead = sys::now_ns().saturating_sub(netnice_kernel::process::monotonic().0);
     Alibi::new(stops, ahead, used)
-}
-
-/// The number of datagrams of a sender that are missing in a capture: those whose numbers are below
-/// the highest one and do not occur. Fails if the file is not a capture, or if a datagram occurs
-/// twice.
-pub fn missing_on_the_wire(file: &Path, port: u16) -> Result<u64> {
-    let bytes = std::fs::read(file).with_context(|| format!("read {}", file.display()))?;
-    let word = |at: usize| -> Result<u32> {
-        let word = bytes.get(at..at + 4).context("the capture is cut short")?;
-        Ok(u32::from_le_bytes(word.try_into()?))
-    };
-    let mut numbers = Vec::new();
-    let mut at = CAPTURE_HEADER;
-    while at < bytes.len() {
-        let kept = word(at + 8)? as usize;
-        at += RECORD_HEADER;
-        let head = bytes
-            .get(at..at + kept)
-            .context("the capture is cut short")?;
-        at += kept;
-        let Some(number) = head.get(HEADERS..HEADERS + 8) else {
-            continue;
-        };
-        if head[SOURCE_PORT..SOURCE_PORT + 2] == port.to_be_bytes() {
-            numbers.push(u64::from_be_bytes(number.try_into()?));
-        }
-    }
-    numbers.sort_unstable();
-    let twice = numbers.windows(2).any(|pair| pair[0] == pair[1]);
-    ensure!(!twice, "a datagram of port {port} arrived twice");
-    let sent = numbers.last().map_or(0, |last| last + 1);
-    Ok(sent - numbers.len() as u64)
 }
 
 /// Adds the note that says what the experiment ran through, and how often the machine stopped the
@@ -192,9 +170,3 @@ const PAYLOAD: u32 = 1458;
 pub const BUFFERS: u32 = 1024;
 /// A sender fills its buffers so often.
 const REFILL: Duration = Duration::from_millis(5);
-/// Bytes before the first record of a capture, and before each packet.
-const CAPTURE_HEADER: usize = 24;
-const RECORD_HEADER: usize = 16;
-/// Bytes of the Ethernet, IPv4 and UDP headers; in them the source port.
-const HEADERS: usize = 42;
-const SOURCE_PORT: usize = 34;

@@ -23,11 +23,11 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::bench::{at, netnice_only, pause};
-use super::driver_world::check_conformance;
+use super::sent_packets::check_conformance;
 use super::{Bound, Context, Outcome};
 use crate::process::{self, EVENT_TIMEOUT};
 use crate::stats;
-use crate::traffic::{Commanded, REMOTE_PORTS};
+use crate::traffic::{Commanded, ManyFlows, REMOTE_PORTS};
 use crate::wire::{Tap, Transport, WireFlow};
 use crate::world::{Family, Netnice, Pair, World};
 
@@ -188,15 +188,15 @@ fn start(world: &World, netnice: &Netnice, size: Size) -> Result<Vec<Commanded>>
     let one = |number: u16| {
         let from = at(client, Family::V4, FIRST_LOCAL + number * ports);
         let to = at(world.server(), Family::V4, FIRST_REMOTE);
+        let flows = ManyFlows {
+            flows: size.flows,
+            contracts: &[CONTRACT],
+            size: PAYLOAD,
+            buffers: 4,
+            refill: Duration::from_secs(1),
+        };
         let runtime = netnice.runtime();
-        Commanded::many_flows(
-            client,
-            runtime,
-            (from, to),
-            size.flows,
-            CONTRACT,
-            OPENING_TIMEOUT,
-        )
+        Commanded::many_flows(client, runtime, (from, to), &flows, OPENING_TIMEOUT)
     };
     (0..size.programs).map(one).collect()
 }
@@ -350,6 +350,8 @@ fn shown_flows(netnice: &Netnice) -> Result<Vec<Value>> {
 }
 
 const CONTRACT: &str = "cell pcr=1kbit,cdvt=1s";
+/// Payload of a packet in bytes.
+const PAYLOAD: usize = 200;
 /// The time between two packets of 242 bytes at 1 kbit/s, in ns.
 const INTERVAL: u64 = 242 * 8 * 1_000_000;
 const FIRST_LOCAL: u16 = 10_000;

@@ -29,8 +29,8 @@ use netnice_driver::event_loop;
 use serde_json::{Value, json};
 
 use super::bench::{MS, SECOND, netnice_only, pause};
-use super::driver_world::{DriverWorld, check_conformance, from_port};
-use super::front_door::{BUFFERS, FrontDoor, missing_on_the_wire};
+use super::front_door::{BUFFERS, FrontDoor};
+use super::sent_packets::{check_conformance, from_port, missing_on_the_wire, tap};
 use super::{Bound, Context, Outcome};
 use crate::alibi::Alibi;
 use crate::direct;
@@ -214,7 +214,7 @@ impl Subject {
                 ))?;
             }
         }
-        let (tap, _) = DriverWorld::tap(&world)?;
+        let (tap, _) = tap(&world)?;
         let (from, to) = (
             (client.port().v4, PORT).into(),
             (world.server().port().v4, direct::SINK).into(),
@@ -235,7 +235,7 @@ fn driver(megabit: u64, seconds: u64) -> Result<(Vec<u64>, u64, Alibi)> {
     let front = FrontDoor::new("1gbit")?;
     let contract = format!("pcr={megabit}mbit,cdvt={}us", CDVT / 1000);
     let mut sender = front.sender(PORT, &format!("cell {contract}"))?;
-    let (tap, file) = front.tap()?;
+    let (tap, file) = tap(&front.world)?;
     sender.go()?;
     let begins = Subject::Driver.settling_time(12_000_000 / megabit) as f64 / SECOND as f64;
     pause(begins + seconds as f64);

@@ -1,5 +1,5 @@
-//! The program `netnice-lab traffic many-flows` opens many flows of the direct path with one
-//! contract, and sends on all of them on command. [`Commanded::many_flows`] starts it.
+//! The program `netnice-lab traffic many-flows` opens many flows of the direct path, and sends on
+//! all of them on command. [`Commanded::many_flows`] starts it.
 //!
 //! Each line of its standard input is a command. The program answers each with one line of JSON:
 //!
@@ -9,7 +9,7 @@
 //!   so each flow always has something to send.
 //! - `halt`: stops sending, and waits until the driver has returned all packets: `done`, the number
 //!   of packets that the driver has sent, for each flow; and `unsent`, the number of packets that
-//!   it returned for another reason.
+//!   it returned for another reason, with the statuses of these: `statuses`.
 //! - `close`: closes all flows: `closed`, `from_ns` and `until_ns`.
 //!
 //! The first 8 bytes of each payload are the packet's number in its flow. Flow `k` is from the
@@ -17,6 +17,7 @@
 //! its input. It fails if it cannot attach, if a flow that sends is closed by another, and for an
 //! unknown command.
 
+use std::collections::BTreeSet;
 use std::io::BufRead;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -52,17 +53,17 @@ pub struct ManyFlowsArgs {
     /// The number of flows.
     #[arg(long)]
     flows: u16,
-    /// The contract of each flow.
-    #[arg(long)]
-    contract: String,
+    /// The contracts: each flow has the next one, and after the last the first again.
+    #[arg(long, required = true)]
+    contract: Vec<String>,
     /// Payload bytes of each packet, at least 8.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long)]
     size: usize,
     /// Buffers of each flow.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long)]
     buffers: u32,
     /// Milliseconds between two times at which the buffers are filled.
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long)]
     refill_ms: u64,
 }
 
@@ -87,7 +88,12 @@ pub fn main(args: &ManyFlowsArgs) -> Result<()> {
                 flows = sender.halt()?;
                 let done: Vec<u64> = flows.iter().map(|flow| flow.done).collect();
                 let unsent: u64 = flows.iter().map(|flow| flow.unsent).sum();
-                json!({"done": done, "unsent": unsent})
+                let statuses: BTreeSet<u32> = flows
+                    .iter()
+                    .flat_map(|flow| &flow.statuses)
+                    .copied()
+                    .collect();
+                json!({"done": done, "unsent": unsent, "statuses": statuses})
             }
             "close" => {
                 let (closed, from_ns) = (flows.len(), sys::now_ns());
@@ -109,7 +115,7 @@ impl ManyFlowsArgs {
         };
         UdpOptions {
             remote: Remote::One(above(self.remote, flow % REMOTE_PORTS)),
-            contract: Some(self.contract.clone()),
+            contract: Some(self.contract[usize::from(flow) % self.contract.len()].clone()),
             buffers: Buffers {
                 sending: self.buffers,
                 receiving: 0,
@@ -144,6 +150,8 @@ struct SendingFlow {
     /// Packets that the driver has sent, and that it returned for another reason.
     done: u64,
     unsent: u64,
+    /// The reasons for the latter ([`Status`]).
+    statuses: BTreeSet<u32>,
 }
 
 impl SendingFlow {
@@ -153,6 +161,7 @@ impl SendingFlow {
             next: 0,
             done: 0,
             unsent: 0,
+            statuses: BTreeSet::new(),
         }
     }
 
@@ -175,7 +184,10 @@ impl SendingFlow {
         while let Some(outcome) = self.socket.outcome()? {
             match outcome.status {
                 Status::DONE => self.done += 1,
-                _ => self.unsent += 1,
+                other => {
+                    self.unsent += 1;
+                    self.statuses.insert(other.0);
+                }
             }
         }
         Ok(())
@@ -222,22 +234,39 @@ impl Sender {
 /// Time limit for the last packets of a flow to be sent.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// What a program with many flows opens.
+pub struct ManyFlows<'a> {
+    /// The number of flows.
+    pub flows: u16,
+    /// The contracts; flow `k` has the contract `k` modulo their number.
+    pub contracts: &'a [&'a str],
+    /// Payload bytes of each packet, at least 8.
+    pub size: usize,
+    /// Buffers of each flow.
+    pub buffers: u32,
+    /// The time between two times at which the buffers are filled.
+    pub refill: Duration,
+}
+
 impl Commanded {
-    /// Starts `netnice-lab traffic many-flows` on `host`, with `flows` flows of the daemon with
-    /// this runtime folder. Fails if the program is not ready within `within`, for example because
-    /// it cannot attach.
+    /// Starts `netnice-lab traffic many-flows` on `host`, with flows of the daemon with this
+    /// runtime folder. Fails if the program is not ready within `within`, for example because it
+    /// cannot attach.
     pub fn many_flows(
         host: &Host,
         runtime: &Path,
         ends: (SocketAddr, SocketAddr),
-        flows: u16,
-        contract: &str,
+        flows: &ManyFlows,
         within: Duration,
     ) -> Result<Commanded> {
-        let more = [
-            ("--contract", contract.to_owned()),
-            ("--flows", flows.to_string()),
+        let mut more = vec![
+            ("--flows", flows.flows.to_string()),
+            ("--size", flows.size.to_string()),
+            ("--buffers", flows.buffers.to_string()),
+            ("--refill-ms", flows.refill.as_millis().to_string()),
         ];
+        let contracts = flows.contracts.iter();
+        more.extend(contracts.map(|contract| ("--contract", (*contract).to_owned())));
         Commanded::start(host, ("many-flows", runtime), ends, &more, within)
     }
 }

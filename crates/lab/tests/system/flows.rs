@@ -247,6 +247,27 @@ fn flows_follow_changes_of_next_hop_and_mtu() -> Result<()> {
     })
 }
 
+/// An address of a next hop that the administrator has set is used and stays, although nobody
+/// answers at it.
+#[test]
+fn a_fixed_next_hop_stays() -> Result<()> {
+    let flow_bed = FlowBed::new()?;
+    let fixed = "02:00:00:00:77:07";
+    let station = flow_bed.world.server().port().v4;
+    let client = &flow_bed.world.client().ns;
+    client.ip(&format!(
+        "neigh replace {station} lladdr {fixed} dev eth0 nud permanent"
+    ))?;
+    let _program = flow_bed.source(5000, "up 10mbit")?;
+    assert_eq!(flow_bed.flows()?[0]["station"], fixed);
+    // The daemon confirms the use of a next hop within a second of its start, and each 5 s.
+    std::thread::sleep(Duration::from_secs(7));
+    let entry = client.ip(&format!("neigh show to {station}"))?;
+    assert!(entry.contains("PERMANENT"), "{entry}");
+    assert_eq!(flow_bed.flows()?[0]["station"], fixed);
+    Ok(())
+}
+
 #[test]
 fn clearing_all_leaves_no_driver() -> Result<()> {
     let flow_bed = FlowBed::new()?;

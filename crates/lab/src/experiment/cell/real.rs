@@ -1,11 +1,14 @@
 //! Repeats figures 3 and 4 of the paper CELL on real packets, with the driver. In place of a cell
 //! there is a packet of 1500 bytes, and a slot is its time on a link of 100 Mbit/s: 120 us. The
-//! policer of figure 3 is `netnice check`, which reads a capture of the packets that arrived. An
-//! experiment fails if the tap at the receiver lost a packet, if the driver counted another number
-//! of sent packets than arrived, or if a connection of figure 3 sent nothing.
+//! policer of figure 3 is `netnice check`, which reads a capture of the packets that arrived. Both
+//! figures run through netniced and netnice-driver, with programs as processes
+//! ([`super::super::front_door`]). An experiment fails if the tap at the receiver lost a packet, if
+//! the driver refused a packet, or if a connection of figure 3 sent nothing.
 //!
-//! Figure 3 runs through netniced and netnice-driver, with programs as processes. In figure 4 the
-//! driver and the programs are threads of this process.
+//! Figure 4 uses the classes of a link (`netnice link IFACE --class N --overbook`): a connection's
+//! priority is its class, and the classes share a slice of the link, since the kernel's classes
+//! keep a part of it. A connection starts when its process begins to send, and ends with its
+//! process.
 //!
 //! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
 //! is not netnice, if a step of the measurement fails, or if a plot cannot be written.
@@ -13,18 +16,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
-use netnice_core::contract::{CLASSES, Slice};
-use netnice_core::sched::Class;
+use anyhow::{Context as _, Result};
 use netnice_core::stops::Stop;
-use netnice_core::units::{Nanos, Rate};
 use serde_json::json;
 
 use super::super::bench::{netnice_only, wait_until};
-use super::super::driver_world::{
-    DriverWorld, bins, check_conformance, from_port, note_mode, validate,
-};
-use super::super::front_door::{FrontDoor, check_verdict, missing_on_the_wire, note};
+use super::super::front_door::{FrontDoor, check_verdict, note};
+use super::super::sent_packets::{bins, check_conformance, from_port, missing_on_the_wire, tap};
 use super::super::{Bound, Context, Outcome};
 use super::{Connection, OverloadCheck, TOLERANCE, bursts, check_bursts, connections};
 use crate::alibi::{Alibi, Verdict};
@@ -89,7 +87,7 @@ fn send_shaped(
         .map(|(number, one)| front.sender(port(number), &one.contract(LINK, PACKET)))
         .collect();
     let mut senders = senders?;
-    let (tap, file) = front.tap()?;
+    let (tap, file) = tap(&front.world)?;
     let mut starting: Vec<(u64, &mut Running)> = connections
         .iter()
         .map(|one| one.start)
@@ -102,22 +100,37 @@ fn send_shaped(
         sender.go()?;
     }
     wait_until(began + slots * SLOT);
-    let stops = front.stops()?;
-    let ahead = sys::now_ns().saturating_sub(netnice_kernel::process::monotonic().0);
-    note(outcome, &stops);
+    let stops = Stops::read(&front)?;
+    note(outcome, &stops.stops);
     let record = tap.stop(&front.world.server().ns)?;
     record.validate()?;
     for sender in senders {
-        let report = sender.stop()?;
-        anyhow::ensure!(report.refused.is_empty(), "{:?}", report.refused);
+        stop(Some(sender))?;
     }
-    Ok((front, record, file, Stops { stops, ahead }))
+    Ok((front, record, file, stops))
 }
 
 /// The stops of the driver, and the offset from their clock to that of packets.
 struct Stops {
     stops: Vec<Stop>,
     ahead: u64,
+}
+
+impl Stops {
+    /// The stops so far. Fails as [`FrontDoor::stops`] does.
+    fn read(front: &FrontDoor) -> Result<Stops> {
+        let stops = front.stops()?;
+        let ahead = sys::now_ns().saturating_sub(netnice_kernel::process::monotonic().0);
+        Ok(Stops { stops, ahead })
+    }
+
+    /// What the stops excuse that take half of the tolerance or more, if `used` of the link is in
+    /// use.
+    fn long(&self, used: f64) -> Alibi {
+        let long = |stop: &&Stop| stop.length.0 >= TOLERANCE * SLOT / 2;
+        let long: Vec<Stop> = self.stops.iter().filter(long).copied().collect();
+        Alibi::new(&long, self.ahead, used)
+    }
 }
 
 /// Judges the packets that a connection lost beyond one, `short` in all. Only a stop that takes
@@ -129,11 +142,9 @@ fn excuse_lost(
     short: u64,
     stops: &Stops,
 ) -> Verdict {
-    let long = |stop: &&Stop| stop.length.0 >= TOLERANCE * SLOT / 2;
-    let long: Vec<Stop> = stops.stops.iter().filter(long).copied().collect();
     let times = record.times(from_port(port(number)));
     let (from, until) = (times.first().copied(), times.last().copied());
-    let alibi = Alibi::new(&long, stops.ahead, 0.0);
+    let alibi = stops.long(0.0);
     let beyond = short.saturating_sub(1);
     let (from, until) = (from.unwrap_or_default(), until.unwrap_or_default());
     alibi.judge_missing(beyond, from, until, one.peak * SLOT)
@@ -173,19 +184,13 @@ fn police(
 }
 
 /// Figure 4: transient overload of an overbooked link, proportional sharing and priorities. One
-/// slot of the paper is a hundred slots here (25 in the quick form). Fails if the subject is not
+/// slot of the paper is a hundred slots here (50 in the quick form). Fails if the subject is not
 /// netnice, and as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
-    let scale = if context.quick { 25 } else { 100 };
-    let (record, began) = overload(None, scale, outcome)?;
-    // Percent of the link between two of the paper's slots.
-    let share = |record: &Record, began: u64, number: u16, from: u64, until: u64| {
-        let at = |slot: u64| began + slot * scale * SLOT;
-        let times = record.times(from_port(port(number)));
-        let packets = bins(&times, at(from), at(until), at(until) - at(from))[0];
-        packets / ((until - from) * scale) as f64 * 100.0
-    };
+    let scale = if context.quick { 50 } else { 100 };
+    let first = overload("", scale)?;
+    note(outcome, &first.stops.stops);
     let most = |full: f64| if context.quick { 5.0 } else { full };
     let check = OverloadCheck {
         spans: [(5, 200), (205, 250), (255, 300), (305, 400), (405, 600)],
@@ -194,13 +199,18 @@ pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
         slope: most(1.0),
         afterwards: context.tolerance(0.01),
     };
-    check.run(outcome, |vc, from, until| {
-        share(&record, began, vc, from, until)
-    });
-    let (kept, from) = overload(Rate::new(LINK / 20), scale, outcome)?;
-    let least = share(&kept, from, 2, 210, 400);
+    check.run(
+        outcome,
+        |vc, from, until| first.share(vc, from, until),
+        |from, until| first.stopped(from, until),
+    );
+    let second = overload("--min 5mbit", scale)?;
+    let least = second.share(2, 210, 400);
     let what = "VC 2 in the overload with a minimum of 5 %";
     outcome.check(what, least, "%", Bound::AtLeast(4.95));
+    let missing = first.missing + second.missing;
+    let what = "packets that were sent and did not arrive";
+    outcome.check(what, missing as f64, "packets", Bound::AtMost(0.0));
     outcome.plot(context, "cell-fig4", || {
         let chart = Chart::new(
             "CELL, figure 4",
@@ -210,65 +220,123 @@ pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let names: Vec<(String, u16)> = (1..=6)
             .map(|number| (format!("VC {number}"), port(number)))
             .collect();
-        steps(chart, &record, &names, began, 600 * scale)
+        steps(chart, &first.record, &names, first.began, 600 * scale)
     })
 }
 
-/// Runs figure 4; the lowest class may have a minimum. Returns the record and the start of the run.
-fn overload(least: Option<Rate>, scale: u64, outcome: &mut Outcome) -> Result<(Record, u64)> {
-    let DriverWorld { world, mut setup } = DriverWorld::new(LINK, AHEAD)?;
-    let period = Nanos::from_millis(10);
-    let mut classes = [Class::default(); CLASSES];
-    classes[2].min = least;
-    setup.set_server(Slice::new(period, period, false)?, classes)?;
-    // Number, percent of the link, class, first slot, end slot.
-    let flows = [
-        (1, 25, 1, 0, 600),
-        (2, 10, 2, 0, 600),
-        (3, 20, 0, 0, 600),
-        (4, 100, 1, 200, 400),
-        (5, 100, 1, 250, 400),
-        (6, 100, 1, 300, 400),
-    ];
-    let mut events = Vec::new();
-    for (number, percent, class, from, until) in flows {
-        let contract = format!(
-            "cell pcr={}bit,cdvt=3ms,class={class}",
-            LINK * percent / 100
-        );
-        let sender = setup.add_short_sender(port(number), &contract)?;
-        events.push((from, number, Some(sender)));
-        events.push((until, number, None));
+/// A run of figure 4.
+struct OverloadRun {
+    record: Record,
+    /// The first slot (wall clock, ns).
+    began: u64,
+    /// Slots for each of the paper's.
+    scale: u64,
+    stops: Stops,
+    /// Packets that were sent and did not arrive.
+    missing: u64,
+}
+
+impl OverloadRun {
+    /// The begin of one of the paper's slots (wall clock, ns).
+    fn at(&self, slot: u64) -> u64 {
+        self.began + slot * self.scale * SLOT
     }
-    events.sort_by_key(|(slot, number, _)| (*slot, *number));
-    let (mode, (tap, _)) = (setup.mode(), DriverWorld::tap(&world)?);
-    let running_driver = setup.start(None)?;
-    let began = running_driver.began;
-    let (mut running_senders, mut ended) = (BTreeMap::new(), Vec::new());
-    for (slot, number, sender) in events {
-        wait_until(began + slot * scale * SLOT);
-        match sender {
-            Some(sender) => {
-                running_senders.insert(number, sender.start()?);
+
+    /// The time from one of the paper's slots to another (wall clock, ns). A process takes some
+    /// time to start and to end, so the time begins no earlier than five slots after the first
+    /// packet of each connection that starts by `from`, and the last packet of each that ends by
+    /// then.
+    fn span(&self, from: u64, until: u64) -> (u64, u64) {
+        let mut begin = self.at(from);
+        for (number, _, _, start, end) in FLOWS {
+            let times = self.record.times(from_port(port(number)));
+            let first = times.first().filter(|_| start <= from);
+            let last = times.last().filter(|_| end <= from);
+            for change in first.into_iter().chain(last) {
+                begin = begin.max(change + 5 * self.scale * SLOT);
             }
-            // The driver still sends the packets that the sender submitted.
-            None => ended.extend(running_senders.remove(&number)),
         }
-        for one in ended.drain(..) {
-            one.end()?;
+        (begin, self.at(until).max(begin + SLOT))
+    }
+
+    /// The percent of the link that a connection got between two of the paper's slots.
+    fn share(&self, number: u16, from: u64, until: u64) -> f64 {
+        let times = self.record.times(from_port(port(number)));
+        let (from, until) = self.span(from, until);
+        let packets = bins(&times, from, until, until - from)[0];
+        packets / ((until - from) as f64 / SLOT as f64) * 100.0
+    }
+
+    /// The part of the time between two of the paper's slots that stops of the driver took which
+    /// are too long for the tolerance of a connection.
+    fn stopped(&self, from: u64, until: u64) -> f64 {
+        let alibi = self.stops.long(0.0);
+        let (from, until) = self.span(from, until);
+        alibi.stopped(from, until) as f64 / (until - from) as f64
+    }
+}
+
+/// Runs figure 4. The connections are in three overbooked classes of a server with most of the
+/// link; `lowest` has more options for the lowest class.
+fn overload(lowest: &str, scale: u64) -> Result<OverloadRun> {
+    let front = FrontDoor::new("100mbit")?;
+    let device = &front.world.client().port().device;
+    let classes = [
+        format!("--class 0 --server {SERVER}"),
+        "--class 1".to_owned(),
+        format!("--class 2 {lowest}"),
+    ];
+    for class in classes {
+        let line = format!("link {device} {class} --overbook");
+        front.netnice.run_line(&line)?;
+    }
+    let mut senders = BTreeMap::new();
+    let mut events = Vec::new();
+    for (number, percent, class, from, until) in FLOWS {
+        let rate = LINK * percent / 100;
+        let contract = format!("cell pcr={rate}bit,cdvt=5ms,class={class}");
+        senders.insert(number, front.sender(port(number), &contract)?);
+        events.push((from, number, true));
+        events.push((until, number, false));
+    }
+    events.sort_unstable_by_key(|(slot, number, _)| (*slot, *number));
+    let (tap, file) = tap(&front.world)?;
+    let began = sys::now_ns();
+    let mut last = Vec::new();
+    for (slot, number, starts) in events {
+        wait_until(began + slot * scale * SLOT);
+        let sender = senders.get_mut(&number).context("a sender")?;
+        match (starts, slot) {
+            (true, _) => drop(sender.go()?),
+            // They send until the end of the record.
+            (false, END) => last.extend(senders.remove(&number)),
+            (false, _) => stop(senders.remove(&number))?,
         }
     }
-    if least.is_none() {
-        note_mode(outcome, mode, &running_driver);
+    let stops = Stops::read(&front)?;
+    let record = tap.stop(&front.world.server().ns)?;
+    record.validate()?;
+    for sender in last {
+        stop(Some(sender))?;
     }
-    let mut ended_driver = running_driver.end()?;
-    let record = tap.stop(&world.server().ns)?;
-    validate(
-        &record,
-        &mut ended_driver,
-        &flows.map(|(number, ..)| port(number)),
-    )?;
-    Ok((record, began))
+    let numbers = FLOWS.iter().map(|(number, ..)| port(*number));
+    let missing: Result<Vec<u64>> = numbers
+        .map(|port| missing_on_the_wire(&file, port))
+        .collect();
+    Ok(OverloadRun {
+        record,
+        began,
+        scale,
+        stops,
+        missing: missing?.iter().sum(),
+    })
+}
+
+/// Ends a sender. Fails if the driver refused one of its packets.
+fn stop(sender: Option<Running>) -> Result<()> {
+    let report = sender.context("a sender ends once")?.stop()?;
+    anyhow::ensure!(report.refused.is_empty(), "{:?}", report.refused);
+    Ok(())
 }
 
 /// Packets against slots, one line for each connection.
@@ -299,5 +367,16 @@ const LINK: u64 = 100_000_000;
 const PACKET: u64 = 1500;
 /// A packet's time on the link, in ns.
 const SLOT: u64 = 120_000;
-/// The scheduler decides on the next packet this long before the link is free.
-const AHEAD: Nanos = Nanos::from_micros(250);
+/// The slice of the link that the classes of figure 4 divide. The kernel's classes keep a part.
+const SERVER: &str = "9ms/10ms";
+/// The last of the paper's slots in figure 4.
+const END: u64 = 600;
+/// The connections of figure 4: number, percent of the link, class, first slot, end slot.
+const FLOWS: [(u16, u64, u8, u64, u64); 6] = [
+    (1, 25, 1, 0, END),
+    (2, 10, 2, 0, END),
+    (3, 20, 0, 0, END),
+    (4, 100, 1, 200, 400),
+    (5, 100, 1, 250, 400),
+    (6, 100, 1, 300, 400),
+];

@@ -16,8 +16,8 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 
 use super::super::bench::{MS, SECOND, netnice_only, pause, wait_until};
-use super::super::driver_world::{DriverWorld, bins, from_port};
-use super::super::front_door::{FrontDoor, WORK_AHEAD, check_verdict, missing_on_the_wire, note};
+use super::super::front_door::{FrontDoor, WORK_AHEAD, check_verdict, note};
+use super::super::sent_packets::{bins, from_port, missing_on_the_wire, tap};
 use super::super::{Bound, Context, Outcome};
 use crate::alibi::{Alibi, Verdict};
 use crate::direct;
@@ -42,7 +42,7 @@ pub fn figure5a(context: &Context, outcome: &mut Outcome) -> Result<()> {
         .map(|slice| front.sender(port(slice), &format!("slice {slice}ms/100ms")))
         .collect();
     let mut senders = senders?;
-    let (tap, file) = front.tap()?;
+    let (tap, file) = tap(&front.world)?;
     for sender in &mut senders {
         sender.go()?;
     }
@@ -166,7 +166,7 @@ pub fn figure5b(context: &Context, outcome: &mut Outcome) -> Result<()> {
         .map(|slice| front.sender(port(slice), &format!("slice {slice}ms/100ms")))
         .collect();
     let mut senders = senders?;
-    let (tap, file) = front.tap()?;
+    let (tap, file) = tap(&front.world)?;
     first.go()?;
     pause(SETTLE);
     let from = sys::now_ns();
@@ -237,14 +237,25 @@ fn rest(
 /// as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
-    let seconds = if context.quick { 3 } else { 30 };
-    let ours = through_driver(World::pair(Pair::default())?, outcome, seconds)?;
-    let limited = through_kernel(World::pair(Pair::default())?, true, seconds)?;
-    let on_cable = through_driver(cable()?, outcome, seconds)?;
-    let plain = through_kernel(cable()?, false, seconds)?;
+    let phases = match context.quick {
+        true => Phases {
+            start: 0.5,
+            settle: SECOND / 2,
+            measured: SECOND,
+        },
+        false => Phases {
+            start: SETTLE,
+            settle: SECOND,
+            measured: 29 * SECOND,
+        },
+    };
+    let ours = through_driver(World::pair(Pair::default())?, outcome, phases)?;
+    let limited = through_kernel(World::pair(Pair::default())?, true, phases)?;
+    let on_cable = through_driver(cable()?, outcome, phases)?;
+    let plain = through_kernel(cable()?, false, phases)?;
     outcome.paper = json!({"ours, average Mb/s": 46.1, "the kernel's": 44.1, "ours": "smoother"});
     let mut measure = |name: &str, record: &Record| {
-        let each = [1, 2].map(|number| steady(record, number, seconds));
+        let each = [1, 2].map(|number| steady(record, number, phases));
         let sums = each[0].iter().zip(&each[1]).map(|(one, two)| one + two);
         let sums: Vec<f64> = sums.collect();
         let total = stats::mean(&sums);
@@ -273,7 +284,7 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
             plain_total,
         ),
     ] {
-        let (from, until) = steady_span(record, seconds);
+        let (from, until) = steady_span(record, phases);
         let stopped = alibi.taken(from, until, WORK_AHEAD) as f64 / (until - from) as f64;
         let part = total / theirs * 100.0;
         let excused = (stopped * 100.0).min((100.0 - part).max(0.0));
@@ -293,7 +304,7 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let lines = [("driver", &ours.0, 0), ("kernel", &limited, 2)];
         for (name, record, colour) in lines {
             for number in [1, 2] {
-                let bins = steady(record, number, seconds);
+                let bins = steady(record, number, phases);
                 let points = (0..)
                     .zip(bins)
                     .map(|(at, rate)| (f64::from(at) * 0.2 + 0.1, rate));
@@ -306,23 +317,39 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     })
 }
 
+/// The phases of a run of figure 6: until both senders have started, in s; until the division of
+/// the link has settled, and the part that is measured, in ns.
+#[derive(Clone, Copy)]
+struct Phases {
+    start: f64,
+    settle: u64,
+    measured: u64,
+}
+
+impl Phases {
+    /// The length of a run in s.
+    fn length(self) -> f64 {
+        self.start + (self.settle + self.measured) as f64 / SECOND as f64
+    }
+}
+
 /// Two hosts, and a cable that carries the link's rate from the client.
 fn cable() -> Result<World> {
     World::switched(&[Cable::rated("client", LINK, 50), Cable::free("server")])
 }
 
 /// The record of two senders through the driver, and what its stops excuse.
-fn through_driver(world: World, outcome: &mut Outcome, seconds: u64) -> Result<(Record, Alibi)> {
+fn through_driver(world: World, outcome: &mut Outcome, phases: Phases) -> Result<(Record, Alibi)> {
     let front = FrontDoor::on(world, RATE)?;
     let mut senders = [
         front.sender(port(1), LEFT_OVER)?,
         front.sender(port(2), LEFT_OVER)?,
     ];
-    let (tap, file) = front.tap()?;
+    let (tap, file) = tap(&front.world)?;
     for sender in &mut senders {
         sender.go()?;
     }
-    pause(SETTLE + seconds as f64);
+    pause(phases.length());
     let alibi = front.alibi(0.0)?;
     note(outcome, &front.stops()?);
     let record = tap.stop(&front.world.server().ns)?;
@@ -338,13 +365,13 @@ fn through_driver(world: World, outcome: &mut Outcome, seconds: u64) -> Result<(
 }
 
 /// The record of two floods through the kernel's queue, with a limit by HTB if it is `limited`.
-fn through_kernel(world: World, limited: bool, seconds: u64) -> Result<Record> {
+fn through_kernel(world: World, limited: bool, phases: Phases) -> Result<Record> {
     let client = world.client();
     let _sink = direct::sink(world.server())?;
     if limited {
         htb::limit(&client.ns, &client.port().device, LINK, htb::Leaf::Default)?;
     }
-    let (tap, _) = DriverWorld::tap(&world)?;
+    let (tap, _) = tap(&world)?;
     let to = (world.server().port().v4, direct::SINK).into();
     let flood = |number| {
         let from = (client.port().v4, port(number)).into();
@@ -352,7 +379,7 @@ fn through_kernel(world: World, limited: bool, seconds: u64) -> Result<Record> {
         traffic::start_now(client, &Udp::source(from, to).size(1458))
     };
     let floods = [flood(1)?, flood(2)?];
-    pause(SETTLE + seconds as f64);
+    pause(phases.length());
     for one in floods {
         one.stop()?;
     }
@@ -362,15 +389,15 @@ fn through_kernel(world: World, limited: bool, seconds: u64) -> Result<Record> {
 }
 
 /// The part of a run of figure 6 in which both send, and the division of the link has settled.
-fn steady_span(record: &Record, seconds: u64) -> (u64, u64) {
+fn steady_span(record: &Record, phases: Phases) -> (u64, u64) {
     let begin = |number| record.times(from_port(port(number))).first().copied();
-    let from = begin(1).max(begin(2)).unwrap_or_default() + SECOND;
-    (from, from + (seconds - 1) * SECOND)
+    let from = begin(1).max(begin(2)).unwrap_or_default() + phases.settle;
+    (from, from + phases.measured)
 }
 
 /// Rates of one sender of figure 6 in bins of 200 ms, in Mbit/s, after both have started.
-fn steady(record: &Record, number: u64, seconds: u64) -> Vec<f64> {
-    let (from, until) = steady_span(record, seconds);
+fn steady(record: &Record, number: u64, phases: Phases) -> Vec<f64> {
+    let (from, until) = steady_span(record, phases);
     let times = record.times(from_port(port(number)));
     let packets = bins(&times, from, until, BIN);
     packets.into_iter().map(megabits).collect()

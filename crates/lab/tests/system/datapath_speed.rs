@@ -1,5 +1,7 @@
-//! Measures the speed of the driver's datapath in both directions, compared with the bare link in
-//! the same run, and its cost by part. The tests are ignored because they need a quiet machine.
+//! Measures the speed of the driver's datapath alone, in one thread and without a daemon, in both
+//! directions, compared with the bare link in the same run, and its cost by part. The tests are
+//! ignored because they need a quiet machine. The experiment `direct-speed` measures all parts
+//! together.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,18 +15,18 @@ use netnice_core::units::{self, Nanos, Rate};
 use netnice_driver::datapath::{Datapath, FlowParameters, FrameSink};
 use netnice_driver::demux::{Match, Reassembly};
 use netnice_driver::frame::Mac;
-use netnice_driver::link::{Ingress, Link, Mode};
-use netnice_driver::protocol::{EtherType, Transport};
+use netnice_driver::link::{Ingress, Link};
+use netnice_driver::protocol::Transport;
 use netnice_driver::template::{Checked, Forbidden, Sender, Sends, Template};
 use netnice_kernel::direct::FrameMatch;
+use netnice_lab::experiment::speed::{PEER, bare, open_link};
 use netnice_lab::stats::median;
-use netnice_lab::world::{self, Host, Pair, World};
+use netnice_lab::world::{self, Pair, World};
 use netnice_ring::driver::ProgramMemory;
 use netnice_ring::layout::{Budget, Shape};
 use netnice_ring::program::{Attachment, Piece, ProgramRings};
 
 const LENGTH: usize = 1500;
-const PEER: Mac = Mac([2, 0, 0, 0, 0, 9]);
 /// Largest number of flows of one program.
 const EACH: usize = 4096;
 
@@ -46,38 +48,6 @@ const MANY: Load = Load {
     records: 1,
     rounds: 8,
 };
-
-fn open(host: &Host) -> Result<(Link, Ingress)> {
-    host.ns
-        .enter(|| Ok(Link::open(&host.port().device, Some(Mode::Native))?))
-}
-
-/// Packets per second of the link alone, 32 at a time; only 14 bytes are copied.
-fn bare(link: &mut Link, count: usize) -> Result<f64> {
-    let own = link.interface().mac;
-    let template = Template::new(&Sender {
-        mac: own,
-        next_hop: None,
-        longest: 1514,
-        sends: Sends::EtherType(EtherType::new(0x88b5)?),
-    })?;
-    let mut header = [0; 14];
-    header[..6].copy_from_slice(&PEER.0);
-    header[6..12].copy_from_slice(&own.0);
-    header[12..].copy_from_slice(&[0x88, 0xb5]);
-    let begin = Instant::now();
-    for _ in 0..count / 32 {
-        for _ in 0..32 {
-            let done = link.send(|frame| {
-                frame[..14].copy_from_slice(&header);
-                template.check(&mut frame[..LENGTH])
-            });
-            ensure!(done.context("room")?.is_ok());
-        }
-        link.flush()?;
-    }
-    Ok((count / 32 * 32) as f64 / begin.elapsed().as_secs_f64())
-}
 
 /// A mix of contracts of every kind; all flows are backlogged.
 fn service(k: usize, flows: usize) -> Result<Service> {
@@ -295,7 +265,7 @@ fn clock() -> f64 {
 /// The datapath's speed as a share of the bare link's.
 fn compare(load: Load) -> Result<f64> {
     let world = World::pair(Pair::default())?;
-    let (mut link, _ingress) = open(world.client())?;
+    let (mut link, _ingress) = open_link(world.client())?;
     let mut programs = Programs::new(link.interface().mac, load)?;
     let (mut alone, mut with) = (Vec::new(), Vec::new());
     for _ in 0..load.rounds {
@@ -464,7 +434,7 @@ impl Receivers {
 fn compare_receive() -> Result<f64> {
     let world = World::pair(Pair::default())?;
     let (client, server) = (world.client(), world.server());
-    let ((mut link, mut ingress), (mut far, _ingress)) = (open(client)?, open(server)?);
+    let ((mut link, mut ingress), (mut far, _ingress)) = (open_link(client)?, open_link(server)?);
     let own = link.interface().mac;
     let mut receivers = Receivers::new(own, &mut ingress)?;
     client.ns.enter(|| Ok(ingress.start()?))?;
