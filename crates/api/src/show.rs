@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use netnice_core::contract::{Bucket, Contract, Delegate, Direction, Slice};
+use netnice_core::contract::{Bucket, Contract, Delegate, Direction, ReceiveShare, Slice};
 use netnice_core::link::{Capacity, CapacitySource, Link};
 use netnice_core::meter::{COUNTERS, DirectionCounters, Meter};
 use netnice_core::units::Amount;
@@ -303,6 +303,10 @@ pub struct ContractDoc {
     /// A real-time channel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel: Option<ChannelDoc>,
+    /// The part of the driver's time for received packets that a flow has for certain, in
+    /// millionths.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receive: Option<u32>,
     /// The id of the user whose claim decides a clause, by the clause's keyword.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub set_by: BTreeMap<String, u32>,
@@ -492,6 +496,7 @@ impl From<&Contract> for ContractDoc {
                 processing_ns: channel.processing().0,
                 overload: channel.overload().word().to_string(),
             }),
+            receive: contract.receive().map(ReceiveShare::millionths),
             set_by: BTreeMap::new(),
         }
     }

@@ -2,7 +2,7 @@
 //! kB/s)`), other clauses as the user types them or in words. No function fails.
 
 use netnice_api::ContractDoc;
-use netnice_core::contract::{Change, Contract, Direction, Dscp};
+use netnice_core::contract::{Change, Contract, Direction, Dscp, ReceiveShare};
 use netnice_core::units::{Amount, Nanos};
 
 use crate::render::printable;
@@ -99,10 +99,12 @@ pub(super) fn sharing(doc: &ContractDoc) -> Vec<String> {
         ));
         clauses.push(format!("{bmax} in a burst"));
     }
+    let receive = doc.receive.and_then(ReceiveShare::of_millionths);
     let deadline = doc
         .channel
         .as_ref()
         .map(|channel| Nanos(channel.deadline_ns));
     clauses.extend(deadline.map(|deadline| format!("deadline {deadline}")));
+    clauses.extend(receive.map(|share| format!("receive {share}")));
     clauses
 }

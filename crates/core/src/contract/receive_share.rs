@@ -19,6 +19,13 @@ impl ReceiveShare {
             .then_some(ReceiveShare(hundredths_of_percent))
     }
 
+    /// The part of so many millionths; `None` unless it is a whole number of hundredths of a
+    /// percent in the range.
+    pub fn of_millionths(millionths: u32) -> Option<ReceiveShare> {
+        let whole = millionths.is_multiple_of(100);
+        whole.then(|| ReceiveShare::new(millionths / 100)).flatten()
+    }
+
     /// The part in millionths.
     pub fn millionths(self) -> u32 {
         self.0 * 100
@@ -81,7 +88,9 @@ mod tests {
         assert_eq!("2.5%".parse(), Ok(ReceiveShare(250)));
         assert_eq!("2.50%".parse(), Ok(ReceiveShare(250)));
         assert_eq!("007%".parse(), Ok(ReceiveShare(700)));
-        assert_eq!(ReceiveShare(250).millionths(), 25_000);
+        let share = ReceiveShare(250);
+        assert_eq!(ReceiveShare::of_millionths(share.millionths()), Some(share));
+        assert_eq!(ReceiveShare::of_millionths(25_001), None);
     }
 
     #[test]

@@ -48,13 +48,18 @@ fn a_flow_has_its_certain_part_of_the_time_beside_floods() {
         flood.stop().expect("it ends");
     }
     let mut ended = driver.end().expect("it ends");
-    for port in PORTS {
-        let cut = ended.counters(port).expect("counters").over_budget;
-        assert!(cut > 0, "port {port} was flooded, and nothing was dropped");
-    }
-    // Three times as much as each of the others, with room for a busy machine.
-    for other in &got[1..] {
-        assert!(*other > 0.0 && got[0] >= 2.0 * other, "{got:?}");
+    let counters = PORTS.map(|port| ended.counters(port).expect("counters"));
+    println!("{got:?} packets, {counters:?}");
+    assert!(got.iter().all(|got| *got > 0.0), "{got:?}");
+    // The contract is about time: a packet that wakes the driver takes several times as much as one
+    // that comes with others. The others get somewhat more than the rest, since so small budgets
+    // are often overdrawn by the look-up of one frame.
+    let time = counters.map(|counters| counters.receiving as f64);
+    let certain = FLOODED.as_nanos() as f64 * f64::from(TIME) / 1e6 * 0.6;
+    assert!(time[0] >= 0.9 * certain, "{time:?} of {certain} ns");
+    for other in [1, 2] {
+        assert!(counters[other].over_budget > 0, "it was not flooded");
+        assert!(time[0] >= 1.25 * time[other], "{time:?} ns");
     }
 }
 
@@ -86,23 +91,25 @@ fn a_program_asks_for_a_part_and_gets_its_packets_beside_a_flood() {
     let flooded = sink(&bed, PORTS[1], "receive 30%").expect("it fits");
     assert!(bed.run_ok("flow ls").stdout.contains("receive 50%"));
     let server = bed.world.server();
-    let source = |port: u16, rate: u64| {
+    let source = |port: u16, rate: u64, count: u64| {
         let to = at(bed.world.client(), Family::V4, port);
         let source = Udp::source(at(server, Family::V4, port), to).rate(rate);
-        traffic::start_now(server, &source.size(1000)).expect("a source")
+        traffic::start_now(server, &source.size(1000).count(count)).expect("a source")
     };
-    let (good, flood) = (
-        source(PORTS[0], 10_000_000),
-        source(PORTS[1], 1_000_000_000),
-    );
+    let good = source(PORTS[0], 10_000_000, 3_000);
+    let flood = source(PORTS[1], 1_000_000_000, u64::MAX);
     thread::sleep(FLOODED);
+    let sent = good.stop().expect("it ends").sent;
     flood.stop().expect("it ends");
-    let sent = good.stop().expect("it ends");
     thread::sleep(Duration::from_millis(200));
-    let got = certain.stop().expect("it ends");
+    let got = certain.stop().expect("it ends").received;
     flooded.stop().expect("it ends");
-    assert!(sent.sent > 1_000_000, "{sent:?}");
-    assert_eq!(got.received, sent.sent, "{got:?}");
+    assert!(sent > 1_000_000, "{sent}");
+    // A source that is stopped may have sent one more than it counted.
+    assert!(
+        (sent..=sent + 1_000).contains(&got),
+        "{got} of {sent} bytes"
+    );
     let after = sink(&bed, PORTS[2], "receive 80%").expect("the others have ended");
     after.stop().expect("it ends");
 }
