@@ -140,6 +140,8 @@ struct netnice_udp {
  *   cell pcr=10mbit,cdvt=1ms,scr=5mbit,mbs=30kB      a peak rate; bursts of `mbs` bytes at it, and
  *                                                    5 Mbit/s in the long run
  *   channel mmax=16KiB,rmax=100/s,bmax=2,deadline=10ms   messages with a deadline
+ *   receive 25%                                      a part of the driver's time for received
+ *                                                    packets, beside any of these
  *
  * `bucket=single` (the default) or `bucket=dual` may follow `mbs`: when the burst
  * is spent, single continues at `scr`, and dual is silent until the whole burst is

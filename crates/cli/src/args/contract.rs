@@ -73,6 +73,9 @@ pub(crate) struct ContractArgs {
     /// counts the headers of all packets of a message
     #[arg(long, value_name = "PARTS")]
     channel: Option<String>,
+    /// A part of the driver's time for received packets, for certain: 0.01% to 100%
+    #[arg(long, value_name = "P%")]
+    receive: Option<String>,
     /// Bytes that may pass in a calendar period: `20GB/month[,then=R][,count=up|down][,zone=ZONE]`
     #[arg(long, value_name = "QUOTA", allow_hyphen_values = true)]
     quota: Option<String>,
@@ -102,6 +105,7 @@ impl ContractArgs {
             (Clause::Cpu, &self.cpu),
             (Clause::Cell, &self.cell),
             (Clause::Channel, &self.channel),
+            (Clause::Receive, &self.receive),
             (Clause::Quota, &self.quota),
             (Clause::When, &self.when),
         ];
@@ -134,7 +138,7 @@ pub(super) fn hide_refused(command: clap::Command) -> clap::Command {
 }
 
 /// The clauses that only flows of the direct path can have.
-const FOR_FLOWS: [&str; 2] = ["cell", "channel"];
+const FOR_FLOWS: [&str; 3] = ["cell", "channel", "receive"];
 
 /// The clauses that a flow of the direct path cannot have.
 const NOT_FOR_FLOWS: [&str; 9] = [
@@ -142,6 +146,6 @@ const NOT_FOR_FLOWS: [&str; 9] = [
 ];
 
 /// The clauses that a capture cannot violate.
-const NOT_CHECKABLE: [&str; 9] = [
-    "min", "min_down", "on", "weight", "priority", "delegate", "slice", "extra", "quota",
+const NOT_CHECKABLE: [&str; 10] = [
+    "min", "min_down", "on", "weight", "priority", "delegate", "slice", "extra", "quota", "receive",
 ];
