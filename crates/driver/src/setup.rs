@@ -53,14 +53,14 @@ pub enum SetupError {
     /// A code point is above 63.
     #[error(transparent)]
     CodePoint(#[from] BadCodePoint),
-    /// The receive share is above one.
-    #[error("a receive share of {0} millionths is above 1,000,000")]
-    ReceiveShare(u32),
+    /// The receive budget is above one.
+    #[error("a receive budget of {0} millionths is above 1,000,000")]
+    ReceiveBudget(u32),
 }
 
 /// A flow's parameters for the datapath, and the frames that XDP passes to the driver for it. `mac`
 /// and `mtu` are those of the interface. Fails if the contract is invalid or has no service, if the
-/// protocol is refused for flows, if the pattern is invalid, or if the receive share is above one.
+/// protocol is refused for flows, if the pattern is invalid, or if the receive budget is above one.
 pub(crate) fn flow(
     request: &DriverFlow,
     mac: Mac,
@@ -70,7 +70,7 @@ pub(crate) fn flow(
     let (service, receive) = service(&request.contract)?;
     let share = receive.map_or(0, ReceiveShare::millionths);
     let receive_budget = match request.receive_budget {
-        Some(part) if part > MILLION => return Err(SetupError::ReceiveShare(part)),
+        Some(part) if part > MILLION => return Err(SetupError::ReceiveBudget(part)),
         part => part.map(|part| ReceiveBudget::new(part, BUDGET_BURST).with_share(share)),
     };
     let parameters = FlowParameters {

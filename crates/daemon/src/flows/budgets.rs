@@ -140,7 +140,7 @@ impl<N: Network> Flows<N> {
         }
         surplus.reverse();
         for (number, why) in surplus {
-            self.set_degraded(number, Some(why), now);
+            self.degrade(number, why, now);
         }
         self.store(promises, link, &homes, None);
     }

@@ -15,27 +15,40 @@ impl<N: Network> Flows<N> {
         let promised = state.into_iter().flat_map(|state| state.promised.iter());
         let theirs: Vec<u32> = promised.map(|(number, _)| *number).collect();
         for number in theirs {
-            self.set_degraded(number, Some(why.to_owned()), now);
+            self.degrade(number, why.to_owned(), now);
         }
     }
 
-    /// Marks a flow as degraded for the reason `why`, or as not degraded (`None`), and notifies its
-    /// program. No effect if the flow is closed.
-    pub(super) fn set_degraded(&mut self, number: u32, why: Option<String>, now: Now) {
+    /// Marks a flow as degraded for the reason `why`, and notifies its program. No effect if the
+    /// flow is closed.
+    pub(super) fn degrade(&mut self, number: u32, why: String, now: Now) {
         let Some(flow) = self.flows.get(&number) else {
             return;
         };
-        if why.is_some()
-            && let Some(state) = self.link_states.get_mut(&flow.link)
-        {
+        if let Some(state) = self.link_states.get_mut(&flow.link) {
             state.had_degraded = true;
         }
-        self.set_contract(number, flow.contract.clone(), why.clone());
+        self.set_contract(number, flow.contract.clone(), Some(why));
+        self.send_degraded(number, now);
+    }
+
+    /// Marks a flow as not degraded. Its driver and its program are not informed: call
+    /// [`Flows::send_degraded`] when the division of the link provides for the promise. No effect
+    /// if the flow is closed.
+    pub(super) fn restore(&mut self, number: u32) {
+        if let Some(flow) = self.flows.get(&number) {
+            self.set_contract(number, flow.contract.clone(), None);
+        }
+    }
+
+    /// Informs the driver and the program of a flow whether the flow is degraded. No effect if the
+    /// flow is closed.
+    pub(super) fn send_degraded(&mut self, number: u32, now: Now) {
         let Some(flow) = self.flows.get(&number).cloned() else {
             return;
         };
         self.send_contract(&flow, CallPurpose::Nothing, now);
-        let why = why.unwrap_or_default();
+        let why = flow.degraded.unwrap_or_default();
         self.notify_flow(number, FlowNotification::Degraded { flow: number, why });
     }
 }

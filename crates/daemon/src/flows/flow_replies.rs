@@ -43,23 +43,14 @@ pub(super) struct Tickets {
 struct Ticket {
     peer: Peer,
     what: PartialReply,
-    /// The numbers of the flows that the reply is about, oldest first.
+    /// The numbers of the flows whose counts the reply shows, oldest first.
     flows: Vec<u32>,
+    /// The number of further flows that the reply is about.
+    more: usize,
     reply: ReplySender,
     drivers_left: usize,
     census: Census,
     until: Instant,
-}
-
-impl Ticket {
-    /// The flows whose counts the reply shows.
-    fn counted(&self) -> &[u32] {
-        let most = match &self.what {
-            PartialReply::Show(..) | PartialReply::Explain(Target::Direct(_), _) => MAX_LISTED,
-            PartialReply::Explain(..) => MAX_EXPLAINED,
-        };
-        &self.flows[..self.flows.len().min(most)]
-    }
 }
 
 /// The censuses of drivers, by link. Several replies may share one.
@@ -126,8 +117,10 @@ impl<N: Network> Flows<N> {
         let here: Vec<IfName> = here.map(|(link, _)| link.clone()).collect();
         let number = self.tickets.next;
         self.tickets.next += 1;
+        let (flows, more) = self.flows_of_reply(&peer, &what);
         let ticket = Ticket {
-            flows: self.flows_of_reply(&peer, &what),
+            flows,
+            more,
             peer,
             what,
             reply,
@@ -163,7 +156,7 @@ impl<N: Network> Flows<N> {
         state.census_pending = !tickets.is_empty();
         if state.census_pending {
             let open = tickets.iter().filter_map(|it| self.tickets.open.get(it));
-            let known = open.flat_map(Ticket::counted).map(|it| self.flows.get(it));
+            let known = open.flat_map(|it| &it.flows).map(|it| self.flows.get(it));
             let theirs = known.flatten().filter(|flow| flow.link == *link);
             let flows: BTreeSet<u32> = theirs.filter_map(|flow| flow.at_driver).collect();
             let ask = DriverRequest::CensusOf {
@@ -173,18 +166,23 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// The numbers of the flows that a reply to this peer is about, oldest first.
-    fn flows_of_reply(&self, peer: &Peer, what: &PartialReply) -> Vec<u32> {
-        let target = match what {
-            PartialReply::Show(_, target) => target.as_ref(),
-            PartialReply::Explain(target, _) => Some(target),
+    /// The numbers of the flows whose counts a reply to this peer shows, oldest first, and the
+    /// number of further flows that the reply is about.
+    fn flows_of_reply(&self, peer: &Peer, what: &PartialReply) -> (Vec<u32>, usize) {
+        let (target, most) = match what {
+            PartialReply::Show(_, target) => (target.as_ref(), MAX_LISTED),
+            PartialReply::Explain(target @ Target::Direct(_), _) => (Some(target), MAX_LISTED),
+            PartialReply::Explain(target, _) => (Some(target), MAX_EXPLAINED),
         };
-        // A page about a link has sums over all flows there, and names none.
+        // A page about a link has sums over flows of all users, and names none.
         let sums_all = matches!(what, PartialReply::Explain(Target::Direct(_), _));
-        let programs = self
-            .link_states
-            .values()
-            .flat_map(|state| state.programs.values());
+        let of_link = match target {
+            Some(Target::Direct(link)) => Some(link),
+            _ => None,
+        };
+        let links = self.link_states.iter();
+        let links = links.filter(|(link, _)| of_link.is_none_or(|meant| meant == *link));
+        let programs = links.flat_map(|(_, state)| state.programs.values());
         let all_users = sums_all || peer.privileged;
         let programs = programs.filter(|program| all_users || program.uid == peer.uid);
         let numbers = programs.flat_map(|program| &program.open);
@@ -195,20 +193,22 @@ impl<N: Network> Flows<N> {
         });
         let mut numbers: Vec<u32> = flows.map(|flow| flow.number).collect();
         numbers.sort_unstable();
-        numbers
+        let more = numbers.len().saturating_sub(most);
+        numbers.truncate(most);
+        numbers.shrink_to_fit();
+        (numbers, more)
     }
 
     /// Sends the replies that wait for no driver any more.
     pub(super) fn send_ready_replies(&mut self, promises: &mut impl Promises, now: Now) {
         for ticket in self.tickets.ready() {
             let counts = Counts::of(&ticket.census);
-            let flows = ticket.counted().iter();
+            let flows = ticket.flows.iter();
             let flows = flows.filter_map(|number| self.flows.get(number));
             let flows: Vec<&FlowRecord> = flows
                 .filter(|flow| self.is_visible(flow, &ticket.peer))
                 .collect();
-            let more = ticket.flows.len() - ticket.counted().len();
-            let (census, reply) = (&ticket.census, ticket.reply);
+            let (more, census, reply) = (ticket.more, &ticket.census, ticket.reply);
             match ticket.what {
                 PartialReply::Show(mut doc, _) => {
                     let docs = flows

@@ -331,8 +331,16 @@ impl<N: Network> Flows<N> {
         let mtu = self.nic_of(link).map_or(1_500, |nic| nic.mtu);
         let settled = match self.link_capacity(promises, link, mtu) {
             Ok(capacity) => {
-                let need = self.fit_promises(promises, link, &capacity, now);
-                self.divide(promises, link, capacity, need, now)
+                let (need, restored) = self.fit_promises(promises, link, &capacity, now);
+                let divided = self.divide(promises, link, capacity, need, now);
+                // After the division: the driver serves a promise at the work-ahead that it needs.
+                for number in restored {
+                    match &divided {
+                        Ok(()) => self.send_degraded(number, now),
+                        Err(error) => self.degrade(number, error.to_string(), now),
+                    }
+                }
+                divided
             }
             Err(error) => {
                 self.degrade_all(link, &error.to_string(), now);
@@ -352,14 +360,14 @@ impl<N: Network> Flows<N> {
 
     /// If the promises to flows do not fit, degrades those that do not fit beside the older ones
     /// that do. A flow that fits is not touched. Then restores degraded ones, oldest first. Returns
-    /// the needed rate.
+    /// the needed rate, and the restored flows, whose drivers are not informed yet.
     fn fit_promises(
         &mut self,
         promises: &mut impl Promises,
         link: &IfName,
         capacity: &LinkCapacity,
         now: Now,
-    ) -> Option<Rate> {
+    ) -> (Option<Rate>, Vec<u32>) {
         self.fit_server(promises, link, Some(capacity), now);
         let many = self.promise_count(link) > MAX_SEARCHED;
         let present = self.link_states.get(link).and_then(|state| state.need);
@@ -375,7 +383,7 @@ impl<N: Network> Flows<N> {
                 capacity.max_direct
             );
             for number in self.surplus(link, capacity) {
-                self.set_degraded(number, Some(why.clone()), now);
+                self.degrade(number, why.clone(), now);
             }
             need = capacity.need(&self.promises(link, None));
         }
@@ -390,6 +398,7 @@ impl<N: Network> Flows<N> {
             }
             _ => Vec::new(),
         };
+        let mut restored = Vec::new();
         for number in degraded {
             let Some(flow) = self.flows.get(&number).cloned() else {
                 continue;
@@ -400,11 +409,12 @@ impl<N: Network> Flows<N> {
             let present = need.as_ref().ok().copied();
             if let Some(with) = self.need_with(link, capacity, &flow.contract, present) {
                 need = Ok(with);
-                self.set_degraded(number, None, now);
+                self.restore(number);
+                restored.push(number);
                 self.store_minimums(promises, link, None);
             }
         }
-        need.ok()
+        (need.ok(), restored)
     }
 
     /// The rate needed with one more contract; `None` if it does not fit. Beyond [`MAX_SEARCHED`]

@@ -15,7 +15,7 @@ use netnice_core::units::Nanos;
 use netnice_kernel::direct::MAX_QUEUES;
 use netnice_kernel::nic::{NicFeatures, ReceiveQueues, XdpAttachment};
 
-use crate::flows::open_flow::RECEIVE_SHARE;
+use crate::flows::open_flow::RECEIVE_BUDGET;
 use crate::page::Page;
 
 /// A flow's endpoint as text: the protocol, the local address, and the remote address, the group or
@@ -125,7 +125,7 @@ pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
                 "{0} of the driver's time so far for what it received; it may take {1} % of it, \
                  and all flows together {1} %",
                 Nanos(counts.receiving_ns),
-                RECEIVE_SHARE / 10_000
+                RECEIVE_BUDGET / 10_000
             ),
         );
     }

@@ -177,7 +177,7 @@ impl<N: Network> Flows<N> {
             granted,
             shape: flow.shape,
             in_order: flow.in_order,
-            receive_budget: Some(RECEIVE_SHARE),
+            receive_budget: Some(RECEIVE_BUDGET),
         }
     }
 
@@ -432,8 +432,7 @@ fn contract(
     if let Some(clause) = foreign {
         return Err(RequestError::BadUsage(format!(
             "{clause} is not for direct flows: up, burst, min, slice, cell, channel, receive and \
-             weight are; \
-             what a flow receives is bounded by its buffers"
+             weight are; what a flow receives is bounded by its buffers and its receive share"
         )));
     }
     Service::of(&after).map_err(|error| RequestError::BadUsage(error.to_string()))?;
@@ -480,4 +479,4 @@ pub(super) fn no_flow(number: u32) -> RequestError {
 
 /// A flow's share of its driver's time for receiving, in millionths: half, so that one flow never
 /// occupies the whole driver.
-pub(super) const RECEIVE_SHARE: u32 = 500_000;
+pub(super) const RECEIVE_BUDGET: u32 = 500_000;

@@ -2,12 +2,14 @@
 //! P%`). Fails if the parts on a link would exceed [`MAX_RESERVED_RECEIVE`]; the refusal names the
 //! holders, and the largest part that fits.
 
+use std::collections::BTreeMap;
+
 use netnice_api::driver::MAX_RESERVED_RECEIVE;
 use netnice_core::contract::{IfName, ReceiveShare};
 
-use super::Flows;
 use super::link_promises::MAX_LISTED;
 use super::network::Network;
+use super::{CallPurpose, Flows};
 use crate::error::RequestError;
 
 impl<N: Network> Flows<N> {
@@ -23,10 +25,14 @@ impl<N: Network> Flows<N> {
         else {
             return Ok(());
         };
+        let former = self.former_receive_shares();
         let others = self.flows.values();
         let others = others.filter(|other| other.link == *link && other.number != number);
         let holders: Vec<(u32, ReceiveShare)> = others
-            .filter_map(|other| Some((other.known_number(), other.contract.receive()?)))
+            .filter_map(|other| {
+                let former = former.get(&other.number).copied();
+                Some((other.known_number(), other.contract.receive().max(former)?))
+            })
             .collect();
         let held: u32 = holders.iter().map(|(_, share)| share.millionths()).sum();
         if held + share.millionths() <= MAX_RESERVED_RECEIVE {
@@ -37,10 +43,16 @@ impl<N: Network> Flows<N> {
             "refused: flow:{} asks receive {share} on {link}, which does not fit",
             flow.known_number()
         );
-        let listed = holders.iter().take(MAX_LISTED).enumerate();
-        for (line, (number, share)) in listed {
-            let word = if line == 0 { "held" } else { "" };
-            text.push_str(&format!("\n  {word:<11} flow:{number}  receive {share}"));
+        let listed = holders.iter().take(MAX_LISTED);
+        let mut lines: Vec<String> = listed
+            .map(|(number, share)| format!("flow:{number}  receive {share}"))
+            .collect();
+        if holders.len() > MAX_LISTED {
+            lines.push(format!("and {} more flows", holders.len() - MAX_LISTED));
+        }
+        for (n, line) in lines.iter().enumerate() {
+            let word = if n == 0 { "held" } else { "" };
+            text.push_str(&format!("\n  {word:<11} {line}"));
         }
         text.push_str(&format!(
             "\n  but         flows would have {}% of the driver's time for received packets, and at \
@@ -52,5 +64,15 @@ impl<N: Network> Flows<N> {
         let fits = rest.map_or("nothing".to_owned(), |rest| format!("at most {rest}"));
         text.push_str(&format!("\n  would fit   {fits}"));
         Err(RequestError::NotAdmitted(text))
+    }
+
+    /// The parts of flows before changes that their drivers have not answered: if such a change
+    /// fails, the flow has its former part again.
+    fn former_receive_shares(&self) -> BTreeMap<u32, ReceiveShare> {
+        let pending = self.calls.values().filter_map(|call| match &call.purpose {
+            CallPurpose::Change { flow, before, .. } => Some((*flow, before.contract.receive()?)),
+            _ => None,
+        });
+        pending.collect()
     }
 }

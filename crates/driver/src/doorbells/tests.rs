@@ -62,34 +62,38 @@ fn the_second_thread_notifies_programs_of_a_user_with_a_slow_write() {
     assert!(was_notified(&other));
 }
 
-/// A stop of the machine makes a write long too, but does not use processor time.
-#[test]
-fn a_user_is_slow_after_three_writes_that_used_processor_time() {
+/// The number of long writes, each with this processor time and so long after the one before, after
+/// which a user is slow. At most 100.
+fn writes_until_slow(used: Option<Nanos>, apart: Nanos) -> usize {
     let (mut doorbells, second) = Doorbells::with_thread(|| {}).unwrap();
     let program = client();
     let mut doorbell = doorbells.doorbell(program.notifier(), 1000);
-    let (short, long) = (Nanos(2_000), Nanos(SLOW_WRITE.0 + 1));
     let now = monotonic();
-    let judge = |doorbells: &mut Doorbells, doorbell: &mut ProgramDoorbell, used, at: Nanos| {
-        doorbells.judge_slow_write(doorbell, used, Instant(now.0 + at.0));
-        doorbell.by_packet_thread
+    let mut is_slow = |number: &u64| {
+        let at = Instant(now.0 + number * apart.0);
+        doorbells.judge_slow_write(&mut doorbell, used, at);
+        !doorbell.by_packet_thread
     };
-    assert!(judge(&mut doorbells, &mut doorbell, None, Nanos(0)));
-    for _ in 0..100 {
-        assert!(judge(&mut doorbells, &mut doorbell, Some(short), Nanos(1)));
-    }
-    for _ in 1..SLOW_WRITES {
-        assert!(judge(&mut doorbells, &mut doorbell, Some(long), Nanos(2)));
-    }
-    // The suspicion has ended, and a new one begins.
-    let later = Nanos(SUSPECT_PERIOD.0 + 3);
-    assert!(judge(&mut doorbells, &mut doorbell, None, later));
-    for _ in 1..SLOW_WRITES {
-        assert!(judge(&mut doorbells, &mut doorbell, Some(long), later));
-    }
-    assert!(!judge(&mut doorbells, &mut doorbell, Some(long), later));
+    let number = (0..100).take_while(|number| !is_slow(number)).count();
     drop(doorbells);
     second.join();
+    number + 1
+}
+
+/// A stop of the machine makes a write long too, and uses no processor time if the kernel knows it.
+#[test]
+fn a_user_is_slow_after_writes_that_used_processor_time_or_many_long_ones() {
+    let millisecond = Nanos::from_millis(1);
+    let slow = Some(Nanos(SLOW_WRITE.0 + 1));
+    assert_eq!(writes_until_slow(slow, millisecond), SLOW_WRITES as usize);
+    // Paced ones are counted, since each prolongs the suspicion.
+    let paced = Nanos(SUSPECT_PERIOD.0 - 1);
+    assert_eq!(writes_until_slow(slow, paced), SLOW_WRITES as usize);
+    assert_eq!(writes_until_slow(Some(SLOW_TOTAL), millisecond), 1);
+    let short = Some(Nanos(2_000));
+    assert_eq!(writes_until_slow(short, millisecond), LONG_WRITES as usize);
+    assert!(writes_until_slow(short, Nanos(SUSPECT_PERIOD.0 / 20)) > 100);
+    assert!(writes_until_slow(None, Nanos(SUSPECT_PERIOD.0 + 1)) > 100);
 }
 
 #[test]

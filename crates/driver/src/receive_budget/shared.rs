@@ -19,10 +19,9 @@
 //! the flows do not return all at once; for one flow of a million the part alone would take many
 //! seconds.
 //!
-//! A flow whose contract has `receive P%` has that part of the shared budget for certain, and is
-//! counted among no receivers; the parts of all others divide what such flows leave of it. The
-//! daemon admits at most [`MAX_RESERVED_RECEIVE`](netnice_api::driver::MAX_RESERVED_RECEIVE) of it
-//! in all.
+//! A flow whose contract has `receive P%` has that part of the shared budget for certain: its
+//! *share*. Such a flow is not counted as a receiver. The other receivers divide the rest of the
+//! shared budget. The daemon admits shares of at most [`MAX_RESERVED_RECEIVE`] in all.
 //!
 //! Recent receivers are counted in periods of [`ACTIVE_PERIOD`] (10 ms). The size of the shared
 //! bucket is divided too; otherwise thousands of idle flows could be flooded for a millisecond
@@ -32,6 +31,7 @@
 //! among many that receives little can pay for its packet even if the packet is the first of an
 //! iteration and pays for the iteration. No function fails.
 
+use netnice_api::driver::MAX_RESERVED_RECEIVE;
 use netnice_core::units::{Instant, Nanos};
 
 use super::ReceiveBudget;
@@ -111,11 +111,14 @@ impl SharedBudget {
         self.reserved = self.reserved.saturating_add(share);
     }
 
-    /// The part of the shared budget, of its rate or of its size, that a flow has for certain, or
-    /// that one of so many receivers gets.
+    /// The part of a flow with this share; with the share 0 that of one of so many receivers.
+    /// `whole` is the rate or the size of the shared budget.
     fn part_of(&self, whole: u64, share: u32, receivers: u64) -> u64 {
         match share {
-            0 => whole * MILLION.saturating_sub(self.reserved.into()) / MILLION / receivers,
+            0 => {
+                let rest = MILLION - u64::from(self.reserved.min(MAX_RESERVED_RECEIVE));
+                whole * rest / MILLION / receivers
+            }
             share => whole * u64::from(share) / MILLION,
         }
     }

@@ -11,7 +11,8 @@
 //! its logical arrival. This is the contract's: the time of the message, or 2 ms before the program
 //! queued it, or 10 ms after the logical arrival before it, whichever is latest. The program queued
 //! it when it called the library, or later by what its thread waited for a processor in that call;
-//! the time for which the overload policy made it wait is not counted. A late message is
+//! the time for which the overload policy made it sleep is not counted (but the thread's wait for a
+//! processor after that sleep is). A late message is
 //! excused only by recorded stops of the driver ([`crate::alibi`]). If the contract does not fit
 //! beside the others, the refusal with its inequality is the result.
 //!

@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 
 use super::bench::{SECOND, at, netnice_only, pause};
 use super::{Bound, Context, Outcome};
-use crate::process::{self, EVENT_TIMEOUT};
+use crate::process::EVENT_TIMEOUT;
 use crate::stats;
 use crate::traffic::{Commanded, ManyFlows};
 use crate::world::{Family, Host, Netnice, Pair, World};
@@ -137,7 +137,7 @@ fn measure(load: &Load) -> Result<Vec<Round>> {
             ensure!(all, "a program cannot open its flows: {answer}");
             Ok(())
         })?;
-    let driver = driver_process(&netnice)?;
+    let driver = client.ns.driver().context("no driver")?;
     let mut rounds = Vec::new();
     for _ in 0..load.rounds {
         let alone = bare_as_driver(&mut link)?;
@@ -190,15 +190,6 @@ fn command_all(programs: &mut [Commanded], command: &str, key: &str) -> Result<V
     answers
         .map(|program| program.answer(key, TIMEOUT))
         .collect()
-}
-
-/// The driver of a daemon that has one.
-fn driver_process(netnice: &Netnice) -> Result<u32> {
-    let mut find = std::process::Command::new("pgrep");
-    let runtime = netnice.runtime().display();
-    find.args(["-f", &format!("netnice-driver --runtime-dir {runtime} ")]);
-    let found = process::run(&mut find)?;
-    found.trim().parse().context("one process number")
 }
 
 /// The time for which the threads of a process have run, in ns.

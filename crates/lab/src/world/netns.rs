@@ -178,6 +178,12 @@ impl Netns {
     pub fn pids(&self) -> Vec<u32> {
         cleanup::pids_in(&self.path())
     }
+
+    /// The process of a `netnice-driver` in the namespace; `None` if there is none.
+    pub fn driver(&self) -> Option<u32> {
+        let is_driver = |pid: &u32| netnice_kernel::process::has_command(*pid, "netnice-driver");
+        self.pids().into_iter().find(is_driver)
+    }
 }
 
 impl Drop for Netns {

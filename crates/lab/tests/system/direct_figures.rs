@@ -76,7 +76,12 @@ fn a_slow_consumer_loses_its_own_packets() {
 fn an_overload_is_shared_in_proportion() {
     let outcome = outcome("cell-fig4");
     // Each with 5 % in the short form.
-    let parts = ["did not arrive", "equal ", "VC 3"];
+    let parts = [
+        "did not arrive",
+        "equal connections",
+        "unequal ones",
+        "VC 3",
+    ];
     assert_checks(&outcome, &parts, 4);
     let least = value(&outcome, "VC 2 in the overload with a minimum");
     assert!(

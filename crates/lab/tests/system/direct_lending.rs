@@ -138,17 +138,9 @@ fn a_program_is_notified_how_its_driver_ended() {
     let source = Direct::source(from, to).by(bed.netnice.runtime());
     let _source = traffic::start_now(bed.world.client(), &source).expect("a flow");
     let device = &bed.world.client().port().device;
-    let runtime = bed.netnice.runtime().display().to_string();
-    let mut find = bed.world.client().ns.command("pgrep");
-    find.args([
-        "-f",
-        &format!("netnice-driver --runtime-dir {runtime} .*{device}$"),
-    ]);
-    let found = process::run(&mut find).expect("one driver");
-    let pids: Vec<&str> = found.split_whitespace().collect();
-    assert_eq!(pids.len(), 1, "{found}");
+    let driver = bed.world.client().ns.driver().expect("a driver");
     let mut kill = bed.world.client().ns.command("kill");
-    process::run(kill.args(["-KILL", pids[0]])).expect("killed");
+    process::run(kill.args(["-KILL", &driver.to_string()])).expect("killed");
     let ended = format!("the driver of {device} has ended: signal 9 (SIGKILL) killed it");
     let until = std::time::Instant::now() + EVENT_TIMEOUT;
     loop {

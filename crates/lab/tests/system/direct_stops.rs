@@ -5,20 +5,11 @@ use std::time::Duration;
 
 use netnice_lab::alibi;
 use netnice_lab::experiment::bench::at;
-use netnice_lab::process::{self, EVENT_TIMEOUT};
+use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::sys;
 use netnice_lab::testbed::TestBed;
 use netnice_lab::traffic::{self, Direct};
 use netnice_lab::world::Family;
-
-/// The process of the one driver of a test bed.
-fn driver_pid(bed: &TestBed) -> i32 {
-    let runtime = bed.netnice.runtime().display().to_string();
-    let mut find = bed.world.client().ns.command("pgrep");
-    find.args(["-f", &format!("netnice-driver --runtime-dir {runtime} ")]);
-    let found = process::run(&mut find).expect("one driver");
-    found.trim().parse().expect("one process number")
-}
 
 #[test]
 fn a_driver_records_that_it_was_stopped() {
@@ -33,7 +24,8 @@ fn a_driver_records_that_it_was_stopped() {
     let source = source.contract("cell pcr=10mbit,cdvt=1ms");
     let source = traffic::start_now(bed.world.client(), &source).expect("a flow");
     std::thread::sleep(Duration::from_millis(200));
-    let driver = driver_pid(&bed);
+    let driver = bed.world.client().ns.driver().expect("a driver");
+    let driver = i32::try_from(driver).expect("a process number");
     sys::kill(driver, libc::SIGSTOP).expect("it can be stopped");
     std::thread::sleep(STOPPED);
     sys::kill(driver, libc::SIGCONT).expect("it can be continued");

@@ -283,13 +283,16 @@ fn what_is_said_to_fit_fits_and_one_step_more_does_not() {
         TestRng::deterministic_rng(RngAlgorithm::ChaCha),
     );
     same.run(&inputs, property).expect("the property");
-    let (said, undecided) = (said.get(), undecided.get());
+    let (said_so_far, undecided_so_far) = (&said, &undecided);
+    let (said, undecided) = (said_so_far.get(), undecided_so_far.get());
     assert!(
         said > 30 && undecided * 20 <= said,
         "{undecided} of {said} undecided"
     );
-    let mut random = TestRunner::new(ProptestConfig::with_cases(64));
+    let mut random = TestRunner::new(ProptestConfig::with_cases(256));
     random.run(&inputs, property).expect("the property");
+    let all = (said_so_far.get() - said, undecided_so_far.get() - undecided);
+    assert!(all.0 > 30 && all.1 * 10 <= all.0, "{all:?} undecided");
 }
 
 /// The table "What is possible at which rate" of docs/reference/contracts.md: the shortest

@@ -300,7 +300,8 @@ fn a_promise_that_no_longer_fits_is_degraded_and_restored_later() {
     let mut fixture = Fixture::new();
     let mut client = fixture.attached_client(&Peer::ROOT, 7);
     fixture.opened(&client, "10.0.0.2:1", "min 30mbit");
-    fixture.opened(&client, "10.0.0.3:1", "min 50mbit");
+    let cell = "cell pcr=50mbit,cdvt=50ms";
+    fixture.opened(&client, "10.0.0.3:1", cell);
     // The link gets a lower rate, as after a restart with another driver.
     fixture.relink("60mbit");
     match client.notifications().as_slice() {
@@ -322,7 +323,7 @@ fn a_promise_that_no_longer_fits_is_degraded_and_restored_later() {
         ("min 30mbit", "none")
     );
     fixture.relink("100mbit");
-    assert_eq!(text(&fixture, 2), "min 50mbit");
+    assert_eq!(text(&fixture, 2), cell);
 }
 
 #[test]

@@ -9,8 +9,9 @@ use std::os::fd::OwnedFd;
 use netnice_api::direct::Term;
 use netnice_api::driver::{
     CensusDoc, DriverFlow, DriverFlowDoc, DriverReply, DriverRequest, FlowCounts, FramesDoc,
-    ProgramDoc, ServerDoc, TotalsDoc,
+    ProgramDoc, SEND_AHEAD_NS, ServerDoc, TotalsDoc,
 };
+use netnice_core::contract::Contract;
 use netnice_kernel::nic::NicFeatures;
 use netnice_kernel::routes::{HostKind, Neighbour, RouteEntry};
 
@@ -243,6 +244,7 @@ impl Driver {
                 why: self.refuses.clone().unwrap_or_default(),
             },
             DriverRequest::Open(flow) => {
+                self.check_work_ahead(&flow.contract);
                 self.flows.insert(number, (**flow).clone());
                 DriverReply::Opened {
                     flow: number,
@@ -289,6 +291,7 @@ impl Driver {
                 contract,
                 granted,
             } => {
+                self.check_work_ahead(contract);
                 let flow = self.flows.get_mut(flow).expect("a flow");
                 (flow.contract, flow.granted) = (contract.clone(), granted.clone());
             }
@@ -304,6 +307,13 @@ impl Driver {
             other => panic!("{other:?} changes no flow"),
         }
         DriverReply::Done
+    }
+
+    /// A driver serves packets with times of their own at the shortest work-ahead.
+    fn check_work_ahead(&self, contract: &str) {
+        let contract: Contract = contract.parse().expect("a contract");
+        let is_exact = contract.cell().is_some() || contract.channel().is_some();
+        assert!(!is_exact || self.ahead_ns <= SEND_AHEAD_NS, "{contract}");
     }
 
     fn census(&self) -> CensusDoc {

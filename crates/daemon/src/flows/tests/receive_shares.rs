@@ -34,6 +34,30 @@ fn parts_above_four_fifths_are_refused_with_what_would_fit_and_free_after_a_clos
     assert!(matches!(larger, Response::Done(_)), "{larger:?}");
 }
 
+/// If the change fails at the driver, the flow has its former part again.
+#[test]
+fn a_part_is_free_only_when_the_driver_has_answered() {
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&Peer::ROOT, 7);
+    let first = fixture.opened(&client, "10.0.0.2:6000", "receive 50%");
+    fixture.driver_answers = false;
+    let change = ChangeFlow {
+        flow: first.flow,
+        change: "receive 20%".to_owned(),
+    };
+    let mut changed = fixture.begin(&client, DirectRequest::Change(change));
+    let refused = fixture.open(&client, "10.0.0.2:6001", "receive 60%");
+    assert!(
+        error_text(&refused).contains("would fit   at most 30%"),
+        "{refused:?}"
+    );
+    fixture.driver_answers = true;
+    fixture.answer_pending();
+    let changed = changed.try_recv().expect("an answer").response;
+    assert!(matches!(changed, Response::Done(_)), "{changed:?}");
+    fixture.opened(&client, "10.0.0.2:6001", "receive 60%");
+}
+
 #[test]
 fn only_root_and_the_group_may_ask_for_a_part() {
     let mut fixture = Fixture::new();

@@ -254,14 +254,8 @@ impl Resources {
     }
 }
 
-/// The driver's process, by its name.
-fn find_driver(bed: &TestBed) -> Result<u32> {
-    let named = |pid: &u32| {
-        std::fs::read_to_string(format!("/proc/{pid}/comm"))
-            .is_ok_and(|name| name.trim() == "netnice-driver")
-    };
-    let pids = bed.world.client().ns.pids();
-    pids.into_iter().find(named).context("a driver")
+fn driver(bed: &TestBed) -> Result<u32> {
+    bed.world.client().ns.driver().context("a driver")
 }
 
 /// Packets per second of the good flow, and the p99 of its lateness in us.
@@ -291,7 +285,7 @@ fn run_beside_random_events(
     // shares its processor.
     let first = ["chrt", "--rr", "1"];
     let good = traffic::start_through(client, &first, None, &good.by(bed.netnice.runtime()))?;
-    let (driver_pid, daemon) = (find_driver(&bed)?, bed.netnice.pid().context("a daemon")?);
+    let (driver_pid, daemon) = (driver(&bed)?, bed.netnice.pid().context("a daemon")?);
     let before = [Resources::of(driver_pid)?, Resources::of(daemon)?];
 
     let mut disturbed = DisturbedPrograms::new(&bed, SEED)?;
@@ -308,10 +302,7 @@ fn run_beside_random_events(
     let record = tap.stop(&server.ns)?;
     record.validate()?;
     disturbed.check_shown_flows(good.pid())?;
-    ensure!(
-        find_driver(&bed)? == driver_pid,
-        "the driver is another one"
-    );
+    ensure!(driver(&bed)? == driver_pid, "the driver is another one");
 
     let calm = measured(&record, (began, begins), contracts)?;
     let rough = measured(&record, (begins, ended), contracts)?;
