@@ -393,10 +393,6 @@ impl EventLoop {
         if !spins || now.0.saturating_add(SPIN_TIME) < until.0 {
             return;
         }
-        if now.0.saturating_add(WARM_UP_TIME) < until.0 {
-            self.link.warm_up();
-            now = monotonic();
-        }
         while now.0 < until.0 {
             std::hint::spin_loop();
             let before = now;
@@ -534,9 +530,6 @@ pub fn set_scheduling(processor: Option<usize>) -> io::Result<SchedulingClass> {
 /// Length of the spin before a departure, in ns. Reading a program's records and notifying the
 /// program take less.
 const SPIN_TIME: u64 = 15_000;
-/// A spin that is longer than this, in ns, begins with a warm-up of the link, which takes less than
-/// 1 µs.
-const WARM_UP_TIME: u64 = 4_000;
 /// Pause after the interface refused frames, in ns.
 const RETRY_REFUSED: u64 = 1_000_000;
 /// When the loop retries frames that the kernel had no room for, in ns: at 1 Gbit/s some packets of

@@ -335,15 +335,6 @@ impl Link {
         }
     }
 
-    /// Calls the kernel's sending code without a frame, so that its instructions and data are in
-    /// the processor's caches for the next frame. No effect in the fallback mode, or while frames
-    /// wait.
-    pub(crate) fn warm_up(&mut self) {
-        if let Kind::Xdp(link) = &mut self.kind {
-            link.warm_up();
-        }
-    }
-
     /// Takes at most `most` received frames, passes them to `each`, and returns their number. The
     /// number includes frames that are not passed on, which are counted as missed or unexpected.
     #[inline]

@@ -179,13 +179,6 @@ impl XdpLink {
         done
     }
 
-    /// As [`super::Link::warm_up`].
-    pub(super) fn warm_up(&mut self) {
-        if self.transmit.is_drained() {
-            let _ = kick(self.queues[0].fd().as_fd());
-        }
-    }
-
     /// Reads all queues in turn, so a flooded queue delays the others by one call at most.
     #[inline]
     pub(super) fn receive(&mut self, most: usize, mut each: impl FnMut(&[u8])) -> usize {
