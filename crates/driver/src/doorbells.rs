@@ -53,7 +53,7 @@ pub(crate) struct Doorbells {
     suspects: HashMap<u32, Suspicion>,
 }
 
-/// A user of whom a write took long.
+/// A user whose doorbell took long to write.
 struct Suspicion {
     until: Instant,
     /// Number of writes that took longer than [`SLOW_WRITE`].

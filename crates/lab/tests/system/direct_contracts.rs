@@ -279,7 +279,8 @@ fn classes_outlive_the_daemon_and_are_suspended_on_a_slow_link() {
     }
     let sums = [0, 1, 2].map(|n| rates[0][n] + rates[1][n]);
     assert!((15.0..=20.6).contains(&sums[0]), "{sums:.2?}");
-    assert!((4.0..=12.4).contains(&sums[1]), "{sums:.2?}");
+    // The link is full, so its rate has the tolerance of the others: 3 %.
+    assert!((4.0..=12.36).contains(&sums[1]), "{sums:.4?}");
     assert!((15.0..=20.6).contains(&sums[2]), "{sums:.2?}");
 }
 

@@ -247,8 +247,8 @@ fn flows_follow_changes_of_next_hop_and_mtu() -> Result<()> {
     })
 }
 
-/// An address of a next hop that the administrator has set is used and stays, although nobody
-/// answers at it.
+/// The administrator has set the address of a next hop. It stays in use, although nobody answers
+/// there.
 #[test]
 fn a_fixed_next_hop_stays() -> Result<()> {
     let flow_bed = FlowBed::new()?;
