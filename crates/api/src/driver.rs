@@ -59,6 +59,33 @@ pub enum DriverRequest {
         /// The place in the array.
         place: u32,
     },
+    /// Begins to receive the packets of redirected targets, from the far end of the link's redirect
+    /// pair. The map of redirects, an array for mmap(2), is sent with the request. A repeated
+    /// request with the same map changes nothing.
+    Redirects {
+        /// The name of the far end.
+        iface: String,
+    },
+    /// Schedules the packets of the target at this place of the map by a contract, or changes the
+    /// contract.
+    Redirect {
+        /// The place in the map.
+        place: u32,
+        /// The daemon's number of the target. The driver only stores it, for the census.
+        target: u32,
+        /// The contract as text.
+        contract: String,
+        /// For how long the first packets wait, in ns, so that they do not overtake packets that
+        /// the kernel's classes still have. Without effect on a place that is in use.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        hold_ns: u64,
+    },
+    /// Ends a place of the map. What waits there is sent as soon as the link permits; then the
+    /// driver replies, and the place can be used again.
+    EndRedirect {
+        /// The place in the map.
+        place: u32,
+    },
     /// Attaches a program. The program's pidfd is sent with the request. When the program ends, its
     /// flows end.
     Attach {
@@ -349,6 +376,34 @@ pub struct CensusDoc {
     /// Existing memory files, by the users against whose quotas they count.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<UserMemoryDoc>,
+    /// The redirected targets.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub redirected: Vec<RedirectedDoc>,
+}
+
+/// A target whose packets the egress program redirects to the driver, with its counters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RedirectedDoc {
+    /// The place in the map of redirects.
+    pub place: u32,
+    /// The daemon's number of the target.
+    pub target: u32,
+    /// The contract as text.
+    pub contract: String,
+    /// Packets handed to the NIC.
+    pub sent: u64,
+    /// Bytes of the packets in `sent`.
+    pub sent_bytes: u64,
+    /// Packets that were dropped: the link was down, the packet was too long for the contract, or
+    /// more waited than the driver keeps.
+    pub dropped: u64,
+    /// Packets that wait.
+    pub waiting: u64,
+    /// Bytes of the packets in `waiting`.
+    pub waiting_bytes: u64,
+    /// Sent packets by lateness, as in [`FlowCounts::lateness`].
+    pub lateness: Vec<u64>,
 }
 
 /// The memory files that count against one user's quota: those of attached programs, and those of

@@ -400,7 +400,10 @@ impl Control {
                 Ok(DriverReply::Census(Box::new(registry.census_of(&flows)?)))
             }
             DriverRequest::Totals => Ok(DriverReply::Totals(registry.totals()?)),
-            DriverRequest::Attach { .. }
+            DriverRequest::Redirects { .. }
+            | DriverRequest::Redirect { .. }
+            | DriverRequest::EndRedirect { .. }
+            | DriverRequest::Attach { .. }
             | DriverRequest::KernelPath { .. }
             | DriverRequest::Stop => Ok(DriverReply::Done),
         }

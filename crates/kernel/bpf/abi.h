@@ -46,6 +46,9 @@
 #define MAX_CGROUP_LEVELS 24
 #define MAX_GROUP_NAME 256	/* including the terminating zero */
 #define PORT_WORDS 2048		/* 32 ports in each word */
+#define MAX_REDIRECTS 256	/* redirected targets of all links */
+#define REDIRECT_GROUPS 32	/* flows of a redirected target are counted in 32 groups of 32 */
+#define REDIRECT_OVERHEAD 128	/* bytes that a waiting packet counts beyond its length */
 
 /* A packet longer than this is never sparse. */
 #define MAX_SPARSE 3028
@@ -61,6 +64,7 @@ struct leaf {
 	__u32 bound;		/* bytes that may wait in the bulk leaf; 0: not counted, its queue drops */
 	__u32 longest;		/* longest packet in bytes that the bulk leaf takes whole; 0: any */
 	__u32 rate;		/* of the limit, in bytes per second; 0 on a link */
+	__u32 redirect;		/* place in redirects, counted from one, on a link; 0: none */
 };
 
 /* targets: target id -> the queues that hold its packets, and their code point. */
@@ -108,6 +112,7 @@ struct iface {
 	__u16 slot_container_down;	/* tc_index that returns a packet for a container to egress */
 	__u16 slot_from_container;	/* tc_index of a packet of the container, on its way to a link */
 	__u16 path_count;	/* place in path_counts, if managed for sending; 0: none */
+	__u32 redirect_pair;	/* interface index of the near end of the redirect pair; 0: none */
 	struct leaf rest[2];	/* by direction: class of traffic without a target, if managed */
 };
 
@@ -116,6 +121,30 @@ struct iface {
 struct path_count {
 	__u64 bytes;		/* on the wire, with the headers of each segment */
 	__u64 packets;		/* each segment counts */
+};
+
+/* redirects: place -> what a redirected target has in the redirect pair of a link and in its driver.
+ * The driver maps this array. The program on egress writes `entered` and `refused`, the driver all
+ * else. The counts are modulo 2^32, and each packet counts REDIRECT_OVERHEAD bytes more than it
+ * has. A packet that is lost on the way stays counted, until the driver finds that the place is
+ * idle. */
+struct redirect_flow {
+	__u32 entered;
+	__u32 left;
+};
+
+struct redirect_group {
+	struct redirect_flow flows[32];
+};
+
+struct redirect {
+	__u64 alive_until;	/* until then the driver takes packets; CLOCK_MONOTONIC, in ns */
+	__u64 refused;		/* packets, with each segment */
+	__u32 entered;		/* of all flows */
+	__u32 left;
+	__u32 bound;		/* what may wait */
+	__u32 active;		/* flows with packets that wait */
+	struct redirect_group groups[32];	/* a flow's bucket: group * 32 + place in the group */
 };
 
 /* slots: tc_index -> the interface and the stage that the slot names. */

@@ -32,6 +32,7 @@ MAP(BPF_MAP_TYPE_HASH, MAX_COOKIES, __u64, struct sock_owner, BPF_F_NO_PREALLOC,
 MAP(BPF_MAP_TYPE_HASH, MAX_COOKIES, __u64, struct sock_cgroup, BPF_F_NO_PREALLOC, cookie_cgroups);
 MAP(BPF_MAP_TYPE_ARRAY, COUNTS, __u32, __u64, 0, counts);
 MAP(BPF_MAP_TYPE_ARRAY, MAX_IFACES, __u32, struct path_count, BPF_F_MMAPABLE, path_counts);
+MAP(BPF_MAP_TYPE_ARRAY, MAX_REDIRECTS, __u32, struct redirect, BPF_F_MMAPABLE, redirects);
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

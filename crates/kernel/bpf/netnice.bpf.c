@@ -25,12 +25,14 @@
 #include "owner.h"
 #include "container.h"
 #include "quota.h"
+#include "redirect.h"
 #include "path.h"
 #include "tcp.h"
 
-_Static_assert(sizeof(struct leaf) == 36, "leaf");
-_Static_assert(sizeof(struct target) == 144, "target");
-_Static_assert(sizeof(struct iface) == 96, "iface");
+_Static_assert(sizeof(struct leaf) == 40, "leaf");
+_Static_assert(sizeof(struct target) == 152, "target");
+_Static_assert(sizeof(struct iface) == 108, "iface");
+_Static_assert(sizeof(struct redirect) == 8224, "redirect");
 _Static_assert(sizeof(struct path_count) == 16, "path_count");
 _Static_assert(sizeof(struct settings) == 48, "settings");
 _Static_assert(sizeof(struct window) == 80, "window");

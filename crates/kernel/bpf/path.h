@@ -13,6 +13,9 @@
  * sender, then the receiver. Its ingress has no program (unless the receiving direction of lo is
  * managed), because each call of a program takes time for packets without a target too.
  *
+ * On a managed link, packets of a redirected target go to the link's driver in place of a class
+ * (redirect.h).
+ *
  * A returning packet carries a slot in tc_index: a random number that names its interface and
  * stage. The far end of the stage also writes a secret key into the control block, which a
  * classifier in another namespace cannot write. The program that receives the returning packet
@@ -26,7 +29,6 @@
 #define CONTINUE TC_ACT_UNSPEC
 #define PACKET_HOST 0
 #define PACKET_OTHERHOST 3
-#define ETH_ALEN 6
 #define VLAN_ID 0x0fff	/* of a tag's control information */
 #define CAP_STAGE 0	/* used in place of a link's index */
 #define LOOPBACK 1	/* interface index of lo in every namespace */
@@ -302,17 +304,21 @@ static __always_inline bool first_appears_here(struct __sk_buff *skb, struct ifa
 	return !skb->vlan_present || (dir == DIR_DOWN && !(skb->vlan_tci & VLAN_ID));
 }
 
-/* The class of a packet on a managed link. */
-static __always_inline __u32 link_class(struct __sk_buff *skb, struct iface *iface, __u32 target, __u32 dir)
+/* The leaf of a packet's target on a managed link. */
+static __always_inline struct leaf *link_leaf(struct __sk_buff *skb, struct iface *iface, __u32 target, __u32 dir)
 {
 	struct link_key key = { .ifindex = skb->ifindex, .target = target, .dir = dir };
 	struct leaf *leaf = 0;
 
 	if (target)
 		leaf = bpf_map_lookup_elem(&links, &key);
-	if (!leaf)
-		leaf = &iface->rest[dir];
-	return select_leaf(skb, leaf, iface, skb->ifindex, SENDER_REMOTE);
+	return leaf ? leaf : &iface->rest[dir];
+}
+
+/* The class of a packet on a managed link. */
+static __always_inline __u32 link_class(struct __sk_buff *skb, struct iface *iface, __u32 target, __u32 dir)
+{
+	return select_leaf(skb, link_leaf(skb, iface, target, dir), iface, skb->ifindex, SENDER_REMOTE);
 }
 
 /* Whether this packet is the outside of a tunnel. The tunnel's own interface handled the packet
@@ -539,6 +545,16 @@ static __always_inline void count_for_driver(struct __sk_buff *skb, struct iface
 	__sync_fetch_and_add(&count->packets, skb->gso_segs > 1 ? skb->gso_segs : 1);
 }
 
+/* The leaf and the place of a packet's target on a managed link whose driver takes its packets. */
+static __always_inline struct redirect *find_redirect(struct __sk_buff *skb, struct iface *iface, __u32 target,
+						      struct leaf **leaf)
+{
+	if (!iface->redirect_pair || !target)
+		return 0;
+	*leaf = link_leaf(skb, iface, target, DIR_UP);
+	return open_redirect(iface, *leaf);
+}
+
 SEC("classifier/egress")
 int on_egress(struct __sk_buff *skb)
 {
@@ -546,6 +562,8 @@ int on_egress(struct __sk_buff *skb)
 	struct packet p = {};
 	struct bpf_sock *sk;
 	struct iface *iface;
+	struct redirect *redirect = 0;
+	struct leaf *leaf = 0;
 	bool arrives, returned, from_container_stage, handled, managed;
 	int verdict;
 
@@ -585,11 +603,23 @@ int on_egress(struct __sk_buff *skb)
 			record_port(sk->src_port);
 		if (p.state->dscp)
 			set_dscp(skb, iface->flags, p.state->dscp);
+		/* Before the cap stage: behind it, nobody would be told of a refusal. */
+		redirect = managed ? find_redirect(skb, iface, p.target, &leaf) : 0;
+		if (redirect && !enter_redirect(skb, redirect)) {
+			if (sender != SENDER_TOLD)
+				count(skb, &p, DIR_UP, true);
+			return TC_ACT_SHOT;
+		}
 		if (enter_stage(skb, now, iface, &p, DIR_UP, sender, &class)) {
-			if (!class || (iface->flags & IFACE_NO_MAC && !add_mac_header(skb)))
+			if (!class || (iface->flags & IFACE_NO_MAC && !add_mac_header(skb))) {
+				if (redirect)
+					leave_redirect(skb, redirect);
 				return TC_ACT_SHOT;
+			}
 			return redirect_to_stage(skb, now->cap_stage, class, iface->slot_up);
 		}
+		if (redirect)
+			return redirect_to_driver(skb, iface, leaf);
 	}
 	if (!handled && redirect_container_packet(skb, now, iface, false, &verdict))
 		return verdict;
@@ -597,10 +627,18 @@ int on_egress(struct __sk_buff *skb)
 		return verdict;
 	if (managed) {
 		__u32 container = sending_container(skb, now);
+		__u32 target = container ? container : p.target;
 
 		if (container && iface->flags & IFACE_MANAGED_DOWN)
 			learn_container_flow(skb, iface->flags, container);
-		skb->priority = link_class(skb, iface, container ? container : p.target, DIR_UP);
+		redirect = find_redirect(skb, iface, target, &leaf);
+		if (redirect) {
+			/* A packet that returns from the cap stage was counted before it. */
+			if (!(returned && !container) && !enter_redirect(skb, redirect))
+				return TC_ACT_SHOT;
+			return redirect_to_driver(skb, iface, leaf);
+		}
+		skb->priority = link_class(skb, iface, target, DIR_UP);
 		count_for_driver(skb, iface);
 	}
 	return pass_on(skb, now, iface);

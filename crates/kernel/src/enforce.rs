@@ -45,6 +45,7 @@ mod events;
 mod interfaces;
 mod ownership;
 mod recovered;
+mod redirects;
 mod roots;
 mod sample;
 mod sockets;
@@ -59,6 +60,9 @@ pub use events::{Exit, Exits};
 pub use interfaces::{MAX_INTERFACES, PathCounter};
 pub use ownership::{Adoption, Membership, MissedForks};
 pub use recovered::{Recovered, RecoveredLimit};
+pub use redirects::{
+    MAX_REDIRECTS, REDIRECT_BUCKETS, REDIRECT_OVERHEAD, Redirect, RedirectFlow, Redirects,
+};
 pub(crate) use roots::PACER_MAJOR;
 pub use sample::{DirectionCounts, Sample, TargetCounts};
 pub(crate) use stages::LINK_MAJOR;

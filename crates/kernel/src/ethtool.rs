@@ -1,5 +1,5 @@
-//! Reads properties that the driver of an interface reports by the ethtool ioctl: speed, number of
-//! receive queues, flow steering. A property that the driver does not report is `None` or false;
+//! Reads properties that the driver of an interface reports by the ethtool ioctl (speed, number of
+//! receive queues, flow steering), and switches off the offloads of netnice's own interfaces. A property that the driver does not report is `None` or false;
 //! the functions fail if there is no such interface, or if the kernel refuses the socket or the
 //! ioctl for another reason.
 //!
@@ -64,6 +64,27 @@ pub(crate) fn receive_queues(name: &str) -> io::Result<Option<u32>> {
     let supported = ioctl(&socket()?, name, &mut channels)?;
     let count = channels.receive + channels.combined;
     Ok(Some(count).filter(|count| supported && *count > 0))
+}
+
+/// Switches off all offloads of what an interface sends: checksums, segmentation, VLAN tags. So the
+/// kernel itself does these before a packet enters the interface. Fails as [`speed`].
+pub(crate) fn disable_send_offloads(name: &str) -> io::Result<()> {
+    let socket = socket()?;
+    for command in [ETHTOOL_STXCSUM, ETHTOOL_SSG, ETHTOOL_STSO, ETHTOOL_SGSO] {
+        let mut off = Flags { command, bits: 0 };
+        // Where the driver has no such offload, there is nothing to switch off.
+        ioctl(&socket, name, &mut off)?;
+    }
+    let mut flags = Flags {
+        command: ETHTOOL_GFLAGS,
+        bits: 0,
+    };
+    if ioctl(&socket, name, &mut flags)? {
+        flags.command = ETHTOOL_SFLAGS;
+        flags.bits &= !ETH_FLAG_TXVLAN;
+        ioctl(&socket, name, &mut flags)?;
+    }
+    Ok(())
 }
 
 fn socket() -> io::Result<OwnedFd> {
@@ -147,7 +168,13 @@ impl Default for LinkSettings {
 }
 
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
+const ETHTOOL_STXCSUM: u32 = 0x17;
+const ETHTOOL_SSG: u32 = 0x19;
+const ETHTOOL_STSO: u32 = 0x1f;
+const ETHTOOL_SGSO: u32 = 0x24;
 const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETHTOOL_SFLAGS: u32 = 0x26;
+const ETH_FLAG_TXVLAN: u32 = 1 << 7;
 const ETH_FLAG_NTUPLE: u32 = 1 << 27;
 const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;
 const SPEED_UNKNOWN: u32 = u32::MAX;

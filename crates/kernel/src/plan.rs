@@ -211,6 +211,10 @@ pub struct LinkShare {
     /// The highest sending rate on this link, in addition to the target's [`Target::limit`]; `None`
     /// if the link's rate is the only bound here.
     pub max: Option<Rate>,
+    /// The place in the map of redirects by which the target's sent packets go to the driver of the
+    /// link, in place of its classes; `None`: to its classes. While the driver does not run, they
+    /// go to the classes in any case.
+    pub redirect: Option<u16>,
 }
 
 /// A managed link.
@@ -228,6 +232,8 @@ pub struct Link {
     /// The classes together then send ahead of their rate by at most this bucket, or by the longest
     /// packet if that is more.
     pub bucket: Option<Nanos>,
+    /// Whether the link has a redirect pair, by which packets of targets go to its driver.
+    pub has_redirects: bool,
 }
 
 /// A class of the desired HTB tree.
@@ -268,6 +274,8 @@ pub(crate) struct NodeLeaves {
     pub window: Nanos,
     /// Bytes that the node is assured in a window.
     pub assured: u64,
+    /// The place by which packets go to the link's driver instead ([`LinkShare::redirect`]).
+    pub redirect: Option<u16>,
 }
 
 /// The queues of a target's packets.
@@ -292,6 +300,8 @@ pub(crate) struct LinkTrees {
     pub leaves: BTreeMap<u32, [Option<NodeLeaves>; 2]>,
     /// The filter above the classes of the sending direction; `None` for none.
     pub pacer: Option<Pacer>,
+    /// Whether the link has a redirect pair.
+    pub has_redirects: bool,
 }
 
 /// The result of [`plan`]: the class trees, and the leaves of each target.
@@ -341,8 +351,10 @@ pub(crate) fn plan(desired: &Desired, idle: &IdleNodes) -> Plan {
 fn link_trees(desired: &Desired, nesting: &Nesting, link: &Link, idle: &IdleNodes) -> LinkTrees {
     let mut trees = LinkTrees {
         pacer: Pacer::of(link),
+        has_redirects: link.has_redirects,
         ..LinkTrees::default()
     };
+    let places = redirects(desired, link);
     for (direction, rate) in [(Direction::Up, link.up), (Direction::Down, link.down)] {
         let Some(rate) = rate else { continue };
         let tree_plan = TreePlan::link(desired, nesting, link, direction, rate);
@@ -352,13 +364,28 @@ fn link_trees(desired: &Desired, nesting: &Nesting, link: &Link, idle: &IdleNode
         trees.rest[at] = Some(tree_plan.leaf(REST, direction, &tree));
         for target in &desired.targets {
             if let Some(slot) = tree_plan.nearest(target) {
-                trees.leaves.entry(target.id).or_default()[at] =
-                    Some(tree_plan.leaf(slot, direction, &tree));
+                let redirect = match direction {
+                    Direction::Up => places.get(&slot).copied(),
+                    Direction::Down => None,
+                };
+                trees.leaves.entry(target.id).or_default()[at] = Some(NodeLeaves {
+                    redirect,
+                    ..tree_plan.leaf(slot, direction, &tree)
+                });
             }
         }
         trees.trees[at] = Some(tree);
     }
     trees
+}
+
+/// The places of the redirected targets of a link, by slot.
+fn redirects(desired: &Desired, link: &Link) -> BTreeMap<u16, u16> {
+    let places = desired.targets.iter().filter_map(|target| {
+        let share = target.share.as_ref()?;
+        Some((target.slot, share.redirect?)).filter(|_| share.link == link.name)
+    });
+    places.filter(|_| link.has_redirects).collect()
 }
 
 /// Whether a class is the parent of all nodes of a link's tree.

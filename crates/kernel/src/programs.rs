@@ -431,12 +431,17 @@ impl Programs {
         map.ok_or_else(|| missing_from_object(name))
     }
 
-    /// The map `path_counts`, an array of [`abi::PathCount`] for mmap(2). Fails if the eBPF object
-    /// has no such map.
-    pub(crate) fn path_counts(&self) -> Result<&MapData, KernelError> {
-        match self.ebpf.map(PATH_COUNTS) {
-            Some(Map::Array(counts)) => Ok(counts),
-            _ => Err(missing_from_object(PATH_COUNTS)),
+    /// The map of what the classes of managed links were given, an array of [`abi::PathCount`] for
+    /// mmap(2).
+    pub(crate) const PATH_COUNTS: &'static str = "path_counts";
+    /// The map of redirected targets, an array of [`abi::Redirect`] for mmap(2).
+    pub(crate) const REDIRECTS: &'static str = "redirects";
+
+    /// An array by its name. Fails if the eBPF object has no such array.
+    pub(crate) fn array(&self, name: &str) -> Result<&MapData, KernelError> {
+        match self.ebpf.map(name) {
+            Some(Map::Array(array)) => Ok(array),
+            _ => Err(missing_from_object(name)),
         }
     }
 
@@ -669,7 +674,6 @@ const PID_MAX_LIMIT: u32 = 1 << 22;
 /// The name of the folder of pins in the runtime folder.
 pub(crate) const FOLDER: &str = "bpf";
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/netnice.bpf.o"));
-const PATH_COUNTS: &str = "path_counts";
 const FILTER_HANDLE_NUMBER: u32 = 0x6e6e;
 const FILTER_HANDLE: TcHandle = TcHandle::new(0, FILTER_HANDLE_NUMBER as u16);
 /// The highest preference that is tried.

@@ -112,6 +112,7 @@ fn share(managed: &ManagedLink, contract: &Contract) -> LinkShare {
             .link
             .usable(Direction::Up)
             .and_then(|usable| contract.link_max(Direction::Up, usable)),
+        redirect: None,
     }
 }
 
@@ -153,5 +154,6 @@ fn link(ledger: &Ledger, managed: &ManagedLink) -> plan::Link {
         down: link.shaped(Direction::Down),
         overhead: u16::try_from(link.overhead.0).unwrap_or(u16::MAX),
         bucket: part.and_then(|part| part.bucket),
+        has_redirects: false,
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     device::{self, Device},
     error::KernelError,
     plan::Plan,
-    programs::Hook,
+    programs::{Hook, Programs},
     rcu::ShortGracePeriods,
     retry::{self, RemoveEntry, with_retries},
 };
@@ -181,6 +181,11 @@ impl Kernel {
                 true => self.place_of_count(device.index),
                 false => 0,
             },
+            redirect_pair: self
+                .stages
+                .redirects
+                .get(&device.name)
+                .map_or(0, |pair| pair.near),
             rest: [rest(0, stages::LINK_MAJOR), rest(1, stages::DOWN_MAJOR)],
         }
     }
@@ -215,7 +220,7 @@ impl Kernel {
         let (Some(programs), true) = (&self.programs, place != 0) else {
             return Ok(None);
         };
-        let counts = programs.path_counts()?;
+        let counts = programs.array(Programs::PATH_COUNTS)?;
         let what = "read the map of counts";
         let map_id = counts.info().map_err(|e| KernelError::bpf(what, e))?.id();
         let map = counts.fd().as_fd().try_clone_to_owned();
@@ -518,6 +523,7 @@ impl Kernel {
             self.stages.down.remove(&name);
             self.installed.links.entry(name).or_default().trees[1] = None;
         }
+        self.forget_lost_redirects(&devices);
         self.read_installed_trees()?;
         Ok(devices)
     }

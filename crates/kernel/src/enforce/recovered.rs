@@ -64,6 +64,7 @@ impl Kernel {
                 down: top(1).and_then(rate_of),
                 overhead: top(0).or(top(1)).map_or(0, |class| class.htb.overhead),
                 bucket: None,
+                has_redirects: false,
             }
         });
         Ok(Recovered {

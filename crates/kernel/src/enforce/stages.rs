@@ -23,6 +23,8 @@ pub(super) struct Stages {
     pub cap: Option<Pair>,
     /// Receive stages, by the link's name.
     pub down: BTreeMap<String, Pair>,
+    /// Redirect pairs, by the link's name.
+    pub redirects: BTreeMap<String, Pair>,
     /// Interface indices of the links whose root qdisc is netnice's, by name.
     pub up: BTreeMap<String, u32>,
     /// The links of `up` that have a filter above their classes, with its parameters; `None` if
@@ -64,7 +66,7 @@ impl Kernel {
                 self.stages.down.insert(name.clone(), pair);
             }
         }
-        Ok(())
+        self.prepare_redirects(plan, devices)
     }
 
     fn make_stage(&mut self, near: &str, far: &str, major: u16) -> Result<Pair, KernelError> {
@@ -189,7 +191,7 @@ impl Kernel {
             self.stages.up.remove(&name);
             self.stages.pacers.remove(&name);
         }
-        Ok(())
+        self.drop_redirects(plan)
     }
 
     /// Removes all stages. Fails as [`Kernel::drop_stages`].
@@ -216,6 +218,7 @@ impl Kernel {
             })
         };
         let qdiscs = tc::qdiscs(&mut self.netlink)?;
+        self.find_redirects(devices);
         self.stages.cap = pair(CAP_NEAR, CAP_FAR);
         if let Some(pair) = self.stages.cap {
             self.installed.cap = self.read_tree(pair.near, CAP_MAJOR)?;
@@ -401,6 +404,7 @@ pub(super) fn leaf(major: u16, leaf: Option<plan::NodeLeaves>) -> abi::Leaf {
         bound: l.bound,
         longest: l.longest,
         rate: l.rate,
+        redirect: l.redirect.map_or(0, |place| u32::from(place) + 1),
         window_us: (l.window.0 / 1_000) as u32,
         window_bytes: u32::try_from(l.assured).unwrap_or(u32::MAX),
     })

@@ -132,6 +132,7 @@ mod tests {
                 min: Some(rate),
                 min_down: None,
                 max: None,
+                redirect: None,
             }),
             ..target(2, 2, None)
         };
@@ -141,6 +142,7 @@ mod tests {
             down: Some(rate),
             overhead: 0,
             bucket: None,
+            has_redirects: false,
         };
         let desired = Desired {
             targets: vec![inner.clone(), outer.clone()],

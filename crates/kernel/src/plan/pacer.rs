@@ -50,6 +50,7 @@ mod tests {
             down: None,
             overhead: 24,
             bucket: bucket.map(Nanos),
+            has_redirects: false,
         };
         let pacer = Pacer::of(&link(100_000_000, Some(250_000))).expect("a filter");
         assert_eq!(

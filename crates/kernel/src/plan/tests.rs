@@ -59,6 +59,7 @@ fn on_link(slot: u16, min: u64) -> Target {
         min: Some(rate(min)),
         min_down: None,
         max: None,
+        redirect: None,
     };
     Target {
         share: Some(share),
@@ -73,6 +74,7 @@ fn desired(targets: Vec<Target>) -> Desired {
         down: Some(rate(97_000_000)),
         overhead: 0,
         bucket: None,
+        has_redirects: false,
     };
     Desired {
         targets,
@@ -583,6 +585,7 @@ fn any_target(slot: u16) -> impl Strategy<Value = Target> {
         min: up.map(rate),
         min_down: down.map(rate),
         max: up.filter(|_| slice).map(rate),
+        redirect: None,
     }));
     // A parent has a lower slot: no cycles. Admission rejects deep chains, so parents are few.
     let parent = proptest::option::of(1u16..=3);

@@ -240,6 +240,7 @@ impl<'a> TreePlan<'a> {
             },
             window,
             assured: bytes_in(assured, window.0),
+            redirect: None,
         }
     }
 

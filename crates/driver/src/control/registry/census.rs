@@ -67,6 +67,7 @@ impl Registry {
                     bytes: used.bytes,
                 })
                 .collect(),
+            redirected: Vec::new(),
             discard_patterns: self.discards,
             code_points: self.flows.code_points(),
             discarded: discarded
