@@ -6,9 +6,9 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::{
-    Bucket, Cell, Change, Channel, Clause, Contract, Delegate, Direction, Dscp, IfName,
-    MessageRate, Overload, Priority, ReceiveShare, Schedule, Setting, Slice, Sustained,
-    TrafficQuota, Weight, Yield, kernel_path_support,
+    Bucket, Cell, Change, Channel, Clause, Contract, ContractError, Delegate, Direction, Dscp,
+    IfName, MessageRate, Overload, Priority, ReceiveShare, Schedule, Setting, Slice, Sustained,
+    TrafficQuota, Unsupported, Weight, Yield, target_support,
 };
 use crate::units::{Bytes, Nanos, Rate};
 
@@ -465,26 +465,53 @@ fn minimums_are_delegated_to_a_user_by_name_or_number() {
 }
 
 #[test]
-fn the_kernel_path_serves_all_but_cells_channels_receive_shares_and_cpu() {
+fn a_target_can_have_all_but_classes_channels_receive_shares_and_cpu() {
     assert_eq!(
-        kernel_path_support(&contract("up 4mbit min 1mbit weight 7")),
+        target_support(&contract("up 4mbit min 1mbit weight 7")),
         Ok(())
     );
     assert_eq!(
-        kernel_path_support(&contract("slice 1ms/2ms extra")),
+        target_support(&contract("slice 1ms/2ms extra")),
         Ok(())
     );
+    assert_eq!(target_support(&contract("cell pcr=1mbit,cdvt=1ms")), Ok(()));
+    let class = target_support(&contract("cell pcr=1mbit,cdvt=1ms,class=2"));
+    assert_eq!(class, Err(Unsupported::Class));
     for text in [
-        "cell pcr=1mbit,cdvt=1ms",
         "channel mmax=1,rmax=1/s,bmax=1,deadline=1ms",
         "receive 25%",
         "cpu 1ms/2ms",
     ] {
         let (clause, _) = text.split_once(' ').expect("two words");
         let expected = format!("{clause} is not supported yet: needs the direct path");
-        let error = kernel_path_support(&contract(text)).expect_err(text);
+        let error = target_support(&contract(text)).expect_err(text);
         assert_eq!(error.to_string(), expected);
     }
+}
+
+#[test]
+fn a_cell_contract_reserves_its_rate_and_limits_to_its_peak() {
+    let link = Rate::new(100_000_000).unwrap();
+    let rate = |bits| Rate::new(bits).unwrap();
+    let peak = contract("cell pcr=10mbit,cdvt=100us");
+    let sustained = contract("cell pcr=10mbit,cdvt=100us,scr=2mbit,mbs=64KiB");
+    for (cell, min) in [(&peak, 10_000_000), (&sustained, 2_000_000)] {
+        assert!(cell.is_guaranteed() && cell.reserves(Direction::Up));
+        assert!(!cell.reserves(Direction::Down));
+        assert_eq!(cell.link_min(Direction::Up, link), Some(Some(rate(min))));
+        assert_eq!(cell.link_min(Direction::Down, link), None);
+        assert_eq!(cell.link_max(Direction::Up, link), Some(rate(10_000_000)));
+        assert_eq!(cell.link_max(Direction::Down, link), None);
+        assert!(cell.without_guarantees().is_empty());
+    }
+    let cell = "cell pcr=10mbit,cdvt=100us";
+    for (other, clause) in [("slice 1ms/2ms", Clause::Slice), ("min 1mbit", Clause::Min)] {
+        let text = format!("{cell} {other}");
+        let error = text.parse::<Contract>().expect_err("a contradiction");
+        assert_eq!(error, ContractError::CellAndShare(clause));
+    }
+    let yields = format!("{cell} yield on").parse::<Contract>();
+    assert_eq!(yields, Err(ContractError::YieldAndShare(Clause::Cell)));
 }
 
 #[test]
