@@ -54,7 +54,7 @@ struct Ticket {
 }
 
 /// The censuses of drivers, by link. Several replies may share one.
-type Census = BTreeMap<IfName, Rc<CensusDoc>>;
+pub(super) type Census = BTreeMap<IfName, Rc<CensusDoc>>;
 
 /// A reply without the part about flows, as the service has made it.
 pub(crate) enum PartialReply {
@@ -62,6 +62,8 @@ pub(crate) enum PartialReply {
     Show(ShowDoc, Option<Target>),
     /// The reply to `explain` about this target; `None` if the service has nothing about it.
     Explain(Target, Option<Explained>),
+    /// The reply to `explain` about this target, which is redirected and has this id.
+    Redirected(u32, Target, Explained),
 }
 
 impl Tickets {
@@ -172,7 +174,9 @@ impl<N: Network> Flows<N> {
         let (target, most) = match what {
             PartialReply::Show(_, target) => (target.as_ref(), MAX_LISTED),
             PartialReply::Explain(target @ Target::Direct(_), _) => (Some(target), MAX_LISTED),
-            PartialReply::Explain(target, _) => (Some(target), MAX_EXPLAINED),
+            PartialReply::Explain(target, _) | PartialReply::Redirected(_, target, _) => {
+                (Some(target), MAX_EXPLAINED)
+            }
         };
         // A page about a link has sums over flows of all users, and names none.
         let sums_all = matches!(what, PartialReply::Explain(Target::Direct(_), _));
@@ -209,7 +213,15 @@ impl<N: Network> Flows<N> {
                 .filter(|flow| self.is_visible(flow, &ticket.peer))
                 .collect();
             let (more, census, reply) = (ticket.more, &ticket.census, ticket.reply);
-            match ticket.what {
+            let what = match ticket.what {
+                PartialReply::Redirected(id, target, known) => {
+                    let known = Self::with_redirect_counts(id, census, known);
+                    PartialReply::Explain(target, Some(known))
+                }
+                what => what,
+            };
+            match what {
+                PartialReply::Redirected(..) => {}
                 PartialReply::Show(mut doc, _) => {
                     let docs = flows
                         .into_iter()

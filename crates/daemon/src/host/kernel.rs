@@ -10,7 +10,8 @@ use netnice_core::units::{Instant, Rate};
 use netnice_kernel::cgroup::{self, Cgroup};
 use netnice_kernel::connections::{self, Connection};
 use netnice_kernel::enforce::{
-    Adoption, ContainerPlacement, Exits, Kernel, Membership, PathCounter, Recovered, Sample,
+    Adoption, ContainerPlacement, Exits, Kernel, Membership, PathCounter, Recovered, Redirects,
+    Sample,
     TargetClass,
 };
 use netnice_kernel::netlink::NetlinkClient;
@@ -490,5 +491,9 @@ impl Meter for KernelHost {
 
     fn path_counter(&self, link: &str) -> Result<Option<PathCounter>, RequestError> {
         Ok(self.kernel.path_counter(link)?)
+    }
+
+    fn redirects(&self, link: &str) -> Result<Option<Redirects>, RequestError> {
+        Ok(self.kernel.redirects(link)?)
     }
 }

@@ -12,7 +12,7 @@ use crate::host::{Enforcer, Interface, Inventory};
 use crate::ledger::{Body, HeldTarget, Ledger, ManagedLink};
 use crate::meter::Measurements;
 use crate::reconcile::estimates::Estimates;
-use crate::reconcile::{Deviations, Finder, Reconciler, desired};
+use crate::reconcile::{Deviations, Finder, Reconciler};
 use crate::state::Books;
 use crate::user_names::user_name;
 
