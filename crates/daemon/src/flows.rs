@@ -191,6 +191,8 @@ struct LinkState {
     /// True if the driver has not sent its first census in time.
     is_census_late: bool,
     need: Option<Rate>,
+    /// The part of `need` that does not serve redirected minimums, which the classes can keep too.
+    firm_need: Option<Rate>,
     /// The basis of the present split.
     capacity: Option<admission::LinkCapacity>,
     /// Bytes that flows and classes had sent, and the time of that count.

@@ -60,7 +60,11 @@ fn the_help_of_a_verb_names_only_options_that_it_accepts() {
     for (verb, named, refused) in [
         ("run", "--cell", &["--channel", "--cpu", "--receive"][..]),
         ("set", "--cell", &["--channel", "--cpu", "--receive"]),
-        ("check", "--cell", &["--min", "--slice", "--cpu", "--receive"]),
+        (
+            "check",
+            "--cell",
+            &["--min", "--slice", "--cpu", "--receive"],
+        ),
     ] {
         let verb = command.find_subcommand_mut(verb).expect(verb);
         let help = verb.render_help().to_string();

@@ -470,10 +470,7 @@ fn a_target_can_have_all_but_classes_channels_receive_shares_and_cpu() {
         target_support(&contract("up 4mbit min 1mbit weight 7")),
         Ok(())
     );
-    assert_eq!(
-        target_support(&contract("slice 1ms/2ms extra")),
-        Ok(())
-    );
+    assert_eq!(target_support(&contract("slice 1ms/2ms extra")), Ok(()));
     assert_eq!(target_support(&contract("cell pcr=1mbit,cdvt=1ms")), Ok(()));
     let class = target_support(&contract("cell pcr=1mbit,cdvt=1ms,class=2"));
     assert_eq!(class, Err(Unsupported::Class));

@@ -153,12 +153,10 @@ fn part_for_flows<H: Host, N: Network>(
                 _ => None,
             };
             let redirected = flows.redirected_target(service.ledger(), &target);
-            if let (Some(id), Some(known)) = (redirected, &known) {
-                return Some(PartialReply::Redirected(id, target, known.clone()));
-            }
             let of_flows = matches!(target, Target::Flow(_) | Target::Direct(_));
-            (of_flows || (known.is_some() && matches!(target, Target::Pid(_))))
-                .then_some(PartialReply::Explain(target, known))
+            let has_counts = redirected.is_some() || matches!(target, Target::Pid(_));
+            (of_flows || (known.is_some() && has_counts))
+                .then_some(PartialReply::Explain(target, known, redirected))
         }
         _ => None,
     }

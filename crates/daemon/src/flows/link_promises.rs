@@ -108,6 +108,9 @@ impl<N: Network> Flows<N> {
         let held = self.promises(link, Some(number));
         let need = match capacity.admit(&held, &flow.contract, present) {
             Ok(need) => need,
+            Err(_) if self.drop_last_minimum(promises, link, now) => {
+                return self.admit_on_link(promises, link, number, before, now);
+            }
             Err(misfit) => {
                 let asks = format!("flow:{} asks {}", flow.known_number(), flow.contract);
                 let of = (link, Some(PromiseHolder::Flow(number)));
@@ -180,9 +183,12 @@ impl<N: Network> Flows<N> {
         let total = promised.clone().count();
         let text_of = |(holder, contract): (PromiseHolder, &Rc<Contract>)| match holder {
             PromiseHolder::Flow(number) => format!("flow:{number}  {contract}"),
-            PromiseHolder::Target(id) => {
+            PromiseHolder::Target(id) | PromiseHolder::Minimum(id) => {
                 let name = promises.name_of(id);
-                format!("{}  {contract}", name.unwrap_or_else(|| format!("target {id}")))
+                format!(
+                    "{}  {contract}",
+                    name.unwrap_or_else(|| format!("target {id}"))
+                )
             }
         };
         holders.extend(promised.take(MAX_LISTED).map(text_of));
@@ -231,6 +237,10 @@ impl<N: Network> Flows<N> {
         };
         state.need = Some(need);
         state.capacity = Some(capacity);
+        let firm = self.firm_need(link, &capacity, need);
+        if let Some(state) = self.link_states.get_mut(link) {
+            state.firm_need = Some(firm);
+        }
         self.apply_split(promises, link, split, now)
     }
 
@@ -256,7 +266,7 @@ impl<N: Network> Flows<N> {
         };
         let flows = state.flow_count;
         let part = DirectPart {
-            need,
+            need: state.firm_need.unwrap_or(need).min(need),
             flows,
             tree: split.tree,
             bucket: ahead.map(|ahead| ahead.bucket),
@@ -400,7 +410,9 @@ impl<N: Network> Flows<N> {
             for holder in self.surplus(link, capacity) {
                 match holder {
                     PromiseHolder::Flow(number) => self.degrade(number, why.clone(), now),
-                    PromiseHolder::Target(id) => self.drop_target(promises, link, id, &why, now),
+                    PromiseHolder::Target(id) | PromiseHolder::Minimum(id) => {
+                        self.drop_target(promises, link, id, &why, now);
+                    }
                 }
             }
             need = capacity.need(&self.promises(link, None));
@@ -455,15 +467,11 @@ impl<N: Network> Flows<N> {
     /// Checks all links with a driver: their capacity, the promises to targets or the discard
     /// patterns may have changed.
     pub(crate) fn settle_all(&mut self, promises: &mut impl Promises, now: Now) {
-        self.settle_redirects(promises, now);
         self.settle_classes(promises, now);
         let links: Vec<IfName> = self.link_states.keys().cloned().collect();
         for link in links {
             self.update_policy(promises, &link, now);
-            let state = self
-                .link_states
-                .get(&link)
-                .filter(|state| state.is_used());
+            let state = self.link_states.get(&link).filter(|state| state.is_used());
             let Some(known) = state.map(|state| state.capacity) else {
                 continue;
             };
@@ -472,6 +480,7 @@ impl<N: Network> Flows<N> {
                 self.settle(promises, &link, now);
             }
         }
+        self.settle_redirects(promises, now);
     }
 }
 

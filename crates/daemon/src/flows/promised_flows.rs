@@ -16,14 +16,17 @@ use super::Flows;
 use super::admission::{self, LinkCapacity, MAX_SEARCHED, WorkAhead};
 use super::network::Network;
 
-/// Who has a promise. Promises to targets come before those to flows, and older ones before later
-/// ones.
+/// Who has a promise. Cell contracts and slices of targets come before promises to flows. Minimums
+/// of targets come last, because the kernel's classes can keep them as well. Of each kind, older
+/// ones come before later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PromiseHolder {
-    /// The redirected target with this id.
+    /// The redirected target with this id, which has a cell contract or a slice.
     Target(u32),
     /// The flow with this number.
     Flow(u32),
+    /// The redirected target with this id, which has a minimum.
+    Minimum(u32),
 }
 
 /// The contracts that the driver of a link keeps.
@@ -79,13 +82,23 @@ impl PromisedFlows {
 
     /// The holders and their contracts, in order of precedence.
     pub(super) fn iter(&self) -> impl Iterator<Item = (PromiseHolder, &Rc<Contract>)> + Clone {
-        self.contracts.iter().map(|(holder, contract)| (*holder, contract))
+        self.contracts
+            .iter()
+            .map(|(holder, contract)| (*holder, contract))
     }
 
     /// True if a redirected target has a promise.
     pub(super) fn has_targets(&self) -> bool {
         let first = self.contracts.first_key_value();
-        matches!(first, Some((PromiseHolder::Target(_), _)))
+        matches!(first, Some((PromiseHolder::Target(_), _))) || self.last_minimum().is_some()
+    }
+
+    /// The last target with a redirected minimum; `None` if there is none.
+    pub(super) fn last_minimum(&self) -> Option<u32> {
+        match self.contracts.last_key_value() {
+            Some((PromiseHolder::Minimum(id), _)) => Some(*id),
+            _ => None,
+        }
     }
 
     /// The number of promises.

@@ -32,7 +32,7 @@ mod takeover;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use netnice_core::contract::{Contract, IfName};
+use netnice_core::contract::{Contract, Direction, IfName};
 use netnice_core::units::{Amount, Instant, Nanos};
 
 use super::network::Network;
@@ -161,7 +161,11 @@ impl RedirectState {
             let stored = RedirectPlace {
                 link: place.link.clone(),
                 target: place.target,
-                rate: place.rate,
+                // What the direct path needs for minimums is not counted in the ledger.
+                rate: match place.starts_driver {
+                    true => place.rate,
+                    false => Amount(0),
+                },
                 phase,
             };
             (*number, stored)
@@ -301,7 +305,10 @@ impl<N: Network> Flows<N> {
         now: Now,
     ) {
         let theirs = self.redirects.places_of(link);
-        let was_connected = self.link_states.get(link).is_some_and(|state| state.connected);
+        let was_connected = self
+            .link_states
+            .get(link)
+            .is_some_and(|state| state.connected);
         for number in &theirs {
             self.remove_place(*number);
         }
@@ -333,10 +340,17 @@ impl<N: Network> Flows<N> {
         Some(place)
     }
 
+    /// Sets the contract of a redirected target among the promises of its link's driver; `None` if
+    /// it is not redirected any more.
     fn set_target_promise(&mut self, link: &IfName, target: u32, contract: Option<&Rc<Contract>>) {
-        if let Some(state) = self.link_states.get_mut(link) {
-            state.promised.set(PromiseHolder::Target(target), contract);
-        }
+        let Some(state) = self.link_states.get_mut(link) else {
+            return;
+        };
+        let is_minimum = contract.is_some_and(|one| one.min(Direction::Up).is_some());
+        let minimum = contract.filter(|_| is_minimum);
+        let other = contract.filter(|_| !is_minimum);
+        state.promised.set(PromiseHolder::Minimum(target), minimum);
+        state.promised.set(PromiseHolder::Target(target), other);
     }
 }
 

@@ -11,9 +11,7 @@ use std::net::IpAddr;
 use netnice_api::Found;
 use netnice_core::units::Rate;
 use netnice_kernel::connections::Connection;
-use netnice_kernel::enforce::{
-    Adoption, PathCounter, QuotaEntry, QuotaState, Redirects, Sample,
-};
+use netnice_kernel::enforce::{Adoption, PathCounter, QuotaEntry, QuotaState, Redirects, Sample};
 use netnice_kernel::plan::Desired;
 
 use super::{Interface, InterfaceTraffic, Inventory, Members, Meter, Process, QuotaCounter};

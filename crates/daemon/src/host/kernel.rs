@@ -11,8 +11,7 @@ use netnice_kernel::cgroup::{self, Cgroup};
 use netnice_kernel::connections::{self, Connection};
 use netnice_kernel::enforce::{
     Adoption, ContainerPlacement, Exits, Kernel, Membership, PathCounter, Recovered, Redirects,
-    Sample,
-    TargetClass,
+    Sample, TargetClass,
 };
 use netnice_kernel::netlink::NetlinkClient;
 use netnice_kernel::plan::{Desired, LeafQdisc};

@@ -83,7 +83,10 @@ impl Ledger {
         &self,
         link: &IfName,
     ) -> impl Iterator<Item = (u16, &RedirectPlace)> {
-        let places = self.redirects.iter().map(|(number, place)| (*number, place));
+        let places = self
+            .redirects
+            .iter()
+            .map(|(number, place)| (*number, place));
         places.filter(move |(_, place)| place.link == *link)
     }
 

@@ -5,8 +5,8 @@
 use std::rc::Rc;
 
 use netnice_api::driver::{DriverReply, DriverRequest};
-use netnice_core::contract::{Contract, IfName};
-use netnice_core::units::{Amount, Bytes, Nanos};
+use netnice_core::contract::{Contract, Direction, IfName};
+use netnice_core::units::{Amount, Bytes, Nanos, Rate};
 use netnice_kernel::enforce::MAX_REDIRECTS;
 
 use super::{Phase, Place};
@@ -170,14 +170,22 @@ impl<N: Network> Flows<N> {
         }
         self.set_target_promise(link, target, None);
         let held = self.promises(link, None);
-        let admitted = capacity.admit(&held, contract, present);
-        let need = admitted.map_err(|misfit| {
-            let name = promises.name_of(target).unwrap_or_default();
-            let asks = format!("{name} asks {contract}");
-            let of = (link, Some(PromiseHolder::Target(target)));
-            let refusal = self.refusal(promises, &capacity, of, &asks, &misfit);
-            refusal.to_string()
-        })?;
+        let need = match capacity.admit(&held, contract, present) {
+            Ok(need) => need,
+            Err(_)
+                if contract.min(Direction::Up).is_none()
+                    && self.drop_last_minimum(promises, link, now) =>
+            {
+                return self.admit_target(promises, link, target, contract, now);
+            }
+            Err(misfit) => {
+                let name = promises.name_of(target).unwrap_or_default();
+                let asks = format!("{name} asks {contract}");
+                let of = (link, Some(PromiseHolder::Target(target)));
+                let refusal = self.refusal(promises, &capacity, of, &asks, &misfit);
+                return Err(refusal.to_string());
+            }
+        };
         self.set_target_promise(link, target, Some(contract));
         let divided = self.divide(promises, link, capacity, Some(need), now);
         divided.map(|()| hold).map_err(text)
@@ -319,7 +327,10 @@ impl<N: Network> Flows<N> {
             starts_driver: place.starts_driver,
         };
         if let Some(name) = promises.name_of(target.id) {
-            let text = format!("the kernel's classes serve {name} on {}: {why}", target.link);
+            let text = format!(
+                "the kernel's classes serve {name} on {}: {why}",
+                target.link
+            );
             promises.journal().warn(now, text);
         }
         self.end_places(promises, &[number], now);
@@ -347,7 +358,8 @@ impl<N: Network> Flows<N> {
     }
 
     /// Takes the capacity of a link, after redirected targets have gone back to the classes as far
-    /// as they do not fit, the last one first: promises to targets come before those to flows.
+    /// as they do not fit: minimums that do not fit beside all other promises, and other targets
+    /// that do not fit even without flows; of each kind the last one first.
     ///
     /// # Errors
     /// As [`Flows::link_capacity`].
@@ -361,27 +373,79 @@ impl<N: Network> Flows<N> {
         loop {
             let capacity = self.link_capacity(promises, link, mtu);
             let state = self.link_states.get(link);
-            let promised = state.into_iter().flat_map(|state| state.promised.iter());
-            let targets = promised.filter_map(|(holder, contract)| match holder {
-                PromiseHolder::Target(id) => Some((id, (**contract).clone())),
-                PromiseHolder::Flow(_) => None,
-            });
-            let (ids, mut contracts): (Vec<u32>, Vec<_>) = targets.unzip();
-            let Some(last) = ids.last() else {
+            if !state.is_some_and(|state| state.promised.has_targets()) {
                 return capacity;
+            }
+            let fault = match &capacity {
+                Ok(capacity) if self.need_at_once(link, capacity, None).is_some() => None,
+                Ok(capacity) => capacity.need(&self.promises(link, None)).err(),
+                Err(_) => None,
             };
-            let why = match &capacity {
-                Err(error) => error.to_string(),
-                Ok(capacity) => {
-                    contracts.extend(self.server_promise(link).cloned());
-                    match capacity.need(&contracts) {
-                        Ok(_) => return Ok(*capacity),
-                        Err(fault) => format!("it does not fit on {link} now: {fault}"),
-                    }
-                }
+            let why = match (&capacity, fault) {
+                (Ok(_), None) => return capacity,
+                (Err(error), _) => error.to_string(),
+                (Ok(_), Some(fault)) => format!("it does not fit on {link} now: {fault}"),
             };
-            self.drop_target(promises, link, *last, &why, now);
+            if self.drop_last_minimum(promises, link, now) {
+                continue;
+            }
+            let (last, mut alone) = self.promised_to_targets_alone(link);
+            alone.extend(self.server_promise(link).cloned());
+            let fits = capacity.as_ref().is_ok_and(|one| one.need(&alone).is_ok());
+            match last.filter(|_| !fits) {
+                Some(last) => self.drop_target(promises, link, last, &why, now),
+                None => return capacity,
+            }
         }
+    }
+
+    /// The last of a link's redirected targets without those with a minimum, and the contracts of
+    /// all of them.
+    fn promised_to_targets_alone(&self, link: &IfName) -> (Option<u32>, Vec<Contract>) {
+        let state = self.link_states.get(link);
+        let promised = state.into_iter().flat_map(|state| state.promised.iter());
+        let targets = promised.filter_map(|(holder, contract)| match holder {
+            PromiseHolder::Target(id) => Some((id, (**contract).clone())),
+            PromiseHolder::Flow(_) | PromiseHolder::Minimum(_) => None,
+        });
+        let (ids, contracts): (Vec<u32>, Vec<Contract>) = targets.unzip();
+        (ids.last().copied(), contracts)
+    }
+
+    /// The rate that the direct path needs of a link without redirected minimums. `need` is what it
+    /// needs with them.
+    pub(in crate::flows) fn firm_need(
+        &self,
+        link: &IfName,
+        capacity: &LinkCapacity,
+        need: Rate,
+    ) -> Rate {
+        let state = self.link_states.get(link);
+        if !state.is_some_and(|state| state.promised.last_minimum().is_some()) {
+            return need;
+        }
+        let promised = state.into_iter().flat_map(|state| state.promised.iter());
+        let firm = promised.filter(|(holder, _)| !matches!(holder, PromiseHolder::Minimum(_)));
+        let firm = firm.map(|(_, contract)| (**contract).clone());
+        let firm: Vec<Contract> = firm.chain(self.server_promise(link).cloned()).collect();
+        capacity.need(&firm).unwrap_or(need)
+    }
+
+    /// Gives the last redirected minimum of a link back to the classes. Returns true if there was
+    /// one.
+    pub(in crate::flows) fn drop_last_minimum(
+        &mut self,
+        promises: &mut impl Promises,
+        link: &IfName,
+        now: Now,
+    ) -> bool {
+        let state = self.link_states.get(link);
+        let last = state.and_then(|state| state.promised.last_minimum());
+        if let Some(id) = last {
+            let why = format!("the driver of {link} needs the rate for other promises");
+            self.drop_target(promises, link, id, &why, now);
+        }
+        last.is_some()
     }
 
     /// Gives a target back to its classes whose contract does not fit any more, without a new

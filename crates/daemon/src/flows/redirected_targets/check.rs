@@ -6,10 +6,10 @@
 use netnice_core::contract::{Contract, IfName};
 
 use crate::error::RequestError;
-use crate::flows::{Flows, LinkState};
 use crate::flows::network::Network;
 use crate::flows::promised_flows::PromiseHolder;
 use crate::flows::promises::{LedgerPromises, LinkPromises, TargetDraft};
+use crate::flows::{Flows, LinkState};
 use crate::ledger::redirects::{RedirectPhase, RedirectPlace, RedirectableTarget};
 use crate::ledger::{HeldTarget, Ledger};
 
@@ -51,10 +51,11 @@ impl<N: Network> Flows<N> {
         mtu: u32,
     ) -> Result<(), RequestError> {
         let link = &target.link;
+        // Minimums go to the classes if the driver needs the rate.
         let served = |one: &&RedirectableTarget| {
-            let has_place = || self.redirects.place_of(one.id, link).is_some();
-            let will = one.starts_driver && !self.redirects.faults.contains_key(&one.id);
-            one.link == *link && (one.id == target.id || will || has_place())
+            let is_refused = || self.redirects.faults.contains_key(&one.id);
+            let is_there = one.starts_driver && one.link == *link;
+            is_there && (one.id == target.id || !is_refused())
         };
         let served: Vec<&RedirectableTarget> = wanted.iter().filter(served).collect();
         let ledger = with_places(request.draft, link, &served);
@@ -123,7 +124,11 @@ fn check_cells(
                 && request.present.redirect_fault(before).is_none()
         });
         let is_own = held.entry.id == request.slot;
-        if let Some(fault) = request.draft.redirect_fault(held).filter(|_| is_own || was_fine) {
+        if let Some(fault) = request
+            .draft
+            .redirect_fault(held)
+            .filter(|_| is_own || was_fine)
+        {
             return Err(refusal_of(held, &fault));
         }
     }
@@ -133,8 +138,14 @@ fn check_cells(
 /// The refusal of a cell contract that no driver can keep.
 fn refusal_of(held: &HeldTarget, why: &str) -> RequestError {
     let contract = &held.entry.contract;
-    let cell = contract.cell().map(|cell| cell.to_string()).unwrap_or_default();
-    let on = contract.on().map(|on| format!(" on {on}")).unwrap_or_default();
+    let cell = contract
+        .cell()
+        .map(|cell| cell.to_string())
+        .unwrap_or_default();
+    let on = contract
+        .on()
+        .map(|on| format!(" on {on}"))
+        .unwrap_or_default();
     let target = &held.entry.target;
     RequestError::NotAdmitted(format!(
         "refused: {target} asks cell {cell}{on}, which no driver can keep: {why}"

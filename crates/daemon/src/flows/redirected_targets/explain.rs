@@ -14,7 +14,12 @@ use crate::page::Page;
 
 impl<N: Network> Flows<N> {
     /// Adds who serves a target with a guarantee for sending to the reply to `explain`.
-    pub(crate) fn describe_redirect(&self, ledger: &Ledger, target: &Target, reply: &mut Explained) {
+    pub(crate) fn describe_redirect(
+        &self,
+        ledger: &Ledger,
+        target: &Target,
+        reply: &mut Explained,
+    ) {
         let Some(held) = ledger.find(target) else {
             return;
         };
@@ -25,11 +30,17 @@ impl<N: Network> Flows<N> {
         let mut page = Page::after(std::mem::take(reply));
         match self.redirects.place_of(held.id, link) {
             Some((_, place)) if place.phase != Phase::Asked => {
-                page.row("driver", &format!("the driver of {link} keeps {}", place.contract));
+                page.row(
+                    "driver",
+                    &format!("the driver of {link} keeps {}", place.contract),
+                );
             }
             _ => {
                 let why = self.why_in_classes(ledger, held, link);
-                page.row("classes", &format!("the kernel's classes serve it on {link}: {why}"));
+                page.row(
+                    "classes",
+                    &format!("the kernel's classes serve it on {link}: {why}"),
+                );
             }
         }
         *reply = page.into();
@@ -38,7 +49,9 @@ impl<N: Network> Flows<N> {
     /// The id of a target whose packets go to a driver; `None` for any other target.
     pub(crate) fn redirected_target(&self, ledger: &Ledger, target: &Target) -> Option<u32> {
         let held = ledger.find(target)?;
-        let (_, place) = self.redirects.place_of(held.id, held.entry.contract.on()?)?;
+        let (_, place) = self
+            .redirects
+            .place_of(held.id, held.entry.contract.on()?)?;
         (place.phase == Phase::Active).then_some(held.id)
     }
 
@@ -97,7 +110,10 @@ impl<N: Network> Flows<N> {
         }
         let fault = self.redirects.faults.get(&target);
         let pause = self.redirects.pauses.get(link);
-        let why = fault.map(|fault| &fault.why).or(pause.map(|pause| &pause.why));
+        let pause = pause.filter(|_| !self.link_states.contains_key(link));
+        let why = fault
+            .map(|fault| &fault.why)
+            .or(pause.map(|pause| &pause.why));
         why.cloned()
     }
 

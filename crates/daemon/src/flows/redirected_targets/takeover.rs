@@ -35,7 +35,10 @@ impl<N: Network> Flows<N> {
             self.redirects.places.entry(number).or_insert(place);
         }
         if let Err(why) = self.store_places(promises) {
-            tracing::warn!(why, "the places of redirected targets cannot be put into force");
+            tracing::warn!(
+                why,
+                "the places of redirected targets cannot be put into force"
+            );
         }
     }
 
@@ -55,9 +58,8 @@ impl<N: Network> Flows<N> {
             continued += usize::from(self.adopt_redirect(promises, link, &doc, now));
         }
         let places = self.redirects.places.iter();
-        let unknown = places.filter(|(_, place)| {
-            place.link == *link && matches!(place.phase, Phase::Restored(_))
-        });
+        let unknown = places
+            .filter(|(_, place)| place.link == *link && matches!(place.phase, Phase::Restored(_)));
         let unknown: Vec<u16> = unknown.map(|(number, _)| *number).collect();
         for number in &unknown {
             self.remove_place(*number);
@@ -86,7 +88,9 @@ impl<N: Network> Flows<N> {
             return false;
         };
         let contract: Rc<Contract> = Rc::new(doc.contract.parse().unwrap_or_default());
-        let usable = promises.link(link).and_then(|link| link.usable(Direction::Up));
+        let usable = promises
+            .link(link)
+            .and_then(|link| link.usable(Direction::Up));
         let rate = usable.and_then(|usable| contract.link_min(Direction::Up, usable).flatten());
         if let Some(place) = self.redirects.places.get_mut(&number)
             && place.link == *link

@@ -6,6 +6,7 @@ use netnice_api::direct::{Attach, Attached, FlowTaken, TakeFlow};
 use proptest::prelude::*;
 
 use super::*;
+use crate::flows::promised_flows::PromiseHolder;
 use crate::ledger::direct_part::DirectPart;
 
 /// A program with an attachment to each of two links, whose flow's route can move.
