@@ -64,12 +64,9 @@ impl<N: Network> Flows<N> {
         let link = call.link;
         match (call.purpose, answer) {
             (CallPurpose::Redirect { place, target }, answer) => {
-                let of = (place, target);
-                self.handle_redirect_answer(promises, of, Some(&answer), now);
+                self.handle_redirect_answer(promises, (place, target), Some(&answer), now);
             }
-            (CallPurpose::EndRedirect { place }, _) => {
-                self.handle_redirect_ended(promises, place, now);
-            }
+            (CallPurpose::EndRedirect { place }, _) => self.redirect_ended(promises, place, now),
             (CallPurpose::Detach { program }, _) => {
                 self.remove_program(promises, &link, program, None, now);
             }

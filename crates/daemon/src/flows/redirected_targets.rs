@@ -23,6 +23,7 @@
 //! [`RETRY`] (60 s). After the end of a driver the targets are redirected again after 1 s, then 2 s,
 //! 4 s, … 60 s. Nothing here fails.
 
+mod admit;
 mod calls;
 mod check;
 mod explain;

@@ -28,9 +28,9 @@ impl<N: Network> Flows<N> {
             return Ok(());
         };
         let is_cell = target.contract.cell().is_some();
-        let nic = match self.nic(&target.link) {
+        let nic = match self.nic_for_targets(&target.link) {
             Ok(nic) => nic,
-            Err(error) if is_cell => return Err(refusal_of(held, &error.to_string())),
+            Err(why) if is_cell => return Err(refusal_of(held, &why)),
             Err(_) => return Ok(()),
         };
         let is_same = request.present.redirectable().contains(target);

@@ -88,7 +88,11 @@ impl<N: Network> Flows<N> {
             };
             let held = ledger.find(&target);
             let held = held.filter(|held| held.entry.contract.cell().is_some());
-            if let Some(why) = held.and_then(|held| self.cell_fault(held.id)) {
+            let fault = held.and_then(|held| {
+                let fault = ledger.redirect_fault(held);
+                fault.or_else(|| self.cell_fault(held.id))
+            });
+            if let Some(why) = fault {
                 let text = format!("the kernel's classes serve the cell contract as a rate: {why}");
                 shown.degraded.push(text);
             }

@@ -64,11 +64,15 @@ impl Network for FakeNetwork {
         let index = match name {
             "eth0" => 2,
             "eth1" => 3,
+            "lo" => 1,
             _ => return Ok(None),
         };
         Ok(Some(Nic {
             index,
-            mac: Some([2, 0, 0, 0, 1, index as u8]),
+            mac: Some(match index {
+                1 => [0; 6],
+                _ => [2, 0, 0, 0, 1, index as u8],
+            }),
             mtu: 1500,
             up: self.up,
         }))
@@ -243,37 +247,9 @@ impl Driver {
                 let fds = (0..3).map(|_| any_fd()).collect();
                 return (DriverReply::Attached { program: number }, fds);
             }
-            DriverRequest::Redirects { iface } => {
-                self.far = Some(iface.clone());
-                DriverReply::Done
-            }
-            DriverRequest::Redirect { .. } if self.refuses.is_some() => DriverReply::Failed {
-                why: self.refuses.clone().unwrap_or_default(),
-            },
-            DriverRequest::Redirect {
-                place,
-                target,
-                contract,
-                hold_ns,
-            } => {
-                assert!(self.far.is_some(), "the driver has no redirect pair");
-                self.check_work_ahead(contract);
-                self.holds.push(*hold_ns);
-                let doc = RedirectedDoc {
-                    place: *place,
-                    target: *target,
-                    contract: contract.clone(),
-                    sent: 7,
-                    ..RedirectedDoc::default()
-                };
-                let before = self.redirected.insert(*place, doc);
-                assert!(before.is_none_or(|before| before.target == *target));
-                DriverReply::Done
-            }
-            DriverRequest::EndRedirect { place } => match self.redirected.remove(place) {
-                Some(_) => DriverReply::Done,
-                None => failed("no such place"),
-            },
+            DriverRequest::Redirects { .. }
+            | DriverRequest::Redirect { .. }
+            | DriverRequest::EndRedirect { .. } => self.redirect(ask),
             DriverRequest::Detach { program } => {
                 self.programs.remove(program);
                 self.flows.retain(|_, flow| flow.program != *program);
@@ -320,6 +296,44 @@ impl Driver {
             DriverRequest::Stop => DriverReply::Done,
         };
         (answer, Vec::new())
+    }
+
+    /// Begins to redirect, or changes or ends a place.
+    fn redirect(&mut self, ask: &DriverRequest) -> DriverReply {
+        match ask {
+            DriverRequest::Redirects { iface } => {
+                self.far = Some(iface.clone());
+                DriverReply::Done
+            }
+            DriverRequest::Redirect { .. } if self.refuses.is_some() => DriverReply::Failed {
+                why: self.refuses.clone().unwrap_or_default(),
+            },
+            DriverRequest::Redirect {
+                place,
+                target,
+                contract,
+                hold_ns,
+            } => {
+                assert!(self.far.is_some(), "the driver has no redirect pair");
+                self.check_work_ahead(contract);
+                self.holds.push(*hold_ns);
+                let doc = RedirectedDoc {
+                    place: *place,
+                    target: *target,
+                    contract: contract.clone(),
+                    sent: 7,
+                    ..RedirectedDoc::default()
+                };
+                let before = self.redirected.insert(*place, doc);
+                assert!(before.is_none_or(|before| before.target == *target));
+                DriverReply::Done
+            }
+            DriverRequest::EndRedirect { place } => match self.redirected.remove(place) {
+                Some(_) => DriverReply::Done,
+                None => failed("no such place"),
+            },
+            other => panic!("{other:?} redirects nothing"),
+        }
     }
 
     /// Changes a flow that the driver has.
