@@ -1,8 +1,8 @@
 //! Handles what comes from drivers: answers to calls, events, and the start and the end of the
 //! connection to a driver. If the answer to an attachment, an opening or a change is an error or
 //! has the wrong kind, the program's request is refused. When a driver ends, its flows are closed,
-//! its redirected targets go back to the kernel's classes, and the requests that wait for it are answered; attachments to a driver without flows are
-//! repeated once instead, with a new driver.
+//! its redirected targets go back to the kernel's classes, and the requests that wait for it are
+//! answered; attachments to a driver without flows are repeated once instead, with a new driver.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;

@@ -20,8 +20,8 @@
 //!
 //! A target that cannot be redirected stays with the classes, which hold its limits. The reason is
 //! kept for `netnice explain`, and the target is tried again when the link has changed, or after
-//! [`RETRY`] (60 s). After the end of a driver the targets are redirected again after 1 s, then 2 s,
-//! 4 s, … 60 s. Nothing here fails.
+//! [`RETRY`] (60 s). After the end of a driver the targets are redirected again after 1 s, then 2
+//! s, 4 s, … 60 s. Nothing here fails.
 
 mod admit;
 mod calls;

@@ -1,8 +1,8 @@
-//! Takes over a driver that an earlier daemon started, from its census (its list of programs,
-//! flows and redirected targets): holds the ports of the flows again, looks up their next hops, and degrades flows that no
-//! longer fit. A flow whose ports cannot be held continues without them, and the journal gets a
-//! warning. The census of a new driver has no flows: only the driver's mode is recorded. No
-//! function returns an error.
+//! Takes over a driver that an earlier daemon started, from its census (its list of programs, flows
+//! and redirected targets): holds the ports of the flows again, looks up their next hops, and
+//! degrades flows that no longer fit. A flow whose ports cannot be held continues without them, and
+//! the journal gets a warning. The census of a new driver has no flows: only the driver's mode is
+//! recorded. No function returns an error.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;

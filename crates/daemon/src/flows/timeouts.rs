@@ -11,7 +11,7 @@
 //! | withdraw | the flow and its successor are being closed | nothing |
 //! | change | the former contract holds, and a call that restores it follows | nothing |
 //! | close, detach | ports and promises stay held | they are released |
-//! | redirect a target | the target is given back to its classes, and the place is ended | nothing |
+//! | redirect a target | its classes serve the target, and the place is ended | nothing |
 //! | end a redirected target | its place stays in use | the place is free |
 //! | set the rate, totals | the division of the link stays | as if in time |
 //! | census, discard | nothing waits for it | as if in time |

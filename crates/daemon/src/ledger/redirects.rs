@@ -1,5 +1,5 @@
-//! Redirected targets: targets whose packets go to the driver of their link, in place of the kernel's
-//! classes. The ledger stores which place of the map of redirects each of them has
+//! Redirected targets: targets whose packets go to the driver of their link, in place of the
+//! kernel's classes. The ledger stores which place of the map of redirects each of them has
 //! ([`RedirectPlace`]), decides which targets can be redirected ([`Ledger::redirectable`]), and
 //! counts each promise once: a redirected target has its own entry in admission, and the direct
 //! path's part of the link, which contains its promise too, is counted without it. The flow manager

@@ -1,6 +1,7 @@
 //! Sets the part of a link that the direct path has ([`DirectPart`], in the ledger), and gives the
 //! rest of the link's rate to the kernel's classes; and sets the places of redirected targets. If
-//! the kernel refuses a change, the former state stays. Also admits degraded targets again when flows have released rate.
+//! the kernel refuses a change, the former state stays. Also admits degraded targets again when
+//! flows have released rate.
 
 use std::collections::BTreeMap;
 
@@ -39,8 +40,8 @@ impl<H: Host> Reconciler<H> {
         Ok(())
     }
 
-    /// Replaces the places of redirected targets, puts them into force, and writes them to the state
-    /// file.
+    /// Replaces the places of redirected targets, puts them into force, and writes them to the
+    /// state file.
     ///
     /// # Errors
     /// If the kernel refuses them. Then the former places stay.

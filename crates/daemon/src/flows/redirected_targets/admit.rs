@@ -1,7 +1,7 @@
 //! Admits the contracts of redirected targets at the driver of a link, beside its flows and its
-//! server. [`Flows::admit_target`] fails with the reason if a contract does not fit. When the link or
-//! its promises have changed, [`Flows::capacity_for_targets`] gives targets back to the classes that
-//! do not fit any more.
+//! server. [`Flows::admit_target`] fails with the reason if a contract does not fit. When the link
+//! or its promises have changed, [`Flows::capacity_for_targets`] gives targets back to the classes
+//! that do not fit any more.
 
 use std::rc::Rc;
 

@@ -1,6 +1,6 @@
-//! Begins, changes and ends the redirection of a target: starts the driver of its link, asks it, and
-//! handles its answers. A target that cannot be redirected gets a fault with the
-//! reason. Nothing here fails.
+//! Begins, changes and ends the redirection of a target: starts the driver of its link, asks it,
+//! and handles its answers. A target that cannot be redirected gets a fault with the reason.
+//! Nothing here fails.
 
 use std::rc::Rc;
 
@@ -122,7 +122,8 @@ impl<N: Network> Flows<N> {
         Ok(())
     }
 
-    /// Admits the contract of a place, which is in the records as asked, and sends it to the driver.
+    /// Admits the contract of a place, which is in the records as asked, and sends it to the
+    /// driver.
     ///
     /// # Errors
     /// The reason, if the kernel cannot make the redirect pair or the contract does not fit.
@@ -196,7 +197,8 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// Changes the contract of a place. If the new one does not fit, the target goes to the classes.
+    /// Changes the contract of a place. If the new one does not fit, the target goes to the
+    /// classes.
     pub(super) fn change_redirect(
         &mut self,
         promises: &mut impl Promises,

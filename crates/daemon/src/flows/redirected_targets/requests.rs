@@ -1,6 +1,6 @@
-//! Replies to requests that set a target: a reply waits until the target is redirected or stays with
-//! the kernel's classes, at most [`LONGEST_WAIT`], so that a command that `netnice run` starts is
-//! served by the driver from its first packet. Nothing here fails.
+//! Replies to requests that set a target: a reply waits until the target is redirected or stays
+//! with the kernel's classes, at most [`LONGEST_WAIT`], so that a command that `netnice run` starts
+//! is served by the driver from its first packet. Nothing here fails.
 
 use netnice_api::Response;
 use netnice_core::units::{Instant, Nanos};

@@ -1,6 +1,6 @@
-//! Takes over the redirected targets of an earlier daemon: first the places of the state file, which
-//! are in force, then the census of each driver. A target that the driver has at the same place
-//! continues. A place that only one side knows is given up. Nothing here fails.
+//! Takes over the redirected targets of an earlier daemon: first the places of the state file,
+//! which are in force, then the census of each driver. A target that the driver has at the same
+//! place continues. A place that only one side knows is given up. Nothing here fails.
 
 use std::rc::Rc;
 
