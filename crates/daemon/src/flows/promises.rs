@@ -6,7 +6,7 @@
 //! to targets of the kernel path, so that the two paths do not promise the same rate. Only
 //! [`crate::flows`] has the promise of each flow.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_api::direct::Term;
 use netnice_api::driver::CodePointsDoc;
@@ -151,8 +151,8 @@ pub(crate) trait Promises: LinkPromises {
     /// If the counter cannot be read.
     fn path_counter(&self, link: &IfName) -> Result<Option<PathCounter>, RequestError>;
     /// The targets that the drivers of their links can serve, those with cell contracts and slices
-    /// first.
-    fn redirectable(&self) -> Vec<RedirectableTarget>;
+    /// first; with minimums only on the links of `minimums_on`.
+    fn redirectable(&self, minimums_on: &BTreeSet<IfName>) -> Vec<RedirectableTarget>;
     /// The places of redirected targets.
     fn redirects(&self) -> &BTreeMap<u16, RedirectPlace>;
     /// Replaces the places of redirected targets, and puts them into force.

@@ -181,7 +181,9 @@ impl<N: Network> Flows<N> {
         if !self.redirects.restored {
             self.restore_places(promises);
         }
-        let mut wanted = promises.redirectable();
+        let links = self.link_states.keys();
+        let minimums_on = links.filter(|link| self.may_serve_minimum(link));
+        let wanted = promises.redirectable(&minimums_on.cloned().collect());
         if wanted.is_empty() && self.redirects.places.is_empty() {
             self.redirects.faults.clear();
             self.redirects.pauses.clear();
@@ -190,7 +192,6 @@ impl<N: Network> Flows<N> {
             self.redirects.due = None;
             return self.send_settled_replies(now);
         }
-        wanted.retain(|target| target.starts_driver || self.may_serve_minimum(&target.link));
         let links = wanted.iter().map(|one| (one.id, one.link.clone()));
         self.redirects.wanted = links.collect();
         let cells = wanted.iter().filter(|one| one.contract.cell().is_some());

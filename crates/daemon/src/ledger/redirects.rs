@@ -5,7 +5,7 @@
 //! path's part of the link, which contains its promise too, is counted without it. The flow manager
 //! decides when a target is redirected, and admits its contract at the driver. Nothing here fails.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::admission::TargetId;
 use netnice_core::contract::{Change, Contract, Direction, IfName, Setting};
@@ -112,9 +112,14 @@ impl Ledger {
     }
 
     /// The targets that the drivers of their links can serve, those with cell contracts and slices
-    /// first, else by slot.
-    pub(crate) fn redirectable(&self) -> Vec<RedirectableTarget> {
-        let candidate = |held: &&HeldTarget| held.entry.contract.reserves(Direction::Up);
+    /// first, else by slot. Minimums are among them only on the links of `minimums_on`.
+    pub(crate) fn redirectable(&self, minimums_on: &BTreeSet<IfName>) -> Vec<RedirectableTarget> {
+        let candidate = |held: &&HeldTarget| {
+            let contract = &held.entry.contract;
+            let is_minimum = contract.min(Direction::Up).is_some();
+            contract.reserves(Direction::Up)
+                && (!is_minimum || contract.on().is_some_and(|on| minimums_on.contains(on)))
+        };
         let candidates: Vec<&HeldTarget> = self.held.values().filter(candidate).collect();
         if candidates.is_empty() {
             return Vec::new();

@@ -2,7 +2,7 @@
 //! kernel's classes, the processes of the machine and the journal through it. The methods fail as
 //! the trait states.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_api::direct::Term;
 use netnice_api::driver::CodePointsDoc;
@@ -150,8 +150,8 @@ impl<H: Host> Promises for Service<H> {
         self.reconciler.host.path_counter(link.as_str())
     }
 
-    fn redirectable(&self) -> Vec<RedirectableTarget> {
-        self.reconciler.books.ledger.redirectable()
+    fn redirectable(&self, minimums_on: &BTreeSet<IfName>) -> Vec<RedirectableTarget> {
+        self.reconciler.books.ledger.redirectable(minimums_on)
     }
 
     fn redirects(&self) -> &BTreeMap<u16, RedirectPlace> {

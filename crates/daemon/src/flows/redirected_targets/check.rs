@@ -3,13 +3,15 @@
 //! cannot be redirected at all, or if a cell contract, or a slice beside other promises, does not
 //! fit.
 
+use std::collections::BTreeSet;
+
 use netnice_core::contract::{Contract, IfName};
 
 use crate::error::RequestError;
+use crate::flows::Flows;
 use crate::flows::network::Network;
 use crate::flows::promised_flows::PromiseHolder;
 use crate::flows::promises::{LedgerPromises, LinkPromises, TargetDraft};
-use crate::flows::{Flows, LinkState};
 use crate::ledger::redirects::{RedirectPhase, RedirectPlace, RedirectableTarget};
 use crate::ledger::{HeldTarget, Ledger};
 
@@ -19,7 +21,7 @@ impl<N: Network> Flows<N> {
     /// # Errors
     /// If the driver cannot keep what the request asks.
     pub(crate) fn check_target(&mut self, request: &TargetDraft<'_>) -> Result<(), RequestError> {
-        let wanted = request.draft.redirectable();
+        let wanted = request.draft.redirectable(&BTreeSet::new());
         check_cells(request, &wanted)?;
         let Some(held) = request.draft.get(request.slot) else {
             return Ok(());
@@ -33,10 +35,15 @@ impl<N: Network> Flows<N> {
             Err(why) if is_cell => return Err(refusal_of(held, &why)),
             Err(_) => return Ok(()),
         };
-        let is_same = request.present.redirectable().contains(target);
-        let state = self.link_states.get(&target.link);
-        let has_no_driver = state.is_some_and(LinkState::is_fallback);
-        if is_same || has_no_driver || !target.starts_driver {
+        let is_same = request
+            .present
+            .redirectable(&BTreeSet::new())
+            .contains(target);
+        let has_no_driver = match self.link_states.get(&target.link) {
+            Some(state) => state.is_fallback(),
+            None => self.redirects.pauses.contains_key(&target.link),
+        };
+        if is_same || has_no_driver {
             return Ok(());
         }
         self.check_fit(request, &wanted, target, nic.mtu)
@@ -54,8 +61,7 @@ impl<N: Network> Flows<N> {
         // Minimums go to the classes if the driver needs the rate.
         let served = |one: &&RedirectableTarget| {
             let is_refused = || self.redirects.faults.contains_key(&one.id);
-            let is_there = one.starts_driver && one.link == *link;
-            is_there && (one.id == target.id || !is_refused())
+            one.link == *link && (one.id == target.id || !is_refused())
         };
         let served: Vec<&RedirectableTarget> = wanted.iter().filter(served).collect();
         let ledger = with_places(request.draft, link, &served);

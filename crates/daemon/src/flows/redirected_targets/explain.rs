@@ -1,6 +1,8 @@
 //! Describes for `netnice explain` and `netnice show` whether the driver of a link or the kernel's
 //! classes serve a target with a guarantee, and why. Nothing here fails.
 
+use std::collections::BTreeSet;
+
 use netnice_api::{Explained, ShowDoc};
 use netnice_core::contract::{Direction, IfName};
 use netnice_core::target::Target;
@@ -82,15 +84,20 @@ impl<N: Network> Flows<N> {
     /// Marks targets as degraded whose cell contract the kernel's classes serve as a rate, in the
     /// reply to `show`.
     pub(crate) fn describe_redirects(&self, ledger: &Ledger, doc: &mut ShowDoc) {
+        let can_be: BTreeSet<u32> = ledger
+            .redirectable(&BTreeSet::new())
+            .into_iter()
+            .map(|target| target.id)
+            .collect();
         for shown in &mut doc.targets {
             let Ok(target) = shown.target.parse::<Target>() else {
                 continue;
             };
             let held = ledger.find(&target);
             let held = held.filter(|held| held.entry.contract.cell().is_some());
-            let fault = held.and_then(|held| {
-                let fault = ledger.redirect_fault(held);
-                fault.or_else(|| self.cell_fault(held.id))
+            let fault = held.and_then(|held| match can_be.contains(&held.id) {
+                true => self.cell_fault(held.id),
+                false => ledger.redirect_fault(held),
             });
             if let Some(why) = fault {
                 let text = format!("the kernel's classes serve the cell contract as a rate: {why}");
