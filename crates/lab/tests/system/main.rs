@@ -15,6 +15,7 @@ mod containers;
 mod datapath_speed;
 mod death;
 mod direct;
+mod direct_any_program;
 mod direct_contracts;
 mod direct_deadlines;
 mod direct_figures;
