@@ -71,82 +71,90 @@ fn nested(outer: &str, inner: &str) -> (Ledger, [TargetId; 2]) {
     (ledger, slots)
 }
 
+/// A target with this contract, one inside it with that contract, and what the driver serves of
+/// each, or a word of the reason why it does not.
+type Case = (
+    &'static str,
+    &'static str,
+    Result<&'static str, &'static str>,
+    Result<&'static str, &'static str>,
+);
+
+const CELL: &str = "cell pcr=10mbit,cdvt=2ms on eth0";
+const TABLE: [Case; 11] = [
+    (
+        "up 50mbit",
+        CELL,
+        Err("no guarantee"),
+        Ok("cell pcr=10mbit,cdvt=2ms"),
+    ),
+    (
+        "weight 7 on eth1",
+        CELL,
+        Err("no guarantee"),
+        Ok("cell pcr=10mbit,cdvt=2ms"),
+    ),
+    (
+        "min 20mbit on eth1",
+        CELL,
+        Ok("min 20mbit"),
+        Ok("cell pcr=10mbit,cdvt=2ms"),
+    ),
+    (
+        "min 20mbit on eth0",
+        CELL,
+        Err("pid:10 inside"),
+        Err("user:1000 around"),
+    ),
+    (
+        "slice 3ms/10ms on eth0",
+        CELL,
+        Err("pid:10 inside"),
+        Err("user:1000 around"),
+    ),
+    (
+        CELL,
+        "weight 7 on eth0",
+        Err("pid:10 inside"),
+        Err("no guarantee"),
+    ),
+    (
+        CELL,
+        "up 1mbit",
+        Ok("cell pcr=10mbit,cdvt=2ms"),
+        Err("no guarantee"),
+    ),
+    (
+        "min-down 20mbit on eth0",
+        "up 5mbit weight 9 slice 1ms/50ms extra on eth0 dscp 3",
+        Err("no guarantee"),
+        Ok("weight 9 slice 1ms/50ms extra"),
+    ),
+    (
+        "up 50mbit",
+        "min 1mbit priority 2 on eth0",
+        Err("no guarantee"),
+        Err("a priority"),
+    ),
+    (
+        "min 20mbit on eth0 delegate 1000",
+        "up 1mbit",
+        Err("a budget"),
+        Err("no guarantee"),
+    ),
+    (
+        "min-down 20mbit on eth2",
+        "up 1mbit",
+        Err("no guarantee"),
+        Err("no guarantee"),
+    ),
+];
+
 /// Which targets can be redirected, with the contract for the driver, or why not.
 #[test]
 fn a_driver_serves_targets_without_others_around_or_inside_them_on_the_link() {
-    let cell = "cell pcr=10mbit,cdvt=2ms on eth0";
-    // The contracts of the outer and the inner target, and what the driver serves of each, or a
-    // word of the reason.
-    let table = [
-        (
-            "up 50mbit",
-            cell,
-            Err("no guarantee"),
-            Ok("cell pcr=10mbit,cdvt=2ms"),
-        ),
-        (
-            "weight 7 on eth1",
-            cell,
-            Err("no guarantee"),
-            Ok("cell pcr=10mbit,cdvt=2ms"),
-        ),
-        (
-            "min 20mbit on eth1",
-            cell,
-            Ok("min 20mbit"),
-            Ok("cell pcr=10mbit,cdvt=2ms"),
-        ),
-        (
-            "min 20mbit on eth0",
-            cell,
-            Err("pid:10 inside"),
-            Err("user:1000 around"),
-        ),
-        (
-            "slice 3ms/10ms on eth0",
-            cell,
-            Err("pid:10 inside"),
-            Err("user:1000 around"),
-        ),
-        (
-            cell,
-            "weight 7 on eth0",
-            Err("pid:10 inside"),
-            Err("no guarantee"),
-        ),
-        (
-            cell,
-            "up 1mbit",
-            Ok("cell pcr=10mbit,cdvt=2ms"),
-            Err("no guarantee"),
-        ),
-        (
-            "min-down 20mbit on eth0",
-            "up 5mbit weight 9 slice 1ms/50ms extra on eth0 dscp 3",
-            Err("no guarantee"),
-            Ok("weight 9 slice 1ms/50ms extra"),
-        ),
-        (
-            "up 50mbit",
-            "min 1mbit priority 2 on eth0",
-            Err("no guarantee"),
-            Err("a priority"),
-        ),
-        (
-            "min 20mbit on eth0 delegate 1000",
-            "up 1mbit",
-            Err("a budget"),
-            Err("no guarantee"),
-        ),
-        (
-            "min-down 20mbit on eth2",
-            "up 1mbit",
-            Err("no guarantee"),
-            Err("no guarantee"),
-        ),
-    ];
     let all = BTreeSet::from(["eth0", "eth1", "eth2"].map(name));
-    for (outer, inner, of_outer, of_inner) in table {
+    for (outer, inner, of_outer, of_inner) in TABLE {
         let (ledger, slots) = nested(outer, inner);
         let found = ledger.redirectable(&all);
         for (slot, expected) in slots.into_iter().zip([of_outer, of_inner]) {
