@@ -180,8 +180,8 @@ impl<N: Network> Flows<N> {
         Ok(())
     }
 
-    /// Begins anew with the targets of a link if its redirect pair was made anew: the driver ends all
-    /// places when it gets another pair. Returns true if it was.
+    /// Begins anew with the targets of a link if its redirect pair was made anew: the driver ends
+    /// all places when it gets another pair. Returns true if it was.
     pub(in crate::flows) fn renew_redirects(
         &mut self,
         promises: &mut impl Promises,
