@@ -323,9 +323,16 @@ fn a_driver_without_af_xdp_leaves_targets_to_the_classes() {
         shown.targets[0].degraded[0].contains("as a rate"),
         "{shown:?}"
     );
-    // Nothing is tried again before its time.
+    // Nothing is tried again before its time, also if the driver ends for lack of work.
+    fixture.end_driver();
+    fixture.exchange();
     let due = fixture.flows.next_due().expect("a time");
     assert_eq!(due, fixture.now.monotonic.after(Nanos::from_secs(60)));
+    fixture.advance(Nanos::from_secs(59));
+    assert_eq!(fixture.driver.starts, 1);
+    fixture.advance(Nanos::from_secs(1));
+    assert_eq!(fixture.driver.starts, 2);
+    assert_eq!(fixture.redirects().len(), 1);
 }
 
 #[test]
