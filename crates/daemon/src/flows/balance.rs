@@ -65,7 +65,9 @@ impl<N: Network> Flows<N> {
             },
         };
         state.sending_rate = used.driver.0;
-        self.renew_redirects(promises, link, now);
+        if self.renew_redirects(promises, link, now) {
+            return;
+        }
         let whole = LinkNeeds {
             capacity: capacity.link_rate,
             tree: capacity.tree,

@@ -407,9 +407,10 @@ impl<N: Network> Flows<N> {
         page.row(
             "driver",
             &format!(
-                "of {link}: {} of {}",
+                "of {link}: {} of {}, {}",
                 messages::plural(state.flow_count as usize, "flow"),
-                messages::plural(state.programs.len(), "program")
+                messages::plural(state.programs.len(), "program"),
+                messages::plural(state.promised.targets(), "redirected target")
             ),
         );
         page.row(

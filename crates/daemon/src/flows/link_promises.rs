@@ -130,9 +130,13 @@ impl<N: Network> Flows<N> {
             .collect()
     }
 
-    /// The contracts of a link's flows and redirected targets with a promise.
+    /// The contracts of a link's flows and redirected targets with a promise. Redirected minimums
+    /// are not among them, because they give way.
     pub(super) fn promised_to_flows(&self, link: &IfName) -> Vec<Contract> {
-        self.promised_but(link, None).collect()
+        let state = self.link_states.get(link);
+        let promised = state.into_iter().flat_map(|state| state.promised.iter());
+        let firm = promised.filter(|(holder, _)| !matches!(holder, PromiseHolder::Minimum(_)));
+        firm.map(|(_, contract)| (**contract).clone()).collect()
     }
 
     fn promised_but(
@@ -179,7 +183,10 @@ impl<N: Network> Flows<N> {
         }
         let state = self.link_states.get(link);
         let promised = state.into_iter().flat_map(|state| state.promised.iter());
-        let promised = promised.filter(|(holder, _)| Some(*holder) != asking);
+        // Redirected minimums have given way before, or will.
+        let promised = promised.filter(|(holder, _)| {
+            Some(*holder) != asking && !matches!(holder, PromiseHolder::Minimum(_))
+        });
         let total = promised.clone().count();
         let text_of = |(holder, contract): (PromiseHolder, &Rc<Contract>)| match holder {
             PromiseHolder::Flow(number) => format!("flow:{number}  {contract}"),

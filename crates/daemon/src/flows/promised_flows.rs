@@ -93,6 +93,12 @@ impl PromisedFlows {
         matches!(first, Some((PromiseHolder::Target(_), _))) || self.last_minimum().is_some()
     }
 
+    /// The number of redirected targets.
+    pub(super) fn targets(&self) -> usize {
+        let is_target = |holder: &&PromiseHolder| !matches!(holder, PromiseHolder::Flow(_));
+        self.contracts.keys().filter(is_target).count()
+    }
+
     /// The last target with a redirected minimum; `None` if there is none.
     pub(super) fn last_minimum(&self) -> Option<u32> {
         match self.contracts.last_key_value() {

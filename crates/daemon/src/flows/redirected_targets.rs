@@ -307,19 +307,18 @@ impl<N: Network> Flows<N> {
         now: Now,
     ) {
         let theirs = self.redirects.places_of(link);
-        let was_connected = self
-            .link_states
-            .get(link)
-            .is_some_and(|state| state.connected);
         for number in &theirs {
             self.remove_place(*number);
         }
         self.store_fewer_places(promises, now);
-        self.redirects.retry(link);
-        let waits = self.redirects.pauses.contains_key(link);
-        if theirs.is_empty() && was_connected && !waits {
+        let state = &self.redirects;
+        let mut wanted = state.wanted.iter();
+        let waits = wanted.any(|(id, on)| on == link && !state.faults.contains_key(id));
+        if theirs.is_empty() && !waits {
+            // It served no target, as without AF_XDP.
             return;
         }
+        self.redirects.retry(link);
         let before = self.redirects.pauses.get(link);
         let before = before.filter(|pause| now.monotonic.since(pause.ended) < FORGIVEN);
         let ends = before.map_or(0, |pause| pause.ends);

@@ -285,15 +285,18 @@ impl Fixture {
         )
     }
 
-    /// Makes the driver answer again, first the calls made meanwhile.
+    /// Makes the driver answer again, first the calls made meanwhile, in their order.
     fn answer_pending(&mut self) {
-        self.driver_answers = true;
-        for (link, call) in std::mem::take(&mut self.unanswered) {
+        self.driver_answers = false;
+        while !self.unanswered.is_empty() {
+            let (link, call) = self.unanswered.remove(0);
             let event = self.answer(&call);
             self.flows
                 .handle_driver_event(&mut self.service, &link, event, self.now);
+            self.flows.settle_all(&mut self.service, self.now);
             self.exchange();
         }
+        self.driver_answers = true;
     }
 
     fn advance(&mut self, time: Nanos) {

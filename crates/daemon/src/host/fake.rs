@@ -41,6 +41,8 @@ pub(crate) struct FakeMachine {
     pub without_classes: BTreeSet<String>,
     /// What is in force.
     pub in_force: InForce,
+    /// How often the redirect pairs were made anew.
+    pub remade_pairs: u32,
     /// The number of calls of `apply` and `act` before the one that fails; `None`: none fails.
     pub fails_in: Option<usize>,
     /// The bytes to report as passed.
@@ -432,7 +434,7 @@ impl Meter for FakeMachine {
             File::open("/dev/zero").map_err(|error| RequestError::Failed(error.to_string()))?;
         Ok(Some(Redirects {
             far: format!("far-{link}"),
-            far_index: 40,
+            far_index: 40 + self.remade_pairs,
             map_id: 2,
             map: map.into(),
         }))

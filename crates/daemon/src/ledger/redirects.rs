@@ -234,3 +234,6 @@ fn rate_on(held: &HeldTarget, link: &Link) -> Option<Amount> {
     let min = contract.link_min(Direction::Up, usable)?;
     min.map(Amount::from)
 }
+
+#[cfg(test)]
+mod tests;

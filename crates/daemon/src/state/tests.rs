@@ -315,3 +315,33 @@ fn an_error_names_what_failed() {
     }
     fs::remove_dir_all(&folder).expect("removed");
 }
+
+#[test]
+fn the_places_of_redirected_targets_survive_and_are_no_required_field() {
+    use crate::ledger::redirects::{RedirectPhase, RedirectPlace};
+    use netnice_core::units::Amount;
+    let mut ledger = ledger();
+    let phases = [
+        RedirectPhase::Prepared,
+        RedirectPhase::Active,
+        RedirectPhase::Ending,
+    ];
+    let places = phases.into_iter().map(|phase| RedirectPlace {
+        link: "eth0".parse().expect("a name"),
+        target: 1,
+        rate: Amount(0),
+        phase,
+    });
+    ledger.set_redirects((3..).zip(places).collect());
+    let bytes = store()
+        .bytes(&ledger, &Rollbacks::default())
+        .expect("bytes");
+    let read = store().parse(&bytes).expect("whole").expect("of this boot");
+    assert_eq!(read.ledger.redirects(), ledger.redirects());
+
+    ledger.set_redirects(Default::default());
+    let bytes = store()
+        .bytes(&ledger, &Rollbacks::default())
+        .expect("bytes");
+    assert!(!String::from_utf8_lossy(&bytes).contains("redirects"));
+}

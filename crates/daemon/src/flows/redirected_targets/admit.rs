@@ -134,10 +134,8 @@ impl<N: Network> Flows<N> {
         if state.is_none_or(|state| state.promised.last_minimum().is_none()) {
             return need;
         }
-        let promised = state.into_iter().flat_map(|state| state.promised.iter());
-        let firm = promised.filter(|(holder, _)| !matches!(holder, PromiseHolder::Minimum(_)));
-        let firm = firm.map(|(_, contract)| (**contract).clone());
-        let firm: Vec<Contract> = firm.chain(self.server_promise(link).cloned()).collect();
+        let mut firm = self.promised_to_flows(link);
+        firm.extend(self.server_promise(link).cloned());
         capacity.need(&firm).unwrap_or(need)
     }
 

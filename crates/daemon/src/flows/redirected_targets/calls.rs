@@ -180,21 +180,29 @@ impl<N: Network> Flows<N> {
         Ok(())
     }
 
-    /// Gives the driver of a link the redirect pair again, if it was made anew.
+    /// Begins anew with the targets of a link if its redirect pair was made anew: the driver ends
+    /// all places when it gets another pair. Returns true if it was.
     pub(in crate::flows) fn renew_redirects(
         &mut self,
-        promises: &impl Promises,
+        promises: &mut impl Promises,
         link: &IfName,
         now: Now,
-    ) {
+    ) -> bool {
         let state = self.link_states.get(link);
-        if !state.is_some_and(|state| state.promised.has_targets()) {
-            return;
+        let Some(known) = state.and_then(|state| state.redirect_pair) else {
+            return false;
+        };
+        let pair = promises.redirect_pair(link).ok().flatten();
+        if pair.is_none_or(|pair| (pair.map_id, pair.far_index) == known) {
+            // Without a pair, the repair of the kernel's objects makes it again.
+            return false;
         }
-        if let Err(why) = self.send_redirects(promises, link, now) {
-            // The repair of the kernel's objects makes the pair again.
-            tracing::debug!(%link, why, "the redirect pair cannot be sent to the driver");
+        for number in self.redirects.places_of(link) {
+            self.remove_place(number);
         }
+        self.store_fewer_places(promises, now);
+        self.settle(promises, link, now);
+        true
     }
 
     /// Changes the contract of a place. If the new one does not fit, the target goes to the

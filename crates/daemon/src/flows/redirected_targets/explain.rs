@@ -75,6 +75,13 @@ impl<N: Network> Flows<N> {
             let waiting = format!("{} packets, {} bytes", counts.waiting, counts.waiting_bytes);
             page.row("waiting", &waiting);
         }
+        if counts.refused > 0 {
+            let refused = format!(
+                "{} packets, because as many waited as may: their senders slow down",
+                counts.refused
+            );
+            page.row("refused", &refused);
+        }
         if counts.dropped > 0 {
             page.row("dropped", &format!("{} packets", counts.dropped));
         }

@@ -69,8 +69,10 @@ impl<N: Network> Flows<N> {
             let noun = if continued == 1 { "target" } else { "targets" };
             let text = format!("took over {continued} redirected {noun} of {link}");
             promises.journal().note(now, text);
-            if let Err(why) = self.send_redirects(promises, link, now) {
-                promises.journal().warn(now, why);
+            // The driver has the pair from the earlier daemon.
+            let pair = promises.redirect_pair(link).ok().flatten();
+            if let (Some(pair), Some(state)) = (pair, self.link_states.get_mut(link)) {
+                state.redirect_pair = Some((pair.map_id, pair.far_index));
             }
             self.settle_link(promises, link, now);
         }

@@ -303,6 +303,7 @@ impl Driver {
         match ask {
             DriverRequest::Redirects { iface } => {
                 self.far = Some(iface.clone());
+                self.redirected.clear();
                 DriverReply::Done
             }
             DriverRequest::Redirect { .. } if self.refuses.is_some() => DriverReply::Failed {
