@@ -30,6 +30,30 @@ const TOLERANCE: f64 = 0.03;
 enum Direction {
     Up,
     Down,
+    /// Up, with a cell contract that the driver keeps in place of a limit.
+    UpByDriver,
+}
+
+impl Direction {
+    /// The option of `netnice set` that holds the rate.
+    fn option(self) -> String {
+        match self {
+            Direction::Up => format!("--up {}", R8M.text),
+            Direction::Down => format!("--down {}", R8M.text),
+            Direction::UpByDriver => format!("--cell pcr={},cdvt=1ms", R8M.text),
+        }
+    }
+}
+
+/// Manages the client's link, so that a driver can serve it.
+fn manage_link(bed: &TestBed) {
+    let device = &bed.world.client().port().device;
+    bed.run_ok(&format!("link {device} --rate 100mbit"));
+}
+
+fn assert_redirected(bed: &TestBed, target: &str) {
+    let explained = bed.run_ok(&format!("explain {target}")).stdout;
+    assert!(explained.contains("the driver of"), "{explained}");
 }
 
 /// Runs a client's command line inside a limit of 8 Mbit/s in one direction, and judges status,
@@ -45,10 +69,13 @@ fn run_limited(bed: &TestBed, direction: Direction, words: &[&str]) {
     shell.next_line(EVENT_TIMEOUT).expect("the shell waits");
     let target = format!("pid:{}", shell.pid());
     let (key, receiver) = match direction {
-        Direction::Up => ("up", server),
+        Direction::Up | Direction::UpByDriver => ("up", server),
         Direction::Down => ("down", client),
     };
-    bed.run_ok(&format!("set {target} --{key} {}", R8M.text));
+    bed.run_ok(&format!("set {target} {}", direction.option()));
+    if direction == Direction::UpByDriver {
+        assert_redirected(bed, &target);
+    }
     let before = receiver.ns.delivered().expect("counts");
     shell.write_line("go").expect("the shell reads");
     let said = shell.next_json("status", EVENT_TIMEOUT);
@@ -165,9 +192,27 @@ fn a_quic_client_and_a_quic_server_are_limited() {
         run_limited(&bed, Direction::Down, &words);
     }
     // The server inside the limit.
-    let from = at(bed.world.client(), Family::V6, 4434).to_string();
+    manage_link(&bed);
+    for (direction, port) in [(Direction::Up, 4434), (Direction::UpByDriver, 4435)] {
+        serve_limited(&bed, direction, port, &serve, &fetch);
+    }
+}
+
+/// A QUIC server on the client's host inside a limit, from which the other host fetches the file.
+fn serve_limited(
+    bed: &TestBed,
+    direction: Direction,
+    port: u16,
+    serve: &dyn Fn(&Host, &str) -> Proc,
+    fetch: &dyn Fn(&str) -> Vec<String>,
+) {
+    let from = at(bed.world.client(), Family::V6, port).to_string();
     let server = serve(bed.world.client(), &from);
-    bed.run_ok(&format!("set pid:{} --up {}", server.pid(), R8M.text));
+    let target = format!("pid:{}", server.pid());
+    bed.run_ok(&format!("set {target} {}", direction.option()));
+    if direction == Direction::UpByDriver {
+        assert_redirected(bed, &target);
+    }
     let receiver = &bed.world.server().ns;
     let before = receiver.delivered().expect("counts");
     let words = fetch(&from);
@@ -241,11 +286,17 @@ fn rsync_over_ssh_copies_in_both_directions() {
     let server = SshServer::start(bed.world.server(), to, folder);
     let bytes = write_file(&folder.join("file"));
     let ssh = format!("dbclient -y -y -i {} -p {}", text(&server.key), to.port());
-    for (direction, copy) in [(Direction::Up, "pushed"), (Direction::Down, "pulled")] {
+    manage_link(&bed);
+    let runs = [
+        (Direction::Up, "pushed"),
+        (Direction::Down, "pulled"),
+        (Direction::UpByDriver, "scheduled"),
+    ];
+    for (direction, copy) in runs {
         let (here, copy) = (folder.join("file"), folder.join(copy));
         let far = |path: &Path| format!("root@{}:{}", to.ip(), text(path));
         let (from, into) = match direction {
-            Direction::Up => (text(&here).to_owned(), far(&copy)),
+            Direction::Up | Direction::UpByDriver => (text(&here).to_owned(), far(&copy)),
             Direction::Down => (far(&here), text(&copy).to_owned()),
         };
         run_limited(&bed, direction, &["rsync", "-e", &ssh, &from, &into]);
