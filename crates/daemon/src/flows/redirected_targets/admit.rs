@@ -36,13 +36,11 @@ impl<N: Network> Flows<N> {
         self.fit_new_server(promises, link, now);
         let mtu = self.nic_of(link).map_err(text)?.mtu;
         let capacity = self.link_capacity(promises, link, mtu).map_err(text)?;
-        let hold = capacity.link_rate.time_for(Bytes(QUEUED_BYTES));
-        let hold = hold.min(LONGEST_HOLD);
         self.set_target_promise(link, target, Some(contract));
         let present = self.link_states.get(link).and_then(|state| state.need);
         if let Some(need) = self.need_at_once(link, &capacity, present) {
             let divided = self.divide(promises, link, capacity, Some(need), now);
-            return divided.map(|()| hold).map_err(text);
+            return divided.map(|()| self.hold(link)).map_err(text);
         }
         self.set_target_promise(link, target, None);
         let held = self.promises(link, None);
@@ -64,7 +62,14 @@ impl<N: Network> Flows<N> {
         };
         self.set_target_promise(link, target, Some(contract));
         let divided = self.divide(promises, link, capacity, Some(need), now);
-        divided.map(|()| hold).map_err(text)
+        divided.map(|()| self.hold(link)).map_err(text)
+    }
+
+    /// The time in which the kernel's classes of a link send what they may still have of a target.
+    fn hold(&self, link: &IfName) -> Nanos {
+        let split = self.link_states.get(link).and_then(|state| state.split);
+        let hold = split.map(|split| split.tree.time_for(Bytes(QUEUED_BYTES)));
+        hold.unwrap_or(LONGEST_HOLD).min(LONGEST_HOLD)
     }
 
     /// Takes the capacity of a link, after redirected targets have gone back to the classes as far

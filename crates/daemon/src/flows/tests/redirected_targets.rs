@@ -122,8 +122,10 @@ fn a_cell_contract_begins_changes_and_ends_at_the_driver() {
     assert_eq!(fixture.driver.far.as_deref(), Some("far-eth0"));
     assert_eq!(fixture.targets_at_driver(), [CELL]);
     assert_eq!(fixture.redirects().into_values().collect::<Vec<_>>(), [0]);
-    // 164,000 bytes at 100 Mbit/s.
-    assert_eq!(fixture.driver.holds, [13_120_000]);
+    // 164,000 bytes at the rate of the classes.
+    let tree = fixture.direct_part().expect("a part").tree;
+    let hold = tree.time_for(netnice_core::units::Bytes(164_000));
+    assert_eq!(fixture.driver.holds, [hold.0]);
     let share = fixture.desired().targets[0].share.clone().expect("a share");
     assert_eq!(share.min.map(|min| min.bits_per_second()), Some(10_000_000));
     assert_eq!(share.max.map(|max| max.bits_per_second()), Some(10_000_000));
