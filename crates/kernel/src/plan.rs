@@ -228,7 +228,8 @@ pub struct Link {
     pub down: Option<Rate>,
     /// Bytes that each packet takes on the link beyond layer 2.
     pub overhead: u16,
-    /// The bucket of a filter above all classes, as time at the sending rate; `None` for no filter.
+    /// The bucket of a filter above all classes, as time at the sending rate; `None` for a filter
+    /// that lets everything through.
     /// The classes together then send ahead of their rate by at most this bucket, or by the longest
     /// packet if that is more.
     pub bucket: Option<Nanos>,
@@ -298,7 +299,7 @@ pub(crate) struct LinkTrees {
     pub rest: [Option<NodeLeaves>; 2],
     /// Leaves of each target that has any on this link, by target number.
     pub leaves: BTreeMap<u32, [Option<NodeLeaves>; 2]>,
-    /// The filter above the classes of the sending direction; `None` for none.
+    /// The filter above the classes of the sending direction; `None` for an open one.
     pub pacer: Option<Pacer>,
     /// Whether the link has a redirect pair.
     pub has_redirects: bool,

@@ -1,11 +1,13 @@
-//! The root qdisc of a managed link: netnice's HTB, or a token bucket filter with that HTB below it
-//! ([`Pacer`]). [`Kernel::prepare_root`] installs the form that a plan wants. Fails with
+//! The root qdisc of a managed link: a token bucket filter with netnice's HTB below it. While no
+//! deadline is promised on the link, the filter lets everything through ([`OPEN`]); with a deadline
+//! it has the parameters of the plan's [`Pacer`]. [`Kernel::prepare_root`] installs it. Fails with
 //! [`KernelError::ForeignQdisc`] if the link has the root qdisc of another program, and with the
 //! kernel's error if the kernel does not list the qdiscs or refuses a change.
 //!
-//! A change from one form to the other makes the classes anew: packets that wait in them are lost,
-//! as if their queues were full. A change of the filter's parameters keeps all packets, and fills
-//! the bucket.
+//! A change of the filter's parameters keeps all packets, and fills the bucket. So contracts with
+//! deadlines come and go without a loss. A kernel without the filter has HTB alone; so may a link
+//! that an earlier version of netnice manages, until its first deadline. Then the classes are made
+//! anew, and packets that wait in them are lost, as if their queues were full.
 
 use super::{Kernel, stages::LINK_MAJOR};
 use crate::{
@@ -40,7 +42,7 @@ fn root(qdiscs: &[FoundQdisc], ifindex: u32) -> Option<&FoundQdisc> {
 }
 
 impl Kernel {
-    /// Makes the root qdisc of a link HTB, with the filter above it that a plan wants. Fails with
+    /// Makes the root qdisc of a link the filter that a plan wants, with HTB below it. Fails with
     /// [`KernelError::ForeignQdisc`] if another program has set the root qdisc (its handle is not
     /// 0).
     pub(super) fn prepare_root(
@@ -48,27 +50,33 @@ impl Kernel {
         device: &Device,
         pacer: Option<Pacer>,
     ) -> Result<(), KernelError> {
-        let wanted = pacer.map(|pacer| Tbf {
+        let wanted = pacer.map_or(OPEN, |pacer| Tbf {
             rate: pacer.rate,
             bucket: pacer.bucket_for(device.mtu),
             overhead: pacer.overhead,
         });
         let is_known = self.stages.up.get(&device.name) == Some(&device.index);
         let known = self.stages.pacers.get(&device.name).copied();
-        match (known, wanted) {
-            (None, None) if is_known => Ok(()),
-            (Some(present), Some(wanted)) if is_known => {
+        match known {
+            None if is_known && pacer.is_none() => Ok(()),
+            Some(present) if is_known => {
                 if present != Some(wanted) {
                     tc::put_pacer(&mut self.netlink, device.index, PACER_MAJOR, &wanted)?;
                     self.stages.pacers.insert(device.name.clone(), Some(wanted));
                 }
                 Ok(())
             }
-            _ => self.install_root(device, wanted),
+            _ => self.install_root(device, wanted, pacer.is_some()),
         }
     }
 
-    fn install_root(&mut self, device: &Device, wanted: Option<Tbf>) -> Result<(), KernelError> {
+    /// Installs the root qdisc. If the filter is not `needed`, a kernel without it gets HTB alone.
+    fn install_root(
+        &mut self,
+        device: &Device,
+        wanted: Tbf,
+        needed: bool,
+    ) -> Result<(), KernelError> {
         let index = device.index;
         let qdiscs = tc::qdiscs(&mut self.netlink)?;
         let present = of(&qdiscs, index);
@@ -87,32 +95,28 @@ impl Kernel {
             .iter()
             .any(|q| q.ifindex == index && q.handle == classes);
         let netlink = &mut self.netlink;
-        let keeps_classes = match (present, wanted) {
-            (Some(Root::Classes), None) => true,
-            (_, None) => {
-                if present.is_some() {
-                    tc::remove_root(netlink, index, PACER_MAJOR)?;
-                }
-                tc::add_htb(netlink, index, LINK_MAJOR)?;
-                false
-            }
-            (_, Some(wanted)) => {
-                tc::put_pacer(netlink, index, PACER_MAJOR, &wanted)?;
-                let keeps = present == Some(Root::Paced) && has_classes;
-                if !keeps {
-                    tc::add_htb_below(netlink, index, LINK_MAJOR, PACER_MAJOR)?;
-                }
-                keeps
-            }
+        let keeps_classes = (present == Some(Root::Classes) && !needed)
+            || (present == Some(Root::Paced) && has_classes);
+        let is_paced = match present {
+            Some(Root::Classes) if !needed => false,
+            _ => match tc::put_pacer(netlink, index, PACER_MAJOR, &wanted) {
+                Ok(()) => true,
+                Err(error) if !needed && error.is_gone() => false,
+                Err(error) => return Err(error.into()),
+            },
         };
         if !keeps_classes {
+            match is_paced {
+                true => tc::add_htb_below(netlink, index, LINK_MAJOR, PACER_MAJOR)?,
+                false => tc::add_htb(netlink, index, LINK_MAJOR)?,
+            }
             let trees = self.installed.links.entry(device.name.clone()).or_default();
             trees.trees[0] = None;
         }
         self.stages.up.insert(device.name.clone(), index);
-        match wanted {
-            Some(wanted) => self.stages.pacers.insert(device.name.clone(), Some(wanted)),
-            None => self.stages.pacers.remove(&device.name),
+        match is_paced {
+            true => self.stages.pacers.insert(device.name.clone(), Some(wanted)),
+            false => self.stages.pacers.remove(&device.name),
         };
         Ok(())
     }
@@ -128,6 +132,13 @@ impl Kernel {
     }
 }
 
+/// A filter that delays nothing: 1 Tbit/s, with a bucket above the longest packet of segmentation
+/// offload.
+const OPEN: Tbf = Tbf {
+    rate: 125_000_000_000,
+    bucket: 1 << 20,
+    overhead: 0,
+};
 /// The handle of the filter above the classes of a link. Its remainder by the classes of a slot is
 /// that of no leaf, because segmenting filters have the numbers of their leaves as handles.
 pub(crate) const PACER_MAJOR: u16 = 0x4e42;

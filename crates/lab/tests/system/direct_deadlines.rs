@@ -22,7 +22,7 @@ fn test_bed() -> TestBed {
     bed
 }
 
-/// The qdiscs of the client's port: `tbf` first if a filter stands above the classes.
+/// The qdiscs of the client's port.
 fn qdiscs(bed: &TestBed) -> String {
     let client = bed.world.client();
     let device = &client.port().device;
@@ -45,11 +45,15 @@ fn wait_for_qdiscs(bed: &TestBed, what: &str, holds: impl Fn(&str) -> bool) {
 }
 
 fn is_paced(found: &str) -> bool {
-    found.contains("qdisc tbf 4e42: root") && found.contains("qdisc htb 4e10: parent 4e42:1")
+    has_filter(found) && !found.contains("rate 1Tbit")
 }
 
-fn is_plain(found: &str) -> bool {
-    found.contains("qdisc htb 4e10: root") && !found.contains("4e42")
+fn is_open(found: &str) -> bool {
+    has_filter(found) && found.contains("rate 1Tbit")
+}
+
+fn has_filter(found: &str) -> bool {
+    found.contains("qdisc tbf 4e42: root") && found.contains("qdisc htb 4e10: parent 4e42:1")
 }
 
 /// The rate that a kernel flood has at the server, in bit/s.
@@ -73,11 +77,11 @@ fn flood(bed: &TestBed, port: u16) -> f64 {
     got.received_rate(begin, end).expect("a rate")
 }
 
-/// A flow without a deadline leaves the classes as they are. A cell puts the filter above them; the
-/// kernel path keeps its rate, also under a daemon that was started anew; and with the cell the
-/// filter goes.
+/// A flow without a deadline leaves the filter above the classes open. A cell gives it a rate; the
+/// kernel path keeps its own, also under a daemon that was started anew; and with the cell the
+/// filter is open again.
 #[test]
-fn a_deadline_puts_a_filter_above_the_classes() {
+fn a_deadline_closes_the_filter_above_the_classes() {
     let mut bed = test_bed();
     let flow = |bed: &TestBed, port: u16, contract: &str| {
         let from = at(bed.world.client(), Family::V4, port);
@@ -86,7 +90,7 @@ fn a_deadline_puts_a_filter_above_the_classes() {
         traffic::start_now(bed.world.client(), &source.contract(contract)).expect("a flow")
     };
     let plain = flow(&bed, 7100, "min 1mbit");
-    wait_for_qdiscs(&bed, "a minimum alone", is_plain);
+    wait_for_qdiscs(&bed, "a minimum alone", is_open);
     let cell = flow(&bed, 7101, "cell pcr=2mbit,cdvt=5ms");
     wait_for_qdiscs(&bed, "with a cell", is_paced);
     let rate = flood(&bed, 7102);
@@ -98,12 +102,12 @@ fn a_deadline_puts_a_filter_above_the_classes() {
     bed.netnice.start_daemon().expect("a daemon");
     wait_for_qdiscs(&bed, "after a restart", is_paced);
     drop(cell);
-    wait_for_qdiscs(&bed, "without a cell", is_plain);
+    wait_for_qdiscs(&bed, "without a cell", is_open);
     drop(plain);
     let rate = flood(&bed, 7103);
     assert!(
         (0.5 * LINK..=1.03 * LINK).contains(&rate),
-        "{rate:.0} bit/s without a filter"
+        "{rate:.0} bit/s below an open filter"
     );
 }
 
