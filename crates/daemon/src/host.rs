@@ -26,7 +26,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use netnice_api::Found;
-use netnice_core::units::{Instant, Rate};
+use netnice_core::units::{Instant, Nanos, Rate};
 use netnice_kernel::connections::Connection;
 use netnice_kernel::enforce::{
     Adoption, ContainerPlacement, PathCounter, Recovered, Redirects, Sample, TargetClass,
@@ -363,6 +363,11 @@ pub(crate) trait Meter {
     /// The counter of what the classes of a link are given to send; `None` if the link is not
     /// managed for sending.
     fn path_counter(&self, link: &str) -> Result<Option<PathCounter>, RequestError>;
+    /// The time in which the classes of a link send what they have queued of the target with this
+    /// id; 0 if it has none.
+    fn drain_time(&mut self, _link: &str, _id: u32) -> Result<Nanos, RequestError> {
+        Ok(Nanos(0))
+    }
     /// The redirect pair of a link, and the map of redirects; `None` if the link has no pair.
     fn redirects(&self, link: &str) -> Result<Option<Redirects>, RequestError>;
 }

@@ -15,7 +15,7 @@ use netnice_core::admission::timing::Stops;
 use netnice_core::contract::IfName;
 use netnice_core::link::Link;
 use netnice_core::link::classes::LinkClasses;
-use netnice_core::units::Amount;
+use netnice_core::units::{Amount, Nanos};
 use netnice_kernel::enforce::{PathCounter, Redirects};
 
 use crate::clock::Now;
@@ -144,6 +144,14 @@ pub(crate) trait Promises: LinkPromises {
     /// Bytes that the kernel's classes of a link had sent when they were read last, which is every
     /// 200 ms; `None` if unknown.
     fn sent_by_classes(&self, link: &IfName) -> Option<u64>;
+    /// The time in which the kernel's classes of a link send what they have queued of the target
+    /// with this id; 0 if it has none.
+    ///
+    /// # Errors
+    /// If the classes cannot be read.
+    fn drain_time(&mut self, _link: &IfName, _id: u32) -> Result<Nanos, RequestError> {
+        Ok(Nanos(0))
+    }
     /// The counter of what the kernel's classes of a link are given to send; `None` if the link is
     /// not managed for sending.
     ///

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_api::Found;
-use netnice_core::units::{Instant, Rate};
+use netnice_core::units::{Instant, Nanos, Rate};
 use netnice_kernel::cgroup::{self, Cgroup};
 use netnice_kernel::connections::{self, Connection};
 use netnice_kernel::enforce::{
@@ -490,6 +490,10 @@ impl Meter for KernelHost {
 
     fn path_counter(&self, link: &str) -> Result<Option<PathCounter>, RequestError> {
         Ok(self.kernel.path_counter(link)?)
+    }
+
+    fn drain_time(&mut self, link: &str, id: u32) -> Result<Nanos, RequestError> {
+        Ok(self.kernel.drain_time(link, id)?)
     }
 
     fn redirects(&self, link: &str) -> Result<Option<Redirects>, RequestError> {

@@ -10,7 +10,7 @@ use netnice_core::admission::timing::Stops;
 use netnice_core::contract::IfName;
 use netnice_core::link::Link;
 use netnice_core::link::classes::LinkClasses;
-use netnice_core::units::Amount;
+use netnice_core::units::{Amount, Nanos};
 use netnice_kernel::enforce::{PathCounter, Redirects};
 
 use super::Service;
@@ -144,6 +144,10 @@ impl<H: Host> Promises for Service<H> {
 
     fn sent_by_classes(&self, link: &IfName) -> Option<u64> {
         self.reconciler.host.sent_on(link.as_str())
+    }
+
+    fn drain_time(&mut self, link: &IfName, id: u32) -> Result<Nanos, RequestError> {
+        self.reconciler.host.drain_time(link.as_str(), id)
     }
 
     fn path_counter(&self, link: &IfName) -> Result<Option<PathCounter>, RequestError> {

@@ -4,9 +4,12 @@
 //! offload, and the kernel segments and sums each packet before it enters. Fails with the kernel's
 //! error if it refuses the pair or the map.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::{Kernel, find_device};
+use netnice_core::units::Nanos;
+
+use super::{Kernel, LINK_MAJOR, find_device};
 use crate::{
     abi,
     device::{self, Device, Pair},
@@ -14,6 +17,7 @@ use crate::{
     ethtool,
     plan::Plan,
     programs::Programs,
+    tc,
 };
 
 /// The redirect pair of a link, and the map of redirects.
@@ -52,6 +56,28 @@ impl Kernel {
             map_id: info.id(),
             map: map.map_err(|e| KernelError::bpf(what, e))?,
         }))
+    }
+
+    /// The time in which the classes of a link send what they have queued of a target, at the
+    /// highest rate of its class; 0 without such a class.
+    ///
+    /// # Errors
+    /// If the kernel does not list the classes.
+    pub fn drain_time(&mut self, link: &str, id: u32) -> Result<Nanos, KernelError> {
+        let leaves = self.installed.links.get(link);
+        let leaves = leaves.and_then(|trees| trees.leaves.get(&id)?[0]);
+        let (Some(leaves), Some(index)) = (leaves, self.stages.up.get(link)) else {
+            return Ok(Nanos(0));
+        };
+        let numbers = BTreeSet::from([leaves.sparse, leaves.bulk, leaves.local, leaves.patient]);
+        let classes = tc::classes(&mut self.netlink, *index)?;
+        let own = classes
+            .iter()
+            .filter(|class| class.id.major() == LINK_MAJOR && numbers.contains(&class.id.minor()));
+        let queued: u64 = own.clone().map(|c| u64::from(c.counts.backlog)).sum();
+        let rate = own.filter_map(|class| Some(class.htb?.ceil)).max();
+        let time = u128::from(queued) * 1_000_000_000 / u128::from(rate.unwrap_or(1).max(1));
+        Ok(Nanos(u64::try_from(time).unwrap_or(u64::MAX)))
     }
 
     /// Makes the missing redirect pairs of a plan. Fails if a link does not exist, or the kernel

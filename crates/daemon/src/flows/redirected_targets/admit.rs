@@ -65,7 +65,8 @@ impl<N: Network> Flows<N> {
         divided.map(|()| self.hold(link)).map_err(text)
     }
 
-    /// The time in which the kernel's classes of a link send what they may still have of a target.
+    /// The time in which the kernel's classes of a link send what a full queue of traffic without a
+    /// target has.
     fn hold(&self, link: &IfName) -> Nanos {
         let split = self.link_states.get(link).and_then(|state| state.split);
         let hold = split.map(|split| split.tree.time_for(Bytes(QUEUED_BYTES)));
@@ -194,5 +195,6 @@ impl<N: Network> Flows<N> {
 
 /// The most bytes that the classes of a link may still have of a target.
 const QUEUED_BYTES: u64 = 164_000;
-/// The longest time for which the first packets wait at the driver.
-const LONGEST_HOLD: Nanos = Nanos::from_millis(300);
+/// The longest time for which the first packets wait at the driver: what a class of 1 Mbit/s needs
+/// for a full queue.
+pub(super) const LONGEST_HOLD: Nanos = Nanos::from_millis(1_400);

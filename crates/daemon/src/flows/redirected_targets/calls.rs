@@ -6,9 +6,10 @@ use std::rc::Rc;
 
 use netnice_api::driver::{DriverReply, DriverRequest};
 use netnice_core::contract::IfName;
-use netnice_core::units::Amount;
+use netnice_core::units::{Amount, Nanos};
 use netnice_kernel::enforce::MAX_REDIRECTS;
 
+use super::admit::LONGEST_HOLD;
 use super::{Phase, Place};
 use crate::clock::Now;
 use crate::flows::admission::LinkCapacity;
@@ -141,6 +142,9 @@ impl<N: Network> Flows<N> {
         // From now on the classes need not keep the target's rate, and the link has its pair.
         self.store_places(promises)?;
         let hold = self.admit_target(promises, &link, target, &contract, now)?;
+        let queued = promises.drain_time(&link, target);
+        let queued = queued.map_err(|error| error.to_string())?;
+        let hold = Nanos(hold.0.saturating_add(queued.0).min(LONGEST_HOLD.0));
         self.send_redirects(promises, &link, now)?;
         let ask = DriverRequest::Redirect {
             place: u32::from(number),
