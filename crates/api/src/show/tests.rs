@@ -118,13 +118,13 @@ fn what_waits_and_the_namespace_are_in_the_document_if_there_are_any() {
 
 #[test]
 fn every_clause_is_in_the_document() {
-    let text = "up 4mbit down 1mbit min 1mbit min-down 1mbit on eth0 weight 7 priority 1 burst 5ms \
+    let text = "up 4mbit down 1mbit min-down 1mbit on eth0 weight 7 priority 1 burst 5ms \
                 cpu 2ms/10ms cpu-extra cell pcr=4mbit,cdvt=1us,scr=1mbit,mbs=1KiB,bucket=dual \
                 channel mmax=1KiB,rmax=30/s,bmax=4,deadline=20ms";
     let contract: Contract = text.parse().expect("a contract");
     let doc = serde_json::to_value(ContractDoc::from(&contract)).expect("JSON");
     let expected = json!({
-        "up": 4_000_000, "down": 1_000_000, "min": 1_000_000, "min_down": 1_000_000, "on": "eth0",
+        "up": 4_000_000, "down": 1_000_000, "min_down": 1_000_000, "on": "eth0",
         "weight": 7, "priority": 1, "burst_ns": 5_000_000,
         "cpu": {"slice_ns": 2_000_000, "period_ns": 10_000_000, "extra": true},
         "cell": {
@@ -134,6 +134,9 @@ fn every_clause_is_in_the_document() {
                     "processing_ns": 0, "overload": "block"},
     });
     assert_eq!(doc, expected);
+    let other: Contract = "min 1mbit".parse().expect("a contract");
+    let doc = serde_json::to_value(ContractDoc::from(&other)).expect("JSON");
+    assert_eq!(doc, json!({"min": 1_000_000}));
     let other: Contract = "both 2mbit slice 1ms/2ms".parse().expect("a contract");
     let doc = serde_json::to_value(ContractDoc::from(&other)).expect("JSON");
     let slice = json!({"slice_ns": 1_000_000, "period_ns": 2_000_000, "extra": false});

@@ -10,8 +10,8 @@ use super::{
 use crate::direct::{Endpoint, ShapeDoc, Term};
 use crate::driver::{
     CensusDoc, CodePointsDoc, DriverCall, DriverEvent, DriverFlow, DriverFlowDoc, DriverMessage,
-    DriverReply, DriverRequest, FlowCounts, FramesDoc, ProgramDoc, ServerDoc, StopsDoc,
-    TimeAccountingDoc, UserMemoryDoc,
+    DriverReply, DriverRequest, FlowCounts, FramesDoc, ProgramDoc, RedirectedDoc, ServerDoc,
+    StopsDoc, TimeAccountingDoc, UserMemoryDoc,
 };
 use crate::frame::{Decoder, LONGEST_REQUEST};
 use crate::{
@@ -413,6 +413,16 @@ fn other_driver_requests() -> Vec<DriverRequest> {
             ahead_ns: u64::MAX,
         },
         DriverRequest::KernelPath { place: u32::MAX },
+        DriverRequest::Redirects {
+            iface: "nns3".into(),
+        },
+        DriverRequest::Redirect {
+            place: 255,
+            target: u32::MAX,
+            contract: "cell pcr=10mbit,cdvt=200us".into(),
+            hold_ns: 300_000_000,
+        },
+        DriverRequest::EndRedirect { place: 255 },
         DriverRequest::Attach {
             pid: 7,
             uid: 1000,
@@ -532,6 +542,14 @@ fn census(counts: FlowCounts) -> CensusDoc {
             uid: 1000,
             files: 2,
             bytes: 8192,
+        }],
+        redirected: vec![RedirectedDoc {
+            place: 3,
+            target: 9,
+            contract: "min 5mbit".into(),
+            sent: 4,
+            lateness: vec![1, 2],
+            ..RedirectedDoc::default()
         }],
     }
 }

@@ -120,7 +120,8 @@ fn an_invalid_request_is_refused_with_its_reason() {
     };
     let why = refusal(&|flow| flow.contract = "up fast".to_owned());
     assert!(why.contains("\"up fast\""), "{why}");
-    let why = refusal(&|flow| flow.contract = "slice 2ms/50ms cell pcr=1mbit,cdvt=1ms".to_owned());
+    let both = "slice 2ms/50ms channel mmax=1kB,rmax=30/s,bmax=4,deadline=20ms";
+    let why = refusal(&|flow| flow.contract = both.to_owned());
     assert!(why.contains("make one flow for each"), "{why}");
     let why = refusal(&|flow| flow.receive_budget = Some(1_000_001));
     assert!(why.contains("1000001"), "{why}");

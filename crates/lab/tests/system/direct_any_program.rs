@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use netnice_lab::experiment::bench::{at, pause};
 use netnice_lab::experiment::{self, Outcome};
@@ -115,9 +115,10 @@ fn running_programs_keep_cells_slices_and_minimums() {
 #[test]
 fn a_server_is_taken_in_while_it_serves() {
     const FILE: u64 = 6 << 20;
-    let bed = test_bed();
+    let bed = TestBed::with_offloads().expect("a test bed");
     let folder = bed.world.folder();
     for family in [Family::V4, Family::V6] {
+        bed.run_ok(&format!("link {} --rate 1gbit", device(&bed)));
         let (client, server) = (bed.world.client(), bed.world.server());
         let web = at(client, family, 80);
         let nginx = real_programs::nginx(client, web, folder, FILE).expect("nginx");
@@ -292,15 +293,14 @@ fn a_started_program_is_exact_from_its_first_packet() {
     };
     let arrivals = Arrivals::start(&bed, "tcp", to_port, &server);
     let lab = process::binary("netnice-lab").expect("it is built");
-    let mut words = vec!["run", "--cell", CELL, "--", "sh", "-c"];
     let flows = format!(
-        "exec {} traffic tcp --connect {to} --flows 2 --source --for-ms 3000",
+        "exec {} traffic tcp --connect {to} --flows 2 --source --for-ms 4000",
         lab.display()
     );
-    words.push(&flows);
-    let began = Instant::now();
-    let answer = bed.netnice.run(&words).expect("it runs");
-    assert_eq!(answer.status, 0, "{}", answer.stderr);
-    assert!(began.elapsed() < EVENT_TIMEOUT, "{:?}", began.elapsed());
+    let words = ["run", "--cell", CELL, "--", "sh", "-c", &flows];
+    let mut program = Proc::start(bed.netnice.command(&words)).expect("it starts");
+    // Not to the end: what the kernel sends when the sockets are gone has no owner.
+    pause(3.0);
     arrivals.assert_conforms(&bed, CELL);
+    program.remaining_lines(EVENT_TIMEOUT);
 }

@@ -45,15 +45,18 @@ fn wait_for_qdiscs(bed: &TestBed, what: &str, holds: impl Fn(&str) -> bool) {
 }
 
 fn is_paced(found: &str) -> bool {
-    has_filter(found) && !found.contains("rate 1Tbit")
+    filter(found).is_some_and(|filter| !filter.contains("rate 1Tbit"))
 }
 
 fn is_open(found: &str) -> bool {
-    has_filter(found) && found.contains("rate 1Tbit")
+    filter(found).is_some_and(|filter| filter.contains("rate 1Tbit"))
 }
 
-fn has_filter(found: &str) -> bool {
-    found.contains("qdisc tbf 4e42: root") && found.contains("qdisc htb 4e10: parent 4e42:1")
+/// The line of the filter above the classes; `None` without classes below it.
+fn filter(found: &str) -> Option<&str> {
+    let has_classes = found.contains("qdisc htb 4e10: parent 4e42:1");
+    let mut lines = found.lines().filter(|_| has_classes);
+    lines.find(|line| line.contains("qdisc tbf 4e42: root"))
 }
 
 /// The rate that a kernel flood has at the server, in bit/s.
