@@ -65,8 +65,11 @@ pub(crate) struct HtbClass {
 pub(crate) struct Tbf {
     /// The rate in bytes per second.
     pub rate: u64,
-    /// The bucket in bytes; longer packets are segmented, or dropped if they cannot be.
+    /// The bucket in bytes; a longer packet never passes.
     pub bucket: u32,
+    /// The longest packet in bytes that enters whole; longer ones are segmented, or dropped if they
+    /// cannot be. At most the bucket.
+    pub longest: u32,
     /// Bytes that each packet takes on the link beyond those that the kernel counts.
     pub overhead: u16,
 }
@@ -208,14 +211,23 @@ pub(crate) fn put_pacer(
     parms.extend_from_slice(&[0; 4]);
     let narrow = u32::try_from(pacer.rate).unwrap_or(u32::MAX);
     parms.extend_from_slice(&narrow.to_ne_bytes());
-    parms.extend_from_slice(&[0; 12]);
+    // A second bucket, whose rate is so high that it delays nothing, bounds the length only.
+    let bounds_length = pacer.longest < pacer.bucket;
+    let peak = if bounds_length { u32::MAX } else { 0 };
+    parms.extend_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0]);
+    parms.extend_from_slice(&peak.to_ne_bytes());
     for word in [PACER_QUEUE, 0, 0] {
         parms.extend_from_slice(&word.to_ne_bytes());
     }
-    let options = Attributes::new()
+    let mut options = Attributes::new()
         .bytes(TCA_TBF_PARMS, &parms)
         .u64(TCA_TBF_RATE64, pacer.rate)
         .u32(TCA_TBF_BURST, pacer.bucket);
+    if bounds_length {
+        options = options
+            .u64(TCA_TBF_PRATE64, TIMELESS)
+            .u32(TCA_TBF_PBURST, pacer.longest);
+    }
     let row = Attributes::new()
         .text(libc::TCA_KIND, "tbf")
         .nested(libc::TCA_OPTIONS, &options);
@@ -582,7 +594,11 @@ const TCA_FQ_CODEL_MEMORY_LIMIT: u16 = 9;
 const SEGMENTER_RATE: u64 = 125_000_000_000;
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;
+const TCA_TBF_PRATE64: u16 = 5;
 const TCA_TBF_BURST: u16 = 6;
+const TCA_TBF_PBURST: u16 = 7;
+/// A rate in bytes per second at which no packet takes a nanosecond.
+const TIMELESS: u64 = 1 << 60;
 const TCA_STATS_BASIC: u16 = 1;
 const TCA_STATS_QUEUE: u16 = 3;
 const TCA_STATS_PKT64: u16 = 8;

@@ -44,6 +44,7 @@ impl Kernel {
         if links.is_empty() {
             return Ok(false);
         }
+        self.close_pacers()?;
         let passed = self.last_counts.at.map(|at| now.since(at).0);
         let mut idle = self.idle_nodes.clone();
         idle.retain(|name, _| links.contains(name));

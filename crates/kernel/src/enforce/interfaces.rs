@@ -510,6 +510,7 @@ impl Kernel {
         for name in lost_up {
             self.stages.up.remove(&name);
             self.stages.pacers.remove(&name);
+            self.stages.closing.remove(&name);
             self.installed.links.entry(name).or_default().trees[0] = None;
         }
         let lost_down: Vec<String> = self
@@ -601,6 +602,7 @@ impl Kernel {
                 // The root qdisc is gone; check its owner again.
                 self.stages.up.remove(&name);
                 self.stages.pacers.remove(&name);
+                self.stages.closing.remove(&name);
             }
             let trees = self.installed.links.entry(name).or_default();
             trees.trees[0] = Some(keep_queues(

@@ -4,7 +4,8 @@
 //! [`KernelError::ForeignQdisc`] if the link has the root qdisc of another program, and with the
 //! kernel's error if the kernel does not list the qdiscs or refuses a change.
 //!
-//! A change of the filter's parameters keeps all packets, and fills the bucket. So contracts with
+//! A change of the filter's parameters keeps all packets, and fills the bucket. A shorter bucket
+//! takes effect when the long packets that wait below it have left. So contracts with
 //! deadlines come and go without a loss. A kernel without the filter has HTB alone; so may a link
 //! that an earlier version of netnice manages, until its first deadline. Then the classes are made
 //! anew, and packets that wait in them are lost, as if their queues were full.
@@ -14,7 +15,7 @@ use crate::{
     device::Device,
     error::KernelError,
     plan::Pacer,
-    tc::{self, FoundQdisc, Handle, Tbf},
+    tc::{self, FoundClass, FoundQdisc, Handle, Tbf},
 };
 
 /// The form of a root qdisc of netnice.
@@ -50,24 +51,85 @@ impl Kernel {
         device: &Device,
         pacer: Option<Pacer>,
     ) -> Result<(), KernelError> {
-        let wanted = pacer.map_or(OPEN, |pacer| Tbf {
-            rate: pacer.rate,
-            bucket: pacer.bucket_for(device.mtu),
-            overhead: pacer.overhead,
+        let wanted = pacer.map_or(OPEN, |pacer| {
+            let bucket = pacer.bucket_for(device.mtu);
+            Tbf {
+                rate: pacer.rate,
+                bucket,
+                longest: bucket,
+                overhead: pacer.overhead,
+            }
         });
         let is_known = self.stages.up.get(&device.name) == Some(&device.index);
         let known = self.stages.pacers.get(&device.name).copied();
         match known {
             None if is_known && pacer.is_none() => Ok(()),
-            Some(present) if is_known => {
-                if present != Some(wanted) {
-                    tc::put_pacer(&mut self.netlink, device.index, PACER_MAJOR, &wanted)?;
-                    self.stages.pacers.insert(device.name.clone(), Some(wanted));
-                }
-                Ok(())
-            }
+            Some(present) if is_known => match present == Some(wanted) {
+                true => Ok(()),
+                false => self.change_pacer(device, present, wanted),
+            },
             _ => self.install_root(device, wanted, pacer.is_some()),
         }
+    }
+
+    /// Changes the parameters of the filter. Packets that were let in with a longer bucket may wait
+    /// below it, and would never pass a short one. So a shorter bucket comes in two steps: first
+    /// the filter lets in short packets only, with a bucket for long ones; when all packets from
+    /// before have left, [`Kernel::close_pacers`] sets the bucket.
+    fn change_pacer(
+        &mut self,
+        device: &Device,
+        present: Option<Tbf>,
+        wanted: Tbf,
+    ) -> Result<(), KernelError> {
+        let (netlink, name) = (&mut self.netlink, &device.name);
+        let unfinished = self.stages.closing.remove(name);
+        let longest = present.map_or(u32::MAX, |present| present.longest);
+        let longest = longest.max(unfinished.map_or(0, |closing| closing.longest));
+        let longest = longest.min(LONGEST_PACKET);
+        if wanted.bucket >= longest {
+            tc::put_pacer(netlink, device.index, PACER_MAJOR, &wanted)?;
+        } else {
+            let between = Tbf {
+                bucket: longest,
+                ..wanted
+            };
+            tc::put_pacer(netlink, device.index, PACER_MAJOR, &between)?;
+            let classes = tc::classes(netlink, device.index)?;
+            let waiting = classes.iter().filter(|class| class.counts.backlog > 0);
+            let until = waiting.map(|class| (class.id, sent_after_queue(class)));
+            let closing = ClosingPacer {
+                ifindex: device.index,
+                wanted,
+                longest,
+                until: until.collect(),
+            };
+            self.stages.closing.insert(name.clone(), closing);
+        }
+        self.stages.pacers.insert(name.clone(), Some(wanted));
+        Ok(())
+    }
+
+    /// Sets the buckets of filters that were to become shorter, where all packets from before have
+    /// left. Fails if the kernel does not list the classes, or refuses the change.
+    pub(super) fn close_pacers(&mut self) -> Result<(), KernelError> {
+        for (name, mut closing) in std::mem::take(&mut self.stages.closing) {
+            let classes = tc::classes(&mut self.netlink, closing.ifindex)?;
+            closing.until.retain(|(id, until)| {
+                let class = classes.iter().find(|class| class.id == *id);
+                class.is_some_and(|c| c.counts.backlog > 0 && c.counts.bytes < *until)
+            });
+            match closing.until.is_empty() {
+                true => tc::put_pacer(
+                    &mut self.netlink,
+                    closing.ifindex,
+                    PACER_MAJOR,
+                    &closing.wanted,
+                )?,
+                false => drop(self.stages.closing.insert(name, closing)),
+            }
+        }
+        Ok(())
     }
 
     /// Installs the root qdisc. If the filter is not `needed`, a kernel without it gets HTB alone.
@@ -132,11 +194,31 @@ impl Kernel {
     }
 }
 
+/// A filter whose bucket becomes shorter.
+#[derive(Debug)]
+pub(super) struct ClosingPacer {
+    ifindex: u32,
+    wanted: Tbf,
+    /// The longest packet that may wait below it.
+    longest: u32,
+    /// The classes that had packets, with the bytes that each has sent when these have left.
+    until: Vec<(Handle, u64)>,
+}
+
+/// The bytes that a class has sent when all that it has queued now has left.
+fn sent_after_queue(class: &FoundClass) -> u64 {
+    let counts = &class.counts;
+    counts.bytes.saturating_add(u64::from(counts.backlog))
+}
+
+/// The longest packet of segmentation offload in bytes, with its header and a VLAN tag.
+const LONGEST_PACKET: u32 = 65_536 + 18;
 /// A filter that delays nothing: 1 Tbit/s, with a bucket above the longest packet of segmentation
 /// offload.
 const OPEN: Tbf = Tbf {
     rate: 125_000_000_000,
     bucket: 1 << 20,
+    longest: 1 << 20,
     overhead: 0,
 };
 /// The handle of the filter above the classes of a link. Its remainder by the classes of a slot is

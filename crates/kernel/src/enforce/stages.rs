@@ -30,6 +30,8 @@ pub(super) struct Stages {
     /// The links of `up` that have a filter above their classes, with its parameters; `None` if
     /// they are unknown.
     pub pacers: BTreeMap<String, Option<tc::Tbf>>,
+    /// Those of the filters whose bucket becomes shorter.
+    pub closing: BTreeMap<String, roots::ClosingPacer>,
 }
 
 /// A tree and its interface.
@@ -190,6 +192,7 @@ impl Kernel {
             }
             self.stages.up.remove(&name);
             self.stages.pacers.remove(&name);
+            self.stages.closing.remove(&name);
         }
         self.drop_redirects(plan)
     }
