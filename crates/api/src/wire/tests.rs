@@ -10,8 +10,8 @@ use super::{
 use crate::direct::{Endpoint, ShapeDoc, Term};
 use crate::driver::{
     CensusDoc, CodePointsDoc, DriverCall, DriverEvent, DriverFlow, DriverFlowDoc, DriverMessage,
-    DriverReply, DriverRequest, FlowCounts, FramesDoc, ProgramDoc, ServerDoc, StopsDoc,
-    TimeAccountingDoc, UserMemoryDoc,
+    DriverReply, DriverRequest, FlowCounts, FramesDoc, ProgramDoc, RedirectedDoc, ServerDoc,
+    StopsDoc, TimeAccountingDoc, UserMemoryDoc,
 };
 use crate::frame::{Decoder, LONGEST_REQUEST};
 use crate::{
@@ -532,6 +532,11 @@ fn census(counts: FlowCounts) -> CensusDoc {
             uid: 1000,
             files: 2,
             bytes: 8192,
+        }],
+        redirected: vec![RedirectedDoc {
+            place: 3,
+            sent: 5,
+            ..RedirectedDoc::default()
         }],
     }
 }
