@@ -6,7 +6,8 @@
 //! the line `go` on standard input, sends for some time, and waits until the receiver has ended the
 //! connection. JSON lines go out on standard output: `{"ready": true}` when the sockets are open (and
 //! a connecting end has its connections), for each received stream a [`Received`], and from a sender
-//! `{"sent": [bytes, …]}` at the end. The program fails if its arguments are invalid, a flow is not
+//! `{"sent": [bytes, …], "processor_ns": N}` at the end, with the processor time of the process while it
+//! sent. The program fails if its arguments are invalid, a flow is not
 //! granted, a connection fails, or a stream has other content.
 
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
 use self::flow_socket::{FlowSocket, Flows, sending_buffers};
+use self::paced_socket::{FixedWindow, Pacing};
 use super::fetch::end_with_input;
 use crate::sys;
 
@@ -33,6 +35,9 @@ use crate::sys;
 #[allow(dead_code, reason = "the lab uses a part of it")]
 #[path = "../../../stack/examples/quic/flow_socket.rs"]
 mod flow_socket;
+/// The socket of the example of netnice-stack with the pacer of netnice-core.
+#[path = "../../../stack/examples/quic/paced_socket.rs"]
+mod paced_socket;
 
 /// The arguments of `netnice-lab traffic quic-flows`.
 #[derive(Debug, Clone, clap::Args)]
@@ -57,6 +62,15 @@ pub struct QuicFlowsArgs {
     /// uses one socket of the kernel.
     #[arg(long)]
     contract: Vec<String>,
+    /// On a socket of the kernel: pace by this `cell` contract, with the pacer of netnice-core.
+    #[arg(long, conflicts_with = "contract")]
+    pace: Option<String>,
+    /// With `--pace`: datagrams that leave together, at most.
+    #[arg(long, requires = "pace", default_value_t = 1)]
+    burst: usize,
+    /// The congestion window in bytes, which then does not change.
+    #[arg(long)]
+    window: Option<u64>,
     /// The daemon's folder.
     #[arg(long)]
     runtime_dir: Option<PathBuf>,
@@ -131,6 +145,9 @@ struct Ends {
     waker: Option<Flows>,
     flows: Vec<Arc<FlowSocket>>,
     kernel: Option<Arc<dyn AsyncUdpSocket>>,
+    /// The pacer of the kernel's socket.
+    pacing: Option<Pacing>,
+    window: Option<u64>,
 }
 
 /// What an end does to get connections.
@@ -147,10 +164,22 @@ impl Ends {
             // Several connections share it. The kernel drops what exceeds it while the program does
             // not run.
             rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER)?;
+            let (pacing, kernel) = match &args.pace {
+                Some(contract) => {
+                    let contract: Contract = format!("cell {contract}").parse()?;
+                    let cell = contract.cell().context("--pace needs a cell contract")?;
+                    let pacing = Pacing::new()?;
+                    let socket = pacing.socket(socket, cell, args.burst)?;
+                    (Some(pacing), socket as Arc<dyn AsyncUdpSocket>)
+                }
+                None => (None, TokioRuntime.wrap_udp_socket(socket)?),
+            };
             return Ok(Ends {
                 waker: None,
                 flows: Vec::new(),
-                kernel: Some(TokioRuntime.wrap_udp_socket(socket)?),
+                kernel: Some(kernel),
+                pacing,
+                window: args.window,
             });
         }
         let remote = args.remote.context("flows need --remote")?;
@@ -175,23 +204,25 @@ impl Ends {
             waker: Some(waker),
             flows,
             kernel: None,
+            pacing: None,
+            window: args.window,
         })
     }
 
     /// An endpoint for each socket.
     fn endpoints(&self, handshake: &Handshake) -> Result<Vec<Endpoint>> {
         debug_assert_eq!(self.waker.is_some(), self.kernel.is_none());
-        let flows = self.flows.iter().map(|flow| {
-            let mut transport = transport();
-            flow.limit_mtu(&mut transport);
-            (flow.clone() as Arc<dyn AsyncUdpSocket>, transport)
-        });
-        let kernel = self.kernel.iter().cloned().map(|one| (one, transport()));
-        let made = flows.chain(kernel).map(|(socket, transport)| {
+        debug_assert!(self.pacing.is_none() || self.kernel.is_some());
+        let flows = self
+            .flows
+            .iter()
+            .map(|flow| flow.clone() as Arc<dyn AsyncUdpSocket>);
+        let sockets = flows.chain(self.kernel.iter().cloned());
+        let made = sockets.enumerate().map(|(number, socket)| {
             let server = match handshake {
                 Handshake::Accepts(server) => {
                     let mut server = server.clone();
-                    server.transport_config(Arc::new(transport));
+                    server.transport_config(Arc::new(self.transport(number)));
                     Some(server)
                 }
                 Handshake::Connects(_) => None,
@@ -204,7 +235,11 @@ impl Ends {
 
     /// The parameters of connections over the socket of this number.
     fn transport(&self, number: usize) -> TransportConfig {
-        let mut transport = transport();
+        let mut transport = TransportConfig::default();
+        transport.max_idle_timeout(Some(VarInt::from_u32(IDLE_TIMEOUT).into()));
+        if let Some(window) = self.window {
+            transport.congestion_controller_factory(Arc::new(FixedWindow(window)));
+        }
         if let Some(flow) = self.flows.get(number) {
             flow.limit_mtu(&mut transport);
         }
@@ -254,6 +289,7 @@ async fn send_all(
     if go.await?? == 0 {
         bail!("the input ended before the line `go`");
     }
+    let before = processor_time()?;
     let mut sending = JoinSet::new();
     for (number, connection) in connections.into_iter().enumerate() {
         sending.spawn(send(number as u64, connection, time));
@@ -263,8 +299,20 @@ async fn send_all(
         let (number, bytes) = done??;
         sent[number as usize] = bytes;
     }
-    println!("{}", serde_json::json!({ "sent": sent }));
+    let used = processor_time()? - before;
+    println!(
+        "{}",
+        serde_json::json!({ "sent": sent, "processor_ns": used })
+    );
     Ok(())
+}
+
+/// Processor time of this process in ns.
+fn processor_time() -> Result<u64> {
+    let used = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF)?;
+    let parts = [used.user_time(), used.system_time()];
+    let ns = |time: &nix::sys::time::TimeVal| (time.tv_sec() * 1_000_000 + time.tv_usec()) * 1000;
+    Ok(parts.iter().map(ns).sum::<i64>() as u64)
 }
 
 async fn send(number: u64, connection: Connection, time: Duration) -> Result<(u64, u64)> {
@@ -365,12 +413,6 @@ fn flow_options(local: SocketAddr, remote: SocketAddr, contract: &str) -> Result
         },
         ..UdpOptions::to(remote)
     })
-}
-
-fn transport() -> TransportConfig {
-    let mut transport = TransportConfig::default();
-    transport.max_idle_timeout(Some(VarInt::from_u32(IDLE_TIMEOUT).into()));
-    transport
 }
 
 /// Writes a new certificate to the file, whole or not at all.

@@ -20,6 +20,7 @@
 //! arguments are invalid, if the daemon grants no flow, or if a connection fails.
 
 mod flow_socket;
+mod paced_socket;
 
 use std::error::Error;
 use std::net::SocketAddr;
