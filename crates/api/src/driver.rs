@@ -398,6 +398,9 @@ pub struct RedirectedDoc {
     /// Packets that were dropped: the link was down, the packet was too long for the contract, or
     /// more waited than the driver keeps.
     pub dropped: u64,
+    /// Packets that the eBPF program on egress refused, because too much waited. TCP sends them
+    /// again later.
+    pub refused: u64,
     /// Packets that wait.
     pub waiting: u64,
     /// Bytes of the packets in `waiting`.

@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use netnice_core::contract::ReceiveShare;
 use netnice_core::sched::{Service, Wire};
 use netnice_core::stops::StopCounts;
-use netnice_core::units::Rate;
+use netnice_core::units::{Nanos, Rate};
 use netnice_ring::driver::{Cleared, Prepared, ProgramMemory, Reserved, Unprepared};
 use netnice_ring::layout::Shape;
 use netnice_ring::ledger::Balance;
@@ -32,8 +32,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use crate::code_points::CodePoints;
 use crate::datapath::{
-    Closed, Disconnected, FlowCounters, FlowParameters, OpenedFlow, ProgramNo, ServerParameters,
-    Totals,
+    Closed, Disconnected, FlowCounters, FlowParameters, OpenedFlow, ProgramNo, RedirectedCounters,
+    ServerParameters, Totals,
 };
 use crate::demux::{self, FlowNo};
 use crate::event_loop::{EventLoop, TimeAccounting, monotonic};
@@ -42,6 +42,7 @@ use crate::frames::Tally;
 use crate::link;
 use crate::path_counter::PathCounter;
 use crate::pattern::Patterns;
+use crate::redirect_map::RedirectMap;
 
 /// A command to the packet thread.
 pub(crate) enum Command {
@@ -88,6 +89,15 @@ pub(crate) enum Command {
     Mac(Mac),
     /// Receives from one more queue of the interface.
     AddQueue(Box<link::Queue>),
+    /// Receives from the far end of a redirect pair, and shares the map of redirects.
+    Redirects(Box<(link::Queue, RedirectMap)>),
+    /// Opens a place of the map of redirects, or changes its service. The first frames are held for
+    /// this time.
+    Redirect(u32, Service, Nanos),
+    /// Closes a place of the map of redirects.
+    EndRedirect(u32),
+    /// Reads the counters of these places.
+    RedirectCounts(Vec<u32>),
     /// Reads the counters of these flows and the balance of their chunks.
     Counts(Vec<FlowNo>),
     /// Reads the sums over all flows, and the counters of the packet thread.
@@ -114,6 +124,8 @@ pub(crate) enum Report {
     Closed(Option<Box<Closed>>),
     /// One entry per requested flow, in order; `None` for a flow that is closed.
     Counts(Vec<Option<(FlowCounters, Balance)>>),
+    /// One entry per requested place, in order; `None` for a place that is closed.
+    RedirectCounts(Vec<Option<RedirectedCounters>>),
     /// The sums.
     Sums(Box<Sums>),
     /// The command failed and changed nothing. (A failed [`Command::Open`] releases the reserved
@@ -470,6 +482,21 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
         Command::Link(is_up) => done(|| datapath.set_link(is_up)),
         Command::Mac(mac) => done(|| datapath.set_mac(mac)),
         Command::AddQueue(queue) => report(event_loop.link().add_queue(*queue), |()| Report::Done),
+        Command::Redirects(pair) => {
+            let (queue, map) = *pair;
+            report(event_loop.set_redirected(queue, map), |()| Report::Done)
+        }
+        Command::Redirect(place, service, hold) => {
+            let opened = datapath.open_redirect(place, service, hold, now);
+            report(opened, |()| Report::Done)
+        }
+        Command::EndRedirect(place) => {
+            report(datapath.close_redirect(place, now), |_| Report::Done)
+        }
+        Command::RedirectCounts(places) => {
+            let read = |place| datapath.redirected_counters(place);
+            Report::RedirectCounts(places.into_iter().map(read).collect())
+        }
         Command::Counts(flows) => {
             let read = |flow| {
                 let counters = event_loop.counters(flow)?;

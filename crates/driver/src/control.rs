@@ -323,6 +323,11 @@ impl Control {
                 let set = self.registry.set_path_counter(place, array);
                 set.map(|()| DriverReply::Done)
             }
+            DriverRequest::Redirects { iface } => {
+                let map = connection.take_descriptor();
+                let set = self.registry.receive_redirected(&iface, map);
+                set.map(|()| DriverReply::Done)
+            }
             DriverRequest::Stop => {
                 self.is_stopping = true;
                 self.registry.stop().map(|()| DriverReply::Done)
@@ -400,9 +405,16 @@ impl Control {
                 Ok(DriverReply::Census(Box::new(registry.census_of(&flows)?)))
             }
             DriverRequest::Totals => Ok(DriverReply::Totals(registry.totals()?)),
+            DriverRequest::Redirect {
+                place,
+                target,
+                contract,
+                hold_ns,
+            } => registry
+                .redirect(place, target, contract, Nanos(hold_ns))
+                .map(done),
+            DriverRequest::EndRedirect { place } => registry.end_redirect(place).map(done),
             DriverRequest::Redirects { .. }
-            | DriverRequest::Redirect { .. }
-            | DriverRequest::EndRedirect { .. }
             | DriverRequest::Attach { .. }
             | DriverRequest::KernelPath { .. }
             | DriverRequest::Stop => Ok(DriverReply::Done),

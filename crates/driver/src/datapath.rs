@@ -27,10 +27,12 @@
 //! - Memory of the next flows and packets is prefetched: with many flows, latency dominates.
 
 mod flow;
+mod heads;
 mod in_flight;
 mod kernel_path;
 mod programs;
 mod receive;
+mod redirected;
 mod refused;
 mod results;
 mod server;
@@ -55,6 +57,8 @@ use kernel_path::KernelPath;
 pub use kernel_path::PathCount;
 pub use programs::ProgramNo;
 use programs::{Program, Programs};
+use redirected::{QueuedFrame, RedirectedTargets};
+pub use redirected::{RedirectError, RedirectedCounters};
 use refused::PausedFlows;
 pub(crate) use results::{Closed, Totals};
 pub use results::{Disconnected, FrameSink, Next, OpenError};
@@ -110,6 +114,7 @@ pub struct Datapath {
     /// Packets are returned unsent while this is false.
     link_is_up: bool,
     kernel_path: KernelPath,
+    redirected: RedirectedTargets,
     /// The code points of sent packets.
     code_points: CodePoints,
     totals: Totals,
@@ -118,9 +123,17 @@ pub struct Datapath {
 /// A packet that leaves in this iteration.
 struct ChosenPacket {
     departure: Departure,
-    head: Record,
+    head: Head,
     /// The time at which the packet was reported to the scheduler.
     since: Instant,
+}
+
+/// Where a packet comes from that leaves in this iteration.
+enum Head {
+    /// The rings of a program.
+    Record(Record),
+    /// The redirect pair.
+    Frame(QueuedFrame),
 }
 
 impl Datapath {
@@ -150,6 +163,7 @@ impl Datapath {
             in_flight_limit: Instant(0),
             link_is_up: true,
             kernel_path: KernelPath::new(),
+            redirected: RedirectedTargets::new(wire.rate, mac),
             code_points: CodePoints::default(),
             totals: Totals::default(),
         })
@@ -358,6 +372,7 @@ impl Datapath {
     /// Sets the link's Ethernet address.
     pub(crate) fn set_mac(&mut self, mac: Mac) {
         self.demux.set_mac(mac);
+        self.redirected.set_mac(mac);
     }
 
     /// Sets whether the link is up. While it is down, packets are returned unsent, each at the time
@@ -404,6 +419,7 @@ impl Datapath {
     ) -> Result<(), SchedulerError> {
         self.scheduler.set_wire(wire)?;
         self.kernel_path.set_rate(classes, wire.overhead);
+        self.redirected.set_rate(wire.rate);
         Ok(())
     }
 
@@ -464,6 +480,9 @@ impl Datapath {
             self.completed(self.in_flight.len() - MAX_IN_FLIGHT, now);
         }
         self.end_pauses(now);
+        if self.redirected.has_holds() {
+            self.redirected.end_holds(&mut self.scheduler, now);
+        }
         self.find_heads(now);
         let room = match self.link_is_up {
             true => sink.room(),
@@ -483,7 +502,7 @@ impl Datapath {
             Some(at) => Next::Wait(at),
             None => Next::Idle,
         };
-        self.paused.limit(next, now)
+        self.redirected.limit(self.paused.limit(next, now))
     }
 
     /// Publishes moved ring indices before the flush, while they are in the cache. After the flush,
@@ -554,111 +573,6 @@ impl Datapath {
         }
     }
 
-    /// Takes the next record of each noticed flow without a head, and reports it to the scheduler.
-    fn find_heads(&mut self, now: Instant) {
-        if self.handled == self.noticed.len() {
-            self.handled = 0;
-            self.collect_notices(now);
-        }
-        let noticed = std::mem::take(&mut self.noticed);
-        let until = noticed.len().min(self.handled + FLOWS_PER_ITERATION);
-        for at in self.handled..until {
-            if let Some(Some(flow)) =
-                ahead(&noticed, at, PREFETCH_RINGS).and_then(|number| self.flows.get(number))
-            {
-                flow.ring.prefetch();
-            }
-            if let Some(flow) =
-                ahead(&noticed, at, PREFETCH_FLOW).and_then(|number| self.flows.get(number))
-            {
-                prefetch::whole(flow);
-            }
-            let number = noticed[at];
-            let Some(Some(flow)) = self.flows.get_mut(number as usize) else {
-                continue;
-            };
-            if !flow.wants_head() {
-                continue;
-            }
-            if flow.touch() {
-                self.touched.push(number);
-            }
-            if let Err(violation) = flow.find_head(&mut self.scheduler, now) {
-                self.violations.push((flow.program, violation));
-            }
-        }
-        (self.noticed, self.handled) = (noticed, until);
-    }
-
-    /// Collects the flows that notices name.
-    fn collect_notices(&mut self, now: Instant) {
-        let Datapath {
-            noticed, programs, ..
-        } = self;
-        noticed.clear();
-        for program in programs.iter().filter(|program| program.is_polled(now)) {
-            program.memory.take_notices(|slot| {
-                noticed.extend(program.slots.get(slot as usize).copied().flatten());
-            });
-        }
-    }
-
-    /// Chooses the next departing head, and makes the record behind it the new head. False if no
-    /// head is due.
-    fn choose_next(&mut self, now: Instant) -> bool {
-        let Datapath {
-            scheduler,
-            flows,
-            touched,
-            violations,
-            departures,
-            ..
-        } = self;
-        let mut behind = None;
-        let departure = scheduler.poll(now, |id: FlowId| {
-            let slot = flows.get_mut(id.index())?;
-            prefetch::whole(slot);
-            let flow = slot.as_mut()?;
-            if flow.is_ignored() {
-                return None;
-            }
-            match flow.next_record() {
-                Ok(record) => behind = record,
-                Err(violation) => violations.push((flow.program, violation)),
-            }
-            // The record arrived while the one before it waited. If the program does not state the
-            // time, its message must not count as later than that.
-            behind
-                .as_ref()
-                .map(|record| flow.packet(record, now, Instant(0)))
-        });
-        let Some(departure) = departure else {
-            return false;
-        };
-        let number = departure.flow.index();
-        let Some(Some(flow)) = flows.get_mut(number) else {
-            return true;
-        };
-        if flow.is_ignored() {
-            flow.head = None;
-            return true;
-        }
-        flow.ring.prefetch();
-        if flow.touch() {
-            touched.push(number as u32);
-        }
-        if let Some(head) = flow.replace_head(behind) {
-            flow.ring.prefetch_read(&head);
-            let since = std::mem::replace(&mut flow.head_since, now);
-            departures.push(ChosenPacket {
-                departure,
-                head,
-                since,
-            });
-        }
-        true
-    }
-
     fn flows_of(&self, program: ProgramNo) -> impl Iterator<Item = FlowNo> {
         let slots = self.programs.get(program).map(|program| &program.slots);
         slots
@@ -669,14 +583,6 @@ impl Datapath {
     }
 }
 
-/// The number of the flow that comes `entries` positions after `at`.
-fn ahead(flows: &[u32], at: usize, entries: usize) -> Option<usize> {
-    flows.get(at + entries).map(|number| *number as usize)
-}
-
-/// How far ahead a flow's rings are prefetched, and how far the flow, which has their addresses.
-const PREFETCH_RINGS: usize = 4;
-const PREFETCH_FLOW: usize = 8;
 /// Most packets per iteration. Between iterations the kernel's memory falls out of the cache: with
 /// twice the kernel's batch a packet takes 10 % less time, with four times no less than that, and
 /// all other flows would wait longer.

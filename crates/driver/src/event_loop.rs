@@ -42,7 +42,7 @@ mod wake_lead;
 
 use std::fs::File;
 use std::num::NonZeroU64;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::{io, mem, thread};
 
 use netnice_core::stops::{self, Stop, StopCounts};
@@ -64,8 +64,9 @@ use crate::event_loop::throttled::Throttled;
 pub use crate::event_loop::time_accounting::TimeAccounting;
 use crate::event_loop::time_accounting::{IterationTimes, WakeReason, WakeupCost};
 use crate::event_loop::wake_lead::WakeLead;
-use crate::link::{Flushed, Link};
+use crate::link::{Flushed, Link, Queue};
 use crate::path_counter::PathCounter;
+use crate::redirect_map::RedirectMap;
 
 /// The packet thread's loop: a datapath, its link, and the accounting of their time.
 pub struct EventLoop {
@@ -232,6 +233,16 @@ impl EventLoop {
         self.link.dropped(flow);
     }
 
+    /// Receives the frames of redirected targets from the far end of a redirect pair, and shares
+    /// this map with the eBPF program. Fails if the descriptor cannot be polled, or there is no
+    /// memory for the frames.
+    pub(crate) fn set_redirected(&mut self, queue: Queue, map: RedirectMap) -> io::Result<()> {
+        self.watch(queue.fd().as_fd(), REDIRECTED)?;
+        self.link.set_redirected(queue)?;
+        self.datapath.set_redirect_map(map, monotonic());
+        Ok(())
+    }
+
     /// A flow's counters, including frames that XDP dropped; `None` if the flow is closed.
     pub fn counters(&mut self, flow: FlowNo) -> Option<FlowCounters> {
         let dropped = self.link.dropped(flow);
@@ -286,6 +297,9 @@ impl EventLoop {
         if next == Next::Full {
             limit = limit.min(now.0.saturating_add(RETRY_FULL));
         }
+        if let Some(until) = self.datapath.renew_redirects(now) {
+            limit = limit.min(until.0);
+        }
         if let Some(until) = self.latency_request.before_sleep(now, departure) {
             limit = limit.min(until.0);
         }
@@ -317,6 +331,9 @@ impl EventLoop {
         if let Some(counter) = &self.path_counter {
             datapath.handle_path_count(counter.count(), delivered);
         }
+        let redirected = self.link.receive_redirected(FRAMES_PER_ITERATION, |frame| {
+            datapath.receive_redirected(frame, delivered)
+        });
         datapath.set_unread_since(self.unread_since);
         let next = datapath.transmit(&mut self.link, delivered);
         self.unread_since = delivered;
@@ -331,12 +348,15 @@ impl EventLoop {
             sends: self.link.sent() != before,
         };
         datapath.publish();
-        let frames = received as u64 + self.link.sent().saturating_sub(before);
+        let frames = (received + redirected) as u64 + self.link.sent().saturating_sub(before);
         self.account(&times, received);
         let (from, to) = (times.delivered, self.accounted_until);
         self.stops.record(stops::slow(from, to, explained(frames)));
         match flushed {
-            Ok(_) if received == FRAMES_PER_ITERATION || self.datapath.has_disconnected() => {
+            Ok(_)
+                if received.max(redirected) == FRAMES_PER_ITERATION
+                    || self.datapath.has_disconnected() =>
+            {
                 Next::Again
             }
             Ok(_) if next == Next::Full && self.link.room() > 0 => Next::Again,
@@ -546,7 +566,8 @@ const GATHER: u64 = 100_000;
 const DOORBELL_EVENTS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
 /// Event numbers other than those of programs.
 const LINK: u64 = u64::MAX;
-const WAKEUPS: u64 = u64::MAX - 1;
+const REDIRECTED: u64 = u64::MAX - 1;
+const WAKEUPS: u64 = u64::MAX - 2;
 /// Most events that one sleep returns; further events end the next sleep.
 const EVENTS: usize = 64;
 const PRIORITY: i32 = 50;

@@ -53,6 +53,7 @@ pub mod path_counter;
 pub(crate) mod pattern;
 pub mod protocol;
 pub mod receive_budget;
+pub mod redirect_map;
 pub mod run;
 pub(crate) mod setup;
 pub(crate) mod stop_file;

@@ -159,6 +159,13 @@ pub enum LinkError {
          a tap has a queue for each descriptor that its program attached to it"
     )]
     Crowded(String),
+    /// The driver has received from as many redirect pairs as it has sockets for. Holds the name of
+    /// the far end of the next one.
+    #[error("cannot receive from {0}: the redirect pair was made anew too often; a new driver can")]
+    RedirectPairs(String),
+    /// The driver uses AF_PACKET, and redirected targets need AF_XDP. Holds the interface.
+    #[error("the driver of {0} does not use AF_XDP, which redirected targets need")]
+    NoXdp(String),
     /// The interface with this name has another index or Ethernet address than the one that was
     /// opened, or the caller is in another network namespace. Holds the name.
     #[error("{0} is not the interface that was opened; start the driver again")]
@@ -213,6 +220,9 @@ pub struct LinkCounters {
     pub missed: u64,
     /// Addresses that the kernel returned and that are in no frame of the expected holder.
     pub unexpected: u64,
+    /// Frames of redirected targets that were dropped, because there was no empty frame, the
+    /// receive ring was full, or the frame did not fit into a frame of the driver.
+    pub redirected_missed: u64,
 }
 
 /// An open interface: sends and receives frames in one of the modes of the module's table. The
@@ -342,6 +352,25 @@ impl Link {
         match &mut self.kind {
             Kind::Xdp(link) => link.receive(most, each),
             Kind::Packet(link) => link.receive(most, each),
+        }
+    }
+
+    /// Takes at most `most` frames from the redirect pair, passes them to `each`, and returns their
+    /// number.
+    #[inline]
+    pub fn receive_redirected(&mut self, most: usize, each: impl FnMut(&[u8])) -> usize {
+        match &mut self.kind {
+            Kind::Xdp(link) => link.receive_redirected(most, each),
+            Kind::Packet(_) => 0,
+        }
+    }
+
+    /// Receives from the far end of a redirect pair, in place of an earlier one. Fails if there is
+    /// no memory for its frames, or no AF_XDP.
+    pub(crate) fn set_redirected(&mut self, queue: Queue) -> io::Result<()> {
+        match &mut self.kind {
+            Kind::Xdp(link) => link.set_redirected(queue),
+            Kind::Packet(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 

@@ -172,6 +172,15 @@ pub enum Forbidden {
 pub struct Checked<'a>(&'a [u8]);
 
 impl<'a> Checked<'a> {
+    /// A frame that the kernel's own stack made, and redirected to the driver: it may leave as it
+    /// is. Its source address, which carried the target, becomes the link's.
+    pub(crate) fn redirected(own: &'a mut [u8], mac: Mac) -> Checked<'a> {
+        if let Some(source) = own.get_mut(6..ETHERTYPE_AT) {
+            source.copy_from_slice(&mac.0);
+        }
+        Checked(own)
+    }
+
     /// The whole frame, from its Ethernet header on.
     pub fn bytes(self) -> &'a [u8] {
         self.0

@@ -35,6 +35,7 @@ MAP(BPF_MAP_TYPE_HASH, MAX_PROTOCOLS, struct direct_protocol, __u32, BPF_F_NO_PR
 MAP(BPF_MAP_TYPE_HASH, MAX_ETHERTYPES, __u16, __u32, BPF_F_NO_PREALLOC, ethertypes);
 MAP(BPF_MAP_TYPE_LRU_HASH, MAX_DATAGRAMS, struct direct_datagram, struct direct_decision, 0, datagrams);
 MAP(BPF_MAP_TYPE_XSKMAP, MAX_QUEUES, __u32, __u32, 0, sockets);
+MAP(BPF_MAP_TYPE_XSKMAP, 1, __u32, __u32, 0, redirected_socket);
 MAP(BPF_MAP_TYPE_ARRAY, MAX_GATES, __u32, struct direct_gate, BPF_F_MMAPABLE, gates);
 
 #define FRAGMENT_HEADER 44
@@ -244,6 +245,13 @@ int direct(struct xdp_md *ctx)
 	}
 	kind = ethernet->h_proto;
 	return bpf_map_lookup_elem(&ethertypes, &kind) ? to_driver(ctx) : XDP_PASS;
+}
+
+/* The far end of the link's redirect pair: all its frames go to the driver. */
+SEC("xdp")
+int redirected(struct xdp_md *ctx)
+{
+	return bpf_redirect_map(&redirected_socket, ctx->rx_queue_index, XDP_DROP);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

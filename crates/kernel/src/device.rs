@@ -68,8 +68,8 @@ impl Device {
     }
 
     /// Whether the interface is an end of one of netnice's pairs: a veth named `nn0` or `nn1`, or
-    /// `nnd`, `nne`, `nnr` or `nns` with a number. Other names with this prefix do not count; otherwise a name
-    /// would be enough to escape a limit.
+    /// `nnd`, `nne`, `nnr` or `nns` with a number. Other names with this prefix do not count;
+    /// otherwise a name would be enough to escape a limit.
     pub(crate) fn is_ours(&self) -> bool {
         let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         let Some(rest) = self.name.strip_prefix(OUR_PREFIX) else {

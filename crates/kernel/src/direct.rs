@@ -1,5 +1,6 @@
 //! Loads, attaches and configures the XDP program of the direct path ([`XdpProgram`]), which
-//! selects the frames that go to the driver's sockets. It drops the frames of a flow that is
+//! selects the frames that go to the driver's sockets, and the one for the link's redirect pair,
+//! all of whose frames go to the driver. It drops the frames of a flow that is
 //! suspended by its gate, and passes all other frames to the kernel. Calls fail with
 //! [`KernelError`] if the kernel refuses the program, its attachment or a map entry: for example,
 //! if another XDP program stays attached, a map is full, or an entry to remove does not exist.
@@ -25,6 +26,8 @@ use crate::error::{KernelError, errno};
 pub struct XdpProgram {
     ebpf: Ebpf,
     link: Option<XdpLinkId>,
+    /// The attachment at the far end of the redirect pair.
+    redirect_link: Option<XdpLinkId>,
 }
 
 /// The XDP mode: the place in the kernel where the program runs.
@@ -71,10 +74,16 @@ impl XdpProgram {
         let mut ebpf = EbpfLoader::new()
             .load(OBJECT)
             .map_err(|e| KernelError::bpf("load the direct path's program", e))?;
-        program(&mut ebpf)?
-            .load()
-            .map_err(|e| KernelError::bpf("load the direct path's program", e))?;
-        let mut program = XdpProgram { ebpf, link: None };
+        for name in [DIRECT, REDIRECTED] {
+            program(&mut ebpf, name)?
+                .load()
+                .map_err(|e| KernelError::bpf("load the direct path's program", e))?;
+        }
+        let mut program = XdpProgram {
+            ebpf,
+            link: None,
+            redirect_link: None,
+        };
         program.set_mac(mac)?;
         Ok(program)
     }
@@ -105,7 +114,40 @@ impl XdpProgram {
             AttachMode::Generic => XdpMode::Skb,
         };
         self.detach()?;
-        let program = program(&mut self.ebpf)?;
+        self.link = Some(self.attach_program(DIRECT, index, mode)?);
+        Ok(())
+    }
+
+    /// Gives all frames that arrive at the far end of the redirect pair, the interface with this
+    /// index, to an AF_XDP socket of its queue 0. Ends the delivery from an earlier pair.
+    ///
+    /// # Errors
+    /// If the socket is no AF_XDP socket, or the kernel refuses to attach XDP in native mode.
+    pub fn attach_redirected(
+        &mut self,
+        index: u32,
+        socket: BorrowedFd<'_>,
+    ) -> Result<(), KernelError> {
+        if let Some(link) = self.redirect_link.take() {
+            // It fails if the pair is gone, and the attachment with it.
+            let _ = program(&mut self.ebpf, REDIRECTED)?.detach(link);
+        }
+        let mut sockets = XskMap::try_from(self.map("redirected_socket")?)
+            .map_err(|e| KernelError::bpf("open map redirected_socket", e))?;
+        sockets
+            .set(0, socket.as_raw_fd(), 0)
+            .map_err(|e| KernelError::bpf("register the socket of the redirect pair", e))?;
+        self.redirect_link = Some(self.attach_program(REDIRECTED, index, XdpMode::Driver)?);
+        Ok(())
+    }
+
+    fn attach_program(
+        &mut self,
+        name: &'static str,
+        index: u32,
+        mode: XdpMode,
+    ) -> Result<XdpLinkId, KernelError> {
+        let program = program(&mut self.ebpf, name)?;
         let mut tries = 0;
         let attached = loop {
             tries += 1;
@@ -114,10 +156,7 @@ impl XdpProgram {
                 other => break other,
             }
         };
-        let link = attached
-            .map_err(|e| KernelError::bpf(format!("attach XDP to interface {index}"), e))?;
-        self.link = Some(link);
-        Ok(())
+        attached.map_err(|e| KernelError::bpf(format!("attach XDP to interface {index}"), e))
     }
 
     /// Detaches the program; no effect if it is not attached.
@@ -127,7 +166,7 @@ impl XdpProgram {
     pub fn detach(&mut self) -> Result<(), KernelError> {
         match self.link.take() {
             None => Ok(()),
-            Some(link) => program(&mut self.ebpf)?
+            Some(link) => program(&mut self.ebpf, DIRECT)?
                 .detach(link)
                 .map_err(|e| KernelError::bpf("detach XDP", e)),
         }
@@ -218,8 +257,8 @@ impl XdpProgram {
     }
 }
 
-fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, KernelError> {
-    let program = ebpf.program_mut("direct").ok_or(ABSENT)?;
+fn program<'e>(ebpf: &'e mut Ebpf, name: &str) -> Result<&'e mut Xdp, KernelError> {
+    let program = ebpf.program_mut(name).ok_or(ABSENT)?;
     program
         .try_into()
         .map_err(|e| KernelError::bpf("find the direct path's program", e))
@@ -252,6 +291,10 @@ fn is_busy(error: &aya::programs::ProgramError) -> bool {
     errno(error) == Some(libc::EBUSY)
 }
 
+/// The program that selects the frames of direct flows.
+const DIRECT: &str = "direct";
+/// The program of the redirect pair.
+const REDIRECTED: &str = "redirected";
 /// Number of attempts to attach; with the pauses, half a second in total.
 const BUSY_TRIES: u32 = 50;
 const BUSY_PAUSE: Duration = Duration::from_millis(10);

@@ -15,6 +15,7 @@
 mod census;
 mod flows;
 mod queues;
+mod redirected;
 mod server;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -62,6 +63,8 @@ pub(crate) struct Registry {
     epoll: OwnedFd,
     /// Number of requested discard patterns, repeated ones included.
     discards: u32,
+    /// The redirected targets.
+    redirected: redirected::Redirected,
     /// The memory files of programs, also of detached ones.
     files: MemoryFiles,
     /// The confinement of the process, as text.
@@ -126,6 +129,9 @@ pub enum RegistryError {
     /// The kernel refused a step on the interface.
     #[error(transparent)]
     Link(#[from] LinkError),
+    /// No map of redirects came with the request.
+    #[error("a call to receive from a redirect pair must carry a descriptor of the map")]
+    NoMap,
     /// The link's rate is out of range.
     #[error("a link cannot have a rate of {0} bit/s")]
     Rate(u64),
@@ -181,6 +187,7 @@ impl Registry {
             queues_checked: Instant::now(),
             epoll,
             discards: 0,
+            redirected: redirected::Redirected::default(),
             files,
             confinement: String::new(),
         }
@@ -231,9 +238,9 @@ impl Registry {
         &self.ingress
     }
 
-    /// Whether no program is attached.
+    /// Whether no program is attached, and no target redirected.
     pub(crate) fn is_empty(&self) -> bool {
-        self.programs.is_empty()
+        self.programs.is_empty() && self.redirected.is_empty()
     }
 
     /// Changes the link's parameters, and the rate of the kernel's classes. Fails with

@@ -116,7 +116,7 @@ impl FlowCounters {
         self
     }
 
-    fn count_sent(&mut self, bytes: usize, since: Instant, departure: &Departure) {
+    pub(super) fn count_sent(&mut self, bytes: usize, since: Instant, departure: &Departure) {
         self.sent += 1;
         self.sent_bytes += bytes as u64;
         let start = departure.start.0;
@@ -398,9 +398,7 @@ impl FlowState {
     /// contract tolerates counts from now.
     #[inline]
     pub(super) fn latest_departure(&self, eligible: Instant, now: Instant) -> Option<Instant> {
-        let decided = now.0.checked_add(self.tolerance.0)?;
-        let planned = eligible.0.saturating_add(self.tolerance.0);
-        Some(Instant(if now.0 < planned { planned } else { decided }))
+        latest_departure(self.tolerance, eligible, now)
     }
 
     /// Sets the addresses and the longest frame; see [`Datapath::readdress`].
@@ -469,6 +467,18 @@ impl FlowState {
         let lost = counters.no_buffer + counters.too_short + counters.over_budget;
         assert_eq!(counters.received, counters.delivered + lost, "{counters:?}");
     }
+}
+
+/// As [`FlowState::latest_departure`], for a contract with this tolerance.
+#[inline]
+pub(super) fn latest_departure(
+    tolerance: Nanos,
+    eligible: Instant,
+    now: Instant,
+) -> Option<Instant> {
+    let decided = now.0.checked_add(tolerance.0)?;
+    let planned = eligible.0.saturating_add(tolerance.0);
+    Some(Instant(if now.0 < planned { planned } else { decided }))
 }
 
 /// Number of flows that can be opened without moving others in memory. Untouched pages take no

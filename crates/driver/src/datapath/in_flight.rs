@@ -7,6 +7,21 @@
 
 use super::*;
 
+/// Adds a frame to `in_flight`, and to the latest time for all of them: it must leave by `by`.
+pub(super) fn push(
+    in_flight: &mut Vec<(FlowId, u64)>,
+    limit: &mut Instant,
+    departure: &Departure,
+    by: Instant,
+) {
+    *limit = match in_flight.is_empty() {
+        true => by,
+        false => by.min(*limit),
+    };
+    // The scheduler's length: a short packet counts as the shortest.
+    in_flight.push((departure.flow, departure.length.0));
+}
+
 impl Datapath {
     /// Reports that the NIC has sent all frames that were handed to it. `at` returns the present
     /// time; it is called only if a frame of a flow with a cell contract is among them. If the time

@@ -46,29 +46,39 @@ impl Datapath {
     /// Copies the chosen packets to `sink`. A packet that may not be sent is refused, and its flow
     /// pauses from `now`.
     pub(super) fn send_chosen(&mut self, sink: &mut impl FrameSink, now: Instant) {
+        let limit = &mut self.in_flight_limit;
         for ChosenPacket {
             departure,
             head,
             since,
         } in self.departures.drain(..)
         {
+            let sink = self.link_is_up.then_some(&mut *sink);
+            let head = match head {
+                Head::Record(head) => head,
+                Head::Frame(frame) => {
+                    let sent = self.redirected.send(&frame, since, sink, &departure, now);
+                    if let Some(by) = sent {
+                        self.totals.sent += 1;
+                        self.totals.sent_bytes += frame.bytes.len() as u64;
+                        if let Some(by) = by {
+                            in_flight::push(&mut self.in_flight, limit, &departure, by);
+                        }
+                    }
+                    continue;
+                }
+            };
             let number = departure.flow.index();
             let Some(Some(flow)) = self.flows.get_mut(number) else {
                 continue;
             };
             let bytes = head.bytes() as u64;
-            let sink = self.link_is_up.then_some(&mut *sink);
             match flow.send(head, since, sink, &departure, &self.code_points) {
                 SendResult::Sent => {
                     self.totals.sent += 1;
                     self.totals.sent_bytes += bytes;
                     if let Some(by) = flow.latest_departure(departure.eligible, now) {
-                        self.in_flight_limit = match self.in_flight.is_empty() {
-                            true => by,
-                            false => by.min(self.in_flight_limit),
-                        };
-                        // The scheduler's length: a short packet counts as the shortest.
-                        self.in_flight.push((departure.flow, departure.length.0));
+                        in_flight::push(&mut self.in_flight, limit, &departure, by);
                     }
                 }
                 SendResult::Refused => {

@@ -205,6 +205,30 @@ impl Ingress {
         }
     }
 
+    /// Binds a socket to the far end of a redirect pair, the interface of this name. Its frames
+    /// arrive from [`Ingress::open_redirected`] on. Fails if there is no such interface, or the
+    /// kernel refuses the socket.
+    pub(crate) fn redirect_queue(&mut self, far: &str) -> Result<(u32, Queue), LinkError> {
+        let Kind::Xdp(_, spare) = &mut self.kind else {
+            return Err(LinkError::NoXdp(self.interface.name.clone()));
+        };
+        let far = socket::interface(far)?;
+        Ok((far.index, spare.take_for_redirects(&far)?))
+    }
+
+    /// Directs all frames that arrive at the far end of the redirect pair to its socket. Fails if
+    /// the kernel refuses.
+    pub(crate) fn open_redirected(
+        &mut self,
+        index: u32,
+        socket: BorrowedFd<'_>,
+    ) -> Result<(), LinkError> {
+        match &mut self.kind {
+            Kind::Xdp(program, _) => Ok(program.attach_redirected(index, socket)?),
+            Kind::Packet(_) => Err(LinkError::NoXdp(self.interface.name.clone())),
+        }
+    }
+
     /// Takes over a new Ethernet address of the interface. Fails if the XDP program's map refuses
     /// the address, and then changes nothing.
     pub(crate) fn set_mac(&mut self, mac: Mac) -> Result<(), LinkError> {

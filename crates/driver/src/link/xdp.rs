@@ -45,6 +45,8 @@ pub(super) struct XdpLink {
     queues: Vec<Queue>,
     /// The queue that is read first next time.
     next: usize,
+    /// The far end of the redirect pair.
+    redirected: Option<RedirectQueue>,
     /// With several queues, now or later: readable when any queue is.
     several: Option<OwnedFd>,
     frames: Frames,
@@ -52,6 +54,15 @@ pub(super) struct XdpLink {
     gates: Gates,
     // After the rings: fields are dropped in this order.
     memory: Mapping,
+}
+
+/// The socket at the far end of the redirect pair.
+#[derive(Debug)]
+struct RedirectQueue {
+    queue: Queue,
+    /// The frames that it receives into.
+    filled: Vec<u64>,
+    counters: LinkCounters,
 }
 
 impl XdpLink {
@@ -78,7 +89,7 @@ impl XdpLink {
         // known.
         let fill =
             most_fill_frames(least, most.min(MAX_QUEUES)) + (later - least) * LEAST_FILL_FRAMES;
-        let memory = (SEND_FRAMES + fill) as usize * FRAME;
+        let memory = (SEND_FRAMES + fill + REDIRECT_FRAMES) as usize * FRAME;
         let memory =
             Mapping::anonymous(memory).map_err(system("no memory for the frames of", name))?;
         let (first, transmit, completion) = Queue::first(interface, &memory)?;
@@ -108,6 +119,7 @@ impl XdpLink {
             completion,
             queues,
             next: 0,
+            redirected: None,
             several,
             frames: Frames::new(total, FRAME as u32),
             counters: LinkCounters::default(),
@@ -194,47 +206,57 @@ impl XdpLink {
         count
     }
 
+    /// As [`super::Link::receive_redirected`].
+    #[inline]
+    pub(super) fn receive_redirected(&mut self, most: usize, mut each: impl FnMut(&[u8])) -> usize {
+        let Some(redirected) = &mut self.redirected else {
+            return 0;
+        };
+        let (frames, memory) = (&mut self.frames, &mut self.memory);
+        let (queue, counters) = (&mut redirected.queue, &mut redirected.counters);
+        receive(queue, (frames, memory, counters), most, &mut each)
+    }
+
+    /// Receives from the far end of a redirect pair from now on, in place of an earlier one. Fails
+    /// if there is no memory for its frames.
+    pub(super) fn set_redirected(&mut self, mut queue: Queue) -> io::Result<()> {
+        let (filled, counters) = match self.redirected.take() {
+            // Its socket is closed here: the frames that the kernel had are the new one's.
+            Some(RedirectQueue {
+                filled, counters, ..
+            }) => {
+                for address in &filled {
+                    self.transfer(*address, Holder::Filling, Holder::Driver);
+                }
+                (filled, counters)
+            }
+            None => {
+                let all = (self.frames.total() + REDIRECT_FRAMES) as usize * FRAME;
+                if all > self.memory.length {
+                    return Err(io::ErrorKind::OutOfMemory.into());
+                }
+                self.frames.extend(REDIRECT_FRAMES);
+                let taken = (0..REDIRECT_FRAMES).filter_map(|_| self.frames.take());
+                (taken.collect(), LinkCounters::default())
+            }
+        };
+        for address in &filled {
+            self.transfer(*address, Holder::Driver, Holder::Filling);
+            queue.fill.push(*address);
+        }
+        queue.fill.publish();
+        self.redirected = Some(RedirectQueue {
+            queue,
+            filled,
+            counters,
+        });
+        Ok(())
+    }
+
     #[inline]
     fn receive_from(&mut self, number: usize, most: usize, each: &mut impl FnMut(&[u8])) -> usize {
-        let XdpLink {
-            queues,
-            frames,
-            counters,
-            memory,
-            ..
-        } = self;
-        let queue = &mut queues[number];
-        let mut count = 0;
-        while count < most
-            && let Some(descriptor) = queue.receive.pop()
-        {
-            count += 1;
-            counters.received += 1;
-            let begin = match frames.transfer(descriptor.addr, Holder::Filling, Holder::Driver) {
-                Ok(begin) => begin,
-                Err(_) => {
-                    counters.unexpected += 1;
-                    continue;
-                }
-            };
-            let inside = (descriptor.addr - begin) as usize;
-            let frame = memory.frame_mut(begin);
-            if let Some(bytes) = frame.get(inside..inside + descriptor.len as usize) {
-                each(bytes);
-            }
-            queue.fill.push(begin);
-            if frames
-                .transfer(begin, Holder::Driver, Holder::Filling)
-                .is_err()
-            {
-                counters.unexpected += 1;
-            }
-        }
-        if count > 0 {
-            queue.receive.release();
-            queue.fill.publish();
-        }
-        count
+        let holders = (&mut self.frames, &mut self.memory, &mut self.counters);
+        receive(&mut self.queues[number], holders, most, each)
     }
 
     /// The number of frames that were sent.
@@ -249,6 +271,12 @@ impl XdpLink {
         self.queues
             .iter()
             .for_each(|queue| queue.count(&mut counters));
+        if let Some(redirected) = &self.redirected {
+            let mut of_pair = redirected.counters;
+            redirected.queue.count(&mut of_pair);
+            counters.redirected_missed = of_pair.missed;
+            counters.unexpected += of_pair.unexpected;
+        }
         counters
     }
 
@@ -322,6 +350,48 @@ impl XdpLink {
             self.counters.unexpected += 1;
         }
     }
+}
+
+/// Takes at most `most` received frames of a queue, passes them to `each`, and gives them to the
+/// kernel again. Returns their number.
+#[inline]
+fn receive(
+    queue: &mut Queue,
+    (frames, memory, counters): (&mut Frames, &mut Mapping, &mut LinkCounters),
+    most: usize,
+    each: &mut impl FnMut(&[u8]),
+) -> usize {
+    let mut count = 0;
+    while count < most
+        && let Some(descriptor) = queue.receive.pop()
+    {
+        count += 1;
+        counters.received += 1;
+        let begin = match frames.transfer(descriptor.addr, Holder::Filling, Holder::Driver) {
+            Ok(begin) => begin,
+            Err(_) => {
+                counters.unexpected += 1;
+                continue;
+            }
+        };
+        let inside = (descriptor.addr - begin) as usize;
+        let frame = memory.frame_mut(begin);
+        if let Some(bytes) = frame.get(inside..inside + descriptor.len as usize) {
+            each(bytes);
+        }
+        queue.fill.push(begin);
+        if frames
+            .transfer(begin, Holder::Driver, Holder::Filling)
+            .is_err()
+        {
+            counters.unexpected += 1;
+        }
+    }
+    if count > 0 {
+        queue.receive.release();
+        queue.fill.publish();
+    }
+    count
 }
 
 /// Frees frames that the kernel has sent; returns whether there were any.
@@ -534,6 +604,8 @@ const SEND_FRAMES: u32 = MAX_IN_FLIGHT as u32;
 /// gets later has `LEAST_FILL_FRAMES`, for which memory is reserved too.
 const FILL_FRAMES: u32 = 8192;
 const LEAST_FILL_FRAMES: u32 = 256;
+/// Frames to receive into from the redirect pair (4 MiB): as many as its ring holds.
+const REDIRECT_FRAMES: u32 = RING_ENTRIES;
 /// Entries of each ring: no ring is too small for the frames that may be in it.
 const RING_ENTRIES: u32 = 2048;
 /// Most `sendto` calls of one flush, if each takes the old budget of 32.

@@ -1,6 +1,6 @@
 //! Makes and removes the redirect pair of each link whose driver carries packets of targets, and
-//! gives the driver the map that both sides count in ([`Kernel::redirects`]). The driver receives at
-//! the far end by AF_XDP, which takes whole frames with their checksums. So the near end has no
+//! gives the driver the map that both sides count in ([`Kernel::redirects`]). The driver receives
+//! at the far end by AF_XDP, which takes whole frames with their checksums. So the near end has no
 //! offload, and the kernel segments and sums each packet before it enters. Fails with the kernel's
 //! error if it refuses the pair or the map.
 

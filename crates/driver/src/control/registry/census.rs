@@ -38,9 +38,11 @@ impl Registry {
         let others = [
             ("unclaimed", sums.received.unclaimed),
             ("missed", sums.link.missed),
+            ("redirected", sums.link.redirected_missed),
             ("strange", sums.link.unexpected),
         ];
         let others = others.map(|(why, count)| (why.to_owned(), count));
+        let redirected = self.redirected_targets()?;
         let mut census = CensusDoc {
             iface: self.ingress.interface().name.clone(),
             mode: self.ingress.mode().name().to_owned(),
@@ -67,7 +69,7 @@ impl Registry {
                     bytes: used.bytes,
                 })
                 .collect(),
-            redirected: Vec::new(),
+            redirected,
             discard_patterns: self.discards,
             code_points: self.flows.code_points(),
             discarded: discarded

@@ -158,6 +158,8 @@ pub(crate) struct SpareQueues {
     /// The number of the first queue in `unbound`.
     next: u32,
     unbound: VecDeque<Queue>,
+    /// For the far end of the redirect pair; another one each time that the pair is made anew.
+    for_redirects: Vec<Queue>,
 }
 
 impl SpareQueues {
@@ -172,6 +174,8 @@ impl SpareQueues {
         let name = &interface.name;
         let unbound: Result<VecDeque<Queue>, LinkError> =
             (next..most).map(|_| Queue::unbound(name)).collect();
+        let for_redirects: Result<Vec<Queue>, LinkError> =
+            (0..REDIRECT_PAIRS).map(|_| Queue::unbound(name)).collect();
         Ok(SpareQueues {
             first: first
                 .socket
@@ -179,6 +183,7 @@ impl SpareQueues {
                 .map_err(system("cannot share the socket of", name))?,
             next,
             unbound: unbound?,
+            for_redirects: for_redirects?,
         })
     }
 
@@ -204,6 +209,19 @@ impl SpareQueues {
         let number = self.next;
         self.next += 1;
         Ok(self.unbound.pop_front().map(|queue| (number, queue)))
+    }
+}
+
+impl SpareQueues {
+    /// Binds a socket to the far end of a redirect pair. Fails if the kernel refuses it, or if
+    /// there have been more pairs than there are sockets for.
+    pub(crate) fn take_for_redirects(&mut self, far: &Interface) -> Result<Queue, LinkError> {
+        let Some(queue) = self.for_redirects.last() else {
+            return Err(LinkError::RedirectPairs(far.name.clone()));
+        };
+        queue.bind(far, 0, self.first.as_fd())?;
+        let queue = self.for_redirects.pop();
+        queue.ok_or_else(|| LinkError::RedirectPairs(far.name.clone()))
     }
 }
 
@@ -240,5 +258,8 @@ fn bind(socket: &OwnedFd, queue: &impl SocketAddrArg) -> Result<(), Errno> {
 /// Descriptors per `sendto`: 16 µs for 64 packets of 1500 bytes.
 const SEND_BUDGET: u32 = 64;
 const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
+/// How many redirect pairs a driver can receive from, one after the other. netnice makes a pair
+/// anew only if somebody else removed it.
+const REDIRECT_PAIRS: u32 = 8;
 const BIND_TRIES: u32 = 100;
 const BIND_PAUSE: Duration = Duration::from_millis(2);
