@@ -29,6 +29,7 @@ use crate::process::{self, Proc};
 use crate::world::Host;
 
 mod commanded;
+mod delayed_socket;
 mod direct;
 mod echo;
 mod fetch;

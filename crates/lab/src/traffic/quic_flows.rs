@@ -27,7 +27,8 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
 use self::flow_socket::{FlowSocket, Flows, sending_buffers};
-use self::paced_socket::{FixedWindow, Pacing};
+use self::paced_socket::{FixedWindow, Pacing, burst};
+use super::delayed_socket::DelayedSocket;
 use super::fetch::end_with_input;
 use crate::sys;
 
@@ -65,12 +66,15 @@ pub struct QuicFlowsArgs {
     /// On a socket of the kernel: pace by this `cell` contract, with the pacer of netnice-core.
     #[arg(long, conflicts_with = "contract")]
     pace: Option<String>,
-    /// With `--pace`: datagrams that leave together, at most.
-    #[arg(long, requires = "pace", default_value_t = 1)]
-    burst: usize,
+    /// With `--pace`: datagrams that leave together, at most; the default depends on the rate.
+    #[arg(long, requires = "pace")]
+    burst: Option<usize>,
     /// The congestion window in bytes, which then does not change.
     #[arg(long)]
     window: Option<u64>,
+    /// On a socket of the kernel without `--pace`: delay what this end sends.
+    #[arg(long, conflicts_with_all = ["contract", "pace"])]
+    delay_ms: Option<u64>,
     /// The daemon's folder.
     #[arg(long)]
     runtime_dir: Option<PathBuf>,
@@ -169,10 +173,11 @@ impl Ends {
                     let contract: Contract = format!("cell {contract}").parse()?;
                     let cell = contract.cell().context("--pace needs a cell contract")?;
                     let pacing = Pacing::new()?;
-                    let socket = pacing.socket(socket, cell, args.burst)?;
+                    let burst = args.burst.unwrap_or_else(|| burst(cell.pcr()));
+                    let socket = pacing.socket(socket, cell, burst)?;
                     (Some(pacing), socket as Arc<dyn AsyncUdpSocket>)
                 }
-                None => (None, TokioRuntime.wrap_udp_socket(socket)?),
+                None => (None, kernel_socket(args, socket)?),
             };
             return Ok(Ends {
                 waker: None,
@@ -244,6 +249,20 @@ impl Ends {
             flow.limit_mtu(&mut transport);
         }
         transport
+    }
+}
+
+/// A socket of the kernel without a pacer of its own.
+fn kernel_socket(
+    args: &QuicFlowsArgs,
+    socket: std::net::UdpSocket,
+) -> std::io::Result<Arc<dyn AsyncUdpSocket>> {
+    match args.delay_ms {
+        Some(delay) => Ok(Arc::new(DelayedSocket::new(
+            socket,
+            Duration::from_millis(delay),
+        )?)),
+        None => TokioRuntime.wrap_udp_socket(socket),
     }
 }
 

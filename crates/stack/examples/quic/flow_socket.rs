@@ -208,11 +208,6 @@ impl FlowSocket {
         self.too_long.load(Ordering::Relaxed)
     }
 
-    /// The contract that the daemon granted, as text.
-    pub fn contract(&self) -> String {
-        self.with(|socket| socket.contract().to_owned())
-    }
-
     /// Limits the MTU discovery of connections over this flow to the flow's path MTU.
     pub fn limit_mtu(&self, transport: &mut TransportConfig) {
         let mut discovery = MtuDiscoveryConfig::default();

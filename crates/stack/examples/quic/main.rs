@@ -3,6 +3,7 @@
 //! ```text
 //! quic serve ADDRESS:PORT CERTIFICATE
 //! quic send ADDRESS:PORT CERTIFICATE SECONDS CONTRACT...
+//! quic paced ADDRESS:PORT CERTIFICATE SECONDS CONTRACT
 //! ```
 //! `serve` accepts connections on a socket of the kernel, and writes its new certificate to the file
 //! CERTIFICATE. `send` opens a flow and a connection for each CONTRACT (such as
@@ -16,14 +17,17 @@
 //! cargo run -p netnice-stack --example quic -- send 192.0.2.2:4433 /tmp/certificate 5 \
 //!     'cell pcr=10mbit,cdvt=500us' 'cell pcr=1mbit,cdvt=1ms' ''
 //! ```
-//! The module `flow_socket` is for other programs to copy. The example fails with the reason if its
+//! `paced` sends on one connection over a socket of the kernel, and the pacer of netnice-core decides
+//! when each datagram leaves. It needs no daemon, and a `cell` contract.
+//!
+//! The modules `flow_socket` and `paced_socket` are for other programs to copy. The example fails with the reason if its
 //! arguments are invalid, if the daemon grants no flow, or if a connection fails.
 
 mod flow_socket;
 mod paced_socket;
 
 use std::error::Error;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,8 +36,9 @@ use flow_socket::{Flows, sending_buffers};
 use netnice_core::contract::Contract;
 use netnice_stack::udp::{Buffers, UdpOptions};
 use netnice_stack::{Program, RuntimeDir};
-use quinn::{ClientConfig, Endpoint, EndpointConfig, Incoming, ServerConfig, TokioRuntime};
-use quinn::{TransportConfig, VarInt};
+use paced_socket::{FixedWindow, Pacing, burst};
+use quinn::{AsyncUdpSocket, ClientConfig, Endpoint, EndpointConfig, Incoming, ServerConfig};
+use quinn::{TokioRuntime, TransportConfig, VarInt};
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 
@@ -50,8 +55,14 @@ async fn main() -> Result<(), Failure> {
             let config = client_config(Path::new(certificate))?;
             send(server.parse()?, config, time, contracts).await
         }
-        _ => Err("arguments: serve ADDRESS:PORT CERTIFICATE, or \
-                  send ADDRESS:PORT CERTIFICATE SECONDS CONTRACT..."
+        ["paced", server, certificate, seconds, contract] => {
+            let time = Duration::from_secs(seconds.parse()?);
+            let config = client_config(Path::new(certificate))?;
+            send_paced(server.parse()?, config, time, contract).await
+        }
+        _ => Err("arguments: serve ADDRESS:PORT CERTIFICATE, \
+                  send ADDRESS:PORT CERTIFICATE SECONDS CONTRACT..., or \
+                  paced ADDRESS:PORT CERTIFICATE SECONDS CONTRACT"
             .into()),
     }
 }
@@ -114,7 +125,7 @@ fn options(server: SocketAddr, contract: &str) -> Result<UdpOptions, Failure> {
     })
 }
 
-/// Sends on one connection for some time. Returns how many bytes the server received.
+/// Sends over a flow for some time. Returns how many bytes the server received.
 async fn send_on(
     socket: Arc<flow_socket::FlowSocket>,
     mut config: ClientConfig,
@@ -123,10 +134,52 @@ async fn send_on(
     let mut transport = TransportConfig::default();
     socket.limit_mtu(&mut transport);
     config.transport_config(Arc::new(transport));
-    let server = socket.remote();
+    let received = send_for(socket.clone(), config, socket.remote(), time).await?;
+    socket.drain().await?;
+    if socket.too_long() > 0 {
+        let number = socket.too_long();
+        println!("{number} datagrams were longer than the path MTU");
+    }
+    Ok(received)
+}
+
+/// Sends on a socket of the kernel, by a contract.
+async fn send_paced(
+    server: SocketAddr,
+    mut config: ClientConfig,
+    time: Duration,
+    contract: &str,
+) -> Result<(), Failure> {
+    let parsed: Contract = contract.parse()?;
+    let cell = parsed.cell().ok_or("the pacer needs a cell contract")?;
+    let local: IpAddr = match server {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let pacing = Pacing::new()?;
+    let socket = UdpSocket::bind((local, 0))?;
+    let socket = pacing.socket(socket, cell, burst(cell.pcr()))?;
+    // The rate is reserved, so losses do not lower it; a window for round trips of up to 100 ms.
+    let window = cell.rate().bytes_per_second() / 10;
+    let mut transport = TransportConfig::default();
+    transport.congestion_controller_factory(Arc::new(FixedWindow(window.max(16_384))));
+    config.transport_config(Arc::new(transport));
+    let received = send_for(socket, config, server, time).await?;
+    let rate = received as f64 * 8.0 / time.as_secs_f64() / 1e6;
+    println!("{contract:>30}: {received} bytes in {time:?}, {rate:.2} Mbit/s");
+    Ok(())
+}
+
+/// Sends on one connection for some time. Returns how many bytes the server received.
+async fn send_for(
+    socket: Arc<dyn AsyncUdpSocket>,
+    config: ClientConfig,
+    server: SocketAddr,
+    time: Duration,
+) -> Result<u64, Failure> {
     let runtime = Arc::new(TokioRuntime);
     let endpoint = EndpointConfig::default();
-    let endpoint = Endpoint::new_with_abstract_socket(endpoint, None, socket.clone(), runtime)?;
+    let endpoint = Endpoint::new_with_abstract_socket(endpoint, None, socket, runtime)?;
     let connection = endpoint.connect_with(config, server, NAME)?.await?;
     let (mut to, mut from) = connection.open_bi().await?;
     let block = [0; 16 * 1024];
@@ -139,7 +192,6 @@ async fn send_on(
     from.read_exact(&mut received).await?;
     connection.close(VarInt::from_u32(0), b"done");
     endpoint.wait_idle().await;
-    socket.drain().await?;
     Ok(u64::from_be_bytes(received))
 }
 

@@ -30,7 +30,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use netnice_core::contract;
 use netnice_core::sched::{FlowId, Pacer, SchedulerError};
-use netnice_core::units::{Bytes, Instant, Nanos};
+use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 use quinn::congestion::{Controller, ControllerFactory};
 use quinn::udp::{RecvMeta, Transmit, UdpSocketState};
 use quinn::{AsyncUdpSocket, UdpPoller};
@@ -411,6 +411,12 @@ impl Controller for FixedWindow {
     }
 }
 
+/// How many datagrams leave together at a rate: as many as take [`TOGETHER`], at least one. Each
+/// departure costs a wake-up and a system call, so a fast flow needs several datagrams for each.
+pub fn burst(rate: Rate) -> usize {
+    (rate.bytes_in(TOGETHER).0 / 1500).max(1) as usize
+}
+
 /// Registers a descriptor with tokio.
 #[expect(
     deprecated,
@@ -434,5 +440,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Time of the datagrams that leave together.
+pub const TOGETHER: Nanos = Nanos::from_micros(250);
 /// Acknowledgements wait at most so long for the next departure.
 pub const GATHER: Nanos = Nanos::from_millis(1);
