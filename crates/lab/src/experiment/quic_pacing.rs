@@ -44,6 +44,8 @@ struct Run {
     gaps: [f64; 3],
     /// Processor time of the sending process in ns per kilobyte of content.
     cost: f64,
+    /// How often the sending process slept for a megabyte of content.
+    sleeps: f64,
     /// Rate of the packets in Mbit/s.
     rate: f64,
 }
@@ -94,6 +96,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
 struct Medians {
     gaps: [f64; 3],
     cost: f64,
+    sleeps: f64,
     rate: f64,
 }
 
@@ -104,6 +107,7 @@ impl Medians {
         Medians {
             gaps: [0, 1, 2].map(|at| middle(&|run| run.gaps[at])),
             cost: middle(&|run| run.cost),
+            sleeps: middle(&|run| run.sleeps),
             rate: middle(&|run| run.rate),
         }
     }
@@ -120,6 +124,7 @@ impl Medians {
             "gap p50, us": rounded(self.gaps[1]),
             "gap p99, us": rounded(self.gaps[2]),
             "processor time, ns per kB": rounded(self.cost),
+            "sleeps per MB": rounded(self.sleeps),
             "rate, Mbit/s": rounded(self.rate),
         })
     }
@@ -130,6 +135,9 @@ impl Subject {
         let world = World::pair(Pair::default())?;
         let (client, server) = (world.client(), world.server());
         let device = &server.port().device;
+        // Else a packet at the other end of the cable is a whole burst.
+        let segmentation = "-K eth0 tx-udp-segmentation off";
+        client.ns.run("ethtool", segmentation)?;
         let delay = ROUND_TRIP_MS.to_string();
         let mut receiver = start(&world, server, &["--accept", "--delay-ms", &delay])?;
         receiver.next_json("ready", EVENT_TIMEOUT)?;
@@ -153,9 +161,11 @@ impl Subject {
         let gap = |two: &[u64]| (two[1] - two[0]) as f64 / 1e3;
         let gaps: Vec<f64> = times.windows(2).map(gap).collect();
         let number = |value: &Value| value.as_f64().context("the sender's report");
+        let sent = number(&report["sent"][0])?;
         Ok(Run {
             gaps: [1.0, 50.0, 99.0].map(|percent| stats::percentile(&gaps, percent)),
-            cost: number(&report["processor_ns"])? / (number(&report["sent"][0])? / 1e3),
+            cost: number(&report["processor_ns"])? / sent * 1e3,
+            sleeps: number(&report["sleeps"])? / sent * 1e6,
             rate: record.rate(|flow| flow.inbound, begin, end) / 1e6,
         })
     }

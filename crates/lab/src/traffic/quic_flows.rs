@@ -6,8 +6,8 @@
 //! the line `go` on standard input, sends for some time, and waits until the receiver has ended the
 //! connection. JSON lines go out on standard output: `{"ready": true}` when the sockets are open (and
 //! a connecting end has its connections), for each received stream a [`Received`], and from a sender
-//! `{"sent": [bytes, …], "processor_ns": N}` at the end, with the processor time of the process while it
-//! sent. The program fails if its arguments are invalid, a flow is not
+//! `{"sent": [bytes, …], "processor_ns": N, "sleeps": N}` at the end, with the processor time of the
+//! process while it sent, and how often it slept. The program fails if its arguments are invalid, a flow is not
 //! granted, a connection fails, or a stream has other content.
 
 use std::net::SocketAddr;
@@ -42,10 +42,9 @@ mod paced_socket;
 
 /// The arguments of `netnice-lab traffic quic-flows`.
 #[derive(Debug, Clone, clap::Args)]
-#[group(id = "handshake", args = ["connect", "accept"], required = true, multiple = false)]
 pub struct QuicFlowsArgs {
     /// Connect to the other end.
-    #[arg(long)]
+    #[arg(long, required_unless_present = "accept", conflicts_with = "accept")]
     connect: bool,
     /// Accept connections.
     #[arg(long)]
@@ -308,7 +307,7 @@ async fn send_all(
     if go.await?? == 0 {
         bail!("the input ended before the line `go`");
     }
-    let before = processor_time()?;
+    let before = processor_use()?;
     let mut sending = JoinSet::new();
     for (number, connection) in connections.into_iter().enumerate() {
         sending.spawn(send(number as u64, connection, time));
@@ -318,20 +317,23 @@ async fn send_all(
         let (number, bytes) = done??;
         sent[number as usize] = bytes;
     }
-    let used = processor_time()? - before;
-    println!(
-        "{}",
-        serde_json::json!({ "sent": sent, "processor_ns": used })
-    );
+    let after = processor_use()?;
+    let report = serde_json::json!({
+        "sent": sent,
+        "processor_ns": after.0 - before.0,
+        "sleeps": after.1 - before.1,
+    });
+    println!("{report}");
     Ok(())
 }
 
-/// Processor time of this process in ns.
-fn processor_time() -> Result<u64> {
+/// Processor time of this process in ns, and how often it slept.
+fn processor_use() -> Result<(u64, u64)> {
     let used = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF)?;
     let parts = [used.user_time(), used.system_time()];
     let ns = |time: &nix::sys::time::TimeVal| (time.tv_sec() * 1_000_000 + time.tv_usec()) * 1000;
-    Ok(parts.iter().map(ns).sum::<i64>() as u64)
+    let time = parts.iter().map(ns).sum::<i64>() as u64;
+    Ok((time, used.voluntary_context_switches() as u64))
 }
 
 async fn send(number: u64, connection: Connection, time: Duration) -> Result<(u64, u64)> {
