@@ -204,27 +204,37 @@ impl Contract {
         self.up.is_some() || self.down.is_some() || self.both.is_some()
     }
 
-    /// Whether the contract needs a reservation on a link: a minimum or a slice.
+    /// Whether the contract needs a reservation on a link: a minimum, a slice or a cell contract.
     pub fn is_guaranteed(&self) -> bool {
-        self.min.is_some() || self.min_down.is_some() || self.slice.is_some()
+        Direction::ALL.iter().any(|one| self.reserves(*one))
+    }
+
+    /// Whether the contract needs a reservation on a link in one direction.
+    pub fn reserves(&self, direction: Direction) -> bool {
+        let sends = direction == Direction::Up && (self.slice.is_some() || self.cell.is_some());
+        sends || self.min(direction).is_some()
     }
 
     /// The rate that a link of rate `link` reserves for the target in one direction: the minimum,
-    /// or for sending the slice's share of the link. `None` if nothing is reserved. `Some(None)` if
-    /// the slice's share is below [`Rate::MIN`].
+    /// or for sending the slice's share of the link, or the rate of the cell contract
+    /// ([`Cell::rate`]). `None` if nothing is reserved. `Some(None)` if the slice's share is below
+    /// [`Rate::MIN`].
     pub fn link_min(&self, direction: Direction, link: Rate) -> Option<Option<Rate>> {
-        match (direction, self.slice) {
-            (Direction::Up, Some(slice)) => Some(slice.of(link)),
+        match (direction, self.slice, self.cell) {
+            (Direction::Up, Some(slice), _) => Some(slice.of(link)),
+            (Direction::Up, None, Some(cell)) => Some(Some(cell.rate())),
             _ => self.min(direction).map(Some),
         }
     }
 
     /// The highest rate that a link of rate `link` gives the target in one direction, apart from
-    /// the limits over all links: a slice without `extra` limits sending to its share. `None` if
-    /// there is no such slice, or if its share is below [`Rate::MIN`].
+    /// the limits over all links: a slice without `extra` limits sending to its share, and a cell
+    /// contract to its peak rate. `None` if there is neither, or if the slice's share is below
+    /// [`Rate::MIN`].
     pub fn link_max(&self, direction: Direction, link: Rate) -> Option<Rate> {
-        match (direction, self.slice) {
-            (Direction::Up, Some(slice)) if !slice.extra() => slice.of(link),
+        match (direction, self.slice, self.cell) {
+            (Direction::Up, Some(slice), _) if !slice.extra() => slice.of(link),
+            (Direction::Up, None, Some(cell)) => Some(cell.pcr()),
             _ => None,
         }
     }
@@ -300,13 +310,14 @@ impl Contract {
         }
     }
 
-    /// The same contract without what needs a link: its minimums and their delegation, its slice
-    /// and `yield`. This is the part of a degraded contract that stays in force.
+    /// The same contract without what needs a link: its minimums and their delegation, its slice or
+    /// cell contract, and `yield`. This is the part of a degraded contract that stays in force.
     pub fn without_guarantees(&self) -> Contract {
         Contract {
             min: None,
             min_down: None,
             slice: None,
+            cell: None,
             yields: None,
             delegate: None,
             ..self.clone()
@@ -381,6 +392,12 @@ impl Contract {
         }
         if self.slice.is_some() && self.min.is_some() {
             return Err(ContractError::SliceAndMin);
+        }
+        if self.cell.is_some() {
+            let slice = self.slice.map(|_| Clause::Slice);
+            if let Some(other) = slice.or(self.min.map(|_| Clause::Min)) {
+                return Err(ContractError::CellAndShare(other));
+            }
         }
         Ok(())
     }
@@ -576,14 +593,16 @@ impl Clause {
     }
 }
 
-/// Checks that the kernel path can serve a contract. It serves everything but `cpu`, `cell`,
-/// `channel` and `receive`.
+/// Checks that a target can have a contract. It can have everything but `cpu`, `channel`, `receive`
+/// and a cell contract in a class.
 ///
 /// # Errors
-/// [`Unsupported`] names a clause that needs the direct path.
-pub fn kernel_path_support(contract: &Contract) -> Result<(), Unsupported> {
+/// [`Unsupported`] names a clause that only flows of the direct path can have.
+pub fn target_support(contract: &Contract) -> Result<(), Unsupported> {
     let clause = match contract {
-        Contract { cell: Some(_), .. } => Clause::Cell,
+        Contract {
+            cell: Some(cell), ..
+        } if cell.class().is_some() => return Err(Unsupported::Class),
         Contract {
             channel: Some(_), ..
         } => Clause::Channel,
@@ -593,7 +612,7 @@ pub fn kernel_path_support(contract: &Contract) -> Result<(), Unsupported> {
         } => Clause::Receive,
         _ => return Ok(()),
     };
-    Err(Unsupported { clause })
+    Err(Unsupported::Clause(clause))
 }
 
 /// The value of a clause after a change.

@@ -23,6 +23,7 @@
 //! and changes of the network come in. Commands for drivers ([`Flows::take_commands`]), replies and
 //! notifications go out. For the ledger, all promises to flows of a link are one part of the link,
 //! so that both paths do not promise the same rate; see [`admission`] and [`division`].
+//! A driver also serves targets of the kernel path ([`redirected_targets`]).
 //! [`promises`] is the only interface from here to the ledger, the policy and the kernel's classes.
 //! A driver runs on without the daemon; the next daemon asks for its flows, and admits them again.
 //!
@@ -60,6 +61,7 @@ mod ports;
 mod promised_flows;
 pub(crate) mod promises;
 mod receive_shares;
+mod redirected_targets;
 mod resume;
 mod routes;
 mod sessions;
@@ -155,6 +157,7 @@ pub(crate) struct Flows<N: Network> {
     /// Time limits of flows that move, with their numbers. An entry can be obsolete.
     move_deadlines: BTreeSet<(Instant, u32)>,
     next_hops_confirmed_at: Instant,
+    redirects: redirected_targets::RedirectState,
 }
 
 /// A link with a driver.
@@ -169,7 +172,7 @@ struct LinkState {
     programs: BTreeMap<u32, Program>,
     /// The number of flows, including those that are being opened.
     flow_count: u32,
-    /// The flows whose promise is kept.
+    /// The flows and redirected targets whose promise is kept.
     promised: promised_flows::PromisedFlows,
     /// The flows with a minimum, kept or not.
     minimums: BTreeSet<u32>,
@@ -183,7 +186,13 @@ struct LinkState {
     wire: Option<DriverRequest>,
     /// The counter of the kernel's classes that the driver has: its map, and the place there.
     path_counter: Option<(u32, u32)>,
+    /// The redirect pair that the driver has: the map, and the index of its far end.
+    redirect_pair: Option<(u32, u32)>,
+    /// True if the driver has not sent its first census in time.
+    is_census_late: bool,
     need: Option<Rate>,
+    /// The part of `need` that does not serve redirected minimums, which the classes can keep too.
+    firm_need: Option<Rate>,
     /// The basis of the present split.
     capacity: Option<admission::LinkCapacity>,
     /// Bytes that flows and classes had sent, and the time of that count.
@@ -198,6 +207,13 @@ struct LinkState {
     discards: Option<Vec<Vec<Term>>>,
     /// The code points that the driver has; `None` if unknown.
     code_points: Option<CodePointsDoc>,
+}
+
+impl LinkState {
+    /// True if the driver has flows or redirected targets.
+    fn is_used(&self) -> bool {
+        self.flow_count > 0 || self.promised.has_targets()
+    }
 }
 
 /// A program of a driver.
@@ -317,6 +333,14 @@ enum CallPurpose {
         place: move_flow::Place,
         reply: ReplySender,
     },
+    /// Redirects the target with this id to this place, or changes its contract.
+    Redirect {
+        place: u16,
+        target: u32,
+    },
+    EndRedirect {
+        place: u16,
+    },
     SetRate,
     Classes,
     Discard,
@@ -358,6 +382,7 @@ impl<N: Network> Flows<N> {
             route_check_due: None,
             move_deadlines: BTreeSet::new(),
             next_hops_confirmed_at: Instant(0),
+            redirects: redirected_targets::RedirectState::default(),
         }
     }
 
@@ -387,6 +412,7 @@ impl<N: Network> Flows<N> {
             .chain(calls)
             .chain(self.tickets.next_due())
             .chain(self.icmp.next_due())
+            .chain(self.redirects.next_due())
             .chain(self.route_check_due)
             .chain(self.move_deadlines.first().map(|(at, _)| *at))
             .min()

@@ -29,7 +29,7 @@ use netnice_api::Found;
 use netnice_core::units::{Instant, Rate};
 use netnice_kernel::connections::Connection;
 use netnice_kernel::enforce::{
-    Adoption, ContainerPlacement, PathCounter, Recovered, Sample, TargetClass,
+    Adoption, ContainerPlacement, PathCounter, Recovered, Redirects, Sample, TargetClass,
 };
 use netnice_kernel::netlink::NetlinkClient;
 use netnice_kernel::plan::Desired;
@@ -363,6 +363,8 @@ pub(crate) trait Meter {
     /// The counter of what the classes of a link are given to send; `None` if the link is not
     /// managed for sending.
     fn path_counter(&self, link: &str) -> Result<Option<PathCounter>, RequestError>;
+    /// The redirect pair of a link, and the map of redirects; `None` if the link has no pair.
+    fn redirects(&self, link: &str) -> Result<Option<Redirects>, RequestError>;
 }
 
 /// A machine with all traits.

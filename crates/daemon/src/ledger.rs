@@ -39,6 +39,7 @@ mod held;
 mod invariants;
 mod links;
 pub(crate) mod place;
+pub(crate) mod redirects;
 pub(crate) mod rollbacks;
 mod schedules;
 mod traffic_quotas;
@@ -76,6 +77,8 @@ pub(crate) struct Ledger {
     /// What flows of the direct path have of budgets, by link and the budget's id. Not in the state
     /// file, as with the parts.
     flow_minimums: BTreeMap<IfName, BTreeMap<u32, Amount>>,
+    /// The places of redirected targets, by number.
+    redirects: BTreeMap<u16, redirects::RedirectPlace>,
     next_id: u32,
     /// The id up to which [`Ledger::heal`] has tried targets that are set aside.
     healed_to: u32,
@@ -90,6 +93,7 @@ impl Default for Ledger {
             draining: BTreeMap::new(),
             parts: BTreeMap::new(),
             flow_minimums: BTreeMap::new(),
+            redirects: BTreeMap::new(),
             next_id: 1,
             healed_to: 0,
         }

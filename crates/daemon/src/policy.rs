@@ -476,7 +476,7 @@ pub(crate) fn contract_of<At: Copy>(
         let at = clauses.iter().find(named).map_or(whole, |(_, _, at)| *at);
         (at, error)
     })?;
-    netnice_core::contract::kernel_path_support(&contract)
+    netnice_core::contract::target_support(&contract)
         .map_err(|error| (whole, error.to_string()))?;
     Ok(contract)
 }

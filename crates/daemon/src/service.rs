@@ -54,6 +54,7 @@ pub(crate) use named_process::NamedProcess;
 use crate::clock::Now;
 use crate::error::RequestError;
 use crate::estimate::{Estimated, EstimatedLink};
+use crate::flows::promises::TargetCheck;
 use crate::host::Host;
 use crate::journal::EventKind;
 use crate::ledger::Ledger;
@@ -141,11 +142,24 @@ impl<H: Host> Service<H> {
     /// `named` is the process that the request names by a pidfd. If a `set`, `clear`, `link` or
     /// `reload` is refused, that is logged. If one of them fails for another reason, that is logged
     /// except for `clear`. An invalid request is not logged.
+    #[cfg(test)]
     pub(crate) fn handle(
         &mut self,
         peer: &Peer,
         request: &Request,
         named: Option<NamedProcess>,
+        now: Now,
+    ) -> Response {
+        self.handle_checked(peer, request, (named, &mut |_| Ok(())), now)
+    }
+
+    /// As [`Service::handle`]. The function that comes with the process checks a `set` before it is
+    /// installed.
+    pub(crate) fn handle_checked<'a>(
+        &mut self,
+        peer: &'a Peer,
+        request: &'a Request,
+        (named, check): (Option<NamedProcess>, &'a mut TargetCheck<'a>),
         now: Now,
     ) -> Response {
         self.reconciler.set_time(now);
@@ -159,7 +173,7 @@ impl<H: Host> Service<H> {
             self.reconciler.repair(true, now);
         }
         let answer = match changes || matches!(request, Request::Confirm(_)) {
-            true => self.change(peer, request, named, now),
+            true => self.change(peer, request, (named, check), now),
             false => self.read(peer, request, named.as_ref(), now),
         };
         answer.unwrap_or_else(|error| {
@@ -177,18 +191,24 @@ impl<H: Host> Service<H> {
     }
 
     /// Handles a request that changes something.
-    fn change(
+    fn change<'a>(
         &mut self,
-        peer: &Peer,
-        request: &Request,
-        named: Option<NamedProcess>,
+        peer: &'a Peer,
+        request: &'a Request,
+        (named, check): (Option<NamedProcess>, &'a mut TargetCheck<'a>),
         now: Now,
     ) -> Result<Response, RequestError> {
         let reconciler = &mut self.reconciler;
         let done = match request {
             Request::Set(set) => {
                 let tally = &mut self.measurements.tally;
-                set::set(reconciler, tally, &self.rules, peer, set, named, now)
+                let submitted = set::SubmittedSet {
+                    peer,
+                    set,
+                    named,
+                    check,
+                };
+                set::set(reconciler, tally, &self.rules, submitted, now)
             }
             Request::Clear(clear) => {
                 let done = clear::clear(reconciler, &self.rules.policy.quotas, peer, clear, now);

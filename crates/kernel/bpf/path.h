@@ -168,7 +168,7 @@ static __always_inline bool find_owner(struct __sk_buff *skb, struct bpf_sock *s
 	return target && set_target(p, *target);
 }
 
-static __always_inline void count(struct __sk_buff *skb, struct packet *p, __u32 dir, bool dropped)
+static __noinline int count(struct __sk_buff *skb, struct packet *p, __u32 dir, bool dropped)
 {
 	struct counter_key key = { .target = p->state->counters, .dir = dir };
 	struct counter *c = bpf_map_lookup_elem(&counters, &key);
@@ -191,6 +191,7 @@ static __always_inline void count(struct __sk_buff *skb, struct packet *p, __u32
 		}
 		bpf_map_update_elem(&counters, &key, &first, BPF_ANY);
 	}
+	return 0;
 }
 
 /* Sends the packet through a stage: the class is in priority, the return slot in tc_index. */
@@ -304,21 +305,17 @@ static __always_inline bool first_appears_here(struct __sk_buff *skb, struct ifa
 	return !skb->vlan_present || (dir == DIR_DOWN && !(skb->vlan_tci & VLAN_ID));
 }
 
-/* The leaf of a packet's target on a managed link. */
-static __always_inline struct leaf *link_leaf(struct __sk_buff *skb, struct iface *iface, __u32 target, __u32 dir)
+/* The class of a packet on a managed link. */
+static __always_inline __u32 link_class(struct __sk_buff *skb, struct iface *iface, __u32 target, __u32 dir)
 {
 	struct link_key key = { .ifindex = skb->ifindex, .target = target, .dir = dir };
 	struct leaf *leaf = 0;
 
 	if (target)
 		leaf = bpf_map_lookup_elem(&links, &key);
-	return leaf ? leaf : &iface->rest[dir];
-}
-
-/* The class of a packet on a managed link. */
-static __always_inline __u32 link_class(struct __sk_buff *skb, struct iface *iface, __u32 target, __u32 dir)
-{
-	return select_leaf(skb, link_leaf(skb, iface, target, dir), iface, skb->ifindex, SENDER_REMOTE);
+	if (!leaf)
+		leaf = &iface->rest[dir];
+	return select_leaf(skb, leaf, iface, skb->ifindex, SENDER_REMOTE);
 }
 
 /* Whether this packet is the outside of a tunnel. The tunnel's own interface handled the packet
@@ -447,16 +444,6 @@ static __always_inline void count_for_driver(struct __sk_buff *skb, struct iface
 	__sync_fetch_and_add(&count->packets, skb->gso_segs > 1 ? skb->gso_segs : 1);
 }
 
-/* The leaf and the place of a packet's target on a managed link whose driver takes its packets. */
-static __always_inline struct redirect *find_redirect(struct __sk_buff *skb, struct iface *iface, __u32 target,
-						      struct leaf **leaf)
-{
-	if (!iface->redirect_pair || !target)
-		return 0;
-	*leaf = link_leaf(skb, iface, target, DIR_UP);
-	return open_redirect(iface, *leaf);
-}
-
 SEC("classifier/egress")
 int on_egress(struct __sk_buff *skb)
 {
@@ -464,8 +451,6 @@ int on_egress(struct __sk_buff *skb)
 	struct packet p = {};
 	struct bpf_sock *sk;
 	struct iface *iface;
-	struct redirect *redirect = 0;
-	struct leaf *leaf = 0;
 	bool arrives, returned, from_container_stage, handled, managed;
 	int verdict;
 
@@ -499,6 +484,7 @@ int on_egress(struct __sk_buff *skb)
 		p = (struct packet){};
 	if (p.state && !handled && first_appears_here(skb, iface, DIR_UP)) {
 		__u32 sender = sk->protocol == IPPROTO_TCP ? SENDER_TOLD : SENDER_WAITS;
+		int entered = NOT_REDIRECTED;
 		__u32 class;
 
 		if (sender == SENDER_TOLD)
@@ -506,22 +492,26 @@ int on_egress(struct __sk_buff *skb)
 		if (p.state->dscp)
 			set_dscp(skb, iface->flags, p.state->dscp);
 		/* Before the cap stage: behind it, nobody would be told of a refusal. */
-		redirect = managed ? find_redirect(skb, iface, p.target, &leaf) : 0;
-		if (redirect && !enter_redirect(skb, redirect)) {
+		if (managed && iface->redirect_pair)
+			entered = enter_place(skb, p.target);
+		if (entered == REFUSED) {
 			if (sender != SENDER_TOLD)
 				count(skb, &p, DIR_UP, true);
 			return TC_ACT_SHOT;
 		}
 		if (enter_stage(skb, now, iface, &p, DIR_UP, sender, &class)) {
 			if (!class || (iface->flags & IFACE_NO_MAC && !add_mac_header(skb))) {
-				if (redirect)
-					leave_redirect(skb, redirect);
+				if (entered == ENTERED)
+					leave_place(skb, p.target);
 				return TC_ACT_SHOT;
 			}
 			return redirect_to_stage(skb, now->cap_stage, class, iface->slot_up);
 		}
-		if (redirect)
-			return redirect_to_driver(skb, iface, leaf);
+		if (entered == ENTERED) {
+			verdict = redirect_to_driver(skb, p.target, iface->redirect_pair);
+			if (verdict != NOT_REDIRECTED)
+				return verdict;
+		}
 	}
 	if (!handled && redirect_container_packet(skb, now, iface, false, &verdict))
 		return verdict;
@@ -533,12 +523,13 @@ int on_egress(struct __sk_buff *skb)
 
 		if (container && iface->flags & IFACE_MANAGED_DOWN)
 			learn_container_flow(skb, iface->flags, container);
-		redirect = find_redirect(skb, iface, target, &leaf);
-		if (redirect) {
+		if (iface->redirect_pair && target) {
 			/* A packet that returns from the cap stage was counted before it. */
-			if (!(returned && !container) && !enter_redirect(skb, redirect))
+			if (!returned && enter_place(skb, target) == REFUSED)
 				return TC_ACT_SHOT;
-			return redirect_to_driver(skb, iface, leaf);
+			verdict = redirect_to_driver(skb, target, iface->redirect_pair);
+			if (verdict != NOT_REDIRECTED)
+				return verdict;
 		}
 		skb->priority = link_class(skb, iface, target, DIR_UP);
 		count_for_driver(skb, iface);

@@ -22,6 +22,11 @@
 #define REDIRECT_FLOWS (REDIRECT_GROUPS * 32)
 #define FEW_PACKETS (2 * (1514 + REDIRECT_OVERHEAD))	/* a flow with so little is not cut down */
 
+/* The results of enter_place and redirect_to_driver, beside the verdicts of a classifier. */
+#define NOT_REDIRECTED -1	/* as TC_ACT_UNSPEC: the packet continues to the classes */
+#define ENTERED 0
+#define REFUSED 1
+
 /* The bucket of a packet's flow. One socket is one flow: a hash of the packet would change when TCP
  * selects another path. Packets without a socket are told apart by their addresses and ports. */
 static __always_inline __u32 redirect_bucket(struct __sk_buff *skb)
@@ -47,67 +52,97 @@ static __always_inline __u32 redirect_length(struct __sk_buff *skb)
 	return wire_bytes(skb) + segments * REDIRECT_OVERHEAD;
 }
 
-/* The place of a redirected target, if its driver takes packets. */
-static __always_inline struct redirect *open_redirect(struct iface *iface, struct leaf *leaf)
+/* The place of a target on this link, if its driver takes packets. */
+static __always_inline struct redirect *open_place(struct __sk_buff *skb, __u32 target)
 {
-	__u32 place = leaf->redirect - 1;
+	struct link_key key = { .ifindex = skb->ifindex, .target = target, .dir = DIR_UP };
+	struct leaf *leaf = bpf_map_lookup_elem(&links, &key);
 	struct redirect *r;
+	__u32 place;
 
-	if (!leaf->redirect || !iface->redirect_pair)
+	if (!leaf || !leaf->redirect)
 		return 0;
+	place = leaf->redirect - 1;
 	r = bpf_map_lookup_elem(&redirects, &place);
 	if (!r || bpf_ktime_get_ns() >= *(volatile __u64 *)&r->alive_until)
 		return 0;
 	return r;
 }
 
-/* Counts a packet that is to wait at this place; false: it does not fit. */
-static __always_inline bool enter_redirect(struct __sk_buff *skb, struct redirect *r)
+/* Whether a packet of this length may wait beside what waits at this place. */
+static __always_inline bool fits(struct redirect *r, struct redirect_flow *f, __u32 length)
 {
-	struct redirect_flow *f = redirect_flow(r, redirect_bucket(skb));
-	__u32 length = redirect_length(skb), of_all, of_flow, part, active, bound = r->bound;
-	bool fits;
+	__u32 of_all = r->entered - *(volatile __u32 *)&r->left;
+	__u32 of_flow = f->entered - *(volatile __u32 *)&f->left;
+	__u32 active = r->active, bound = r->bound, part = bound / (active ? active : 1);
 
-	of_all = r->entered - *(volatile __u32 *)&r->left;
-	of_flow = f->entered - *(volatile __u32 *)&f->left;
-	active = r->active;
-	part = bound / (active ? active : 1);
 	if (!of_all)
-		fits = true;
-	else if (!of_flow || of_flow + length <= FEW_PACKETS)
-		fits = of_all + length <= 2 * bound;
-	else if (of_flow + length <= part)
-		fits = of_all + length <= bound;
-	else
-		fits = of_all + length <= bound / 2;
-	if (!fits) {
+		return true;
+	if (!of_flow || of_flow + length <= FEW_PACKETS)
+		return of_all + length <= 2 * bound;
+	if (of_flow + length <= part)
+		return of_all + length <= bound;
+	return of_all + length <= bound / 2;
+}
+
+/* Counts a packet that is to wait at its target's place: NOT_REDIRECTED, ENTERED or REFUSED. (The
+ * verifier checks a global function once, not for each call.) */
+__noinline int enter_place(struct __sk_buff *skb, __u32 target)
+{
+	struct redirect *r = open_place(skb, target);
+	struct redirect_flow *f;
+	__u32 length;
+
+	if (!r)
+		return NOT_REDIRECTED;
+	f = redirect_flow(r, redirect_bucket(skb));
+	length = redirect_length(skb);
+	if (!fits(r, f, length)) {
 		__sync_fetch_and_add(&r->refused, skb->gso_segs ? skb->gso_segs : 1);
-		return false;
+		return REFUSED;
 	}
 	__sync_fetch_and_add(&r->entered, length);
 	__sync_fetch_and_add(&f->entered, length);
-	return true;
+	return ENTERED;
 }
 
-/* Takes back what enter_redirect counted. */
-static __always_inline void leave_redirect(struct __sk_buff *skb, struct redirect *r)
+/* Takes back what enter_place counted. */
+__noinline int leave_place(struct __sk_buff *skb, __u32 target)
 {
+	struct redirect *r = open_place(skb, target);
 	__u32 length = redirect_length(skb);
-	struct redirect_flow *f = redirect_flow(r, redirect_bucket(skb));
+	struct redirect_flow *f;
 
+	if (!r)
+		return 0;
+	f = redirect_flow(r, redirect_bucket(skb));
 	__sync_fetch_and_add(&r->entered, -length);
 	__sync_fetch_and_add(&f->entered, -length);
+	return 0;
 }
 
-/* Sends a packet to the driver. */
-static __always_inline int redirect_to_driver(struct __sk_buff *skb, struct iface *iface, struct leaf *leaf)
+/* Sends a packet that was counted to the driver, by this redirect pair; NOT_REDIRECTED if the driver
+ * takes no packets. */
+__noinline int redirect_to_driver(struct __sk_buff *skb, __u32 target, __u32 pair)
 {
-	__u32 place = leaf->redirect - 1, bucket = redirect_bucket(skb);
-	__u8 source[ETH_ALEN] = { 0x02, place >> 8, place, bucket >> 8, bucket, 0 };
+	struct link_key key = { .ifindex = skb->ifindex, .target = target, .dir = DIR_UP };
+	__u32 place, bucket = redirect_bucket(skb);
+	struct leaf *leaf;
+	__u8 source[ETH_ALEN] = { 2 };
 
+	if (!open_place(skb, target))
+		return NOT_REDIRECTED;
+	leaf = bpf_map_lookup_elem(&links, &key);
+	if (!leaf)
+		return NOT_REDIRECTED;
+	place = leaf->redirect - 1;
+	source[1] = place >> 8;
+	source[2] = place;
+	source[3] = bucket >> 8;
+	source[4] = bucket;
 	if (bpf_skb_store_bytes(skb, ETH_ALEN, source, sizeof(source), 0))
 		return TC_ACT_SHOT;
-	return bpf_redirect(iface->redirect_pair, 0);
+	return bpf_redirect(pair, 0);
 }
 
 #endif

@@ -21,6 +21,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 mod accuracy;
+mod any_program;
 pub mod bench;
 mod cell;
 mod change;
@@ -529,6 +530,12 @@ pub const REGISTRY: &[Experiment] = &[
         what: "VERT, figure 7: two programs receive, the second slows down, the first is unaffected",
         minutes: (0.8, 0.2),
         run: vert::receive::figure7,
+    },
+    Experiment {
+        id: "any-program",
+        what: "ordinary programs under cell, slice and min, scheduled by the driver (HTB beside)",
+        minutes: (6.0, 0.6),
+        run: any_program::run,
     },
     Experiment {
         id: "direct-timing",

@@ -66,6 +66,7 @@ pub(crate) struct ContractArgs {
     /// With --cpu: a share of the left-over in addition
     #[arg(long, hide = true)]
     cpu_extra: bool,
+    /// Space the packets by a cell contract, and guarantee its rate:
     /// pcr=R,cdvt=T[,scr=R,mbs=SIZE[,bucket=single|dual]] [default bucket: single]
     #[arg(long, value_name = "PARTS")]
     cell: Option<String>,
@@ -138,7 +139,7 @@ pub(super) fn hide_refused(command: clap::Command) -> clap::Command {
 }
 
 /// The clauses that only flows of the direct path can have.
-const FOR_FLOWS: [&str; 3] = ["cell", "channel", "receive"];
+const FOR_FLOWS: [&str; 2] = ["channel", "receive"];
 
 /// The clauses that a flow of the direct path cannot have.
 const NOT_FOR_FLOWS: [&str; 9] = [

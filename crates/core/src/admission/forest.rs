@@ -203,16 +203,13 @@ impl<'a> Forest<'a> {
         if !self.is_on(entry, on.link) {
             return Ok(());
         }
-        let asks = match on.direction {
-            Direction::Up => entry.contract.min(Direction::Up).is_some(),
-            Direction::Down => entry.contract.min(Direction::Down).is_some(),
-        };
+        let asks = entry.contract.reserves(on.direction);
         let slice = entry
             .contract
             .slice()
             .filter(|_| on.direction == Direction::Up);
         let Some(usable) = on.usable() else {
-            return match asks || slice.is_some() {
+            return match asks {
                 true => Err(Reason::NoRate {
                     link: on.link.name.clone(),
                     direction: on.direction,
@@ -266,7 +263,8 @@ impl<'a> Forest<'a> {
             directions: [on].into(),
             bound: Bound::Min(entry.target.clone()),
             most: self.own_min(id, on)?,
-            is_fixed: entry.contract.min(on.direction).is_some(),
+            // A slice grows with the link.
+            is_fixed: entry.contract.slice().is_none() || on.direction == Direction::Down,
         })
     }
 

@@ -1,5 +1,5 @@
 //! The errors of contracts: for a text that does not parse, for clauses that contradict each other,
-//! and for a contract that the kernel path cannot serve. Each names the clause, the limit and the
+//! and for a contract that a target cannot have. Each names the clause, the limit and the
 //! value. No function fails.
 
 use alloc::string::String;
@@ -8,12 +8,17 @@ use super::{Clause, Direction};
 use crate::Escaped;
 use crate::units::{Amount, Nanos, Rate, UnitError};
 
-/// A clause that parses and that the kernel path cannot serve.
+/// A clause that parses and that a target cannot have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{clause} is not supported yet: needs the direct path")]
-pub struct Unsupported {
-    /// The clause.
-    pub clause: Clause,
+pub enum Unsupported {
+    /// The clause is for flows of the direct path, or is not supported at all.
+    #[error("{0} is not supported yet: needs the direct path")]
+    Clause(Clause),
+    /// The class of a cell contract is for flows of the direct path.
+    #[error(
+        "cell: class= is for flows of the direct path, which share the link's server; leave it out"
+    )]
+    Class,
 }
 
 /// The error of a text that is not a contract, or of a change that cannot be applied.
@@ -159,6 +164,12 @@ pub enum ContractError {
              to none if it is in force"
     )]
     SliceAndMin,
+    /// The contract has a cell contract and this clause, both for sending.
+    #[error(
+        "cell and {0} both reserve the sending direction: name only one of them, and set the other \
+             to none if it is in force"
+    )]
+    CellAndShare(Clause),
     /// The contract has `yield` and this clause, which asks for a part of a link.
     #[error(
         "yield and {0} cannot hold together: what yields has no part of a link of its own; clear \

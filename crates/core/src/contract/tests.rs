@@ -1,3 +1,5 @@
+mod cells;
+
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -8,7 +10,7 @@ use proptest::prelude::*;
 use super::{
     Bucket, Cell, Change, Channel, Clause, Contract, Delegate, Direction, Dscp, IfName,
     MessageRate, Overload, Priority, ReceiveShare, Schedule, Setting, Slice, Sustained,
-    TrafficQuota, Weight, Yield, kernel_path_support,
+    TrafficQuota, Unsupported, Weight, Yield, target_support,
 };
 use crate::units::{Bytes, Nanos, Rate};
 
@@ -465,24 +467,23 @@ fn minimums_are_delegated_to_a_user_by_name_or_number() {
 }
 
 #[test]
-fn the_kernel_path_serves_all_but_cells_channels_receive_shares_and_cpu() {
+fn a_target_can_have_all_but_classes_channels_receive_shares_and_cpu() {
     assert_eq!(
-        kernel_path_support(&contract("up 4mbit min 1mbit weight 7")),
+        target_support(&contract("up 4mbit min 1mbit weight 7")),
         Ok(())
     );
-    assert_eq!(
-        kernel_path_support(&contract("slice 1ms/2ms extra")),
-        Ok(())
-    );
+    assert_eq!(target_support(&contract("slice 1ms/2ms extra")), Ok(()));
+    assert_eq!(target_support(&contract("cell pcr=1mbit,cdvt=1ms")), Ok(()));
+    let class = target_support(&contract("cell pcr=1mbit,cdvt=1ms,class=2"));
+    assert_eq!(class, Err(Unsupported::Class));
     for text in [
-        "cell pcr=1mbit,cdvt=1ms",
         "channel mmax=1,rmax=1/s,bmax=1,deadline=1ms",
         "receive 25%",
         "cpu 1ms/2ms",
     ] {
         let (clause, _) = text.split_once(' ').expect("two words");
         let expected = format!("{clause} is not supported yet: needs the direct path");
-        let error = kernel_path_support(&contract(text)).expect_err(text);
+        let error = target_support(&contract(text)).expect_err(text);
         assert_eq!(error.to_string(), expected);
     }
 }

@@ -32,6 +32,7 @@ impl Contract {
                     | Clause::Weight
                     | Clause::Priority
                     | Clause::Slice
+                    | Clause::Cell
             )
         };
         match self.as_change().clauses().into_iter().find(part_of_link) {

@@ -1,16 +1,19 @@
 //! Handles one request and sends the response, which has the error if the request fails. Requests
 //! about direct flows go to [`Flows`], all others to the [`Service`]; the event loop itself handles
 //! the request for the quotas of users. [`Flows`] adds its part to the responses of the service to
-//! `show`, `explain` and `doctor`. Before root clears everything, the direct flows are closed and
-//! the drivers are stopped.
+//! `show`, `explain` and `doctor`. The reply to a `set` waits until the target is redirected to its
+//! driver, if it can be. Before root clears everything, the direct flows are closed and the drivers
+//! are stopped.
 
 use netnice_api::{Clear, ClearWhat, DoctorItem, Request, Response};
+use netnice_core::admission::TargetId;
 use netnice_core::target::Target;
 use netnice_kernel::process::PidFd;
 
 use crate::clock::Now;
 use crate::flows::flow_replies::PartialReply;
 use crate::flows::network::Network;
+use crate::flows::promises::TargetDraft;
 use crate::flows::{Caller, Flows, ProgramRequest};
 use crate::host::{Host, LookupRights};
 use crate::peer::Peer;
@@ -75,7 +78,8 @@ pub(super) fn answer<H: Host, N: Network>(
         flows.clear(service, now);
     }
     service.host().set_lookup_rights(rights);
-    let mut response = service.handle(&peer, &request, named, now);
+    let mut check = |draft: &TargetDraft<'_>| flows.check_target(draft);
+    let mut response = service.handle_checked(&peer, &request, (named, &mut check), now);
     service.host().set_lookup_rights(LookupRights::AsRoot);
     if let Response::Done(done) = &mut response
         && closes_flows
@@ -85,12 +89,21 @@ pub(super) fn answer<H: Host, N: Network>(
     }
     if let Response::Shown(doc) = &mut response {
         flows.describe_classes(doc);
+        flows.describe_redirects(service.ledger(), doc);
+    }
+    if let (Request::Explain(explain), Response::Explained(page)) = (&request, &mut response)
+        && let Ok(target) = explain.target.parse()
+    {
+        flows.describe_redirect(service.ledger(), &target, page);
     }
     if let Response::Doctor(report) = &mut response {
         report.items.push(front());
         report.items.extend(flows.doctor(service));
     }
-    match part_for_flows(&request, &response) {
+    if let Some(target) = set_target(service, &request, &response) {
+        return flows.reply_when_redirected(service, target, (response, reply), now);
+    }
+    match part_for_flows(service, flows, &request, &response) {
         Some(what) if !flows.is_idle() => flows.reply_with_flows(service, peer, what, reply, now),
         // The send fails if the peer has closed its connection. The effect of the request stays.
         _ => drop(reply.send(response.into())),
@@ -105,9 +118,28 @@ fn clears_flows<H: Host>(service: &mut Service<H>, peer: &Peer, clear: &Clear) -
         && service.check_clear(clear).is_ok()
 }
 
+/// The id of the target that a request has set; `None` if it has set none.
+fn set_target<H: Host>(
+    service: &Service<H>,
+    request: &Request,
+    response: &Response,
+) -> Option<u32> {
+    let (Request::Set(set), Response::Done(done)) = (request, response) else {
+        return None;
+    };
+    let slot = done.id.filter(|_| !set.dry_run).and_then(TargetId::new);
+    let held = service.ledger().get(slot?)?;
+    Some(held.id)
+}
+
 /// The response as the part of a reply that [`Flows`] completes; `None` if the response is
 /// complete.
-fn part_for_flows(request: &Request, response: &Response) -> Option<PartialReply> {
+fn part_for_flows<H: Host, N: Network>(
+    service: &Service<H>,
+    flows: &Flows<N>,
+    request: &Request,
+    response: &Response,
+) -> Option<PartialReply> {
     let named = |text: &str| text.parse::<Target>().ok();
     match (request, response) {
         (Request::Show(show), Response::Shown(doc)) => {
@@ -120,9 +152,11 @@ fn part_for_flows(request: &Request, response: &Response) -> Option<PartialReply
                 Response::Explained(known) => Some(known.clone()),
                 _ => None,
             };
+            let redirected = flows.redirected_target(service.ledger(), &target);
             let of_flows = matches!(target, Target::Flow(_) | Target::Direct(_));
-            (of_flows || (known.is_some() && matches!(target, Target::Pid(_))))
-                .then_some(PartialReply::Explain(target, known))
+            let has_counts = redirected.is_some() || matches!(target, Target::Pid(_));
+            (of_flows || (known.is_some() && has_counts))
+                .then_some(PartialReply::Explain(target, known, redirected))
         }
         _ => None,
     }

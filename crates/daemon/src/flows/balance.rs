@@ -65,6 +65,7 @@ impl<N: Network> Flows<N> {
             },
         };
         state.sending_rate = used.driver.0;
+        self.renew_redirects(promises, link, now);
         let whole = LinkNeeds {
             capacity: capacity.link_rate,
             tree: capacity.tree,

@@ -28,7 +28,7 @@ use netnice_core::units::{Bytes, Rate};
 use super::admission::LinkCapacity;
 use super::network::Network;
 use super::promises::Promises;
-use super::{CallPurpose, FlowRecord, Flows};
+use super::{CallPurpose, FlowRecord, Flows, LinkState};
 use crate::clock::Now;
 use crate::error::RequestError;
 use crate::ledger::direct_part::DirectPart;
@@ -214,7 +214,7 @@ impl<N: Network> Flows<N> {
                 .get(&link)
                 .is_some_and(|server| server.classes == classes && server.capacity == capacity);
             let state = self.link_states.get(&link);
-            if state.is_some_and(|state| state.flow_count > 0) {
+            if state.is_some_and(LinkState::is_used) {
                 if !is_known {
                     self.settle(promises, &link, now);
                     self.send_server(&link, now);
@@ -351,7 +351,7 @@ impl<N: Network> Flows<N> {
             }
             None => Some(server_doc(None, &LinkClasses::default())),
         };
-        if state.flow_count == 0 && state.server.is_none() || state.server == wanted {
+        if !state.is_used() && state.server.is_none() || state.server == wanted {
             return;
         }
         if let Some(state) = self.link_states.get_mut(link) {

@@ -5,6 +5,7 @@ use netnice_api::direct::FlowNotification;
 use netnice_core::contract::IfName;
 
 use super::network::Network;
+use super::promised_flows::PromiseHolder;
 use super::{CallPurpose, Flows};
 use crate::clock::Now;
 
@@ -13,7 +14,11 @@ impl<N: Network> Flows<N> {
     pub(super) fn degrade_all(&mut self, link: &IfName, why: &str, now: Now) {
         let state = self.link_states.get(link);
         let promised = state.into_iter().flat_map(|state| state.promised.iter());
-        let theirs: Vec<u32> = promised.map(|(number, _)| *number).collect();
+        let flow = |holder| match holder {
+            PromiseHolder::Flow(number) => Some(number),
+            PromiseHolder::Target(_) | PromiseHolder::Minimum(_) => None,
+        };
+        let theirs: Vec<u32> = promised.filter_map(|(holder, _)| flow(holder)).collect();
         for number in theirs {
             self.degrade(number, why.to_owned(), now);
         }

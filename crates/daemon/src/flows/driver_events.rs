@@ -1,8 +1,8 @@
 //! Handles what comes from drivers: answers to calls, events, and the start and the end of the
 //! connection to a driver. If the answer to an attachment, an opening or a change is an error or
-//! has the wrong kind, the program's request is refused. When a driver ends, its flows are closed
-//! and the requests that wait for it are answered; attachments to a driver without flows are
-//! repeated once instead, with a new driver.
+//! has the wrong kind, the program's request is refused. When a driver ends, its flows are closed,
+//! its redirected targets go back to the kernel's classes, and the requests that wait for it are
+//! answered; attachments to a driver without flows are repeated once instead, with a new driver.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -63,6 +63,10 @@ impl<N: Network> Flows<N> {
     ) {
         let link = call.link;
         match (call.purpose, answer) {
+            (CallPurpose::Redirect { place, target }, answer) => {
+                self.handle_redirect_answer(promises, (place, target), Some(&answer), now);
+            }
+            (CallPurpose::EndRedirect { place }, _) => self.redirect_ended(promises, place, now),
             (CallPurpose::Detach { program }, _) => {
                 self.remove_program(promises, &link, program, None, now);
             }
@@ -327,7 +331,7 @@ impl<N: Network> Flows<N> {
         let Some(state) = self.link_states.get(link) else {
             return;
         };
-        let had_no_flows = state.connected && state.flow_count == 0;
+        let had_no_flows = state.connected && !state.is_used();
         // A driver without a program ends by itself.
         if !had_no_flows || !state.programs.is_empty() {
             promises.journal().warn(now, why);
@@ -362,6 +366,7 @@ impl<N: Network> Flows<N> {
         for flow in left {
             self.remove_flow(flow);
         }
+        self.forget_places(promises, link, why, now);
         let awaited: Vec<u64> = again.iter().map(|(session, ..)| *session).collect();
         self.sessions
             .retain(|number, session| session.link != *link || awaited.contains(number));

@@ -54,14 +54,15 @@ struct Ticket {
 }
 
 /// The censuses of drivers, by link. Several replies may share one.
-type Census = BTreeMap<IfName, Rc<CensusDoc>>;
+pub(super) type Census = BTreeMap<IfName, Rc<CensusDoc>>;
 
 /// A reply without the part about flows, as the service has made it.
 pub(crate) enum PartialReply {
     /// The reply to `show`, about one target if one was named.
     Show(ShowDoc, Option<Target>),
-    /// The reply to `explain` about this target; `None` if the service has nothing about it.
-    Explain(Target, Option<Explained>),
+    /// The reply to `explain` about this target (`None` if the service has nothing about it), and
+    /// the id of the target if it is redirected.
+    Explain(Target, Option<Explained>, Option<u32>),
 }
 
 impl Tickets {
@@ -171,11 +172,11 @@ impl<N: Network> Flows<N> {
     fn flows_of_reply(&self, peer: &Peer, what: &PartialReply) -> (Vec<u32>, usize) {
         let (target, most) = match what {
             PartialReply::Show(_, target) => (target.as_ref(), MAX_LISTED),
-            PartialReply::Explain(target @ Target::Direct(_), _) => (Some(target), MAX_LISTED),
-            PartialReply::Explain(target, _) => (Some(target), MAX_EXPLAINED),
+            PartialReply::Explain(target @ Target::Direct(_), ..) => (Some(target), MAX_LISTED),
+            PartialReply::Explain(target, ..) => (Some(target), MAX_EXPLAINED),
         };
         // A page about a link has sums over flows of all users, and names none.
-        let sums_all = matches!(what, PartialReply::Explain(Target::Direct(_), _));
+        let sums_all = matches!(what, PartialReply::Explain(Target::Direct(_), ..));
         let of_link = match target {
             Some(Target::Direct(link)) => Some(link),
             _ => None,
@@ -217,7 +218,11 @@ impl<N: Network> Flows<N> {
                     doc.direct = docs.collect();
                     let _ = reply.send(Reply::from(Response::Shown(doc)));
                 }
-                PartialReply::Explain(target, known) => {
+                PartialReply::Explain(target, known, redirected) => {
+                    let known = known.map(|page| match redirected {
+                        Some(id) => Self::with_redirect_counts(id, census, page),
+                        None => page,
+                    });
                     let all = (flows.as_slice(), more);
                     match self.explain(promises, all, &target, known, census) {
                         Ok(page) => {

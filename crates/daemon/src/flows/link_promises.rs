@@ -4,6 +4,8 @@
 //! its promises have changed. If the kernel refuses the new rate of the classes, the division
 //! stays: `admit` fails with the error, and `settle` writes a warning to the journal.
 
+use std::rc::Rc;
+
 use netnice_api::driver::DriverRequest;
 use netnice_core::contract::{Contract, Direction, IfName};
 use netnice_core::units::Rate;
@@ -12,7 +14,8 @@ use super::admission::{self, LinkCapacity, MAX_SEARCHED};
 use super::alternatives::Misfit;
 use super::division::LinkNeeds;
 use super::network::Network;
-use super::promises::Promises;
+use super::promised_flows::PromiseHolder;
+use super::promises::{LinkPromises, Promises};
 use super::{CallPurpose, FlowRecord, Flows};
 use crate::clock::Now;
 use crate::error::RequestError;
@@ -26,7 +29,7 @@ impl<N: Network> Flows<N> {
     /// If the link is not managed, has no sending rate, or has too little left for direct flows.
     pub(super) fn link_capacity(
         &self,
-        promises: &impl Promises,
+        promises: &impl LinkPromises,
         link: &IfName,
         mtu: u32,
     ) -> Result<LinkCapacity, RequestError> {
@@ -105,16 +108,20 @@ impl<N: Network> Flows<N> {
         let held = self.promises(link, Some(number));
         let need = match capacity.admit(&held, &flow.contract, present) {
             Ok(need) => need,
+            Err(_) if self.drop_last_minimum(promises, link, now) => {
+                return self.admit_on_link(promises, link, number, before, now);
+            }
             Err(misfit) => {
                 let asks = format!("flow:{} asks {}", flow.known_number(), flow.contract);
-                let of = (link, Some(number));
+                let of = (link, Some(PromiseHolder::Flow(number)));
                 return Err(self.refusal(promises, &capacity, of, &asks, &misfit));
             }
         };
         self.divide(promises, link, capacity, Some(need), now)
     }
 
-    /// The promises on a link: to its server, and to its flows without flow `but`.
+    /// The promises on a link: to its server, its redirected targets, and its flows without flow
+    /// `but`.
     pub(super) fn promises(&self, link: &IfName, but: Option<u32>) -> Vec<Contract> {
         let server = self.server_promise(link).cloned();
         server
@@ -123,7 +130,7 @@ impl<N: Network> Flows<N> {
             .collect()
     }
 
-    /// The contracts of a link's flows with a promise.
+    /// The contracts of a link's flows and redirected targets with a promise.
     pub(super) fn promised_to_flows(&self, link: &IfName) -> Vec<Contract> {
         self.promised_but(link, None).collect()
     }
@@ -135,17 +142,18 @@ impl<N: Network> Flows<N> {
     ) -> impl Iterator<Item = Contract> + use<'_, N> {
         let state = self.link_states.get(link);
         let promised = state.into_iter().flat_map(|state| state.promised.iter());
-        let others = promised.filter(move |(number, _)| Some(**number) != but);
+        let but = but.map(PromiseHolder::Flow);
+        let others = promised.filter(move |(holder, _)| Some(*holder) != but);
         others.map(|(_, contract)| (**contract).clone())
     }
 
-    /// The refusal of what `asks` says, for the person who asked: of a flow, or of the link's
-    /// server (without a number).
+    /// The refusal of what `asks` says, for the person who asked: of a flow or target, or of the
+    /// link's server (without a holder).
     pub(super) fn refusal(
         &self,
-        promises: &impl Promises,
+        promises: &impl LinkPromises,
         capacity: &LinkCapacity,
-        (link, number): (&IfName, Option<u32>),
+        (link, asking): (&IfName, Option<PromiseHolder>),
         asks: &str,
         misfit: &Misfit,
     ) -> RequestError {
@@ -166,20 +174,26 @@ impl<N: Network> Flows<N> {
                     .map(|(who, amount)| format!("{who}  {amount} up on {link}")),
             );
         }
-        if let Some(server) = self.server_promise(link).filter(|_| number.is_some()) {
+        if let Some(server) = self.server_promise(link).filter(|_| asking.is_some()) {
             holders.push(format!("the classes of {link}  {server}"));
         }
         let state = self.link_states.get(link);
-        let flows = state.into_iter().flat_map(|state| state.promised.iter());
-        let flows = flows.filter(|(other, _)| Some(**other) != number);
-        let total = flows.clone().count();
-        holders.extend(
-            flows
-                .take(MAX_LISTED)
-                .map(|(n, contract)| format!("flow:{n}  {contract}")),
-        );
+        let promised = state.into_iter().flat_map(|state| state.promised.iter());
+        let promised = promised.filter(|(holder, _)| Some(*holder) != asking);
+        let total = promised.clone().count();
+        let text_of = |(holder, contract): (PromiseHolder, &Rc<Contract>)| match holder {
+            PromiseHolder::Flow(number) => format!("flow:{number}  {contract}"),
+            PromiseHolder::Target(id) | PromiseHolder::Minimum(id) => {
+                let name = promises.name_of(id);
+                format!(
+                    "{}  {contract}",
+                    name.unwrap_or_else(|| format!("target {id}"))
+                )
+            }
+        };
+        holders.extend(promised.take(MAX_LISTED).map(text_of));
         if total > MAX_LISTED {
-            holders.push(format!("and {} more flows", total - MAX_LISTED));
+            holders.push(format!("and {} more", total - MAX_LISTED));
         }
         for (n, holder) in holders.iter().enumerate() {
             let word = if n == 0 { "held" } else { "" };
@@ -193,8 +207,9 @@ impl<N: Network> Flows<N> {
         RequestError::NotAdmitted(text)
     }
 
-    /// Divides a link again. Without flows or `need`, the kernel's classes get the whole link.
-    fn divide(
+    /// Divides a link again. Without flows, redirected targets or `need`, the kernel's classes get
+    /// the whole link.
+    pub(super) fn divide(
         &mut self,
         promises: &mut impl Promises,
         link: &IfName,
@@ -205,7 +220,7 @@ impl<N: Network> Flows<N> {
         let Some(state) = self.link_states.get_mut(link) else {
             return Ok(());
         };
-        let Some(need) = need.filter(|_| state.flow_count > 0) else {
+        let Some(need) = need.filter(|_| state.is_used()) else {
             (state.split, state.need, state.last_totals) = (None, None, None);
             self.set_idle_part(promises, link)?;
             promises.heal(now);
@@ -222,6 +237,10 @@ impl<N: Network> Flows<N> {
         };
         state.need = Some(need);
         state.capacity = Some(capacity);
+        let firm = self.firm_need(link, &capacity, need);
+        if let Some(state) = self.link_states.get_mut(link) {
+            state.firm_need = Some(firm);
+        }
         self.apply_split(promises, link, split, now)
     }
 
@@ -247,7 +266,7 @@ impl<N: Network> Flows<N> {
         };
         let flows = state.flow_count;
         let part = DirectPart {
-            need,
+            need: state.firm_need.unwrap_or(need).min(need),
             flows,
             tree: split.tree,
             bucket: ahead.map(|ahead| ahead.bucket),
@@ -322,14 +341,20 @@ impl<N: Network> Flows<N> {
     }
 
     /// Checks the promises of a link after flows have gone or the link has changed: degrades flows
-    /// that no longer fit, and restores degraded ones that fit again.
+    /// that no longer fit, and restores degraded ones that fit again. Targets that could not be
+    /// redirected are tried again.
     pub(super) fn settle(&mut self, promises: &mut impl Promises, link: &IfName, now: Now) {
+        self.redirects.retry(link);
+        self.settle_link(promises, link, now);
+    }
+
+    /// As [`Flows::settle`], without another try of the targets that could not be redirected.
+    pub(super) fn settle_link(&mut self, promises: &mut impl Promises, link: &IfName, now: Now) {
         if !self.link_states.contains_key(link) {
             return;
         }
         self.fit_budgets(promises, link, now);
-        let mtu = self.nic_of(link).map_or(1_500, |nic| nic.mtu);
-        let settled = match self.link_capacity(promises, link, mtu) {
+        let settled = match self.capacity_for_targets(promises, link, now) {
             Ok(capacity) => {
                 let (need, restored) = self.fit_promises(promises, link, &capacity, now);
                 let divided = self.divide(promises, link, capacity, need, now);
@@ -382,8 +407,13 @@ impl<N: Network> Flows<N> {
                 "{link} has {} for direct flows now, and what was promised does not fit into it",
                 capacity.max_direct
             );
-            for number in self.surplus(link, capacity) {
-                self.degrade(number, why.clone(), now);
+            for holder in self.surplus(link, capacity) {
+                match holder {
+                    PromiseHolder::Flow(number) => self.degrade(number, why.clone(), now),
+                    PromiseHolder::Target(id) | PromiseHolder::Minimum(id) => {
+                        self.drop_target(promises, link, id, &why, now);
+                    }
+                }
             }
             need = capacity.need(&self.promises(link, None));
         }
@@ -441,10 +471,7 @@ impl<N: Network> Flows<N> {
         let links: Vec<IfName> = self.link_states.keys().cloned().collect();
         for link in links {
             self.update_policy(promises, &link, now);
-            let state = self
-                .link_states
-                .get(&link)
-                .filter(|state| state.flow_count > 0);
+            let state = self.link_states.get(&link).filter(|state| state.is_used());
             let Some(known) = state.map(|state| state.capacity) else {
                 continue;
             };
@@ -453,6 +480,7 @@ impl<N: Network> Flows<N> {
                 self.settle(promises, &link, now);
             }
         }
+        self.settle_redirects(promises, now);
     }
 }
 

@@ -37,6 +37,7 @@ use netnice_core::units::{Instant, Nanos};
 
 use super::network::Network;
 use super::open_flow::{no_flow, not_attached};
+use super::promised_flows::PromiseHolder;
 use super::promises::Promises;
 use super::resume::has_secret;
 use super::{CallPurpose, FlowRecord, Flows, ReplySender, refuse};
@@ -443,7 +444,7 @@ impl<N: Network> Flows<N> {
         let flow = self.flows.remove(&number)?;
         self.icmp.remove(&flow);
         if let Some(state) = self.link_states.get_mut(&flow.link) {
-            state.promised.set(number, None);
+            state.promised.set(PromiseHolder::Flow(number), None);
             state.minimums.remove(&number);
             state.members.set(number, None);
             if let Some(program) = state.programs.get_mut(&flow.program) {

@@ -17,6 +17,7 @@ use netnice_core::sched::Service;
 use netnice_kernel::routes::Neighbour;
 
 use super::network::Network;
+use super::promised_flows::PromiseHolder;
 use super::promises::Promises;
 use super::{
     CallPurpose, FlowRecord, Flows, FormerContract, NextHop, PendingResolution, ReplySender,
@@ -345,7 +346,7 @@ impl<N: Network> Flows<N> {
         self.icmp.remove(&flow);
         if let Some(state) = self.link_states.get_mut(&flow.link) {
             state.flow_count -= 1;
-            state.promised.set(number, None);
+            state.promised.set(PromiseHolder::Flow(number), None);
             state.minimums.remove(&number);
             state.members.set(number, None);
             if let Some(program) = state.programs.get_mut(&flow.program) {
@@ -380,7 +381,7 @@ impl<N: Network> Flows<N> {
         state.members.set(number, Some(&flow.contract));
         let is_kept = flow.degraded.is_none() && admission::is_promised(&flow.contract);
         let promised = Some(&flow.contract).filter(|_| is_kept);
-        state.promised.set(number, promised);
+        state.promised.set(PromiseHolder::Flow(number), promised);
         match budgets::minimum(flow) {
             Some(_) => state.minimums.insert(number),
             None => state.minimums.remove(&number),

@@ -1,4 +1,5 @@
-//! The promises to the flows of a link ([`PromisedFlows`]), with the sums of their demands
+//! The promises that the driver of a link keeps, to flows and to redirected targets
+//! ([`PromisedFlows`]), with the sums of their demands
 //! ([`DemandSums`]) at one rate of the driver. With the sums, a flow is admitted or closed beside
 //! tens of thousands of others in microseconds. They never accept what does not fit. If they do not
 //! accept, the caller asks the exact test ([`super::admission`]), whose time grows with the number
@@ -15,10 +16,23 @@ use super::Flows;
 use super::admission::{self, LinkCapacity, MAX_SEARCHED, WorkAhead};
 use super::network::Network;
 
-/// The contracts of a link's flows whose promise is kept, by flow number.
+/// Who has a promise. Cell contracts and slices of targets come before promises to flows. Minimums
+/// of targets come last, because the kernel's classes can keep them as well. Of each kind, older
+/// ones come before later ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum PromiseHolder {
+    /// The redirected target with this id, which has a cell contract or a slice.
+    Target(u32),
+    /// The flow with this number.
+    Flow(u32),
+    /// The redirected target with this id, which has a minimum.
+    Minimum(u32),
+}
+
+/// The contracts that the driver of a link keeps.
 #[derive(Default)]
 pub(super) struct PromisedFlows {
-    contracts: BTreeMap<u32, Rc<Contract>>,
+    contracts: BTreeMap<PromiseHolder, Rc<Contract>>,
     /// The number of contracts with a deadline.
     with_deadline: usize,
     /// The number of contracts whose packets have times of their own.
@@ -36,11 +50,11 @@ struct RateSums {
 }
 
 impl PromisedFlows {
-    /// Sets the contract of a flow; `None` if nothing is promised to the flow any more.
-    pub(super) fn set(&mut self, flow: u32, contract: Option<&Rc<Contract>>) {
+    /// Sets the contract of a holder; `None` if nothing is promised to it any more.
+    pub(super) fn set(&mut self, holder: PromiseHolder, contract: Option<&Rc<Contract>>) {
         let before = match contract {
-            Some(contract) => self.contracts.insert(flow, Rc::clone(contract)),
-            None => self.contracts.remove(&flow),
+            Some(contract) => self.contracts.insert(holder, Rc::clone(contract)),
+            None => self.contracts.remove(&holder),
         };
         if before.as_ref() == contract {
             return;
@@ -66,12 +80,28 @@ impl PromisedFlows {
         }
     }
 
-    /// The flows and their contracts, oldest first.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&u32, &Rc<Contract>)> + Clone {
-        self.contracts.iter()
+    /// The holders and their contracts, in order of precedence.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (PromiseHolder, &Rc<Contract>)> + Clone {
+        self.contracts
+            .iter()
+            .map(|(holder, contract)| (*holder, contract))
     }
 
-    /// The number of flows.
+    /// True if a redirected target has a promise.
+    pub(super) fn has_targets(&self) -> bool {
+        let first = self.contracts.first_key_value();
+        matches!(first, Some((PromiseHolder::Target(_), _))) || self.last_minimum().is_some()
+    }
+
+    /// The last target with a redirected minimum; `None` if there is none.
+    pub(super) fn last_minimum(&self) -> Option<u32> {
+        match self.contracts.last_key_value() {
+            Some((PromiseHolder::Minimum(id), _)) => Some(*id),
+            _ => None,
+        }
+    }
+
+    /// The number of promises.
     pub(super) fn len(&self) -> usize {
         self.contracts.len()
     }
@@ -104,7 +134,7 @@ impl RateSums {
     fn of(
         capacity: &LinkCapacity,
         rate: Rate,
-        contracts: &BTreeMap<u32, Rc<Contract>>,
+        contracts: &BTreeMap<PromiseHolder, Rc<Contract>>,
     ) -> RateSums {
         let link = capacity.transmitter(rate, 0, WorkAhead::SHORTEST);
         let mut sums = RateSums {
@@ -152,7 +182,7 @@ impl RateSums {
 }
 
 impl<N: Network> Flows<N> {
-    /// The number of promises on a link: to its server and to its flows.
+    /// The number of promises on a link: to its server, its flows and its redirected targets.
     pub(super) fn promise_count(&self, link: &IfName) -> usize {
         let state = self.link_states.get(link);
         let flows = state.map_or(0, |state| state.promised.len());
@@ -232,14 +262,14 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// The flows with a promise that does not fit beside the promises to older flows that do,
-    /// youngest first. Beyond [`MAX_SEARCHED`] promises only the sums decide.
-    pub(super) fn surplus(&self, link: &IfName, capacity: &LinkCapacity) -> Vec<u32> {
+    /// The holders of promises that do not fit beside the promises before them that do, last first.
+    /// Beyond [`MAX_SEARCHED`] promises only the sums decide.
+    pub(super) fn surplus(&self, link: &IfName, capacity: &LinkCapacity) -> Vec<PromiseHolder> {
         let server = self.server_promise(link).cloned();
         let (mut kept, mut surplus) = (PromisedFlows::default(), Vec::new());
         let state = self.link_states.get(link);
-        for (number, contract) in state.into_iter().flat_map(|state| state.promised.iter()) {
-            kept.set(*number, Some(contract));
+        for (holder, contract) in state.into_iter().flat_map(|state| state.promised.iter()) {
+            kept.set(holder, Some(contract));
             let rate = capacity.max_direct;
             let fits = kept.fit_at_once(capacity, rate, WorkAhead::SHORTEST, server.iter())
                 || kept.len() <= MAX_SEARCHED
@@ -253,8 +283,8 @@ impl<N: Network> Flows<N> {
                         )
                         .is_ok();
             if !fits {
-                kept.set(*number, None);
-                surplus.push(*number);
+                kept.set(holder, None);
+                surplus.push(holder);
             }
         }
         surplus.reverse();

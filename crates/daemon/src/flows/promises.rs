@@ -6,27 +6,96 @@
 //! to targets of the kernel path, so that the two paths do not promise the same rate. Only
 //! [`crate::flows`] has the promise of each flow.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_api::direct::Term;
 use netnice_api::driver::CodePointsDoc;
+use netnice_core::admission::TargetId;
 use netnice_core::admission::timing::Stops;
 use netnice_core::contract::IfName;
 use netnice_core::link::Link;
 use netnice_core::link::classes::LinkClasses;
 use netnice_core::units::Amount;
-use netnice_kernel::enforce::PathCounter;
+use netnice_kernel::enforce::{PathCounter, Redirects};
 
 use crate::clock::Now;
 use crate::error::RequestError;
 use crate::host::Process;
 use crate::journal::Journal;
+use crate::ledger::Ledger;
 use crate::ledger::direct_part::DirectPart;
+use crate::ledger::redirects::{RedirectPlace, RedirectableTarget};
 use crate::peer::Peer;
 use crate::quotas::Quotas;
 
+/// What is promised on the links by a ledger: the one in force, or that of a draft.
+pub(crate) trait LinkPromises {
+    /// The managed link of this name; `None` if it is not managed.
+    fn link(&self, name: &IfName) -> Option<Link>;
+    /// The sending rates that the kernel's classes of a link keep for targets: for each target, and
+    /// the total. Redirected targets are not among them.
+    fn promised_to_targets(&self, link: &Link) -> (Vec<(String, Amount)>, Amount);
+    /// The policy's setting `stops`: what the machine takes from a driver's packet thread.
+    fn stops(&self) -> Option<Stops>;
+    /// The name of the target with this id; `None` if no held target has it.
+    fn name_of(&self, target: u32) -> Option<String>;
+}
+
+/// What a ledger promises on the links.
+pub(crate) struct LedgerPromises<'a> {
+    /// The ledger.
+    pub ledger: &'a Ledger,
+    /// The policy's setting `stops`.
+    pub stops: Option<Stops>,
+}
+
+impl LinkPromises for LedgerPromises<'_> {
+    fn link(&self, name: &IfName) -> Option<Link> {
+        let managed = self.ledger.link(name.as_str())?;
+        Some(managed.link.clone())
+    }
+
+    fn promised_to_targets(&self, link: &Link) -> (Vec<(String, Amount)>, Amount) {
+        let [together, _] = self.ledger.promised_to_targets(link);
+        let each = self.ledger.promised_to_each(link);
+        // What flows have of a budget is not kept for targets.
+        let elsewhere = [
+            self.ledger.flows_in_budgets(&link.name),
+            self.ledger.promised_to_redirected(link),
+        ];
+        (each.collect(), together.less(elsewhere.into_iter().sum()))
+    }
+
+    fn stops(&self) -> Option<Stops> {
+        self.stops
+    }
+
+    fn name_of(&self, target: u32) -> Option<String> {
+        let held = self.ledger.by_id(target)?;
+        Some(held.entry.target.to_string())
+    }
+}
+
+/// A request to change a target, as far as it is prepared.
+pub(crate) struct TargetDraft<'a> {
+    /// The ledger in force.
+    pub present: &'a Ledger,
+    /// The ledger as the request would leave it.
+    pub draft: &'a Ledger,
+    /// The target of the request.
+    pub slot: TargetId,
+    /// The policy's setting `stops`.
+    pub stops: Option<Stops>,
+}
+
+/// Checks a request to change a target before it is installed.
+///
+/// # Errors
+/// If the driver of the target's link cannot keep what the request asks.
+pub(crate) type TargetCheck<'a> = dyn FnMut(&TargetDraft<'_>) -> Result<(), RequestError> + 'a;
+
 /// What the flow manager reads and changes in the rest of the daemon.
-pub(crate) trait Promises {
+pub(crate) trait Promises: LinkPromises {
     /// Checks that the policy allows a peer to have flows.
     ///
     /// # Errors
@@ -37,8 +106,6 @@ pub(crate) trait Promises {
     /// The policy's setting `direct_awake`: true if drivers keep processors awake while packets of
     /// `cell` contracts are sent.
     fn keeps_awake(&self) -> bool;
-    /// The policy's setting `stops`: what the machine takes from a driver's packet thread.
-    fn stops(&self) -> Option<Stops>;
     /// The code points that drivers write, from the policy; `None` while no policy is known.
     fn code_points(&self) -> Option<CodePointsDoc>;
     /// The discard patterns of a link, from the policy; `None` while no policy is known.
@@ -54,13 +121,8 @@ pub(crate) trait Promises {
     }
     /// The managed links.
     fn links(&self) -> Vec<IfName>;
-    /// The managed link of this name; `None` if it is not managed.
-    fn link(&self, name: &IfName) -> Option<Link>;
     /// The classes of a managed link; none if the link is not managed or has none.
     fn classes(&self, link: &IfName) -> LinkClasses;
-    /// The sending rates promised to targets of the kernel path on a link: for each target, and the
-    /// total.
-    fn promised_to_targets(&self, link: &Link) -> (Vec<(String, Amount)>, Amount);
     /// The flows' part of a link; `None` if it has none.
     fn direct_part(&self, link: &IfName) -> Option<DirectPart>;
     /// Sets the flows' part of a link, and gives the rest to the kernel's classes. The part is not
@@ -88,6 +150,21 @@ pub(crate) trait Promises {
     /// # Errors
     /// If the counter cannot be read.
     fn path_counter(&self, link: &IfName) -> Result<Option<PathCounter>, RequestError>;
+    /// The targets that the drivers of their links can serve, those with cell contracts and slices
+    /// first; with minimums only on the links of `minimums_on`.
+    fn redirectable(&self, minimums_on: &BTreeSet<IfName>) -> Vec<RedirectableTarget>;
+    /// The places of redirected targets.
+    fn redirects(&self) -> &BTreeMap<u16, RedirectPlace>;
+    /// Replaces the places of redirected targets, and puts them into force.
+    ///
+    /// # Errors
+    /// If the kernel refuses them; then the former places stay.
+    fn set_redirects(&mut self, places: BTreeMap<u16, RedirectPlace>) -> Result<(), RequestError>;
+    /// The redirect pair of a link, and the map of redirects; `None` if the link has no pair.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn redirect_pair(&self, link: &IfName) -> Result<Option<Redirects>, RequestError>;
     /// Admits degraded targets again, as far as they fit: flows have released rate.
     fn heal(&mut self, now: Now);
     /// The journal.

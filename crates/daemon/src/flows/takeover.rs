@@ -1,8 +1,8 @@
-//! Takes over a driver that an earlier daemon started, from its census (its list of programs and
-//! flows): holds the ports of the flows again, looks up their next hops, and degrades flows that no
-//! longer fit. A flow whose ports cannot be held continues without them, and the journal gets a
-//! warning. The census of a new driver has no flows: only the driver's mode is recorded. No
-//! function returns an error.
+//! Takes over a driver that an earlier daemon started, from its census (its list of programs, flows
+//! and redirected targets): holds the ports of the flows again, looks up their next hops, and
+//! degrades flows that no longer fit. A flow whose ports cannot be held continues without them, and
+//! the journal gets a warning. The census of a new driver has no flows: only the driver's mode is
+//! recorded. No function returns an error.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -35,11 +35,14 @@ impl<N: Network> Flows<N> {
         // A driver without patterns needs no message if it should have none.
         state.discards = (census.discard_patterns == 0).then(Vec::new);
         state.code_points = Some(census.code_points);
+        state.is_census_late = false;
         for program in &census.programs {
             let known = state.programs.entry(program.program);
             known.or_insert_with(|| adopted_program(promises, program));
         }
         self.update_policy(promises, link, now);
+        self.redirects.retry(link);
+        self.adopt_redirects(promises, link, census.redirected, now);
         let mut found: Vec<DriverFlowDoc> = census.flows;
         found.sort_by_key(|doc| doc.setup.number);
         let mut adopted = 0;

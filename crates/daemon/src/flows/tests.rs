@@ -16,6 +16,7 @@ mod many_flows;
 mod move_flow;
 mod open_flow;
 mod receive_shares;
+mod redirected_targets;
 mod resume;
 
 use std::net::SocketAddr;
@@ -29,7 +30,7 @@ use netnice_core::units::{Instant, Nanos};
 use netnice_kernel::routes::RouteChange;
 use tokio::sync::{mpsc, oneshot};
 
-use super::promises::Promises;
+use super::promises::{Promises, TargetCheck, TargetDraft};
 use super::*;
 use crate::host::fake::FakeMachine;
 use crate::service::{NamedProcess, Service};
@@ -137,7 +138,12 @@ impl Fixture {
             pid,
             lives: Box::new(|| true),
         });
-        let answer = self.service.handle(&Peer::ROOT, &request, named, self.now);
+        let flows = &mut self.flows;
+        let mut check = |draft: &TargetDraft<'_>| flows.check_target(draft);
+        let with = (named, &mut check as &mut TargetCheck<'_>);
+        let answer = self
+            .service
+            .handle_checked(&Peer::ROOT, &request, with, self.now);
         self.flows.settle_all(&mut self.service, self.now);
         self.exchange();
         answer
@@ -265,6 +271,7 @@ impl Fixture {
                 };
                 self.flows
                     .handle_driver_event(&mut self.service, &link, event, self.now);
+                self.flows.settle_all(&mut self.service, self.now);
             }
         }
     }
@@ -292,6 +299,7 @@ impl Fixture {
     fn advance(&mut self, time: Nanos) {
         self.now.monotonic = self.now.monotonic.after(time);
         self.flows.handle_timeouts(&mut self.service, self.now);
+        self.flows.settle_all(&mut self.service, self.now);
         self.exchange();
     }
 

@@ -11,6 +11,8 @@
 //! | withdraw | the flow and its successor are being closed | nothing |
 //! | change | the former contract holds, and a call that restores it follows | nothing |
 //! | close, detach | ports and promises stay held | they are released |
+//! | redirect a target | its classes serve the target, and the place is ended | nothing |
+//! | end a redirected target | its place stays in use | the place is free |
 //! | set the rate, totals | the division of the link stays | as if in time |
 //! | census, discard | nothing waits for it | as if in time |
 //! | next hop and MTU, others | nothing waits for it | nothing |
@@ -61,6 +63,16 @@ impl<N: Network> Flows<N> {
         let link = call.link.clone();
         match &mut call.purpose {
             CallPurpose::Nothing => drop(self.calls.remove(&id)),
+            CallPurpose::Adopt => {
+                if let Some(state) = self.link_states.get_mut(&link) {
+                    state.is_census_late = true;
+                }
+            }
+            CallPurpose::Redirect { place, target } => {
+                let of = (*place, *target);
+                self.calls.remove(&id);
+                self.handle_redirect_answer(promises, of, None, now);
+            }
             CallPurpose::Close { reply, .. } => {
                 if let Some(reply) = reply.take() {
                     sessions::reply_done(reply);
@@ -70,7 +82,8 @@ impl<N: Network> Flows<N> {
             | CallPurpose::SetRate
             | CallPurpose::Classes
             | CallPurpose::Discard
-            | CallPurpose::Adopt
+            // The driver ends a place when what waits there is sent.
+            | CallPurpose::EndRedirect { .. }
             // The replies were sent without the census.
             | CallPurpose::Census(_)
             | CallPurpose::Totals
@@ -136,6 +149,8 @@ impl<N: Network> Flows<N> {
                 self.send_ready_replies(promises, now);
             }
             CallPurpose::Detach { .. }
+            | CallPurpose::Redirect { .. }
+            | CallPurpose::EndRedirect { .. }
             | CallPurpose::SetRate
             | CallPurpose::Classes
             | CallPurpose::Discard

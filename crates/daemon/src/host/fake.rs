@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use netnice_api::Found;
 use netnice_core::units::Rate;
 use netnice_kernel::connections::Connection;
-use netnice_kernel::enforce::{Adoption, PathCounter, QuotaEntry, QuotaState, Sample};
+use netnice_kernel::enforce::{Adoption, PathCounter, QuotaEntry, QuotaState, Redirects, Sample};
 use netnice_kernel::plan::Desired;
 
 use super::{Interface, InterfaceTraffic, Inventory, Members, Meter, Process, QuotaCounter};
@@ -419,6 +419,21 @@ impl Meter for FakeMachine {
         Ok(Some(PathCounter {
             place: 1,
             map_id: 1,
+            map: map.into(),
+        }))
+    }
+
+    fn redirects(&self, link: &str) -> Result<Option<Redirects>, RequestError> {
+        let mut links = self.in_force.desired.links.iter();
+        if !links.any(|one| one.name == link && one.has_redirects) {
+            return Ok(None);
+        }
+        let map =
+            File::open("/dev/zero").map_err(|error| RequestError::Failed(error.to_string()))?;
+        Ok(Some(Redirects {
+            far: format!("far-{link}"),
+            far_index: 40,
+            map_id: 2,
             map: map.into(),
         }))
     }

@@ -10,8 +10,8 @@ use netnice_core::units::{Instant, Rate};
 use netnice_kernel::cgroup::{self, Cgroup};
 use netnice_kernel::connections::{self, Connection};
 use netnice_kernel::enforce::{
-    Adoption, ContainerPlacement, Exits, Kernel, Membership, PathCounter, Recovered, Sample,
-    TargetClass,
+    Adoption, ContainerPlacement, Exits, Kernel, Membership, PathCounter, Recovered, Redirects,
+    Sample, TargetClass,
 };
 use netnice_kernel::netlink::NetlinkClient;
 use netnice_kernel::plan::{Desired, LeafQdisc};
@@ -490,5 +490,9 @@ impl Meter for KernelHost {
 
     fn path_counter(&self, link: &str) -> Result<Option<PathCounter>, RequestError> {
         Ok(self.kernel.path_counter(link)?)
+    }
+
+    fn redirects(&self, link: &str) -> Result<Option<Redirects>, RequestError> {
+        Ok(self.kernel.redirects(link)?)
     }
 }

@@ -1,5 +1,5 @@
 //! Admission of claims, and precedence between them. A claim is refused if its contract does not
-//! fit, is not supported by the kernel path or contradicts other claims, or if the user may not
+//! fit, is not for targets or contradicts other claims, or if the user may not
 //! make it.
 //!
 //! Claims of root and of members of the group `netnice` (privileged claims) come before claims of
@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 
 use netnice_core::admission::{self, Grant, MAX_DEPTH, TargetEntry, TargetId};
 use netnice_core::claims::{Claimant, Claims};
-use netnice_core::contract::{Change, Contract, kernel_path_support};
+use netnice_core::contract::{Change, Contract, target_support};
 use netnice_core::target::Target;
 
 use super::place::ContainmentIndex;
@@ -39,7 +39,7 @@ impl Ledger {
     ///
     /// # Errors
     /// If no target is held in the slot, `by` may not make the change or contradicts other claims,
-    /// the kernel path does not support the contract, or the contract does not fit or would take
+    /// a target cannot have the contract, or the contract does not fit or would take
     /// the level that is kept for root and the group.
     pub(crate) fn change_claim(
         &mut self,
@@ -55,7 +55,7 @@ impl Ledger {
         }
         self.check_may_share(held, by.uid, change)?;
         let claims = held.claims.apply_in_budget(by, change)?;
-        kernel_path_support(claims.effective())?;
+        target_support(claims.effective())?;
         let grant = self.admit_whole(slot, &claims)?;
         self.check_reserved_level(grant.entry())?;
         self.record_grant(slot, claims, grant, now_ns);
@@ -66,15 +66,15 @@ impl Ledger {
     /// of unprivileged users in the same chain are set aside.
     ///
     /// # Errors
-    /// If no target is held in the slot, the kernel path does not support the contract, or the
-    /// contract does not fit.
+    /// If no target is held in the slot, a target cannot have the contract, or the contract does
+    /// not fit.
     pub(crate) fn admit(
         &mut self,
         slot: TargetId,
         claims: Claims,
         now_ns: u64,
     ) -> Result<(), RequestError> {
-        kernel_path_support(claims.effective())?;
+        target_support(claims.effective())?;
         let privileged = claims.iter().any(|claim| claim.by.privileged);
         match self.admit_whole(slot, &claims) {
             Ok(grant) => self.record_grant(slot, claims, grant, now_ns),

@@ -420,10 +420,10 @@ fn has_shares_in_force(held: &HeldTarget) -> bool {
     shares.is_some_and(|(_, shares)| shares.iter().any(|share| named.contains(share)))
 }
 
-/// True if the contract has a minimum in this direction. A slice is a minimum for sending.
+/// True if the contract has a minimum in this direction. A slice and a cell contract are minimums
+/// for sending.
 pub(super) fn has_minimum(contract: &Contract, direction: Direction) -> bool {
-    let slice = contract.slice().filter(|_| direction == Direction::Up);
-    contract.min(direction).is_some() || slice.is_some()
+    contract.reserves(direction)
 }
 
 const MINIMUMS: [(Clause, Direction); 2] = [

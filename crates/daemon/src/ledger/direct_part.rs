@@ -51,10 +51,16 @@ impl Ledger {
     pub(super) fn part_entries(&self) -> impl Iterator<Item = TargetEntry> {
         let parts = self.parts.iter().zip(0..);
         parts.filter_map(|((link, part), n)| {
-            // What flows have of budgets is promised to the budgets.
-            let need = Amount::from(part.need).less(self.flows_in_budgets(link));
+            let need = self.without_targets(link, part.need);
             entry(link, Rate::new(need.0).unwrap_or(Rate::MIN), n)
         })
+    }
+
+    /// What the direct path needs of a link without what is promised to targets: what flows have of
+    /// budgets is promised to the budgets, and redirected targets have promises of their own.
+    fn without_targets(&self, link: &IfName, need: Rate) -> Amount {
+        let need = Amount::from(need).less(self.flows_in_budgets(link));
+        need.less(self.redirected_on(link))
     }
 
     /// The part of one link as an entry, with the smallest rate that the direct path has while it
@@ -64,15 +70,15 @@ impl Ledger {
         let part = self.parts.get(link)?;
         let rate = self.link(link.as_str())?.link.usable(Direction::Up)?;
         let least = rate.portion(1, FLOWS_DIVISOR).unwrap_or(Rate::MIN);
-        entry(link, part.need.min(least), 0)
+        let need = Rate::new(self.without_targets(link, part.need).0);
+        entry(link, need.unwrap_or(Rate::MIN).min(least), 0)
     }
 
-    /// The rate that the direct path needs of a link; 0 if it has no flow there.
+    /// The rate that the direct path needs of a link beside the promises to targets; 0 if it has no
+    /// part there.
     pub(super) fn needed(&self, link: &IfName) -> Amount {
-        self.parts
-            .get(link)
-            .map_or(Amount(0), |part| Amount::from(part.need))
-            .less(self.flows_in_budgets(link))
+        let part = self.parts.get(link);
+        part.map_or(Amount(0), |part| self.without_targets(link, part.need))
     }
 }
 

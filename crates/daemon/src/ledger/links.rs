@@ -93,14 +93,17 @@ impl Ledger {
         })
     }
 
-    /// The name of each target with a promise for sending on a link, and the promised rate. A
-    /// target inside another one is listed too.
+    /// The name of each target with a promise for sending on a link that the kernel's classes keep,
+    /// and the promised rate. A target inside another one is listed too.
     pub(crate) fn promised_to_each(&self, link: &Link) -> impl Iterator<Item = (String, Amount)> {
         let usable = link.usable(Direction::Up);
         self.held().filter_map(move |held| {
             let contract = &held.entry.contract;
             let on = contract.on().is_some_and(|on| *on == link.name);
             let min = contract.link_min(Direction::Up, usable.filter(|_| on)?)??;
+            if self.is_redirected(held.id, &link.name) {
+                return None;
+            }
             Some((held.entry.target.to_string(), min.into()))
         })
     }

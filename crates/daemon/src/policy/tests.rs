@@ -165,11 +165,7 @@ fn an_invalid_contract_of_a_rule_is_refused_with_line_and_reason() {
         (rule("min = \"5mbit\"\nup = \"2mbit\""), 3, "above"),
         (rule(""), 3, "no clause is given"),
         (rule("extra = true"), 3, "slice"),
-        (
-            rule("cell = \"pcr=1mbit,cdvt=1ms\""),
-            3,
-            "not supported yet",
-        ),
+        (rule("cpu = \"1ms/2ms\""), 3, "not supported yet"),
         (rule("up = \"1mbit\"\nup = \"2mbit\""), 6, "duplicate"),
     ]);
 }

@@ -64,20 +64,6 @@ pub(crate) fn expected_groups(ledger: &Ledger) -> BTreeMap<String, u32> {
     names
 }
 
-/// The link on which a target with this contract has a class of its own: the link that the contract
-/// names, if it is managed; without a named link, but with a weight or priority, the only managed
-/// link. Else `None`.
-pub(crate) fn link_of<'l>(ledger: &'l Ledger, contract: &Contract) -> Option<&'l ManagedLink> {
-    if let Some(name) = contract.on() {
-        return ledger.link(name.as_str());
-    }
-    if contract.weight().is_none() && contract.priority().is_none() {
-        return None;
-    }
-    let mut links = ledger.links();
-    links.next().filter(|_| links.next().is_none())
-}
-
 fn target(ledger: &Ledger, held: &HeldTarget) -> plan::Target {
     let contract = &*held.in_force();
     plan::Target {
@@ -86,9 +72,9 @@ fn target(ledger: &Ledger, held: &HeldTarget) -> plan::Target {
         parent: held.entry.parent.map(|parent| parent.get()),
         limit: limit(contract),
         burst: burst(contract),
-        share: link_of(ledger, contract).map(|managed| {
-            let share = share(managed, contract);
-            without_flows(share, ledger.flows_in(held))
+        share: ledger.link_of(contract).map(|managed| LinkShare {
+            redirect: ledger.active_redirect(held.id, &managed.link.name),
+            ..without_flows(share(managed, contract), ledger.flows_in(held))
         }),
         weight: contract.weight().unwrap_or_default().get(),
         priority: contract.priority().unwrap_or_default().get(),
@@ -154,6 +140,6 @@ fn link(ledger: &Ledger, managed: &ManagedLink) -> plan::Link {
         down: link.shaped(Direction::Down),
         overhead: u16::try_from(link.overhead.0).unwrap_or(u16::MAX),
         bucket: part.and_then(|part| part.bucket),
-        has_redirects: false,
+        has_redirects: ledger.redirects_on(&link.name).next().is_some(),
     }
 }

@@ -1,6 +1,9 @@
 //! Sets the part of a link that the direct path has ([`DirectPart`], in the ledger), and gives the
-//! rest of the link's rate to the kernel's classes. If the kernel refuses the classes, the former
-//! part stays. Also admits degraded targets again when flows have released rate.
+//! rest of the link's rate to the kernel's classes; and sets the places of redirected targets. If
+//! the kernel refuses a change, the former state stays. Also admits degraded targets again when
+//! flows have released rate.
+
+use std::collections::BTreeMap;
 
 use netnice_core::contract::IfName;
 
@@ -9,6 +12,7 @@ use crate::clock::Now;
 use crate::error::RequestError;
 use crate::host::Host;
 use crate::ledger::direct_part::DirectPart;
+use crate::ledger::redirects::RedirectPlace;
 
 impl<H: Host> Reconciler<H> {
     /// Sets the direct path's part of a link (`None`: it has no flow there), and gives the rest to
@@ -33,6 +37,29 @@ impl<H: Host> Reconciler<H> {
             ledger.set_direct_part(link, before);
             return Err(error);
         }
+        Ok(())
+    }
+
+    /// Replaces the places of redirected targets, puts them into force, and writes them to the
+    /// state file.
+    ///
+    /// # Errors
+    /// If the kernel refuses them. Then the former places stay.
+    pub(crate) fn set_redirects(
+        &mut self,
+        places: BTreeMap<u16, RedirectPlace>,
+    ) -> Result<(), RequestError> {
+        let before = self.deviations.desired_state(&self.books.ledger);
+        let former = self.books.ledger.set_redirects(places);
+        let wanted = self.deviations.desired_state(&self.books.ledger);
+        if before != wanted
+            && let Err(error) = self.host.apply(&wanted)
+        {
+            self.books.ledger.set_redirects(former);
+            return Err(error);
+        }
+        let in_force = self.host.is_enforcing();
+        self.books.save_present(in_force);
         Ok(())
     }
 

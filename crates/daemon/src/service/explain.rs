@@ -222,7 +222,7 @@ impl<H: Host> View<'_, H> {
             );
         }
         self.marking_rows(held, page);
-        let Some(managed) = desired::link_of(self.ledger(), contract) else {
+        let Some(managed) = self.ledger().link_of(contract) else {
             return;
         };
         let link = &managed.link;
@@ -290,7 +290,7 @@ impl<H: Host> View<'_, H> {
             let text = format!("uses only bandwidth of {links} that no other traffic uses");
             page.row("yields", &text);
         }
-        let has_part = contract.yields() || desired::link_of(self.ledger(), contract).is_some();
+        let has_part = contract.yields() || self.ledger().link_of(contract).is_some();
         if has_part && matches!(held.entry.target, Target::Container(_)) {
             page.row(
                 "receiving",

@@ -2,7 +2,7 @@
 //! kernel's classes, the processes of the machine and the journal through it. The methods fail as
 //! the trait states.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_api::direct::Term;
 use netnice_api::driver::CodePointsDoc;
@@ -11,18 +11,46 @@ use netnice_core::contract::IfName;
 use netnice_core::link::Link;
 use netnice_core::link::classes::LinkClasses;
 use netnice_core::units::Amount;
-use netnice_kernel::enforce::PathCounter;
+use netnice_kernel::enforce::{PathCounter, Redirects};
 
 use super::Service;
 use crate::authority;
 use crate::clock::Now;
 use crate::error::RequestError;
-use crate::flows::promises::Promises;
+use crate::flows::promises::{LedgerPromises, LinkPromises, Promises};
 use crate::host::{Host, Process};
 use crate::journal::Journal;
 use crate::ledger::direct_part::DirectPart;
+use crate::ledger::redirects::{RedirectPlace, RedirectableTarget};
 use crate::peer::Peer;
 use crate::quotas::Quotas;
+
+impl<H: Host> Service<H> {
+    fn link_promises(&self) -> LedgerPromises<'_> {
+        LedgerPromises {
+            ledger: &self.reconciler.books.ledger,
+            stops: self.rules.policy.direct.stops,
+        }
+    }
+}
+
+impl<H: Host> LinkPromises for Service<H> {
+    fn link(&self, name: &IfName) -> Option<Link> {
+        self.link_promises().link(name)
+    }
+
+    fn promised_to_targets(&self, link: &Link) -> (Vec<(String, Amount)>, Amount) {
+        self.link_promises().promised_to_targets(link)
+    }
+
+    fn stops(&self) -> Option<Stops> {
+        self.link_promises().stops()
+    }
+
+    fn name_of(&self, target: u32) -> Option<String> {
+        self.link_promises().name_of(target)
+    }
+}
 
 impl<H: Host> Promises for Service<H> {
     fn may_use(&self, peer: &Peer) -> Result<(), RequestError> {
@@ -45,10 +73,6 @@ impl<H: Host> Promises for Service<H> {
 
     fn keeps_awake(&self) -> bool {
         self.rules.policy.direct_awake
-    }
-
-    fn stops(&self) -> Option<Stops> {
-        self.rules.policy.direct.stops
     }
 
     fn code_points(&self) -> Option<CodePointsDoc> {
@@ -88,23 +112,9 @@ impl<H: Host> Promises for Service<H> {
         links.map(|managed| managed.link.name.clone()).collect()
     }
 
-    fn link(&self, name: &IfName) -> Option<Link> {
-        let managed = self.reconciler.books.ledger.link(name.as_str())?;
-        Some(managed.link.clone())
-    }
-
     fn classes(&self, link: &IfName) -> LinkClasses {
         let managed = self.reconciler.books.ledger.link(link.as_str());
         managed.map(|managed| managed.classes).unwrap_or_default()
-    }
-
-    fn promised_to_targets(&self, link: &Link) -> (Vec<(String, Amount)>, Amount) {
-        let ledger = &self.reconciler.books.ledger;
-        let [together, _] = ledger.promised_to_targets(link);
-        let each = ledger.promised_to_each(link);
-        // What flows have of a budget is not kept for targets.
-        let of_flows = ledger.flows_in_budgets(&link.name);
-        (each.collect(), together.less(of_flows))
     }
 
     fn direct_part(&self, link: &IfName) -> Option<DirectPart> {
@@ -138,6 +148,22 @@ impl<H: Host> Promises for Service<H> {
 
     fn path_counter(&self, link: &IfName) -> Result<Option<PathCounter>, RequestError> {
         self.reconciler.host.path_counter(link.as_str())
+    }
+
+    fn redirectable(&self, minimums_on: &BTreeSet<IfName>) -> Vec<RedirectableTarget> {
+        self.reconciler.books.ledger.redirectable(minimums_on)
+    }
+
+    fn redirects(&self) -> &BTreeMap<u16, RedirectPlace> {
+        self.reconciler.books.ledger.redirects()
+    }
+
+    fn set_redirects(&mut self, places: BTreeMap<u16, RedirectPlace>) -> Result<(), RequestError> {
+        self.reconciler.set_redirects(places)
+    }
+
+    fn redirect_pair(&self, link: &IfName) -> Result<Option<Redirects>, RequestError> {
+        self.reconciler.host.redirects(link.as_str())
     }
 
     fn heal(&mut self, now: Now) {

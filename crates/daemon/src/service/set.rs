@@ -17,6 +17,7 @@ use super::named_process::{NamedProcess, named_process};
 use crate::authority;
 use crate::clock::Now;
 use crate::error::RequestError;
+use crate::flows::promises::{TargetCheck, TargetDraft};
 use crate::host::{Host, Inventory, Process};
 use crate::journal::EventKind;
 use crate::ledger::rollbacks;
@@ -24,10 +25,21 @@ use crate::ledger::{Body, HeldTarget, Ledger};
 use crate::meter::metrics::Tally;
 use crate::peer::Peer;
 use crate::policy::{Policy, Rules};
-use crate::quotas::Quotas;
 use crate::reconcile::{ChangeDuration, Draft, Reconciler};
 use crate::schedule;
 use crate::user_names::user_name;
+
+/// A request as it came in.
+pub(super) struct SubmittedSet<'a> {
+    /// The user who sent it.
+    pub peer: &'a Peer,
+    /// The request.
+    pub set: &'a Set,
+    /// The process that it names by a pidfd.
+    pub named: Option<NamedProcess>,
+    /// Checks it before it is installed.
+    pub check: &'a mut TargetCheck<'a>,
+}
 
 /// A request with its parsed target, change and duration.
 struct SetRequest<'a> {
@@ -61,11 +73,15 @@ pub(super) fn set<H: Host>(
     reconciler: &mut Reconciler<H>,
     tally: &mut Tally,
     rules: &Rules,
-    peer: &Peer,
-    set: &Set,
-    named: Option<NamedProcess>,
+    submitted: SubmittedSet<'_>,
     now: Now,
 ) -> Result<Done, RequestError> {
+    let SubmittedSet {
+        peer,
+        set,
+        named,
+        check,
+    } = submitted;
     let request = SetRequest {
         peer,
         target: set.target.parse()?,
@@ -89,7 +105,7 @@ pub(super) fn set<H: Host>(
         authority::may_mark(peer, change, &rules.policy.dscp_users)?;
     }
     let prepared = prepare(reconciler, &request, &rules.policy)?;
-    finish(reconciler, tally, quotas, &request, prepared)
+    finish(reconciler, tally, rules, &request, prepared, check)
 }
 
 /// The change that a request contains; `None` if a process only joins a name. `as_up`: in the short
@@ -299,10 +315,12 @@ fn same_command(host: &mut impl Inventory, peer: &Peer, target: &Target) -> Stri
 fn finish<H: Host>(
     reconciler: &mut Reconciler<H>,
     tally: &mut Tally,
-    quotas: &Quotas,
+    rules: &Rules,
     request: &SetRequest<'_>,
     prepared: PreparedChange,
+    check: &mut TargetCheck<'_>,
 ) -> Result<Done, RequestError> {
+    let quotas = &rules.policy.quotas;
     let PreparedChange {
         mut draft,
         slot,
@@ -336,6 +354,12 @@ fn finish<H: Host>(
     }
     draft.within(&reconciler.books, quotas, request.peer)?;
     reconciler.check_usage(&draft)?;
+    check(&TargetDraft {
+        present: &reconciler.books.ledger,
+        draft: &draft.ledger,
+        slot,
+        stops: rules.policy.direct.stops,
+    })?;
     if request.set.dry_run {
         done.plan = Some(reconciler.preview(&draft));
         return Ok(done);

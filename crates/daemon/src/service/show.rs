@@ -236,7 +236,7 @@ fn schedule_docs(held: &HeldTarget) -> Vec<ScheduleDoc> {
 fn installed(ledger: &Ledger, held: &HeldTarget, link_leaf: &str) -> Option<InstalledDoc> {
     let contract = &*held.in_force();
     let bits = |rate: netnice_core::units::Rate| rate.bits_per_second();
-    let share = desired::link_of(ledger, contract);
+    let share = ledger.link_of(contract);
     let yields = contract.yields() && ledger.links().count() > 0;
     let dscp = held.dscp(ledger);
     if !contract.is_limited() && share.is_none() && !yields && dscp.is_none() {

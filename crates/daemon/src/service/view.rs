@@ -12,7 +12,7 @@ use crate::host::{Enforcer, Interface, Inventory};
 use crate::ledger::{Body, HeldTarget, Ledger, ManagedLink};
 use crate::meter::Measurements;
 use crate::reconcile::estimates::Estimates;
-use crate::reconcile::{Deviations, Finder, Reconciler, desired};
+use crate::reconcile::{Deviations, Finder, Reconciler};
 use crate::state::Books;
 use crate::user_names::user_name;
 
@@ -113,7 +113,7 @@ impl<H: Enforcer> View<'_, H> {
         }
         faults.extend(self.deviations.repairs.given_up.clone());
         let contract = &*held.in_force();
-        let Some(managed) = desired::link_of(self.ledger(), contract) else {
+        let Some(managed) = self.ledger().link_of(contract) else {
             faults.extend(missing_link(self.ledger(), contract));
             return faults;
         };

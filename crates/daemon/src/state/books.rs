@@ -54,6 +54,13 @@ impl Books {
         }
     }
 
+    /// Writes the present books after a change that no request caused. If that fails,
+    /// [`Books::write_again`] writes them later.
+    pub(crate) fn save_present(&mut self, in_force: bool) {
+        let written = self.write(&self.ledger, &self.rollbacks, in_force);
+        self.unwritten |= written.is_err();
+    }
+
     /// Writes the present books before a change while nothing is in force. A daemon that finds
     /// limits in force without a state file keeps them, whatever their origin. So a daemon that is
     /// killed before it writes this change must leave a state file.
@@ -67,8 +74,7 @@ impl Books {
     /// Writes the books again after a change that followed [`Books::save_before_first`] has failed.
     /// If that fails too, [`Books::write_again`] writes them later.
     pub(crate) fn save_after_failure(&mut self, in_force: bool) {
-        let written = self.write(&self.ledger, &self.rollbacks, in_force);
-        self.unwritten |= written.is_err();
+        self.save_present(in_force);
     }
 
     /// Writes the state file if an earlier write failed. The result is logged.

@@ -3,6 +3,7 @@
 //! back fails with a text that describes what is invalid.
 
 mod links;
+mod redirects;
 mod rollbacks;
 
 use netnice_core::admission::{TargetEntry, TargetId};
@@ -17,6 +18,7 @@ use crate::ledger::{
     AppKey, Body, CgroupRef, DrainingTarget, HeldTarget, Ledger, ProcessId, TargetPlace,
 };
 use links::LinkDoc;
+use redirects::RedirectDoc;
 use rollbacks::UndoDoc;
 
 /// The field `state` of the state file.
@@ -32,6 +34,8 @@ pub(super) struct StateDoc {
     targets: Vec<TargetDoc>,
     remnants: Vec<DrainingDoc>,
     undos: Vec<UndoDoc>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    redirects: Vec<RedirectDoc>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -123,6 +127,7 @@ impl StateDoc {
             targets: ledger.held().map(TargetDoc::from).collect(),
             remnants: ledger.draining().map(DrainingDoc::from).collect(),
             undos: rollbacks.iter().map(UndoDoc::from).collect(),
+            redirects: redirects::docs(ledger),
         }
     }
 
@@ -148,6 +153,7 @@ impl StateDoc {
         if let Some(fault) = ledger.fault() {
             return Err(fault);
         }
+        ledger.set_redirects(redirects::restore(self.redirects)?);
         ledger.skip_ids(self.next_id);
         let waiting: Result<Vec<PendingRollback>, String> =
             self.undos.into_iter().map(UndoDoc::restore).collect();

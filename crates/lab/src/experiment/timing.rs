@@ -65,11 +65,11 @@ impl Subject {
 }
 
 /// The results of one run, in us.
-struct Measured {
-    gaps: Vec<f64>,
+pub(super) struct Measured {
+    pub(super) gaps: Vec<f64>,
     lateness: Vec<f64>,
     /// Packets that are late, and that a stop of the driver excuses; they are not in the two lists.
-    excused: u64,
+    pub(super) excused: u64,
     /// Packets that `netnice check` found early.
     early: u64,
 }
@@ -183,7 +183,7 @@ impl Subject {
         let steady = times.partition_point(|at| *at < begins);
         let times = &times[steady..];
         anyhow::ensure!(times.len() > 50, "only {} packets came", times.len());
-        Ok(Measured::new(times, spacing, early, &alibi))
+        Ok(Measured::new(times, (spacing, CDVT), early, &alibi))
     }
 
     /// Time in ns until the steady state. The driver maps the pages of a program's memory on their
@@ -281,10 +281,16 @@ fn conforms(file: &Path, contract: &str) -> Result<u64> {
 }
 
 impl Measured {
-    /// Measures packets that may be `spacing` ns apart. A packet that is late by more than
-    /// [`ON_TIME`] and that a stop excuses is left out, with the gaps before and after it.
-    fn new(times: &[u64], spacing: u64, early: u64, alibi: &Alibi) -> Measured {
-        let late = lateness(times, spacing);
+    /// Measures packets that may be `spacing` ns apart, with a tolerance of `cdvt` ns. A packet that
+    /// is late by more than [`ON_TIME`] and that a stop excuses is left out, with the gaps before
+    /// and after it.
+    pub(super) fn new(
+        times: &[u64],
+        (spacing, cdvt): (u64, u64),
+        early: u64,
+        alibi: &Alibi,
+    ) -> Measured {
+        let late = lateness(times, (spacing, cdvt));
         let is_excused = |(at, late): (&u64, &u64)| {
             let excuse = alibi.excuse(at.saturating_sub(*late), *at);
             *late > ON_TIME && excuse > 0 && *late <= ON_TIME + excuse
@@ -304,12 +310,12 @@ impl Measured {
 }
 
 /// Lateness in ns of packets that may be `spacing` ns apart, as the module defines it.
-fn lateness(times: &[u64], spacing: u64) -> Vec<u64> {
+fn lateness(times: &[u64], (spacing, cdvt): (u64, u64)) -> Vec<u64> {
     let mut allowed = times.first().copied().unwrap_or_default() as i64;
     let mut late = Vec::with_capacity(times.len());
     for at in times {
         late.push(*at as i64 - allowed);
-        let kept = *at as i64 - allowed <= CDVT as i64;
+        let kept = *at as i64 - allowed <= cdvt as i64;
         allowed = if kept { allowed } else { *at as i64 } + spacing as i64;
     }
     let least = late.iter().copied().min().unwrap_or_default();

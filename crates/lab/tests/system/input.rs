@@ -336,10 +336,10 @@ const REFUSED: &[Case] = &[
         &["no container is called web", "Docker", "Podman"],
     ),
     (
-        "a cell contract",
-        "set P --cell pcr=10mbit,cdvt=100us",
+        "a cell contract in a class",
+        "set P --cell pcr=10mbit,cdvt=100us,class=1",
         1,
-        &["cell", "not supported yet"],
+        &["class=", "flows"],
     ),
     (
         "a channel",

@@ -167,7 +167,7 @@ const FAULTY_POLICIES: [(&str, &str, u32, &str); 12] = [
     ),
     (
         "what the direct path will bring",
-        "[[rule]]\nname = \"a\"\nmatch = \"user:61234\"\ncell = \"pcr=10mbit,cdvt=100us\"\n",
+        "[[rule]]\nname = \"a\"\nmatch = \"user:61234\"\ncpu = \"2ms/10ms\"\n",
         2,
         "not supported yet",
     ),

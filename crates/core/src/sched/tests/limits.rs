@@ -252,10 +252,9 @@ fn contracts_with_a_limit_are_served() {
     let channel = served("up 4mbit channel mmax=1kB,rmax=30/s,bmax=4,deadline=20ms");
     assert!(matches!(channel, Ok(Service::Limited { .. })));
     assert!(matches!(
-        served("slice 1ms/10ms cell pcr=3mbit,cdvt=1ms"),
+        served("slice 1ms/10ms channel mmax=1kB,rmax=30/s,bmax=4,deadline=20ms"),
         Err(NotServed::Several)
     ));
-    assert!(served("min 1mbit cell pcr=3mbit,cdvt=1ms").is_err());
     let priority = served("min 1mbit priority 3");
     assert!(matches!(priority, Err(NotServed::Priority)));
 }

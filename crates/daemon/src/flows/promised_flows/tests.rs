@@ -41,7 +41,7 @@ proptest! {
         let mut promised = PromisedFlows::default();
         for (flow, contract) in changes {
             let contract = contract.map(|n| Rc::new(CONTRACTS[n].parse().expect("a contract")));
-            promised.set(flow, contract.as_ref());
+            promised.set(PromiseHolder::Flow(flow), contract.as_ref());
             let fits =
                 promised.fit_at_once(&capacity, rate, WorkAhead::SHORTEST, std::iter::empty());
             let all = promised.contracts.values().map(|one| (**one).clone());

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use netnice_api::direct::Term;
 use netnice_api::driver::{
     CensusDoc, DriverFlow, DriverFlowDoc, DriverReply, DriverRequest, FlowCounts, FramesDoc,
-    ProgramDoc, SEND_AHEAD_NS, ServerDoc, TotalsDoc,
+    ProgramDoc, RedirectedDoc, SEND_AHEAD_NS, ServerDoc, TotalsDoc,
 };
 use netnice_core::contract::Contract;
 use netnice_kernel::nic::NicFeatures;
@@ -64,11 +64,15 @@ impl Network for FakeNetwork {
         let index = match name {
             "eth0" => 2,
             "eth1" => 3,
+            "lo" => 1,
             _ => return Ok(None),
         };
         Ok(Some(Nic {
             index,
-            mac: Some([2, 0, 0, 0, 1, index as u8]),
+            mac: Some(match index {
+                1 => [0; 6],
+                _ => [2, 0, 0, 0, 1, index as u8],
+            }),
             mtu: 1500,
             up: self.up,
         }))
@@ -202,6 +206,14 @@ pub(super) struct Driver {
     pub refuses: Option<String>,
     /// The flows that were withdrawn.
     pub withdrawn: Vec<u32>,
+    /// The far end of the redirect pair that the driver was sent.
+    pub far: Option<String>,
+    /// The redirected targets, by place.
+    pub redirected: BTreeMap<u32, RedirectedDoc>,
+    /// For how long the first packets of redirected targets wait, in ns, one for each request.
+    pub holds: Vec<u64>,
+    /// True if the driver has no AF_XDP.
+    pub is_fallback: bool,
     next: u32,
 }
 
@@ -235,6 +247,9 @@ impl Driver {
                 let fds = (0..3).map(|_| any_fd()).collect();
                 return (DriverReply::Attached { program: number }, fds);
             }
+            DriverRequest::Redirects { .. }
+            | DriverRequest::Redirect { .. }
+            | DriverRequest::EndRedirect { .. } => self.redirect(ask),
             DriverRequest::Detach { program } => {
                 self.programs.remove(program);
                 self.flows.retain(|_, flow| flow.program != *program);
@@ -283,6 +298,44 @@ impl Driver {
         (answer, Vec::new())
     }
 
+    /// Begins to redirect, or changes or ends a place.
+    fn redirect(&mut self, ask: &DriverRequest) -> DriverReply {
+        match ask {
+            DriverRequest::Redirects { iface } => {
+                self.far = Some(iface.clone());
+                DriverReply::Done
+            }
+            DriverRequest::Redirect { .. } if self.refuses.is_some() => DriverReply::Failed {
+                why: self.refuses.clone().unwrap_or_default(),
+            },
+            DriverRequest::Redirect {
+                place,
+                target,
+                contract,
+                hold_ns,
+            } => {
+                assert!(self.far.is_some(), "the driver has no redirect pair");
+                self.check_work_ahead(contract);
+                self.holds.push(*hold_ns);
+                let doc = RedirectedDoc {
+                    place: *place,
+                    target: *target,
+                    contract: contract.clone(),
+                    sent: 7,
+                    ..RedirectedDoc::default()
+                };
+                let before = self.redirected.insert(*place, doc);
+                assert!(before.is_none_or(|before| before.target == *target));
+                DriverReply::Done
+            }
+            DriverRequest::EndRedirect { place } => match self.redirected.remove(place) {
+                Some(_) => DriverReply::Done,
+                None => failed("no such place"),
+            },
+            other => panic!("{other:?} redirects nothing"),
+        }
+    }
+
     /// Changes a flow that the driver has.
     fn change(&mut self, ask: &DriverRequest) -> DriverReply {
         match ask {
@@ -319,7 +372,11 @@ impl Driver {
     fn census(&self) -> CensusDoc {
         CensusDoc {
             iface: "eth0".to_owned(),
-            mode: "native".to_owned(),
+            mode: match self.is_fallback {
+                true => "fallback".to_owned(),
+                false => "native".to_owned(),
+            },
+            redirected: self.redirected.values().cloned().collect(),
             rate: self.rate,
             programs: self
                 .programs

@@ -13,7 +13,7 @@ use crate::flows::flow_replies::PartialReply;
 fn explain(fixture: &mut Fixture, target: &str) -> oneshot::Receiver<Reply> {
     let target: Target = target.parse().expect("a target");
     let (reply, answer) = oneshot::channel();
-    let what = PartialReply::Explain(target, None);
+    let what = PartialReply::Explain(target, None, None);
     fixture
         .flows
         .reply_with_flows(&mut fixture.service, Peer::ROOT, what, reply, fixture.now);
@@ -232,7 +232,8 @@ fn a_census_has_the_flows_that_the_replies_show() {
         let target = target.map(|text| text.parse().expect("a target"));
         PartialReply::Show(ShowDoc::default(), target)
     };
-    let explain = |target: &str| PartialReply::Explain(target.parse().expect("a target"), None);
+    let explain =
+        |target: &str| PartialReply::Explain(target.parse().expect("a target"), None, None);
     let bob = Peer {
         uid: 1001,
         ..ANN.clone()

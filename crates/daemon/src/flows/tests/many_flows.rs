@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use super::super::admission::MAX_SEARCHED;
 use super::*;
+use crate::flows::promised_flows::PromiseHolder;
 
 /// Attaches a program and opens so many flows with contracts of three kinds.
 fn with_flows(count: u32) -> (Fixture, TestClient) {
@@ -42,8 +43,11 @@ fn flows_beyond_the_searched_number_open_and_close_within_what_the_exact_test_gr
     let (mut fixture, client) = with_flows(many);
     assert_eq!(kept(&fixture), many as usize);
     let promised = fixture.flows.link_states[&eth0()].promised.iter();
-    for (number, contract) in promised {
-        let flow = &fixture.flows.flows[number];
+    for (holder, contract) in promised {
+        let PromiseHolder::Flow(number) = holder else {
+            panic!("{holder:?}");
+        };
+        let flow = &fixture.flows.flows[&number];
         assert!(
             Rc::ptr_eq(&flow.contract, contract),
             "one contract in memory"

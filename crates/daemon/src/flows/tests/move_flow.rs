@@ -6,6 +6,7 @@ use netnice_api::direct::{Attach, Attached, FlowTaken, TakeFlow};
 use proptest::prelude::*;
 
 use super::*;
+use crate::flows::promised_flows::PromiseHolder;
 use crate::ledger::direct_part::DirectPart;
 
 /// A program with an attachment to each of two links, whose flow's route can move.
@@ -443,7 +444,7 @@ proptest! {
             for (link, state) in &flows.link_states {
                 let theirs = flows.flows.values().filter(|flow| flow.link == *link);
                 let promised = theirs.clone().filter(|flow| {
-                    state.promised.iter().any(|(number, _)| *number == flow.number)
+                    state.promised.iter().any(|(holder, _)| holder == PromiseHolder::Flow(flow.number))
                 });
                 let mut by_program: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
                 for flow in theirs.clone() {

@@ -205,7 +205,7 @@ fn unsupported_endpoints_and_clauses_are_refused_with_the_reason() {
         (
             "10.0.0.2:6000",
             "min 1mbit cell pcr=2mbit,cdvt=1ms",
-            "make one flow for each",
+            "both reserve the sending direction",
         ),
     ];
     for (to, contract, why) in cases {

@@ -300,7 +300,7 @@ fn an_invalid_request_is_refused_and_changes_nothing() {
         ("pid:10", "", "no clause is given"),
         ("pid:10", "up 10", "no unit"),
         ("pid:10", "up 1mbit both 2mbit", "cannot hold together"),
-        ("pid:10", "cell pcr=1mbit,cdvt=1ms", "not supported yet"),
+        ("pid:10", "cpu 1ms/2ms", "not supported yet"),
         ("pid:0", "up 1mbit", "process id"),
         ("container:web", "up 1mbit", "no container web"),
         ("what:ever", "up 1mbit", "not a kind of target"),
