@@ -73,10 +73,9 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-/// The contract of a connection with this rate in Mbit/s. The tolerance is that of a packet at 20
-/// Mbit/s.
+/// The contract of a connection with this rate in Mbit/s.
 fn cell(megabit: u64) -> String {
-    format!("pcr={megabit}mbit,cdvt=600us")
+    format!("pcr={megabit}mbit,cdvt=5ms")
 }
 
 fn judge(outcome: &mut Outcome, context: &Context, what: &str, rates: &[u64], seen: &Run) {

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
 use self::flow_socket::{FlowSocket, Flows, sending_buffers};
-use self::paced_socket::{FixedWindow, Pacing, burst};
+use self::paced_socket::{FixedWindow, Pacing, acknowledge_rarely, burst};
 use super::delayed_socket::DelayedSocket;
 use super::fetch::end_with_input;
 use crate::sys;
@@ -68,6 +68,9 @@ pub struct QuicFlowsArgs {
     /// With `--pace`: datagrams that leave together, at most; the default depends on the rate.
     #[arg(long, requires = "pace")]
     burst: Option<usize>,
+    /// Ask the other end for an acknowledgement of every so many packets.
+    #[arg(long)]
+    acknowledge: Option<u32>,
     /// The congestion window in bytes, which then does not change.
     #[arg(long)]
     window: Option<u64>,
@@ -151,6 +154,7 @@ struct Ends {
     /// The pacer of the kernel's socket.
     pacing: Option<Pacing>,
     window: Option<u64>,
+    acknowledge: Option<u32>,
 }
 
 /// What an end does to get connections.
@@ -184,6 +188,7 @@ impl Ends {
                 kernel: Some(kernel),
                 pacing,
                 window: args.window,
+                acknowledge: args.acknowledge,
             });
         }
         let remote = args.remote.context("flows need --remote")?;
@@ -210,6 +215,7 @@ impl Ends {
             kernel: None,
             pacing: None,
             window: args.window,
+            acknowledge: args.acknowledge,
         })
     }
 
@@ -243,6 +249,9 @@ impl Ends {
         transport.max_idle_timeout(Some(VarInt::from_u32(IDLE_TIMEOUT).into()));
         if let Some(window) = self.window {
             transport.congestion_controller_factory(Arc::new(FixedWindow(window)));
+        }
+        if let Some(packets) = self.acknowledge {
+            acknowledge_rarely(&mut transport, packets);
         }
         if let Some(flow) = self.flows.get(number) {
             flow.limit_mtu(&mut transport);
@@ -420,8 +429,11 @@ fn content(stream: u64, bytes: usize) -> Vec<u8> {
 
 /// A flow with sending buffers for 20 ms at the contract's rate.
 fn flow_options(local: SocketAddr, remote: SocketAddr, contract: &str) -> Result<UdpOptions> {
-    let parsed: Contract = contract.parse()?;
-    let sending = match parsed.cell() {
+    let cell = match contract {
+        "" => None,
+        text => text.parse::<Contract>()?.cell(),
+    };
+    let sending = match cell {
         Some(cell) => sending_buffers(cell.rate().bits_per_second(), 20),
         None => Buffers::default().sending,
     };

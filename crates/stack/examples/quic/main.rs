@@ -36,7 +36,7 @@ use flow_socket::{Flows, sending_buffers};
 use netnice_core::contract::Contract;
 use netnice_stack::udp::{Buffers, UdpOptions};
 use netnice_stack::{Program, RuntimeDir};
-use paced_socket::{FixedWindow, Pacing, burst};
+use paced_socket::{FixedWindow, Pacing, acknowledge_rarely, burst};
 use quinn::{AsyncUdpSocket, ClientConfig, Endpoint, EndpointConfig, Incoming, ServerConfig};
 use quinn::{TokioRuntime, TransportConfig, VarInt};
 use rustls::RootCertStore;
@@ -110,8 +110,11 @@ async fn send(
 /// The options of a flow: sending buffers for 20 ms at the contract's rate, which the program may
 /// need until its next turn on the processor.
 fn options(server: SocketAddr, contract: &str) -> Result<UdpOptions, Failure> {
-    let parsed: Contract = contract.parse()?;
-    let sending = match parsed.cell() {
+    let cell = match contract {
+        "" => None,
+        text => text.parse::<Contract>()?.cell(),
+    };
+    let sending = match cell {
         Some(cell) => sending_buffers(cell.rate().bits_per_second(), 20),
         None => Buffers::default().sending,
     };
@@ -158,11 +161,13 @@ async fn send_paced(
     };
     let pacing = Pacing::new()?;
     let socket = UdpSocket::bind((local, 0))?;
-    let socket = pacing.socket(socket, cell, burst(cell.pcr()))?;
+    let together = burst(cell.pcr());
+    let socket = pacing.socket(socket, cell, together)?;
     // The rate is reserved, so losses do not lower it; a window for round trips of up to 100 ms.
     let window = cell.rate().bytes_per_second() / 10;
     let mut transport = TransportConfig::default();
     transport.congestion_controller_factory(Arc::new(FixedWindow(window.max(16_384))));
+    acknowledge_rarely(&mut transport, 4 * together as u32);
     config.transport_config(Arc::new(transport));
     let received = send_for(socket, config, server, time).await?;
     let rate = received as f64 * 8.0 / time.as_secs_f64() / 1e6;

@@ -27,6 +27,7 @@ use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
@@ -35,7 +36,7 @@ use netnice_core::sched::{FlowId, Pacer, SchedulerError};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 use quinn::congestion::{Controller, ControllerFactory};
 use quinn::udp::{RecvMeta, Transmit, UdpSocketState};
-use quinn::{AsyncUdpSocket, UdpPoller};
+use quinn::{AckFrequencyConfig, AsyncUdpSocket, TransportConfig, UdpPoller, VarInt};
 use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
     timerfd_create, timerfd_settime,
@@ -56,8 +57,8 @@ struct State {
     /// By index of the flow's number.
     flows: Vec<Flow>,
     timer: Arc<OwnedFd>,
-    /// When the timer expires; `None` if it is not set.
-    armed: Option<Instant>,
+    /// When the timer expires, or has expired.
+    expiry: Instant,
 }
 
 /// What the tasks of one socket wait for.
@@ -97,7 +98,7 @@ impl Pacing {
             pacer: Pacer::new(),
             flows: Vec::new(),
             timer: timer.clone(),
-            armed: None,
+            expiry: Instant(0),
         }));
         let task = tokio::spawn(release_flows(register(timer)?, state.clone()));
         Ok(Pacing { state, task })
@@ -129,6 +130,7 @@ impl Pacing {
         Ok(Arc::new(PacedSocket {
             burst,
             gathers,
+            drained: AtomicBool::new(false),
             headers: if local.is_ipv4() { 28 } else { 48 },
             inner,
             local,
@@ -153,7 +155,6 @@ async fn release_flows(timer: AsyncFd<Arc<OwnedFd>>, state: Arc<Mutex<State>>) {
     while let Ok(mut ready) = timer.readable().await {
         ready.clear_ready();
         let mut state = lock(&state);
-        state.armed = None;
         state.release(None);
     }
 }
@@ -173,12 +174,13 @@ impl State {
         self.arm(now);
     }
 
+    /// Sets the timer for the next departure.
     fn arm(&mut self, now: Instant) {
         let Some(due) = self.pacer.poll_timeout() else {
             return;
         };
         // An earlier expiry looks again.
-        if self.armed.is_some_and(|armed| armed <= due && armed > now) {
+        if self.expiry > now && self.expiry <= due {
             return;
         }
         let due = due.max(Instant(now.0 + 1));
@@ -191,7 +193,7 @@ impl State {
         };
         // It fails only for a descriptor that is no timer, or for an invalid time.
         if timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &spec).is_ok() {
-            self.armed = Some(due);
+            self.expiry = due;
         }
     }
 }
@@ -218,6 +220,8 @@ pub struct PacedSocket {
     burst: usize,
     /// True if a datagram that waits leaves within [`GATHER`].
     gathers: bool,
+    /// True after a call of `poll_recv` that returned all that had arrived.
+    drained: AtomicBool,
     /// Bytes of the headers of a datagram that count for the contract.
     headers: u64,
     flow: FlowId,
@@ -302,11 +306,21 @@ impl AsyncUdpSocket for PacedSocket {
         };
         if soon {
             *readable = None;
+            // quinn calls again until nothing is left. A call that filled only a part of the buffers
+            // has left nothing.
+            if self.drained.swap(false, Ordering::Relaxed) {
+                return Poll::Pending;
+            }
             return match self.receive(buffers, meta) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
-                received => Poll::Ready(received),
+                received => {
+                    let all = matches!(received, Ok(number) if number < buffers.len());
+                    self.drained.store(all, Ordering::Relaxed);
+                    Poll::Ready(received)
+                }
             };
         }
+        self.drained.store(false, Ordering::Relaxed);
         if readable.is_none() {
             *readable = Some(register(self.socket.clone())?);
         }
@@ -424,6 +438,14 @@ impl Controller for FixedWindow {
 /// call.
 pub fn burst(rate: Rate) -> usize {
     (rate.bytes_in(TOGETHER).0 / FULL_PACKET).clamp(5, 10) as usize
+}
+
+/// Asks the peer for an acknowledgement of every `packets` packets, by an extension that quinn has
+/// (draft-ietf-quic-ack-frequency). quinn's window waits for acknowledgements; a contract does not.
+pub fn acknowledge_rarely(transport: &mut TransportConfig, packets: u32) {
+    let mut frequency = AckFrequencyConfig::default();
+    frequency.ack_eliciting_threshold(VarInt::from_u32(packets));
+    transport.ack_frequency_config(Some(frequency));
 }
 
 /// Registers a descriptor with tokio.
