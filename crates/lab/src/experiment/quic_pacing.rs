@@ -180,8 +180,7 @@ impl Subject {
             Subject::Quinn => add("--window", window.to_string()),
             Subject::Netnice => {
                 add("--window", (2 * window).to_string());
-                add("--acknowledge", ACKNOWLEDGE.to_string());
-                add("--pace", format!("pcr={}mbit,cdvt=500us", megabit));
+                add("--pace", format!("pcr={}mbit,cdvt=1ms", megabit));
             }
         }
         words
@@ -205,7 +204,5 @@ fn start(world: &World, host: &Host, words: &[impl AsRef<str>]) -> Result<Proc> 
 const PORT: u16 = 7443;
 /// Delay of what the receiver sends.
 const ROUND_TRIP_MS: u64 = 20;
-/// With netnice's pacer the sender asks for an acknowledgement of every so many packets.
-const ACKNOWLEDGE: u32 = 20;
 /// Time in s until the path MTU is found.
 const SETTLE: f64 = 0.5;

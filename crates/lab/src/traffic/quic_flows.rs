@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
 use self::flow_socket::{FlowSocket, Flows, sending_buffers};
-use self::paced_socket::{FixedWindow, Pacing, acknowledge_rarely, burst};
+use self::paced_socket::{FixedWindow, Pacing, burst};
 use super::delayed_socket::DelayedSocket;
 use super::fetch::end_with_input;
 use crate::sys;
@@ -68,9 +68,6 @@ pub struct QuicFlowsArgs {
     /// With `--pace`: datagrams that leave together, at most; the default depends on the rate.
     #[arg(long, requires = "pace")]
     burst: Option<usize>,
-    /// Ask the other end for an acknowledgement of every so many packets.
-    #[arg(long)]
-    acknowledge: Option<u32>,
     /// The congestion window in bytes, which then does not change.
     #[arg(long)]
     window: Option<u64>,
@@ -154,7 +151,6 @@ struct Ends {
     /// The pacer of the kernel's socket.
     pacing: Option<Pacing>,
     window: Option<u64>,
-    acknowledge: Option<u32>,
 }
 
 /// What an end does to get connections.
@@ -188,7 +184,6 @@ impl Ends {
                 kernel: Some(kernel),
                 pacing,
                 window: args.window,
-                acknowledge: args.acknowledge,
             });
         }
         let remote = args.remote.context("flows need --remote")?;
@@ -215,7 +210,6 @@ impl Ends {
             kernel: None,
             pacing: None,
             window: args.window,
-            acknowledge: args.acknowledge,
         })
     }
 
@@ -237,7 +231,11 @@ impl Ends {
                 }
                 Handshake::Connects(_) => None,
             };
-            let (config, runtime) = (EndpointConfig::default(), Arc::new(TokioRuntime));
+            let runtime: Arc<dyn Runtime> = match &self.pacing {
+                Some(pacing) => pacing.runtime(),
+                None => Arc::new(TokioRuntime),
+            };
+            let config = EndpointConfig::default();
             Endpoint::new_with_abstract_socket(config, server, socket, runtime)
         });
         Ok(made.collect::<std::io::Result<_>>()?)
@@ -247,11 +245,14 @@ impl Ends {
     fn transport(&self, number: usize) -> TransportConfig {
         let mut transport = TransportConfig::default();
         transport.max_idle_timeout(Some(VarInt::from_u32(IDLE_TIMEOUT).into()));
+        // What waits in it when the sender's time is over is sent all the same.
+        transport.send_window(if self.flows.is_empty() {
+            SEND_WINDOW
+        } else {
+            SEND_WINDOW / 4
+        });
         if let Some(window) = self.window {
             transport.congestion_controller_factory(Arc::new(FixedWindow(window)));
-        }
-        if let Some(packets) = self.acknowledge {
-            acknowledge_rarely(&mut transport, packets);
         }
         if let Some(flow) = self.flows.get(number) {
             flow.limit_mtu(&mut transport);
@@ -478,5 +479,8 @@ const BLOCK: usize = PERIOD * 64;
 /// Receive buffer of a kernel socket in bytes, as the kernel accounts for packets: half a second of
 /// 50 Mbit/s.
 const RECEIVE_BUFFER: usize = 8 << 20;
+/// Bytes that a sender keeps until they are acknowledged: more than a window of these tests, at most
+/// 20 ms of 200 Mbit/s twice.
+const SEND_WINDOW: u64 = 1 << 20;
 /// A connection without packets ends after so many milliseconds.
 const IDLE_TIMEOUT: u32 = 10_000;

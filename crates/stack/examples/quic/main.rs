@@ -36,9 +36,9 @@ use flow_socket::{Flows, sending_buffers};
 use netnice_core::contract::Contract;
 use netnice_stack::udp::{Buffers, UdpOptions};
 use netnice_stack::{Program, RuntimeDir};
-use paced_socket::{FixedWindow, Pacing, acknowledge_rarely, burst};
+use paced_socket::{FixedWindow, Pacing, burst};
 use quinn::{AsyncUdpSocket, ClientConfig, Endpoint, EndpointConfig, Incoming, ServerConfig};
-use quinn::{TokioRuntime, TransportConfig, VarInt};
+use quinn::{Runtime, TokioRuntime, TransportConfig, VarInt};
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 
@@ -137,7 +137,8 @@ async fn send_on(
     let mut transport = TransportConfig::default();
     socket.limit_mtu(&mut transport);
     config.transport_config(Arc::new(transport));
-    let received = send_for(socket.clone(), config, socket.remote(), time).await?;
+    let runtime = Arc::new(TokioRuntime);
+    let received = send_for(socket.clone(), runtime, config, socket.remote(), time).await?;
     socket.drain().await?;
     if socket.too_long() > 0 {
         let number = socket.too_long();
@@ -161,15 +162,13 @@ async fn send_paced(
     };
     let pacing = Pacing::new()?;
     let socket = UdpSocket::bind((local, 0))?;
-    let together = burst(cell.pcr());
-    let socket = pacing.socket(socket, cell, together)?;
+    let socket = pacing.socket(socket, cell, burst(cell.pcr()))?;
     // The rate is reserved, so losses do not lower it; a window for round trips of up to 100 ms.
     let window = cell.rate().bytes_per_second() / 10;
     let mut transport = TransportConfig::default();
     transport.congestion_controller_factory(Arc::new(FixedWindow(window.max(16_384))));
-    acknowledge_rarely(&mut transport, 4 * together as u32);
     config.transport_config(Arc::new(transport));
-    let received = send_for(socket, config, server, time).await?;
+    let received = send_for(socket, pacing.runtime(), config, server, time).await?;
     let rate = received as f64 * 8.0 / time.as_secs_f64() / 1e6;
     println!("{contract:>30}: {received} bytes in {time:?}, {rate:.2} Mbit/s");
     Ok(())
@@ -178,11 +177,11 @@ async fn send_paced(
 /// Sends on one connection for some time. Returns how many bytes the server received.
 async fn send_for(
     socket: Arc<dyn AsyncUdpSocket>,
+    runtime: Arc<dyn Runtime>,
     config: ClientConfig,
     server: SocketAddr,
     time: Duration,
 ) -> Result<u64, Failure> {
-    let runtime = Arc::new(TokioRuntime);
     let endpoint = EndpointConfig::default();
     let endpoint = Endpoint::new_with_abstract_socket(endpoint, None, socket, runtime)?;
     let connection = endpoint.connect_with(config, server, NAME)?.await?;

@@ -22,6 +22,7 @@
 //! the processor time. And the socket reads acknowledgements when it sends, instead of being woken
 //! for each: it leaves tokio's poll set while departures follow one another within [`GATHER`].
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
@@ -36,7 +37,7 @@ use netnice_core::sched::{FlowId, Pacer, SchedulerError};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 use quinn::congestion::{Controller, ControllerFactory};
 use quinn::udp::{RecvMeta, Transmit, UdpSocketState};
-use quinn::{AckFrequencyConfig, AsyncUdpSocket, TransportConfig, UdpPoller, VarInt};
+use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime, UdpPoller};
 use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
     timerfd_create, timerfd_settime,
@@ -59,6 +60,9 @@ struct State {
     timer: Arc<OwnedFd>,
     /// When the timer expires, or has expired.
     expiry: Instant,
+    /// quinn's timers: when each is due, its number, and the task that waits.
+    timers: BTreeMap<(Instant, u64), Waker>,
+    next_timer: u64,
 }
 
 /// What the tasks of one socket wait for.
@@ -99,6 +103,8 @@ impl Pacing {
             flows: Vec::new(),
             timer: timer.clone(),
             expiry: Instant(0),
+            timers: BTreeMap::new(),
+            next_timer: 0,
         }));
         let task = tokio::spawn(release_flows(register(timer)?, state.clone()));
         Ok(Pacing { state, task })
@@ -116,9 +122,12 @@ impl Pacing {
         burst: usize,
     ) -> io::Result<Arc<PacedSocket>> {
         let inner = UdpSocketState::new((&socket).into())?;
-        let burst = burst.clamp(1, inner.max_gso_segments());
+        // quinn passes at most 10 in a call.
+        let segments = burst.clamp(1, inner.max_gso_segments().min(10));
         // With a sustained rate, a datagram may wait for the whole bucket.
-        let longest_wait = contract.pcr().time_for(Bytes(burst as u64 * FULL_PACKET));
+        let longest_wait = contract
+            .pcr()
+            .time_for(Bytes(segments as u64 * FULL_PACKET));
         let gathers = contract.sustained().is_none() && longest_wait <= GATHER;
         let local = socket.local_addr()?;
         let mut state = lock(&self.state);
@@ -128,7 +137,7 @@ impl Pacing {
         }
         state.flows[flow.index()] = Flow::default();
         Ok(Arc::new(PacedSocket {
-            burst,
+            segments,
             gathers,
             drained: AtomicBool::new(false),
             headers: if local.is_ipv4() { 28 } else { 48 },
@@ -140,6 +149,14 @@ impl Pacing {
             flow,
             state: self.state.clone(),
         }))
+    }
+
+    /// The runtime for quinn endpoints on these sockets: tokio, with timers that share the pacer's.
+    /// tokio's own timers count in milliseconds, and each wakes the process for itself.
+    pub fn runtime(&self) -> Arc<dyn Runtime> {
+        Arc::new(PacedRuntime {
+            state: self.state.clone(),
+        })
     }
 }
 
@@ -155,15 +172,19 @@ async fn release_flows(timer: AsyncFd<Arc<OwnedFd>>, state: Arc<Mutex<State>>) {
     while let Ok(mut ready) = timer.readable().await {
         ready.clear_ready();
         let mut state = lock(&state);
-        state.release(None);
+        let now = now();
+        state.release(None, now);
+        state.arm(now);
     }
 }
 
 impl State {
-    /// Releases every flow whose head may leave now, wakes all of them but `own`, and sets the timer
-    /// for the next one.
-    fn release(&mut self, own: Option<FlowId>) {
-        let now = now();
+    /// Releases every flow whose head may leave now, and wakes all of them but `own`. Wakes the tasks
+    /// whose timers are due.
+    fn release(&mut self, own: Option<FlowId>, now: Instant) {
+        while let Some(first) = self.timers.first_entry().filter(|one| one.key().0 <= now) {
+            first.remove().wake();
+        }
         while let Some((flow, _)) = self.pacer.poll(now, |_| None) {
             let released = &mut self.flows[flow.index()];
             released.departure = Departure::Released;
@@ -171,12 +192,12 @@ impl State {
                 released.wake();
             }
         }
-        self.arm(now);
     }
 
-    /// Sets the timer for the next departure.
+    /// Sets the timer for the next departure, or for quinn's next timer.
     fn arm(&mut self, now: Instant) {
-        let Some(due) = self.pacer.poll_timeout() else {
+        let timer = self.timers.first_key_value().map(|(key, _)| key.0);
+        let Some(due) = self.pacer.poll_timeout().into_iter().chain(timer).min() else {
             return;
         };
         // An earlier expiry looks again.
@@ -216,8 +237,8 @@ pub struct PacedSocket {
     /// A second descriptor of the socket in the poll set, while the kernel's buffer is full.
     writable: Mutex<Option<AsyncFd<Arc<UdpSocket>>>>,
     local: SocketAddr,
-    /// Datagrams that leave together, at most.
-    burst: usize,
+    /// Datagrams of a transmit, at most.
+    segments: usize,
     /// True if a datagram that waits leaves within [`GATHER`].
     gathers: bool,
     /// True after a call of `poll_recv` that returned all that had arrived.
@@ -241,11 +262,12 @@ impl PacedSocket {
         let mut state = lock(&self.state);
         let index = self.flow.index();
         if state.flows[index].departure == Departure::Idle {
-            let length = self.counted(transmit);
-            let handled = state.pacer.handle_head(self.flow, length, now());
+            let (length, now) = (self.counted(transmit), now());
+            let handled = state.pacer.handle_head(self.flow, length, now);
             handled.map_err(pacer_error)?;
             state.flows[index].departure = Departure::Waiting;
-            state.release(Some(self.flow));
+            state.release(Some(self.flow), now);
+            state.arm(now);
         }
         Ok(state.flows[index].departure == Departure::Released)
     }
@@ -340,7 +362,7 @@ impl AsyncUdpSocket for PacedSocket {
     }
 
     fn max_transmit_segments(&self) -> usize {
-        self.burst
+        self.segments
     }
 
     fn max_receive_segments(&self) -> usize {
@@ -394,6 +416,83 @@ impl UdpPoller for PacedPoller {
     }
 }
 
+/// See [`Pacing::runtime`].
+struct PacedRuntime {
+    state: Arc<Mutex<State>>,
+}
+
+impl Runtime for PacedRuntime {
+    fn new_timer(&self, due: std::time::Instant) -> Pin<Box<dyn AsyncTimer>> {
+        let mut state = lock(&self.state);
+        state.next_timer += 1;
+        Box::pin(PacedTimer {
+            number: state.next_timer,
+            due: monotonic(due),
+            state: self.state.clone(),
+        })
+    }
+
+    fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        TokioRuntime.spawn(future);
+    }
+
+    fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+        TokioRuntime.wrap_udp_socket(socket)
+    }
+}
+
+impl fmt::Debug for PacedRuntime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PacedRuntime").finish_non_exhaustive()
+    }
+}
+
+/// A timer of quinn.
+struct PacedTimer {
+    number: u64,
+    due: Instant,
+    state: Arc<Mutex<State>>,
+}
+
+impl AsyncTimer for PacedTimer {
+    fn reset(mut self: Pin<&mut Self>, due: std::time::Instant) {
+        let due = monotonic(due);
+        let mut state = lock(&self.state);
+        if let Some(waker) = state.timers.remove(&(self.due, self.number)) {
+            state.timers.insert((due, self.number), waker);
+            state.arm(now());
+        }
+        drop(state);
+        self.due = due;
+    }
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let (mut state, now) = (lock(&self.state), now());
+        if self.due <= now {
+            state.timers.remove(&(self.due, self.number));
+            return Poll::Ready(());
+        }
+        let key = (self.due, self.number);
+        state.timers.insert(key, cx.waker().clone());
+        state.arm(now);
+        Poll::Pending
+    }
+}
+
+impl Drop for PacedTimer {
+    fn drop(&mut self) {
+        lock(&self.state).timers.remove(&(self.due, self.number));
+    }
+}
+
+impl fmt::Debug for PacedTimer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PacedTimer")
+            .field("due", &self.due)
+            .finish_non_exhaustive()
+    }
+}
+
 /// A congestion window that does not change: for a path on which the contract's rate is reserved.
 #[derive(Clone, Copy, Debug)]
 pub struct FixedWindow(pub u64);
@@ -440,14 +539,6 @@ pub fn burst(rate: Rate) -> usize {
     (rate.bytes_in(TOGETHER).0 / FULL_PACKET).clamp(5, 10) as usize
 }
 
-/// Asks the peer for an acknowledgement of every `packets` packets, by an extension that quinn has
-/// (draft-ietf-quic-ack-frequency). quinn's window waits for acknowledgements; a contract does not.
-pub fn acknowledge_rarely(transport: &mut TransportConfig, packets: u32) {
-    let mut frequency = AckFrequencyConfig::default();
-    frequency.ack_eliciting_threshold(VarInt::from_u32(packets));
-    transport.ack_frequency_config(Some(frequency));
-}
-
 /// Registers a descriptor with tokio.
 #[expect(
     deprecated,
@@ -455,6 +546,13 @@ pub fn acknowledge_rarely(transport: &mut TransportConfig, packets: u32) {
 )]
 fn register<T: std::os::fd::AsRawFd>(descriptor: Arc<T>) -> io::Result<AsyncFd<Arc<T>>> {
     AsyncFd::new(descriptor)
+}
+
+/// A time of the standard library in ns of `CLOCK_MONOTONIC`, rounded up to a microsecond.
+fn monotonic(time: std::time::Instant) -> Instant {
+    let wait = time.saturating_duration_since(std::time::Instant::now());
+    let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+    Instant(now().0.saturating_add(wait).saturating_add(1000))
 }
 
 /// The time of `CLOCK_MONOTONIC`, the clock of the timer.
