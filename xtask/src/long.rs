@@ -20,8 +20,8 @@ use crate::tree::Tree;
 /// Runs, in this order: every test that is not ignored; the tests of core and of the ring under
 /// Miri; the ring's tests under loom; every property with new cases for half a minute; every target
 /// of `fuzz/` for a minute; the tests of the packaged crates; the build of the Debian packages and
-/// their trial; the tests that are too long for every day (`#[ignore]`, optimised); every experiment
-/// of the lab. Fails at the first of these steps that fails.
+/// their trial; the tests that are too long for every day (`#[ignore]`, optimised); every
+/// experiment of the lab. Fails at the first of these steps that fails.
 pub fn run(tree: &Tree) -> Result<()> {
     suite::test(tree, &[])?;
     miri::run(tree, &[])?;

@@ -4,14 +4,14 @@
 //!  cargo package ──▶ NAME-VERSION.crate ──tar──▶ a workspace with the unpacked packages only
 //!                                                  └──▶ cargo test, for each package
 //! ```
-//! The workspace is in cargo's target folder and is made anew each time. Its packages use each other
-//! instead of those of a registry, where they need not be. It takes the versions of foreign crates
-//! from the `Cargo.lock` of the tree. So the tests see no file of the tree that is not packaged, and
-//! the manifests are those that a registry would get.
+//! The workspace is in cargo's target folder and is made anew each time. Its packages use each
+//! other instead of those of a registry, where they need not be. It takes the versions of foreign
+//! crates from the `Cargo.lock` of the tree. So the tests see no file of the tree that is not
+//! packaged, and the manifests are those that a registry would get.
 //!
 //! [`check`] compares only the manifests and lists of files, in a second. A verb fails if cargo
-//! refuses to package a crate, if a package lacks a file of [`FILES`] or an entry of [`ENTRIES`], if
-//! a package cannot be unpacked, or if a test fails.
+//! refuses to package a crate, if a package lacks a file of [`FILES`] or an entry of [`ENTRIES`],
+//! if a package cannot be unpacked, or if a test fails.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ use anyhow::{Context, Result, bail};
 use crate::step::{self, Step};
 use crate::tree::Tree;
 
-/// Packages the crates, and runs the tests of the packages outside the tree. Fails if a crate cannot
-/// be packaged, or if a test of a package fails.
+/// Packages the crates, and runs the tests of the packages outside the tree. Fails if a crate
+/// cannot be packaged, or if a test of a package fails.
 pub fn run(tree: &Tree) -> Result<()> {
     check(tree)?;
     // Without a build here: the tests build the packages.
@@ -40,8 +40,8 @@ pub fn run(tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// Checks that each package has the files and the metadata that a registry and its users need. Fails
-/// if one of them is missing, or if cargo fails.
+/// Checks that each package has the files and the metadata that a registry and its users need.
+/// Fails if one of them is missing, or if cargo fails.
 pub fn check(tree: &Tree) -> Result<()> {
     for name in CRATES {
         let list = cargo(&tree.root)
@@ -58,8 +58,8 @@ pub fn check(tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// The files of [`FILES`] that are not in the list of a package, and the entries of [`ENTRIES`] that
-/// are not in its manifest.
+/// The files of [`FILES`] that are not in the list of a package, and the entries of [`ENTRIES`]
+/// that are not in its manifest.
 fn missing(list: &str, manifest: &str) -> Vec<&'static str> {
     let has_file = |file: &str| list.lines().any(|line| line == file);
     let has_entry = |entry: &str| {

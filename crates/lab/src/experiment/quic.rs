@@ -1,16 +1,17 @@
-//! The experiment `direct-quic` sends by QUIC (quinn) over flows of the direct path. One program has
-//! 16 connections, each of which is a flow with a `cell` contract of its own, from 1 to 20 Mbit/s;
-//! the sum is 76 % of the link. The program runs once with these alone, and once with a connection
-//! that has no contract beside them and takes what is left. At the other end of the cable a program
-//! accepts the connections on one socket of the kernel, and compares the content of each stream. In
-//! a second part the end with the flow accepts, and the one with the kernel's socket connects.
+//! The experiment `direct-quic` sends by QUIC (quinn) over flows of the direct path. One program
+//! has 16 connections, each of which is a flow with a `cell` contract of its own, from 1 to 20
+//! Mbit/s; the sum is 76 % of the link. The program runs once with these alone, and once with a
+//! connection that has no contract beside them and takes what is left. At the other end of the
+//! cable a program accepts the connections on one socket of the kernel, and compares the content of
+//! each stream. In a second part the end with the flow accepts, and the one with the kernel's
+//! socket connects.
 //!
 //! Judged are the conformance of each connection's packets, by `netnice check`, and its goodput:
-//! what the receiving program read in a second, as a share of what the contract's rate leaves behind
-//! the headers ([`payload_share`]). Times between packets are in the measured values only.
+//! what the receiving program read in a second, as a share of what the contract's rate leaves
+//! behind the headers ([`payload_share`]). Times between packets are in the measured values only.
 //!
-//! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if the subject is not
-//! netnice, if a flow is not granted, if a connection or its content fails, or if a step of the
+//! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if the subject is
+//! not netnice, if a flow is not granted, if a connection or its content fails, or if a step of the
 //! measurement fails.
 
 use std::path::Path;
@@ -108,8 +109,8 @@ fn judge(outcome: &mut Outcome, context: &Context, what: &str, rates: &[u64], se
     outcome.check(name, stats::greatest(&parts), "", Bound::AtMost(1.03));
 }
 
-/// The part of a contract's rate that is payload of streams: a contract counts frames of 1514 bytes,
-/// with 42 bytes of headers below QUIC, and [`QUIC_HEADERS`].
+/// The part of a contract's rate that is payload of streams: a contract counts frames of 1514
+/// bytes, with 42 bytes of headers below QUIC, and [`QUIC_HEADERS`].
 fn payload_share() -> f64 {
     let frame = 1514.0;
     (frame - 42.0 - QUIC_HEADERS) / frame
@@ -265,8 +266,8 @@ fn gaps(record: &Record, port: u16, begin: u64, end: u64) -> (f64, f64) {
 const SERVER_PORT: u16 = 7443;
 /// Port of the first flow.
 const FLOW_PORT: u16 = 7500;
-/// Bytes of QUIC in a full packet of a stream: flags, connection id (8), packet number (2), tag (16),
-/// and a stream frame's type, stream, offset (4) and length (2).
+/// Bytes of QUIC in a full packet of a stream: flags, connection id (8), packet number (2), tag
+/// (16), and a stream frame's type, stream, offset (4) and length (2).
 const QUIC_HEADERS: f64 = 35.0;
 /// Time in s until the congestion windows are open and the path MTU is found.
 const SETTLE: f64 = 1.0;

@@ -1,6 +1,6 @@
 //! The experiment `quic-pacing` compares the pacer of netnice-core with that of quinn, both on a
-//! socket of the kernel and at the same rate: how even the gaps between packets are at the other end
-//! of the cable, and what a sent byte costs the sending process in processor time.
+//! socket of the kernel and at the same rate: how even the gaps between packets are at the other
+//! end of the cable, and what a sent byte costs the sending process in processor time.
 //!
 //! One connection sends as much as it can, over a path with a round trip of 20 ms. *quinn* has a
 //! congestion window of the rate times the round trip, so it sends at the rate and its own pacer
@@ -9,8 +9,8 @@
 //! `paced_socket`). Both have the same program, socket options and receiver. They alternate; the
 //! values are medians of the rounds.
 //!
-//! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if the subject is not
-//! netnice, if a connection or its content fails, or if a step of the measurement fails.
+//! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if the subject is
+//! not netnice, if a connection or its content fails, or if a step of the measurement fails.
 
 use std::time::Duration;
 

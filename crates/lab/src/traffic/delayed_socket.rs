@@ -1,9 +1,9 @@
-//! A socket of the kernel for quinn whose datagrams leave after a fixed delay, in order, as on a long
-//! path ([`DelayedSocket`]). Not every kernel has a queueing discipline that delays packets.
+//! A socket of the kernel for quinn whose datagrams leave after a fixed delay, in order, as on a
+//! long path ([`DelayedSocket`]). Not every kernel has a queueing discipline that delays packets.
 //!
-//! A thread sends the datagrams; it sleeps until the next one is due, so their spacing stays. A send
-//! fails if that thread has ended. Making the socket fails if the socket cannot be registered or the
-//! thread cannot start.
+//! A thread sends the datagrams; it sleeps until the next one is due, so their spacing stays. A
+//! send fails if that thread has ended. Making the socket fails if the socket cannot be registered
+//! or the thread cannot start.
 
 use std::fmt;
 use std::io::{self, IoSliceMut};

@@ -4,11 +4,11 @@
 //!
 //! Each end accepts or connects, and sends or receives; both are chosen apart. A sender waits for
 //! the line `go` on standard input, sends for some time, and waits until the receiver has ended the
-//! connection. JSON lines go out on standard output: `{"ready": true}` when the sockets are open (and
-//! a connecting end has its connections), for each received stream a [`Received`], and from a sender
-//! `{"sent": [bytes, …], "processor_ns": N, "sleeps": N}` at the end, with the processor time of the
-//! process while it sent, and how often it slept. The program fails if its arguments are invalid, a flow is not
-//! granted, a connection fails, or a stream has other content.
+//! connection. JSON lines go out on standard output: `{"ready": true}` when the sockets are open
+//! (and a connecting end has its connections), for each received stream a [`Received`], and from a
+//! sender `{"sent": [bytes, …], "processor_ns": N, "sleeps": N}` at the end, with the processor
+//! time of the process while it sent, and how often it slept. The program fails if its arguments
+//! are invalid, a flow is not granted, a connection fails, or a stream has other content.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -94,8 +94,8 @@ pub struct Received {
 }
 
 impl Received {
-    /// Bits per second from `begin` to `end` (wall clock, ns): between the first samples at or after
-    /// these times. Fails if the stream ended before.
+    /// Bits per second from `begin` to `end` (wall clock, ns): between the first samples at or
+    /// after these times. Fails if the stream ended before.
     pub fn rate(&self, begin: u64, end: u64) -> Result<f64> {
         let at = |time: u64| {
             let found = self.samples.iter().find(|(at, _)| *at >= time);
@@ -479,8 +479,8 @@ const BLOCK: usize = PERIOD * 64;
 /// Receive buffer of a kernel socket in bytes, as the kernel accounts for packets: half a second of
 /// 50 Mbit/s.
 const RECEIVE_BUFFER: usize = 8 << 20;
-/// Bytes that a sender keeps until they are acknowledged: more than a window of these tests, at most
-/// 20 ms of 200 Mbit/s twice.
+/// Bytes that a sender keeps until they are acknowledged: more than a window of these tests, at
+/// most 20 ms of 200 Mbit/s twice.
 const SEND_WINDOW: u64 = 1 << 20;
 /// A connection without packets ends after so many milliseconds.
 const IDLE_TIMEOUT: u32 = 10_000;

@@ -13,17 +13,18 @@
 //!
 //! **Back-pressure.** A datagram that quinn passes to `try_send` is sent by the driver in order, or
 //! `try_send` returns `WouldBlock` and quinn keeps it. Nothing is dropped for want of a buffer. The
-//! flow's sending buffers are a queue below quinn's congestion control: [`sending_buffers`] computes
-//! how many a contract needs.
+//! flow's sending buffers are a queue below quinn's congestion control: [`sending_buffers`]
+//! computes how many a contract needs.
 //!
 //! **Wake-ups.** The driver rings the doorbell when it returns a buffer or delivers a datagram, and
 //! only if the task sleeps. The task then wakes the wakers of the flows that the driver's notices
 //! name. A waker is stored before the last look at the ring, so no notice is missed.
 //!
-//! **What a flow does not do.** It sends one datagram for each call (no segmentation offload), never
-//! fragments, and carries no ECN marks: quinn learns this in its validation of ECN and goes on
-//! without. A datagram that is longer than the path MTU (a probe of quinn's MTU discovery) counts
-//! as lost on the way, as on a kernel socket; [`FlowSocket::limit_mtu`] makes quinn send none.
+//! **What a flow does not do.** It sends one datagram for each call (no segmentation offload),
+//! never fragments, and carries no ECN marks: quinn learns this in its validation of ECN and goes
+//! on without. A datagram that is longer than the path MTU (a probe of quinn's MTU discovery)
+//! counts as lost on the way, as on a kernel socket; [`FlowSocket::limit_mtu`] makes quinn send
+//! none.
 
 use std::collections::HashMap;
 use std::fmt;

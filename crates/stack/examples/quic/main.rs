@@ -5,11 +5,11 @@
 //! quic send ADDRESS:PORT CERTIFICATE SECONDS CONTRACT...
 //! quic paced ADDRESS:PORT CERTIFICATE SECONDS CONTRACT
 //! ```
-//! `serve` accepts connections on a socket of the kernel, and writes its new certificate to the file
-//! CERTIFICATE. `send` opens a flow and a connection for each CONTRACT (such as
-//! `cell pcr=10mbit,cdvt=500us`; an empty one is best effort), sends on all of them for so many
-//! seconds, and prints what the server received of each. It needs a netnice daemon with one managed
-//! link, whose folder is in NETNICE_RUNTIME_DIR or /run/netnice:
+//! `serve` accepts connections on a socket of the kernel, and writes its new certificate to the
+//! file CERTIFICATE. `send` opens a flow and a connection for each CONTRACT (such as `cell
+//! pcr=10mbit,cdvt=500us`; an empty one is best effort), sends on all of them for so many seconds,
+//! and prints what the server received of each. It needs a netnice daemon with one managed link,
+//! whose folder is in NETNICE_RUNTIME_DIR or /run/netnice:
 //!
 //! ```text
 //! netnice link eth0 --rate 100mbit
@@ -17,11 +17,12 @@
 //! cargo run -p netnice-stack --example quic -- send 192.0.2.2:4433 /tmp/certificate 5 \
 //!     'cell pcr=10mbit,cdvt=500us' 'cell pcr=1mbit,cdvt=1ms' ''
 //! ```
-//! `paced` sends on one connection over a socket of the kernel, and the pacer of netnice-core decides
-//! when each datagram leaves. It needs no daemon, and a `cell` contract.
+//! `paced` sends on one connection over a socket of the kernel, and the pacer of netnice-core
+//! decides when each datagram leaves. It needs no daemon, and a `cell` contract.
 //!
-//! The modules `flow_socket` and `paced_socket` are for other programs to copy. The example fails with the reason if its
-//! arguments are invalid, if the daemon grants no flow, or if a connection fails.
+//! The modules `flow_socket` and `paced_socket` are for other programs to copy. The example fails
+//! with the reason if its arguments are invalid, if the daemon grants no flow, or if a connection
+//! fails.
 
 mod flow_socket;
 mod paced_socket;

@@ -4,23 +4,25 @@
 //! ```text
 //!  Pacing ── one pacer, one timerfd, and a tokio task that waits for the timer
 //!    └── PacedSocket ── one flow of the pacer = the socket of one quinn::Endpoint
-//!          try_send:       the flow may send: sendmsg; else the datagram waits with quinn (WouldBlock)
+//!          try_send:       sendmsg if the flow may send; else quinn keeps the datagram
 //!          poll_writable:  ready when the timer's task has released the flow
 //!          poll_recv:      recvmsg beside each departure, or when the socket becomes readable
 //! ```
-//! **quinn's own pacer** is inside quinn-proto. It lets 1.25 windows leave in a round trip, in bursts
-//! of 2 ms and of at least 10 datagrams, because tokio's timers count in milliseconds. It does not
-//! delay a datagram while the congestion window is more than 0.8 of what the rate carries in a round
-//! trip, so this socket needs a controller whose window is larger than that: [`FixedWindow`], or any
-//! other that grows until packets are lost. Then the flow's contract alone decides.
+//! **quinn's own pacer** is inside quinn-proto. It lets 1.25 windows leave in a round trip, in
+//! bursts of 2 ms and of at least 10 datagrams, because tokio's timers count in milliseconds. It
+//! does not delay a datagram while the congestion window is more than 0.8 of what the rate carries
+//! in a round trip, so this socket needs a controller whose window is larger than that:
+//! [`FixedWindow`], or any other that grows until packets are lost. Then the flow's contract alone
+//! decides.
 //!
 //! **What it costs.** An exact departure needs a wake-up of its own, by a timer of nanoseconds
 //! (timerfd), and a wake-up costs more processor time than the datagram. Two measures pay for that.
 //! Up to `burst` datagrams leave in one system call (segmentation offload), as one unit of the
-//! contract; [`burst`] computes a number that costs no more than quinn's own pacer, at less than half
-//! of its bursts. With 1, the gaps between packets are as even as the timer, for three to six times
-//! the processor time. And the socket reads acknowledgements when it sends, instead of being woken
-//! for each: it leaves tokio's poll set while departures follow one another within [`GATHER`].
+//! contract; [`burst`] computes a number that costs no more than quinn's own pacer, at less than
+//! half of its bursts. With 1, the gaps between packets are as even as the timer, for three to six
+//! times the processor time. And the socket reads acknowledgements when it sends, instead of being
+//! woken for each: it leaves tokio's poll set while departures follow one another within
+//! [`GATHER`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -60,6 +62,9 @@ struct State {
     timer: Arc<OwnedFd>,
     /// When the timer expires, or has expired.
     expiry: Instant,
+    /// The timer expires so much after a departure is due, so that several transmits leave at once.
+    /// The CDVT of a socket with bursts of more than one transmit makes up for it.
+    hold: Nanos,
     /// quinn's timers: when each is due, its number, and the task that waits.
     timers: BTreeMap<(Instant, u64), Waker>,
     next_timer: u64,
@@ -103,6 +108,7 @@ impl Pacing {
             flows: Vec::new(),
             timer: timer.clone(),
             expiry: Instant(0),
+            hold: Nanos(0),
             timers: BTreeMap::new(),
             next_timer: 0,
         }));
@@ -111,7 +117,9 @@ impl Pacing {
     }
 
     /// Makes a socket whose datagrams leave by this contract. The contract counts IP packets (28
-    /// bytes more than a datagram in IPv4). Up to so many datagrams leave together.
+    /// bytes more than a datagram in IPv4). Up to so many datagrams leave together, at most 64;
+    /// more than 10 delay the departures of all sockets of this pacer, by at most the contract's
+    /// CDVT.
     ///
     /// # Errors
     /// If an option of the socket cannot be set, or the pacer has too many flows.
@@ -122,16 +130,19 @@ impl Pacing {
         burst: usize,
     ) -> io::Result<Arc<PacedSocket>> {
         let inner = UdpSocketState::new((&socket).into())?;
-        // quinn passes at most 10 in a call.
-        let segments = burst.clamp(1, inner.max_gso_segments().min(10));
-        // With a sustained rate, a datagram may wait for the whole bucket.
-        let longest_wait = contract
+        // quinn passes at most 10 in a call, so a longer burst has several transmits.
+        let (burst, most) = (burst.clamp(1, 64), inner.max_gso_segments().min(10));
+        let segments = burst.div_ceil(burst.div_ceil(most));
+        let others = contract
             .pcr()
-            .time_for(Bytes(segments as u64 * FULL_PACKET));
+            .time_for(Bytes((burst - segments) as u64 * FULL_PACKET));
+        // With a sustained rate, a datagram may wait for the whole bucket.
+        let longest_wait = contract.pcr().time_for(Bytes(burst as u64 * FULL_PACKET));
         let gathers = contract.sustained().is_none() && longest_wait <= GATHER;
         let local = socket.local_addr()?;
         let mut state = lock(&self.state);
         let flow = state.pacer.insert(contract).map_err(pacer_error)?;
+        state.hold = state.hold.max(others.min(contract.cdvt()));
         if state.flows.len() <= flow.index() {
             state.flows.resize_with(flow.index() + 1, Flow::default);
         }
@@ -179,8 +190,8 @@ async fn release_flows(timer: AsyncFd<Arc<OwnedFd>>, state: Arc<Mutex<State>>) {
 }
 
 impl State {
-    /// Releases every flow whose head may leave now, and wakes all of them but `own`. Wakes the tasks
-    /// whose timers are due.
+    /// Releases every flow whose head may leave now, and wakes all of them but `own`. Wakes the
+    /// tasks whose timers are due.
     fn release(&mut self, own: Option<FlowId>, now: Instant) {
         while let Some(first) = self.timers.first_entry().filter(|one| one.key().0 <= now) {
             first.remove().wake();
@@ -197,7 +208,8 @@ impl State {
     /// Sets the timer for the next departure, or for quinn's next timer.
     fn arm(&mut self, now: Instant) {
         let timer = self.timers.first_key_value().map(|(key, _)| key.0);
-        let Some(due) = self.pacer.poll_timeout().into_iter().chain(timer).min() else {
+        let departure = self.pacer.poll_timeout().map(|due| due.after(self.hold));
+        let Some(due) = departure.into_iter().chain(timer).min() else {
             return;
         };
         // An earlier expiry looks again.
@@ -328,8 +340,8 @@ impl AsyncUdpSocket for PacedSocket {
         };
         if soon {
             *readable = None;
-            // quinn calls again until nothing is left. A call that filled only a part of the buffers
-            // has left nothing.
+            // quinn calls again until nothing is left. A call that filled only a part of the
+            // buffers has left nothing.
             if self.drained.swap(false, Ordering::Relaxed) {
                 return Poll::Pending;
             }
@@ -532,11 +544,11 @@ impl Controller for FixedWindow {
     }
 }
 
-/// How many datagrams leave together at a rate: as many as take [`TOGETHER`], at least 5 and at most
-/// 10. quinn's own pacer lets as many leave as take 2 ms, at least 10; quinn passes at most 10 in a
-/// call.
+/// How many datagrams leave together at a rate: as many as take [`TOGETHER`], at least 5 and at
+/// most 10. quinn's own pacer lets as many leave as take 2 ms, at least 10; quinn passes at most 10
+/// in a call.
 pub fn burst(rate: Rate) -> usize {
-    (rate.bytes_in(TOGETHER).0 / FULL_PACKET).clamp(5, 10) as usize
+    (rate.bytes_in(TOGETHER).0 / FULL_PACKET).clamp(5, 64) as usize
 }
 
 /// Registers a descriptor with tokio.
@@ -570,7 +582,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Time of the datagrams that leave together at a high rate.
-const TOGETHER: Nanos = Nanos::from_micros(600);
+const TOGETHER: Nanos = Nanos::from_micros(950);
 /// Acknowledgements wait at most so long for the next departure. The peer may delay them by 25 ms
 /// itself (RFC 9000, section 18.2).
 const GATHER: Nanos = Nanos::from_millis(20);
