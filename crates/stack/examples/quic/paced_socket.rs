@@ -544,11 +544,12 @@ impl Controller for FixedWindow {
     }
 }
 
-/// How many datagrams leave together at a rate: as many as take [`TOGETHER`], at least 5 and at
-/// most 10. quinn's own pacer lets as many leave as take 2 ms, at least 10; quinn passes at most 10
-/// in a call.
+/// How many datagrams leave together at a rate: 5 at low rates and one more for each 50 Mbit/s, or
+/// as many as take [`TOGETHER`]. quinn's own pacer lets as many leave as take 2 ms, at least 10.
+/// More than 10 need a contract whose CDVT is at least the time of half of them.
 pub fn burst(rate: Rate) -> usize {
-    (rate.bytes_in(TOGETHER).0 / FULL_PACKET).clamp(5, 64) as usize
+    let least = 5 + rate.bits_per_second() / 50_000_000;
+    least.max(rate.bytes_in(TOGETHER).0 / FULL_PACKET) as usize
 }
 
 /// Registers a descriptor with tokio.
