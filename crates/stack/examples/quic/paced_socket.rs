@@ -62,9 +62,6 @@ struct State {
     timer: Arc<OwnedFd>,
     /// When the timer expires, or has expired.
     expiry: Instant,
-    /// The timer expires so much after a departure is due, so that several transmits leave at once.
-    /// The CDVT of a socket with bursts of more than one transmit makes up for it.
-    hold: Nanos,
     /// quinn's timers: when each is due, its number, and the task that waits.
     timers: BTreeMap<(Instant, u64), Waker>,
     next_timer: u64,
@@ -108,7 +105,6 @@ impl Pacing {
             flows: Vec::new(),
             timer: timer.clone(),
             expiry: Instant(0),
-            hold: Nanos(0),
             timers: BTreeMap::new(),
             next_timer: 0,
         }));
@@ -117,9 +113,7 @@ impl Pacing {
     }
 
     /// Makes a socket whose datagrams leave by this contract. The contract counts IP packets (28
-    /// bytes more than a datagram in IPv4). Up to so many datagrams leave together, at most 64;
-    /// more than 10 delay the departures of all sockets of this pacer, by at most the contract's
-    /// CDVT.
+    /// bytes more than a datagram in IPv4). Up to so many datagrams leave together, at most 10.
     ///
     /// # Errors
     /// If an option of the socket cannot be set, or the pacer has too many flows.
@@ -130,19 +124,16 @@ impl Pacing {
         burst: usize,
     ) -> io::Result<Arc<PacedSocket>> {
         let inner = UdpSocketState::new((&socket).into())?;
-        // quinn passes at most 10 in a call, so a longer burst has several transmits.
-        let (burst, most) = (burst.clamp(1, 64), inner.max_gso_segments().min(10));
-        let segments = burst.div_ceil(burst.div_ceil(most));
-        let others = contract
-            .pcr()
-            .time_for(Bytes((burst - segments) as u64 * FULL_PACKET));
+        // quinn passes at most 10 in a call.
+        let segments = burst.clamp(1, inner.max_gso_segments().min(10));
         // With a sustained rate, a datagram may wait for the whole bucket.
-        let longest_wait = contract.pcr().time_for(Bytes(burst as u64 * FULL_PACKET));
+        let longest_wait = contract
+            .pcr()
+            .time_for(Bytes(segments as u64 * FULL_PACKET));
         let gathers = contract.sustained().is_none() && longest_wait <= GATHER;
         let local = socket.local_addr()?;
         let mut state = lock(&self.state);
         let flow = state.pacer.insert(contract).map_err(pacer_error)?;
-        state.hold = state.hold.max(others.min(contract.cdvt()));
         if state.flows.len() <= flow.index() {
             state.flows.resize_with(flow.index() + 1, Flow::default);
         }
@@ -208,7 +199,7 @@ impl State {
     /// Sets the timer for the next departure, or for quinn's next timer.
     fn arm(&mut self, now: Instant) {
         let timer = self.timers.first_key_value().map(|(key, _)| key.0);
-        let departure = self.pacer.poll_timeout().map(|due| due.after(self.hold));
+        let departure = self.pacer.poll_timeout();
         let Some(due) = departure.into_iter().chain(timer).min() else {
             return;
         };
@@ -544,12 +535,13 @@ impl Controller for FixedWindow {
     }
 }
 
-/// How many datagrams leave together at a rate: 5 at low rates and one more for each 50 Mbit/s, or
-/// as many as take [`TOGETHER`]. quinn's own pacer lets as many leave as take 2 ms, at least 10.
-/// More than 10 need a contract whose CDVT is at least the time of half of them.
+/// How many datagrams leave together at a rate: 5 at low rates and one more for each 50 Mbit/s, or as
+/// many as take [`TOGETHER`], at most 10. quinn's own pacer lets as many leave as take 2 ms, at least
+/// 10; quinn passes at most 10 in a call.
 pub fn burst(rate: Rate) -> usize {
     let least = 5 + rate.bits_per_second() / 50_000_000;
-    least.max(rate.bytes_in(TOGETHER).0 / FULL_PACKET) as usize
+    let burst = least.max(rate.bytes_in(TOGETHER).0 / FULL_PACKET);
+    burst.min(10) as usize
 }
 
 /// Registers a descriptor with tokio.
