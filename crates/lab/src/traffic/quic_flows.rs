@@ -428,14 +428,14 @@ fn content(stream: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(byte).collect()
 }
 
-/// A flow with sending buffers for 20 ms at the contract's rate.
+/// A flow with sending buffers for 40 ms at the contract's rate.
 fn flow_options(local: SocketAddr, remote: SocketAddr, contract: &str) -> Result<UdpOptions> {
     let cell = match contract {
         "" => None,
         text => text.parse::<Contract>()?.cell(),
     };
     let sending = match cell {
-        Some(cell) => sending_buffers(cell.rate().bits_per_second(), 20),
+        Some(cell) => sending_buffers(cell.rate().bits_per_second(), 40),
         None => Buffers::default().sending,
     };
     Ok(UdpOptions {

@@ -108,7 +108,7 @@ async fn send(
     Ok(())
 }
 
-/// The options of a flow: sending buffers for 20 ms at the contract's rate, which the program may
+/// The options of a flow: sending buffers for 40 ms at the contract's rate, which the program may
 /// need until its next turn on the processor.
 fn options(server: SocketAddr, contract: &str) -> Result<UdpOptions, Failure> {
     let cell = match contract {
@@ -116,7 +116,7 @@ fn options(server: SocketAddr, contract: &str) -> Result<UdpOptions, Failure> {
         text => text.parse::<Contract>()?.cell(),
     };
     let sending = match cell {
-        Some(cell) => sending_buffers(cell.rate().bits_per_second(), 20),
+        Some(cell) => sending_buffers(cell.rate().bits_per_second(), 40),
         None => Buffers::default().sending,
     };
     Ok(UdpOptions {

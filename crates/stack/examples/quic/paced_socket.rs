@@ -535,9 +535,9 @@ impl Controller for FixedWindow {
     }
 }
 
-/// How many datagrams leave together at a rate: 5 at low rates and one more for each 50 Mbit/s, or as
-/// many as take [`TOGETHER`], at most 10. quinn's own pacer lets as many leave as take 2 ms, at least
-/// 10; quinn passes at most 10 in a call.
+/// How many datagrams leave together at a rate: 5 at low rates and one more for each 50 Mbit/s, or
+/// as many as take [`TOGETHER`], at most 10. quinn's own pacer lets as many leave as take 2 ms, at
+/// least 10; quinn passes at most 10 in a call.
 pub fn burst(rate: Rate) -> usize {
     let least = 5 + rate.bits_per_second() / 50_000_000;
     let burst = least.max(rate.bytes_in(TOGETHER).0 / FULL_PACKET);
