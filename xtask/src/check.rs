@@ -1,12 +1,13 @@
 //! Runs the checks that precede each review of a change: formatting, lints, the project's rules
-//! ([`crate::tidy`]), documentation and dependencies. They run no test, and need root only to
-//! install a missing package. The verb fails if a needed package cannot be installed, and at the
-//! first check that fails. If the database of security advisories cannot be fetched, the verb
-//! prints a notice and does not check advisories.
+//! ([`crate::tidy`]), the lists of packaged files, documentation and dependencies. They run no
+//! test, and need root only to install a missing package. The verb fails if a needed package cannot
+//! be installed, and at the first check that fails. If the database of security advisories cannot
+//! be fetched, the verb prints a notice and does not check advisories.
 
 use anyhow::Result;
 
 use crate::cargo_tools::CargoTool;
+use crate::package;
 use crate::setup::{self, Use};
 use crate::step::{self, Step};
 use crate::tidy;
@@ -34,6 +35,7 @@ pub fn run(tree: &Tree) -> Result<()> {
         .args(["-D", "clippy::undocumented_unsafe_blocks"])
         .run()?;
     tidy::run(tree)?;
+    package::check(tree)?;
     cargo()
         .args([
             "doc",

@@ -12,21 +12,23 @@ use crate::fuzz;
 use crate::loom;
 use crate::miri;
 use crate::nextest::Run;
+use crate::package;
 use crate::results::Results;
 use crate::suite;
 use crate::tree::Tree;
 
 /// Runs, in this order: every test that is not ignored; the tests of core and of the ring under
 /// Miri; the ring's tests under loom; every property with new cases for half a minute; every target
-/// of `fuzz/` for a minute; the build of the packages and their trial; the tests that are too long
-/// for every day (`#[ignore]`, optimised); every experiment of the lab. Fails at the first of these
-/// steps that fails.
+/// of `fuzz/` for a minute; the tests of the packaged crates; the build of the Debian packages and
+/// their trial; the tests that are too long for every day (`#[ignore]`, optimised); every
+/// experiment of the lab. Fails at the first of these steps that fails.
 pub fn run(tree: &Tree) -> Result<()> {
     suite::test(tree, &[])?;
     miri::run(tree, &[])?;
     loom::run(tree, &[])?;
     fuzz::run(tree, &["--for", "30"])?;
     fuzz::run(tree, &["--learn", "--for", "60"])?;
+    package::run(tree)?;
     deb::run(tree, &["--try"])?;
     let _lock = suite::prepare(tree, "make test-long", suite::release)?;
     let started = Instant::now();

@@ -16,6 +16,7 @@
 //! | `miri` | [`miri`] | the tests of core and of the ring under Miri |
 //! | `loom` | [`loom`] | the ring's cursors and doorbells under loom |
 //! | `vm` | [`vm`] | the system tests on Debian's stock kernel, under qemu without KVM |
+//! | `package` | [`package`] | the crates for authors, packaged and tested alone |
 //! | `deb` | [`deb`] | the Debian packages, and a trial of them in a fresh chroot |
 //! | `bare` | [`bare`] | the two commands of the README in a fresh chroot |
 //!
@@ -39,6 +40,7 @@ mod loom;
 mod miri;
 mod nextest;
 mod nightly;
+mod package;
 mod results;
 mod setup;
 mod step;
@@ -145,6 +147,11 @@ const VERBS: &[Verb] = &[
     ),
     verb("vm", vm::check_args, vm::run),
     verb("bare", bare::check_args, bare::run),
+    verb(
+        "package",
+        |rest| args::none("package", rest),
+        |tree, _| package::run(tree),
+    ),
 ];
 
 const USAGE: &str = "\
@@ -173,6 +180,8 @@ cargo xtask VERB
   fuzz --replay TARGET FILE   run a target of fuzz/ on one input
   miri [FILTER]               run the tests of core and of the ring under Miri (nightly, by rustup)
   loom [FILTER]               run the ring's cursors and doorbells in every order of two threads
+  package                     package the crates for authors of other programs, and run the tests
+                              of each package outside the tree
   deb [--try]                 build the Debian packages in target/deb; --try: install, upgrade and
                               remove them in a chroot (root)
   vm [--shell COMMAND | FILTER...]

@@ -72,3 +72,8 @@ pub use wire::{
 /// The fuzz target `frames` of `fuzz/` calls this module.
 #[cfg(fuzzing)]
 pub use wire::hostile;
+
+/// The examples of README.md, which are tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadMe;

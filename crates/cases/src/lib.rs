@@ -138,5 +138,10 @@ pub fn changed(bytes: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = V
 /// Number of alterations; small, so that most of the input stays.
 const CHANGES: Range<usize> = 0..8;
 
+/// The examples of README.md, which are tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadMe;
+
 #[cfg(test)]
 mod tests;

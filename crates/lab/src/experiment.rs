@@ -41,6 +41,8 @@ mod nice;
 mod ntcp;
 mod programs;
 mod queue;
+mod quic;
+mod quic_pacing;
 mod receive;
 mod rtc;
 mod scale;
@@ -444,6 +446,18 @@ pub const REGISTRY: &[Experiment] = &[
         what: "packets a second of 64 and of 65,536 direct flows, beside the bare link",
         minutes: (3.0, 0.2),
         run: speed::run,
+    },
+    Experiment {
+        id: "direct-quic",
+        what: "quinn over flows: 16 connections with cells of 1 to 20 Mbit/s, and one without",
+        minutes: (0.8, 0.3),
+        run: quic::run,
+    },
+    Experiment {
+        id: "quic-pacing",
+        what: "gaps between packets and processor time: quinn's pacer, and netnice-core's in quinn",
+        minutes: (2.5, 0.3),
+        run: quic_pacing::run,
     },
     Experiment {
         id: "cell-fig3",

@@ -29,6 +29,7 @@ use crate::process::{self, Proc};
 use crate::world::Host;
 
 mod commanded;
+mod delayed_socket;
 mod direct;
 mod echo;
 mod fetch;
@@ -39,6 +40,7 @@ mod messages;
 mod parent;
 pub mod program;
 mod quic;
+mod quic_flows;
 pub mod real_programs;
 mod report;
 mod run;
@@ -50,6 +52,7 @@ mod unruly;
 pub use commanded::Commanded;
 pub use many_flows::{ManyFlows, REMOTE_PORTS};
 pub use messages::MessageShape;
+pub use quic_flows::Received;
 pub use report::Report;
 
 /// A TCP process. It connects or listens, and writes, reads, or does both on every connection.

@@ -81,3 +81,8 @@ pub use violation::{ProtocolViolation, Rule};
 /// The fuzz target `ring` of `fuzz/` calls this module.
 #[cfg(fuzzing)]
 pub use scenario::hostile;
+
+/// The examples of README.md, which are tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadMe;

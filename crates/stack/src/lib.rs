@@ -111,3 +111,8 @@ pub use netnice_ring::driver::Loss;
 pub use program::Program;
 pub use protocol::{EtherOptions, IpOptions, Term};
 pub use udp::{Datagram, MessageCounts, Outcome, Packet, Socket};
+
+/// The examples of README.md, which are tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadMe;

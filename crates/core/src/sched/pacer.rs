@@ -16,7 +16,8 @@
 //! packet. One call does so for at most 16 flows.
 //!
 //! # Use
-//! Programs that use this crate as a library, `examples/pace_udp.rs`, the benchmarks and the cell
+//! Programs that use this crate as a library, `examples/pace_udp.rs`, the example `quic` of
+//! netnice-stack (a socket of quinn), the benchmarks and the cell
 //! experiments of `netnice-lab` use a pacer. The daemon and the driver do not: the driver has a
 //! link, so it uses a [`super::Scheduler`].
 

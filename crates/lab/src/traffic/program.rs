@@ -4,7 +4,9 @@
 
 use anyhow::Result;
 
-use super::{direct, echo, fetch, many_flows, messages, parent, quic, tcp, udp, unruly};
+use super::{
+    direct, echo, fetch, many_flows, messages, parent, quic, quic_flows, tcp, udp, unruly,
+};
 
 /// The programs of the traffic generator, as subcommands of `netnice-lab traffic`.
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -33,6 +35,8 @@ pub enum Program {
     QuicServe(quic::ServeArgs),
     /// Fetches a file over QUIC.
     QuicFetch(quic::FetchArgs),
+    /// Sends or receives over QUIC connections, each a flow of the direct path.
+    QuicFlows(quic_flows::QuicFlowsArgs),
     /// Starts other programs as its children.
     Parent(parent::ParentArgs),
 }
@@ -53,6 +57,7 @@ pub fn main(program: &Program) -> Result<()> {
         Program::Fetch(args) => fetch::fetch(args),
         Program::QuicServe(args) => quic::serve(args),
         Program::QuicFetch(args) => quic::fetch(args),
+        Program::QuicFlows(args) => quic_flows::main(args),
         Program::Parent(_) => parent::main(),
     }
 }

@@ -25,6 +25,7 @@ mod direct_isolation;
 mod direct_lending;
 mod direct_programs;
 mod direct_protocols;
+mod direct_quic;
 mod direct_receive;
 mod direct_scale;
 mod direct_serve;
