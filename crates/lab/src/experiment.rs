@@ -46,7 +46,7 @@ mod quic_pacing;
 mod receive;
 mod rtc;
 mod scale;
-mod sent_packets;
+pub mod sent_packets;
 mod simulated;
 pub mod speed;
 mod telnet;

@@ -19,16 +19,16 @@
 //! [`run`] fails if the subject is not netnice, or if a step of the measurement fails.
 
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context as _, Result};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::bench::{SECOND, at, netnice_only, pause};
 use super::front_door;
 use super::goodput::{Counts, FRAME, TcpService};
+use super::sent_packets::check_flow;
 use super::{Bound, Context, Outcome, timing};
-use crate::process::{self, Proc};
+use crate::process::Proc;
 use crate::stats;
 use crate::traffic::{self, Running, Tcp, Udp};
 use crate::wire::{self, Record, Tap, WireFlow};
@@ -327,24 +327,15 @@ fn early(file: &Path, case: &Case) -> Result<u64> {
         Load::Tcp(..) => "tcp",
         Load::Udp => "udp",
     };
-    let mut command = Command::new(process::binary("netnice")?);
     let contract = format!("pcr={rate}mbit,cdvt={CDVT_US}us");
-    command.arg("check").arg(file).args(["--cell", &contract]);
     let server = match case.family {
         Family::V4 => format!("10.77.0.2:{PORT}"),
         Family::V6 => format!("[fd77::2]:{PORT}"),
     };
-    command.args(["--flow", &format!("{transport} to {server}"), "--json"]);
-    let done = command.output().context("netnice check")?;
-    let said = String::from_utf8_lossy(&done.stdout);
-    let verdict: Value = serde_json::from_str(&said).with_context(|| {
-        let complaint = String::from_utf8_lossy(&done.stderr);
-        format!("netnice check: {complaint}")
-    })?;
-    anyhow::ensure!(verdict["judged"].as_u64() > Some(0), "nothing was judged");
-    verdict["wrong"]
-        .as_u64()
-        .context("no number of wrong packets")
+    let flow = format!("{transport} to {server}");
+    let (judged, early) = check_flow(file, &["--cell", &contract], &flow)?;
+    anyhow::ensure!(judged > 0, "nothing was judged");
+    Ok(early)
 }
 
 fn report(context: &Context, outcome: &mut Outcome, case: &Case, measured: &Measured) {

@@ -51,10 +51,14 @@ pub fn bins(times: &[u64], from: u64, until: u64, width: u64) -> Vec<f64> {
 /// `port`. Returns the number of checked packets, and of those that did not conform. Fails if the
 /// command cannot be run or prints no verdict.
 pub fn check_conformance(file: &Path, contract: &[&str], port: u16) -> Result<(u64, u64)> {
-    let flow = format!("udp from 10.77.0.1:{port}");
+    check_flow(file, contract, &format!("udp from 10.77.0.1:{port}"))
+}
+
+/// As [`check_conformance`], on the packets of this flow, in the words of `netnice check --flow`.
+pub fn check_flow(file: &Path, contract: &[&str], flow: &str) -> Result<(u64, u64)> {
     let mut command = Command::new(process::binary("netnice")?);
     command.arg("check").arg(file).args(contract);
-    command.args(["--flow", &flow, "--json"]);
+    command.args(["--flow", flow, "--json"]);
     let done = command.output().context("netnice check")?;
     let said = String::from_utf8_lossy(&done.stdout);
     let verdict: Value = serde_json::from_str(&said).with_context(|| {

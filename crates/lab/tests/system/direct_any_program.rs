@@ -2,18 +2,17 @@
 //! like, for programs with the kernel's own sockets that run already. The packets are judged at the
 //! other end of the cable. The experiment `any-program` judges exact rates and gaps.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use netnice_lab::experiment::bench::{at, pause};
+use netnice_lab::experiment::sent_packets::check_flow;
 use netnice_lab::experiment::{self, Outcome};
 use netnice_lab::process::{self, EVENT_TIMEOUT, Proc};
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Tcp, real_programs};
 use netnice_lab::wire::{self, Record, Tap, WireFlow};
 use netnice_lab::world::Family;
-use serde_json::Value;
 
 /// A link that is free whenever a packet may leave.
 fn test_bed() -> TestBed {
@@ -59,20 +58,12 @@ impl Arrivals {
     /// Ends the capture; asserts that no packet is before its time by this cell contract.
     fn assert_conforms(self, bed: &TestBed, cell: &str) -> Record {
         let record = self.tap.stop(&bed.world.server().ns).expect("a record");
-        let verdict = check(&self.file, cell, &self.flow);
-        assert!(verdict["judged"].as_u64() > Some(100), "{verdict}");
-        assert_eq!(verdict["wrong"], 0, "early packets: {verdict}");
+        let (judged, early) =
+            check_flow(&self.file, &["--cell", cell], &self.flow).expect("a verdict");
+        assert!(judged > 100, "only {judged} packets");
+        assert_eq!(early, 0, "early packets of {judged}");
         record
     }
-}
-
-fn check(file: &Path, cell: &str, flow: &str) -> Value {
-    let mut command = Command::new(process::binary("netnice").expect("it is built"));
-    command.arg("check").arg(file);
-    command.args(["--cell", cell, "--flow", flow, "--json"]);
-    let done = command.output().expect("netnice check runs");
-    let said = String::from_utf8_lossy(&done.stdout);
-    serde_json::from_str(&said).expect("a verdict")
 }
 
 const CELL: &str = "pcr=10mbit,cdvt=200us";
