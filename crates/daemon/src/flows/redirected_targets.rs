@@ -74,6 +74,8 @@ struct Place {
     /// True for a cell contract or a slice.
     starts_driver: bool,
     phase: Phase,
+    /// True unless the target goes back to a driver after the end of one.
+    begins: bool,
     /// True if the driver was asked to end the place.
     is_end_asked: bool,
 }
@@ -168,6 +170,7 @@ impl RedirectState {
                     false => Amount(0),
                 },
                 phase,
+                begins: place.begins,
             };
             (*number, stored)
         });

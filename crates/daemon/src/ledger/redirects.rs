@@ -26,6 +26,10 @@ pub(crate) struct RedirectPlace {
     pub rate: Amount,
     /// What the place is used for.
     pub phase: RedirectPhase,
+    /// True if the classes have no ceiling for the target while the driver is asked: it had none
+    /// before. Otherwise a running program would fill the queue of a slow class for a moment, and
+    /// lose packets there. Not in the state file.
+    pub begins: bool,
 }
 
 /// What a place in the map of redirects is used for.
@@ -76,6 +80,14 @@ impl Ledger {
         let mut places = self.redirects_on(link);
         let found = places.find(|(_, place)| place.target == id && active(place));
         found.map(|(number, _)| number)
+    }
+
+    /// Whether the classes of a link have no ceiling for a target now ([`RedirectPlace::begins`]).
+    pub(crate) fn begins_at_driver(&self, id: u32, link: &IfName) -> bool {
+        let mut places = self.redirects_on(link);
+        places.any(|(_, place)| {
+            place.target == id && place.begins && place.phase == RedirectPhase::Prepared
+        })
     }
 
     /// The places of a link.

@@ -72,9 +72,15 @@ fn target(ledger: &Ledger, held: &HeldTarget) -> plan::Target {
         parent: held.entry.parent.map(|parent| parent.get()),
         limit: limit(contract),
         burst: burst(contract),
-        share: ledger.link_of(contract).map(|managed| LinkShare {
-            redirect: ledger.active_redirect(held.id, &managed.link.name),
-            ..without_flows(share(managed, contract), ledger.flows_in(held))
+        share: ledger.link_of(contract).map(|managed| {
+            let (link, share) = (&managed.link.name, share(managed, contract));
+            LinkShare {
+                max: share
+                    .max
+                    .filter(|_| !ledger.begins_at_driver(held.id, link)),
+                redirect: ledger.active_redirect(held.id, link),
+                ..without_flows(share, ledger.flows_in(held))
+            }
         }),
         weight: contract.weight().unwrap_or_default().get(),
         priority: contract.priority().unwrap_or_default().get(),

@@ -331,6 +331,7 @@ fn the_places_of_redirected_targets_survive_and_are_no_required_field() {
         target: 1,
         rate: Amount(0),
         phase,
+        begins: false,
     });
     ledger.set_redirects((3..).zip(places).collect());
     let bytes = store()

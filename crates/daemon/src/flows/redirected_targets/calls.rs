@@ -68,6 +68,7 @@ impl<N: Network> Flows<N> {
             rate: target.rate,
             starts_driver: target.starts_driver,
             phase: Phase::Asked,
+            begins: !self.redirects.pauses.contains_key(link),
             is_end_asked: false,
         };
         self.redirects.places.insert(number, place);

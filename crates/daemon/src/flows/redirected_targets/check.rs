@@ -106,6 +106,7 @@ fn with_places(ledger: &Ledger, link: &IfName, served: &[&RedirectableTarget]) -
         target: target.id,
         rate: target.rate,
         phase: RedirectPhase::Prepared,
+        begins: true,
     });
     // The numbers do not matter here.
     places.extend((u16::MAX / 2..).zip(prepared));

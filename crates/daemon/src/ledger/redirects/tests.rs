@@ -204,6 +204,7 @@ fn a_redirected_target_counts_once() {
             target: id,
             rate: Amount(10_000_000),
             phase,
+            begins: false,
         };
         ledger.set_redirects(BTreeMap::from([(7, place)]));
         assert_eq!(promised(&ledger), total);

@@ -53,6 +53,7 @@ pub(super) fn restore(docs: Vec<RedirectDoc>) -> Result<BTreeMap<u16, RedirectPl
             target: doc.target,
             // The flow manager computes it when the driver has sent its census.
             rate: Amount(0),
+            begins: false,
             phase: match doc.phase {
                 PhaseDoc::Prepared => RedirectPhase::Prepared,
                 PhaseDoc::Active => RedirectPhase::Active,
