@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use netnice_core::contract::ReceiveShare;
 use netnice_core::sched::{Service, Wire};
 use netnice_core::stops::StopCounts;
-use netnice_core::units::{Nanos, Rate};
+use netnice_core::units::{Instant, Nanos, Rate};
 use netnice_ring::driver::{Cleared, Prepared, ProgramMemory, Reserved, Unprepared};
 use netnice_ring::layout::Shape;
 use netnice_ring::ledger::Balance;
@@ -32,8 +32,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use crate::code_points::CodePoints;
 use crate::datapath::{
-    Closed, Disconnected, FlowCounters, FlowParameters, OpenedFlow, ProgramNo, RedirectedCounters,
-    ServerParameters, Totals,
+    Closed, Datapath, Disconnected, FlowCounters, FlowParameters, OpenedFlow, ProgramNo,
+    RedirectedCounters, ServerParameters, Totals,
 };
 use crate::demux::{self, FlowNo};
 use crate::event_loop::{EventLoop, TimeAccounting, monotonic};
@@ -91,19 +91,24 @@ pub(crate) enum Command {
     AddQueue(Box<link::Queue>),
     /// Receives from the far end of a redirect pair, and shares the map of redirects.
     Redirects(Box<(link::Queue, RedirectMap)>),
-    /// Opens a place of the map of redirects, or changes its service. The first frames are held for
-    /// this time.
-    Redirect(u32, Service, Nanos),
-    /// Closes a place of the map of redirects.
-    EndRedirect(u32),
-    /// Reads the counters of these places.
-    RedirectCounts(Vec<u32>),
+    /// Changes or reads places of the map of redirects.
+    Redirected(RedirectCommand),
     /// Reads the counters of these flows and the balance of their chunks.
     Counts(Vec<FlowNo>),
     /// Reads the sums over all flows, and the counters of the packet thread.
     Sums,
     /// Ends the packet thread.
     Stop,
+}
+
+/// A command about places of the map of redirects.
+pub(crate) enum RedirectCommand {
+    /// Opens a place, or changes its service. The first frames are held for this time.
+    Open(u32, Service, Nanos),
+    /// Closes a place.
+    Close(u32),
+    /// Reads the counters of these places.
+    Count(Vec<u32>),
 }
 
 /// The result of a command, or a program that was disconnected.
@@ -486,17 +491,7 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
             let (queue, map) = *pair;
             report(event_loop.set_redirected(queue, map), |()| Report::Done)
         }
-        Command::Redirect(place, service, hold) => {
-            let opened = datapath.open_redirect(place, service, hold, now);
-            report(opened, |()| Report::Done)
-        }
-        Command::EndRedirect(place) => {
-            report(datapath.close_redirect(place, now), |_| Report::Done)
-        }
-        Command::RedirectCounts(places) => {
-            let read = |place| datapath.redirected_counters(place);
-            Report::RedirectCounts(places.into_iter().map(read).collect())
-        }
+        Command::Redirected(command) => execute_redirect(command, datapath, now),
         Command::Counts(flows) => {
             let read = |flow| {
                 let counters = event_loop.counters(flow)?;
@@ -505,6 +500,22 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
             Report::Counts(flows.into_iter().map(read).collect())
         }
         Command::Stop => Report::Done,
+    }
+}
+
+fn execute_redirect(command: RedirectCommand, datapath: &mut Datapath, now: Instant) -> Report {
+    match command {
+        RedirectCommand::Open(place, service, hold) => {
+            let opened = datapath.open_redirect(place, service, hold, now);
+            report(opened, |()| Report::Done)
+        }
+        RedirectCommand::Close(place) => {
+            report(datapath.close_redirect(place, now), |_| Report::Done)
+        }
+        RedirectCommand::Count(places) => {
+            let read = |place| datapath.redirected_counters(place);
+            Report::RedirectCounts(places.into_iter().map(read).collect())
+        }
     }
 }
 

@@ -1,25 +1,24 @@
-//! The Linux kernel as a [`super::Host`]: implements [`Inventory`], [`Enforcer`] and [`Meter`] with
-//! the crate `netnice_kernel`, and converts that crate's errors to [`RequestError`]. A method fails
-//! if the named object does not exist, or if the kernel refuses; taking the exit ring also fails if
-//! nothing is in force or the ring was taken before.
+//! The Linux kernel as a [`super::Host`]: implements [`Inventory`], [`Enforcer`] and, in `meter`,
+//! [`super::Meter`] with the crate `netnice_kernel`, and converts that crate's errors to
+//! [`RequestError`]. A method fails if the named object does not exist, or if the kernel refuses;
+//! taking the exit ring also fails if nothing is in force or the ring was taken before.
+
+mod meter;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_api::Found;
-use netnice_core::units::{Instant, Nanos, Rate};
+use netnice_core::units::{Instant, Rate};
 use netnice_kernel::cgroup::{self, Cgroup};
 use netnice_kernel::connections::{self, Connection};
 use netnice_kernel::enforce::{
-    Adoption, ContainerPlacement, Exits, Kernel, Membership, PathCounter, Recovered, Redirects,
-    Sample, TargetClass,
+    Adoption, ContainerPlacement, Exits, Kernel, Membership, Recovered, TargetClass,
 };
 use netnice_kernel::netlink::NetlinkClient;
 use netnice_kernel::plan::{Desired, LeafQdisc};
-use netnice_kernel::{KernelError, device, ethtool, executable, process, traffic};
+use netnice_kernel::{KernelError, device, ethtool, executable, process};
 
-use super::{
-    Act, Enforcer, Interface, InterfaceTraffic, Inventory, LookupRights, Members, Meter, Process,
-};
+use super::{Act, Enforcer, Interface, Inventory, LookupRights, Members, Process};
 use crate::error::RequestError;
 use crate::host::containers::Engines;
 use crate::ledger::{AppKey, CgroupRef, ProcessId, TargetPlace};
@@ -468,35 +467,5 @@ impl Enforcer for KernelHost {
 
     fn target_classes(&self, id: u32) -> Vec<TargetClass> {
         self.kernel.target_classes(id)
-    }
-}
-
-impl Meter for KernelHost {
-    fn sample(&mut self) -> Result<Sample, RequestError> {
-        Ok(self.kernel.sample()?)
-    }
-
-    fn interface_traffic(&mut self) -> Result<InterfaceTraffic, RequestError> {
-        let passed = traffic::byte_counts(&mut self.route).map_err(KernelError::from)?;
-        let interfaces = self.interfaces()?.into_iter();
-        Ok(interfaces
-            .filter_map(|i| Some((i.name, *passed.get(&i.index)?)))
-            .collect())
-    }
-
-    fn sent_on(&self, link: &str) -> Option<u64> {
-        self.kernel.sent_on(link)
-    }
-
-    fn path_counter(&self, link: &str) -> Result<Option<PathCounter>, RequestError> {
-        Ok(self.kernel.path_counter(link)?)
-    }
-
-    fn drain_time(&mut self, link: &str, id: u32) -> Result<Nanos, RequestError> {
-        Ok(self.kernel.drain_time(link, id)?)
-    }
-
-    fn redirects(&self, link: &str) -> Result<Option<Redirects>, RequestError> {
-        Ok(self.kernel.redirects(link)?)
     }
 }

@@ -1,12 +1,11 @@
 //! The experiment `any-program`: ordinary programs whose packets the driver schedules. A program
 //! with the kernel's own sockets runs without a contract; then `netnice set pid:N --cell …`,
-//! `--slice …` or `--min …` takes it in, on a link of 1 Gbit/s (slice and
-//! min: 200 Mbit/s), and a window of it is judged by
-//! what arrives at the other end of the cable.
+//! `--slice …` or `--min …` takes it in, on a link of 1 Gbit/s (slice and min: 200 Mbit/s), and a
+//! window of it is judged by what arrives at the other end of the cable.
 //!
 //! | contract | programs |
 //! |---|---|
-//! | `cell` of 10 and 100 Mbit/s | TCP (cubic, reno, BBR) with 1, 4 and 16 connections, UDP; IPv4, IPv6 |
+//! | `cell`, 10 and 100 Mbit/s | TCP (cubic, reno, BBR), 1, 4 and 16 connections; UDP; v4, v6 |
 //! | `slice` of 1/10, `min` of 20 Mbit/s beside a flood | cubic with 4 connections |
 //!
 //! Judged are, for each: packets that `netnice check` finds early (cells only), the rate on the
@@ -189,28 +188,7 @@ fn measure(context: &Context, case: &Case) -> Result<Measured> {
         ))?;
         netnice = Some(daemon);
     }
-    let to = at(server, case.family, PORT);
-    let (sink, source) = match case.load {
-        Load::Tcp(congestion, flows) => {
-            let sink = traffic::start_now(server, &Tcp::listen(to).sink())?;
-            let program = Tcp::connect(to, flows).source().congestion(congestion);
-            (sink, traffic::start_now(client, &program)?)
-        }
-        Load::Udp => {
-            let sink = traffic::start_now(server, &Udp::sink(to))?;
-            let from = at(client, case.family, PORT);
-            let size = if case.family == Family::V4 {
-                1472
-            } else {
-                1452
-            };
-            // More than the contract lets pass.
-            let program = Udp::source(from, to)
-                .size(size)
-                .rate((1.3 * case.promise.bits()) as u64);
-            (sink, traffic::start_now(client, &program)?)
-        }
-    };
+    let (sink, source) = start_load(&world, case)?;
     // A minimum alone starts no driver.
     let mut other = None;
     if let (Some(netnice), Promise::Min) = (&netnice, case.promise) {
@@ -261,6 +239,33 @@ fn measure(context: &Context, case: &Case) -> Result<Measured> {
     let received = sink.stop()?;
     drop((flood, other));
     judge(case, (record, &file), received, [before, after], &stops)
+}
+
+/// Starts the receiver and the sender of a measurement.
+fn start_load(world: &World, case: &Case) -> Result<(Running, Running)> {
+    let (client, server) = (world.client(), world.server());
+    let to = at(server, case.family, PORT);
+    Ok(match case.load {
+        Load::Tcp(congestion, flows) => {
+            let sink = traffic::start_now(server, &Tcp::listen(to).sink())?;
+            let program = Tcp::connect(to, flows).source().congestion(congestion);
+            (sink, traffic::start_now(client, &program)?)
+        }
+        Load::Udp => {
+            let sink = traffic::start_now(server, &Udp::sink(to))?;
+            let from = at(client, case.family, PORT);
+            let size = if case.family == Family::V4 {
+                1472
+            } else {
+                1452
+            };
+            // More than the contract lets pass.
+            let program = Udp::source(from, to)
+                .size(size)
+                .rate((1.3 * case.promise.bits()) as u64);
+            (sink, traffic::start_now(client, &program)?)
+        }
+    })
 }
 
 fn take_in(netnice: &Netnice, source: &Running, promise: Promise) -> Result<()> {

@@ -281,9 +281,9 @@ fn conforms(file: &Path, contract: &str) -> Result<u64> {
 }
 
 impl Measured {
-    /// Measures packets that may be `spacing` ns apart, with a tolerance of `cdvt` ns. A packet that
-    /// is late by more than [`ON_TIME`] and that a stop excuses is left out, with the gaps before
-    /// and after it.
+    /// Measures packets that may be `spacing` ns apart, with a tolerance of `cdvt` ns. A packet
+    /// that is late by more than [`ON_TIME`] and that a stop excuses is left out, with the gaps
+    /// before and after it.
     pub(super) fn new(
         times: &[u64],
         (spacing, cdvt): (u64, u64),

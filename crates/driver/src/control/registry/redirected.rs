@@ -9,7 +9,7 @@ use netnice_api::driver::RedirectedDoc;
 use netnice_core::units::Nanos;
 
 use super::{Registry, RegistryError, refusal};
-use crate::commands::{Command, Report};
+use crate::commands::{Command, RedirectCommand, Report};
 use crate::redirect_map::RedirectMap;
 use crate::setup;
 
@@ -61,7 +61,9 @@ impl Registry {
         hold: Nanos,
     ) -> Result<(), RegistryError> {
         let (service, _) = setup::service(&contract)?;
-        self.execute(Command::Redirect(place, service, hold))?;
+        self.execute(Command::Redirected(RedirectCommand::Open(
+            place, service, hold,
+        )))?;
         let known = Target {
             number: target,
             contract,
@@ -72,7 +74,7 @@ impl Registry {
 
     /// Ends a place. Fails if it is not open, or the packet thread has ended.
     pub(in crate::control) fn end_redirect(&mut self, place: u32) -> Result<(), RegistryError> {
-        self.execute(Command::EndRedirect(place))?;
+        self.execute(Command::Redirected(RedirectCommand::Close(place)))?;
         self.redirected.targets.remove(&place);
         Ok(())
     }
@@ -83,7 +85,10 @@ impl Registry {
             return Ok(Vec::new());
         }
         let places: Vec<u32> = self.redirected.targets.keys().copied().collect();
-        let counted = match self.commands.send(Command::RedirectCounts(places))? {
+        let counted = match self
+            .commands
+            .send(Command::Redirected(RedirectCommand::Count(places)))?
+        {
             Report::RedirectCounts(counted) => counted,
             other => return Err(refusal(other)),
         };
