@@ -14,9 +14,8 @@ use crate::tree::{Crate, Tree};
 fn the_command_lines_of_the_documents_are_read() {
     let tree = Tree::find().expect("cargo metadata");
     let least = [("docs/", 15), ("crates/core/README.md", 3)];
-    // The steps of the check, what `cargo xtask package` calls, and cargo-fuzz, which `cargo xtask
-    // fuzz --learn` calls.
-    let mentions = ["clippy", "deny", "doc", "fmt", "fuzz", "package"].map(str::to_owned);
+    // The steps of the check, and cargo-fuzz, which `cargo xtask fuzz --learn` calls.
+    let mentions = ["clippy", "deny", "doc", "fmt", "fuzz"].map(str::to_owned);
     netnice_documents::check("cargo", &least, &mentions, |shown| {
         let words: Vec<&str> = shown.words[1..].iter().map(String::as_str).collect();
         match words.as_slice() {

@@ -138,10 +138,7 @@ impl<H: Host> Service<H> {
         &self.reconciler.books.ledger
     }
 
-    /// Handles a request and returns the response, which has the error if the request fails.
-    /// `named` is the process that the request names by a pidfd. If a `set`, `clear`, `link` or
-    /// `reload` is refused, that is logged. If one of them fails for another reason, that is logged
-    /// except for `clear`. An invalid request is not logged.
+    /// As [`Service::handle_checked`], without a check.
     #[cfg(test)]
     pub(crate) fn handle(
         &mut self,
@@ -153,8 +150,11 @@ impl<H: Host> Service<H> {
         self.handle_checked(peer, request, (named, &mut |_| Ok(())), now)
     }
 
-    /// As [`Service::handle`]. The function that comes with the process checks a `set` before it is
-    /// installed.
+    /// Handles a request and returns the response, which has the error if the request fails.
+    /// `named` is the process that the request names by a pidfd; the function beside it checks a
+    /// `set` before it is installed. If a `set`, `clear`, `link` or `reload` is refused, that is
+    /// logged. If one of them fails for another reason, that is logged except for `clear`. An
+    /// invalid request is not logged.
     pub(crate) fn handle_checked<'a>(
         &mut self,
         peer: &'a Peer,

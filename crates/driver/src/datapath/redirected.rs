@@ -283,9 +283,9 @@ impl RedirectedTargets {
         self.of_flow(flow)?.departing.take()
     }
 
-    /// Copies a chosen frame to `sink`; without a sink, drops it. Returns `None` if it was not sent;
-    /// else the latest time for it to leave without a correction of the schedule, if its contract
-    /// has one.
+    /// Copies a chosen frame to `sink`; without a sink, drops it. Returns `None` if it was not
+    /// sent; else the latest time for it to leave without a correction of the schedule, if its
+    /// contract has one.
     pub(super) fn send(
         &mut self,
         frame: &QueuedFrame,

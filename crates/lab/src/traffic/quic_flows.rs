@@ -32,11 +32,11 @@ use super::delayed_socket::DelayedSocket;
 use super::fetch::end_with_input;
 use crate::sys;
 
-/// The socket of the example of netnice-stack.
+// The socket of the example of netnice-stack.
 #[allow(dead_code, reason = "the lab uses a part of it")]
 #[path = "../../../stack/examples/quic/flow_socket.rs"]
 mod flow_socket;
-/// The socket of the example of netnice-stack with the pacer of netnice-core.
+// The socket of the example of netnice-stack with the pacer of netnice-core.
 #[path = "../../../stack/examples/quic/paced_socket.rs"]
 mod paced_socket;
 

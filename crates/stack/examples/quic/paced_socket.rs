@@ -1,5 +1,5 @@
 //! The socket of a quinn endpoint on a socket of the kernel, whose datagrams leave when the
-//! [`Pacer`](sched::Pacer) of netnice-core says ([`PacedSocket`]). It needs no daemon.
+//! [`Pacer`] of netnice-core says ([`PacedSocket`]). It needs no daemon.
 //!
 //! ```text
 //!  Pacing ── one pacer, one timerfd, and a tokio task that waits for the timer
@@ -22,7 +22,7 @@
 //! half of its bursts. With 1, the gaps between packets are as even as the timer, for three to six
 //! times the processor time. And the socket reads acknowledgements when it sends, instead of being
 //! woken for each: it leaves tokio's poll set while departures follow one another within
-//! [`GATHER`].
+//! `GATHER`.
 
 use std::collections::BTreeMap;
 use std::fmt;
