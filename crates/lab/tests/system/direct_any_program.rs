@@ -2,12 +2,13 @@
 //! like, for programs with the kernel's own sockets that run already. The packets are judged at the
 //! other end of the cable. The experiment `any-program` judges exact rates and gaps.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use netnice_lab::experiment;
 use netnice_lab::experiment::bench::{at, pause};
 use netnice_lab::experiment::sent_packets::check_flow;
-use netnice_lab::experiment::{self, Outcome};
 use netnice_lab::process::{self, EVENT_TIMEOUT, Proc};
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Tcp, real_programs};
@@ -73,32 +74,33 @@ fn to_port(flow: &WireFlow) -> bool {
     wire::inbound(flow) && flow.target.1 == PORT
 }
 
-/// A value below its bound is measured again: a busy machine takes the processor from the driver.
-fn outcome(id: &str) -> Outcome {
-    let experiment = experiment::find(id).expect("an experiment");
-    let mut outcome = experiment.test().expect("a measurement");
-    for _ in 0..2 {
-        if outcome.checks.iter().all(|check| check.holds) {
-            break;
-        }
-        outcome = experiment.test().expect("a measurement");
-    }
-    outcome
-}
-
-/// Programs that were taken in while they sent: nothing early, nothing above the contract, 97 % of
-/// it as goodput, and nothing overtaken.
+/// Programs that were taken in while they sent: nothing early and nothing above the contract in any
+/// run; 97 % of it as goodput and nothing overtaken in one of three, since a busy machine takes the
+/// processor from the driver.
 #[test]
 fn running_programs_keep_cells_slices_and_minimums() {
-    let outcome = outcome("any-program");
-    assert!(outcome.checks.len() > 15, "{:?}", outcome.checks);
-    for check in &outcome.checks {
-        assert!(
-            check.holds,
-            "{}: {}: {}",
-            check.what, check.value, outcome.ours
-        );
+    let experiment = experiment::find("any-program").expect("an experiment");
+    let mut failed: Option<BTreeSet<String>> = None;
+    for _ in 0..3 {
+        let outcome = experiment.test().expect("a measurement");
+        assert!(outcome.checks.len() > 15, "{:?}", outcome.checks);
+        let mut failing = BTreeSet::new();
+        for check in outcome.checks.iter().filter(|check| !check.holds) {
+            let always = ["early", "at most"];
+            let must = always.iter().any(|word| check.what.contains(word));
+            assert!(!must, "{}: {}: {}", check.what, check.value, outcome.ours);
+            eprintln!("{}: {}", check.what, check.value);
+            failing.insert(check.what.clone());
+        }
+        failed = Some(match failed {
+            Some(before) => &before & &failing,
+            None => failing,
+        });
+        if failed.as_ref().is_some_and(BTreeSet::is_empty) {
+            return;
+        }
     }
+    panic!("in three runs: {failed:?}");
 }
 
 /// nginx, asked by curl over both families; the contract comes while the file is under way. The
