@@ -172,6 +172,7 @@ fn the_classes_serve_targets_of_a_killed_driver() {
     let second = rate(1.0, 2.0);
     assert!(second > 0.3, "{second} of the rate a second later");
     let whole = rate(0.0, 4.0);
+    println!("{second} of the rate a second later, {whole} in all");
     assert!(whole < 1.03, "{whole} of the rate in all");
     let again = || is_redirected(&bed, &target) && bed.world.client().ns.driver().is_some();
     assert!(becomes_true(again), "a new driver");
