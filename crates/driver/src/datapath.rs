@@ -480,9 +480,7 @@ impl Datapath {
             self.completed(self.in_flight.len() - MAX_IN_FLIGHT, now);
         }
         self.end_pauses(now);
-        if self.redirected.has_holds() {
-            self.redirected.end_holds(&mut self.scheduler, now);
-        }
+        self.redirected.end_holds(&mut self.scheduler, now);
         self.find_heads(now);
         let room = match self.link_is_up {
             true => sink.room(),

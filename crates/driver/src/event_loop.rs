@@ -288,6 +288,8 @@ impl EventLoop {
             self.stops.record(stops::woken(asked, self.accounted_until));
             self.cpu_budget.credit(self.accounted_until);
         }
+        // Also while there is always more to do: else redirected packets would go to the classes.
+        let renewal = self.datapath.renew_redirects(self.accounted_until);
         let departure = match next {
             Next::Again => return,
             Next::Wait(at) => Some(at),
@@ -297,7 +299,7 @@ impl EventLoop {
         if next == Next::Full {
             limit = limit.min(now.0.saturating_add(RETRY_FULL));
         }
-        if let Some(until) = self.datapath.renew_redirects(now) {
+        if let Some(until) = renewal {
             limit = limit.min(until.0);
         }
         if let Some(until) = self.latency_request.before_sleep(now, departure) {

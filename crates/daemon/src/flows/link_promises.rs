@@ -151,8 +151,8 @@ impl<N: Network> Flows<N> {
         others.map(|(_, contract)| (**contract).clone())
     }
 
-    /// The refusal of what `asks` says, for the person who asked: of a flow or target, or of the
-    /// link's server (without a holder).
+    /// The text of a refusal, for the person who asked. `asks` names who asked, and what. `asking`
+    /// is the flow or the target; `None` for the link's server.
     pub(super) fn refusal(
         &self,
         promises: &impl LinkPromises,

@@ -50,6 +50,8 @@ pub(super) struct RedirectedTargets {
     rest: Option<u16>,
     /// Number of open places.
     open: usize,
+    /// The earliest end of a hold; that of a target that was closed since may be earlier.
+    first_hold: Option<Instant>,
     /// When the counts in the map were renewed.
     renewed: Instant,
     /// The link's Ethernet address.
@@ -239,6 +241,7 @@ impl RedirectedTargets {
             by_place: Vec::new(),
             rest: None,
             open: 0,
+            first_hold: None,
             renewed: Instant(0),
             mac,
             rate,
@@ -318,30 +321,32 @@ impl RedirectedTargets {
     }
 
     /// Ends the holds that are over: the scheduler gets the heads of these targets.
+    #[inline]
     pub(super) fn end_holds(&mut self, scheduler: &mut Scheduler, now: Instant) {
+        if self.first_hold.is_none_or(|end| end > now) {
+            return;
+        }
+        let mut first = None;
         for target in self.targets.iter_mut().flatten() {
-            if target.held_until.is_some_and(|until| until <= now) {
-                target.held_until = None;
-                target.give_head(scheduler, now);
+            match target.held_until {
+                Some(end) if end <= now => {
+                    target.held_until = None;
+                    target.give_head(scheduler, now);
+                }
+                end => first = first.into_iter().chain(end).min(),
             }
         }
+        self.first_hold = first;
     }
 
     /// Adjusts the time of the next iteration for the end of the first hold.
+    #[inline]
     pub(super) fn limit(&self, next: Next) -> Next {
-        let held = self.targets.iter().flatten();
-        let first = held.filter_map(|target| target.held_until).min();
-        match (first, next) {
+        match (self.first_hold, next) {
             (Some(end), Next::Idle) => Next::Wait(end),
             (Some(end), Next::Wait(at)) => Next::Wait(at.min(end)),
             (_, next) => next,
         }
-    }
-
-    /// Whether a target's first frames are held.
-    pub(super) fn has_holds(&self) -> bool {
-        let mut targets = self.targets.iter().flatten();
-        self.open > 0 && targets.any(|target| target.held_until.is_some())
     }
 
     fn receive(&mut self, frame: &[u8], scheduler: &mut Scheduler, now: Instant) {
@@ -396,6 +401,7 @@ impl RedirectedTargets {
 
     fn insert(&mut self, target: Target) -> u16 {
         let flow = target.id.index();
+        self.first_hold = self.first_hold.into_iter().chain(target.held_until).min();
         let vacant = self.targets.iter().position(Option::is_none);
         let entry = vacant.unwrap_or_else(|| {
             self.targets.push(None);

@@ -15,7 +15,8 @@ use crate::ledger::{HeldTarget, Ledger};
 use crate::page::Page;
 
 impl<N: Network> Flows<N> {
-    /// Adds who serves a target with a guarantee for sending to the reply to `explain`.
+    /// Completes the reply to `explain`: it says who serves a target that has a guarantee for
+    /// sending.
     pub(crate) fn describe_redirect(
         &self,
         ledger: &Ledger,

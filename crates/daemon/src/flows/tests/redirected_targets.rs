@@ -412,7 +412,7 @@ fn a_restarted_daemon_takes_over_what_its_drivers_have() {
     assert_eq!(before, (fixture.redirects(), fixture.driver.holds.len()));
     assert_eq!(fixture.rate_promised(), promised);
 
-    // A place that the driver does not have begins anew, and one that nobody wants ends.
+    // If the driver does not have a place, its target begins anew. If nobody wants it, it ends.
     let mut lost = fixture.driver.redirected.remove(&0).expect("a place");
     (lost.place, lost.target) = (9, 99);
     fixture.driver.redirected.insert(9, lost);
