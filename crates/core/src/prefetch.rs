@@ -5,6 +5,8 @@
 //! changes no value, only the processor's caches, and cannot fail. On processors other than x86-64,
 //! and under Miri, these functions do nothing.
 
+use core::ops::Range;
+
 /// Prefetches the cache line (64 bytes) that contains the first byte of `value`.
 #[inline(always)]
 pub fn first_line<T>(value: &T) {
@@ -15,8 +17,14 @@ pub fn first_line<T>(value: &T) {
 /// of `value` if it begins at the start of a line.
 #[inline(always)]
 pub fn whole<T>(value: &T) {
+    bytes(value, 0..size_of::<T>());
+}
+
+/// As [`whole`], for a range of the bytes of `value`, which begins at the start of a line.
+#[inline(always)]
+pub fn bytes<T>(value: &T, range: Range<usize>) {
     let begin: *const u8 = core::ptr::from_ref(value).cast();
-    for index in 0..size_of::<T>().div_ceil(LINE) {
+    for index in range.start / LINE..range.end.div_ceil(LINE) {
         line(begin.wrapping_add(LINE * index));
     }
 }

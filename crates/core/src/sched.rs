@@ -97,6 +97,7 @@ mod server;
 mod service;
 mod share;
 mod slice;
+mod upcoming;
 mod wire;
 
 use alloc::vec::Vec;
@@ -119,6 +120,7 @@ pub use service::{
 };
 use share::ShareState;
 use slice::SliceState;
+use upcoming::Upcoming;
 use wire::WireState;
 
 pub use crate::contract::Overload;
@@ -144,6 +146,7 @@ pub struct Scheduler {
     /// Whether the next read of the sleepers prefetches flows: true if the lookahead of `due` will
     /// not read the entry that was moved last.
     prefetch_sleepers: bool,
+    upcoming: Upcoming,
     /// Flows that compete for the left-over.
     fair: FairQueue,
     /// Channels within the horizon, by logical arrival.
@@ -183,6 +186,7 @@ impl Scheduler {
             sleepers: Calendar::new(SLEEPERS),
             due: Calendar::new(DUE),
             prefetch_sleepers: true,
+            upcoming: Upcoming::new(),
             fair: FairQueue::new(FAIR),
             early: Calendar::new(EARLY),
             servers: Vec::new(),
@@ -361,6 +365,22 @@ impl Scheduler {
     /// The time of [`Scheduler::set_unread_since`]; `now` if it is later.
     pub fn unread_since(&self, now: Instant) -> Instant {
         now.min(Instant(self.unread_since))
+    }
+
+    /// A flow whose head will probably leave soon: one of the next hundred. `None` if no other flow
+    /// is named at present. The owner can prefetch what it will need of the flow's queue. These are
+    /// hints for schedulers with so many flows that memory is slow (above 2,048 with a head): a flow
+    /// can leave without being named, or be named and leave later, or not at all.
+    #[inline(always)]
+    pub fn poll_upcoming(&mut self) -> Option<FlowId> {
+        self.upcoming.poll().map(FlowId)
+    }
+
+    /// Prefetches what the next [`Scheduler::handle_head`] of a flow needs. A hint for callers with
+    /// many flows; no effect for a flow that does not exist.
+    #[inline(always)]
+    pub fn prefetch(&self, flow: FlowId) {
+        dispatch::prefetch(&self.flows, flow.0);
     }
 
     fn reading(&self) -> Reading {

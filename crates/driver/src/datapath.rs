@@ -40,10 +40,12 @@ mod wakeups;
 mod withdraw;
 
 use netnice_core::contract::ReceiveShare;
-use netnice_core::prefetch;
 use netnice_core::sched::{Departure, FlowId, Packet, Scheduler, SchedulerError, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
-use netnice_ring::driver::{Cleared, Loss, Prepared, ProgramMemory, Reserved, Taken, Unprepared};
+use netnice_ring::driver::{
+    Cleared, Found, Loss, Prepared, ProgramMemory, Reserved, Taken, Unprepared,
+    fence_before_notices,
+};
 use netnice_ring::layout::{FlowLocation, Shape};
 use netnice_ring::ledger::Balance;
 use netnice_ring::record::{Record, Status};
@@ -51,8 +53,9 @@ use netnice_ring::violation::ProtocolViolation;
 
 #[cfg(test)]
 pub(crate) use flow::LATENESS;
-use flow::{Delivery, FlowState, RESERVED_FLOWS};
+use flow::{Delivery, FlowState, RESERVED_FLOWS, prefetch_choice, prefetch_sending};
 pub use flow::{FlowCounters, FlowParameters, OpenedFlow};
+use heads::UpcomingFlows;
 use kernel_path::KernelPath;
 pub use kernel_path::PathCount;
 pub use programs::ProgramNo;
@@ -100,7 +103,8 @@ pub struct Datapath {
     /// How many of `noticed` were handled.
     handled: usize,
     /// Packets that leave in this iteration, in order.
-    departures: Vec<ChosenPacket>,
+    departures: Departures,
+    upcoming: UpcomingFlows,
     violations: Vec<(ProgramNo, ProtocolViolation)>,
     /// Programs whose doorbells the caller must ignore, with the end of that time.
     throttled: Vec<(ProgramNo, Instant)>,
@@ -120,20 +124,33 @@ pub struct Datapath {
     totals: Totals,
 }
 
-/// A packet that leaves in this iteration.
-struct ChosenPacket {
-    departure: Departure,
-    head: Head,
-    /// The time at which the packet was reported to the scheduler.
-    since: Instant,
+/// The packets that leave in an iteration, in order: the first `count` of `packets`, which are
+/// filled and read in place.
+struct Departures {
+    packets: Vec<ChosenPacket>,
+    count: usize,
 }
 
-/// Where a packet comes from that leaves in this iteration.
-enum Head {
-    /// The rings of a program.
-    Record(Record),
-    /// The redirect pair.
-    Frame(QueuedFrame),
+impl Default for Departures {
+    fn default() -> Departures {
+        Departures {
+            packets: std::iter::repeat_with(ChosenPacket::default)
+                .take(BATCH)
+                .collect(),
+            count: 0,
+        }
+    }
+}
+
+/// A packet that leaves in this iteration.
+#[derive(Default)]
+struct ChosenPacket {
+    departure: Option<Departure>,
+    /// The time at which the packet was reported to the scheduler.
+    since: Instant,
+    /// The packet if it came from the redirect pair, and not from the rings of a program.
+    frame: Option<QueuedFrame>,
+    record: Record,
 }
 
 impl Datapath {
@@ -155,7 +172,8 @@ impl Datapath {
             to_notify: Vec::new(),
             noticed: Vec::new(),
             handled: 0,
-            departures: Vec::with_capacity(BATCH),
+            departures: Departures::default(),
+            upcoming: UpcomingFlows::default(),
             violations: Vec::new(),
             throttled: Vec::new(),
             disconnected: Vec::new(),
@@ -506,16 +524,33 @@ impl Datapath {
     /// Publishes moved ring indices before the flush, while they are in the cache. After the flush,
     /// with many flows, all of them would be read from memory again.
     fn publish_rings(&mut self) {
-        while let Some(number) = self.touched.pop() {
-            if let Some(Some(flow)) = self.flows.get_mut(number as usize)
-                && flow.publish()
-                && let Some(program) = self.programs.get_mut(flow.program)
-            {
+        let Datapath {
+            touched,
+            flows,
+            programs,
+            to_notify,
+            ..
+        } = self;
+        touched.retain(|number| match flows.get_mut(*number as usize) {
+            Some(Some(flow)) => flow.publish_indices(),
+            _ => false,
+        });
+        if touched.is_empty() {
+            return;
+        }
+        // A fence waits for all stores before it, so there is one for all flows.
+        fence_before_notices();
+        for number in touched.drain(..) {
+            let Some(Some(flow)) = flows.get_mut(number as usize) else {
+                continue;
+            };
+            flow.ring.raise_notice();
+            if let Some(program) = programs.get_mut(flow.program) {
                 if flow.take_new_head() {
                     program.wakeup_credit.refund();
                 }
                 if !std::mem::replace(&mut program.is_to_notify, true) {
-                    self.to_notify.push(flow.program);
+                    to_notify.push(flow.program);
                 }
             }
         }

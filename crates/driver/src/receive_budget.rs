@@ -30,7 +30,11 @@ use netnice_core::units::{Instant, Nanos};
 use crate::frames::FRAME;
 
 /// The receive budget of one flow, and its present level.
+///
+/// Aligned to 8 bytes, not to the 16 of `level`: an `Option` of it then has its discriminant in 8
+/// bytes, so an `Option` of a flow uses that of a field which a sent packet needs anyway.
 #[derive(Clone, Copy, Debug)]
+#[repr(Rust, packed(8))]
 pub struct ReceiveBudget {
     /// Part of real time, in units of 1/[`SCALE`], so that it can be divided among millions.
     part: u64,

@@ -266,16 +266,27 @@ fn raise_limits() {
         };
         let _ = rustix::process::setrlimit(Resource::Nofile, most);
     }
-    // With huge pages set to `always` (Debian's default), khugepaged merges pages in the
-    // background: the packet thread waits while 2 MiB are copied, and untouched memory gets
-    // allocated.
-    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
-        tracing::debug!(%error, "cannot turn transparent huge pages off");
-    }
+    turn_off_huge_pages();
     // Touched pages stay; untouched pages take no memory.
     let what = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     if let Err(error) = rustix::mm::mlockall(what) {
         tracing::warn!(%error, "cannot lock memory (needs CAP_IPC_LOCK): it may be swapped out");
+    }
+}
+
+/// Turns transparent huge pages off. With huge pages set to `always` (Debian's default), khugepaged
+/// merges pages in the background: the packet thread waits while 2 MiB are copied, and untouched
+/// memory gets allocated. From Linux 6.18 on, memory files can still have those that the driver
+/// requests before it uses them.
+fn turn_off_huge_pages() {
+    // SAFETY: the call changes a flag of this process and accesses no memory.
+    let done = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, EXCEPT_ADVISED, 0, 0) };
+    if done == 0 {
+        return;
+    }
+    // Linux before 6.18.
+    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+        tracing::debug!(%error, "cannot turn transparent huge pages off");
     }
 }
 
@@ -363,5 +374,7 @@ fn unusable(path: &Path) -> impl FnOnce(io::Error) -> RunError {
 const GROUP_LINK: u32 = 1;
 /// The longest sleep of the packet thread. Commands, frames and doorbells end a sleep earlier.
 const LONGEST_SLEEP: Nanos = Nanos(10_000_000_000);
+/// `PR_THP_DISABLE_EXCEPT_ADVISED`: huge pages only where they are requested.
+const EXCEPT_ADVISED: libc::c_ulong = 1 << 1;
 /// The requested limit of descriptors: five for each of 13,000 programs.
 const DESCRIPTORS: u64 = 65_536;

@@ -124,7 +124,7 @@ fn drain(flow: &mut DriverRings, frame: &mut [u8], most: usize) -> usize {
         match flow.take().expect("a program that keeps to the rules") {
             Taken::Record(record) => {
                 flow.read(&record, frame);
-                flow.give_back(record, Status::DONE, 1);
+                flow.give_back(&record, Status::DONE, 1);
             }
             _ => return count,
         }
@@ -235,7 +235,7 @@ fn round_trip(trips: usize, doorbells: bool) -> f64 {
                     continue;
                 };
                 let bytes = here.read(&record, &mut frame);
-                here.give_back(record, Status::DONE, 1);
+                here.give_back(&record, Status::DONE, 1);
                 let Ok(Taken::Record(empty)) = here.take_empty() else {
                     panic!("a buffer is primed before each trip");
                 };

@@ -23,26 +23,10 @@
 //! no further progress. So in a busy ring the cache line of the index moves once per batch and not
 //! once per record.
 
-#[cfg(not(loom))]
-use std::sync::Arc;
-
-use crate::layout::Ring;
-#[cfg(not(loom))]
-use crate::layout::{FlowLocation, Plan};
-use crate::layout::{Head, MAX_PAIRS, RawPair};
+use crate::layout::{Head, RawPair};
 use crate::record::{Pair, Record, Validator};
-#[cfg(not(loom))]
-use crate::region::Region;
 use crate::violation::{ProtocolViolation, Rule};
-use crate::words::{Entries, Ordering, Word};
-
-/// The shared memory of one ring, as each end uses it.
-pub(crate) struct SharedRing {
-    pub ring: Ring,
-    pub producer: Word,
-    pub consumer: Word,
-    pub entries: Entries,
-}
+use crate::words::{Ordering, SharedRing};
 
 /// The end of a ring that writes records.
 pub(crate) struct Producer {
@@ -85,8 +69,8 @@ impl Producer {
     /// Prefetches what the next `push` and `publish` use.
     #[inline]
     pub(crate) fn prefetch(&self) {
-        self.shared.entries.prefetch(self.next);
-        self.shared.producer.prefetch();
+        self.shared.prefetch_entry(self.next);
+        self.shared.prefetch_producer();
     }
 
     /// Writes a record. The next [`Producer::publish`] publishes it.
@@ -101,7 +85,7 @@ impl Producer {
             "a record of {count} pairs in a full ring"
         );
         let head = Head { count, note, stamp };
-        self.shared.entries.write(self.next, head.store());
+        self.shared.write(self.next, head.store());
         for (index, pair) in (1..).zip(pairs) {
             let raw = RawPair {
                 base: pair.base.into(),
@@ -109,7 +93,6 @@ impl Producer {
                 reserved: 0,
             };
             self.shared
-                .entries
                 .write(self.next.wrapping_add(index), raw.store());
         }
         self.next = self.next.wrapping_add(1 + count);
@@ -120,19 +103,19 @@ impl Producer {
     pub(crate) fn publish(&mut self) -> bool {
         let moved = self.published != self.next;
         if moved {
-            self.shared.producer.store(self.next, Ordering::Release);
+            self.shared.producer().store(self.next, Ordering::Release);
             self.published = self.next;
         }
         moved
     }
 
     fn free(&self) -> u32 {
-        self.shared.entries.count() - self.next.wrapping_sub(self.seen)
+        self.shared.count() - self.next.wrapping_sub(self.seen)
     }
 
     /// Loads the consumer index. It may only advance to `published`.
     fn load_consumer_index(&mut self) -> Result<(), ProtocolViolation> {
-        let now = self.shared.consumer.load(Ordering::Acquire);
+        let now = self.shared.consumer().load(Ordering::Acquire);
         let advance = now.wrapping_sub(self.seen);
         let waiting = self.published.wrapping_sub(self.seen);
         if advance > waiting {
@@ -163,7 +146,8 @@ pub(crate) struct Consumer {
 /// The result of [`Consumer::pop`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Popped {
-    Record(Record),
+    /// The record was taken out.
+    Record,
     Empty,
     /// There is a record, and `wanted` returned false for it. The record stays in the ring.
     Rejected,
@@ -193,27 +177,29 @@ impl Consumer {
     #[inline]
     pub(crate) fn prefetch(&self) {
         if self.waiting() == 0 {
-            self.shared.producer.prefetch();
+            self.shared.prefetch_producer();
         }
-        self.shared.entries.prefetch(self.next);
-        self.shared.consumer.prefetch();
+        self.shared.prefetch_entry(self.next);
+        self.shared.prefetch_consumer();
     }
 
-    /// Takes the next record out if `wanted` accepts its number of entries. The next
+    /// Takes the next record out into `record` if `wanted` accepts its number of entries. The next
     /// [`Consumer::publish`] returns the entries to the producer. Fails if the producer index or
-    /// the record breaks a rule, or if `wanted` fails.
+    /// the record breaks a rule, or if `wanted` fails. If it takes none, `record` has no pairs.
     #[inline]
     pub(crate) fn pop(
         &mut self,
+        record: &mut Record,
         wanted: impl FnOnce(u32) -> Result<bool, ProtocolViolation>,
     ) -> Result<Popped, ProtocolViolation> {
+        record.count = 0;
         if self.waiting() == 0 {
             self.load_producer_index()?;
             if self.waiting() == 0 {
                 return Ok(Popped::Empty);
             }
         }
-        let head = Head::load(self.shared.entries.read(self.next));
+        let head = Head::load(self.shared.read(self.next));
         self.validator
             .head(&head)
             .map_err(|rule| self.shared.violation(rule))?;
@@ -226,21 +212,16 @@ impl Consumer {
         if !wanted(entries)? {
             return Ok(Popped::Rejected);
         }
-        let mut pairs = [Pair::default(); MAX_PAIRS];
-        for (index, pair) in (1..entries).zip(&mut pairs) {
-            let raw = RawPair::load(self.shared.entries.read(self.next.wrapping_add(index)));
+        for (index, pair) in (1..entries).zip(&mut record.pairs) {
+            let raw = RawPair::load(self.shared.read(self.next.wrapping_add(index)));
             *pair = self
                 .validator
                 .pair(&raw)
                 .map_err(|rule| self.shared.violation(rule))?;
         }
         self.next = self.next.wrapping_add(entries);
-        Ok(Popped::Record(Record {
-            count: head.count as u8,
-            note: head.note,
-            stamp: head.stamp,
-            pairs,
-        }))
+        (record.stamp, record.note, record.count) = (head.stamp, head.note, head.count);
+        Ok(Popped::Record)
     }
 
     /// Publishes that the records taken since the last call are consumed. True if there were any.
@@ -248,7 +229,7 @@ impl Consumer {
     pub(crate) fn publish(&mut self) -> bool {
         let moved = self.published != self.next;
         if moved {
-            self.shared.consumer.store(self.next, Ordering::Release);
+            self.shared.consumer().store(self.next, Ordering::Release);
             self.published = self.next;
         }
         moved
@@ -270,9 +251,9 @@ impl Consumer {
 
     /// Loads the producer index. It may only advance into entries that `published` released.
     fn load_producer_index(&mut self) -> Result<(), ProtocolViolation> {
-        let now = self.shared.producer.load(Ordering::Acquire);
+        let now = self.shared.producer().load(Ordering::Acquire);
         let advance = now.wrapping_sub(self.seen);
-        let room = self.shared.entries.count() - self.seen.wrapping_sub(self.published);
+        let room = self.shared.count() - self.seen.wrapping_sub(self.published);
         if advance > room {
             let rule = match is_back(advance) {
                 true => Rule::ProducerBack {
@@ -289,27 +270,6 @@ impl Consumer {
 }
 
 impl SharedRing {
-    /// The ring of a flow, at the offsets of the flow's plan.
-    #[cfg(not(loom))]
-    pub(crate) fn of(
-        region: &Arc<Region>,
-        location: &FlowLocation,
-        plan: &Plan,
-        ring: Ring,
-    ) -> SharedRing {
-        let word = |offset: u64| Word::new(region, location.offset + offset);
-        SharedRing {
-            ring,
-            producer: word(ring.producer()),
-            consumer: word(ring.consumer()),
-            entries: Entries::new(
-                region,
-                location.offset + plan.ring(ring),
-                location.shape.entries(ring),
-            ),
-        }
-    }
-
     fn violation(&self, rule: Rule) -> ProtocolViolation {
         ProtocolViolation {
             ring: self.ring,

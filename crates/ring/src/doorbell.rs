@@ -77,6 +77,13 @@ impl Notices {
     #[inline]
     pub(crate) fn raise(&self, slot: u32) {
         fence(Ordering::SeqCst);
+        self.raise_behind_fence(slot);
+    }
+
+    /// As [`Notices::raise`], for a caller that has executed the fence of step 2 since it stored
+    /// the index.
+    #[inline]
+    pub(crate) fn raise_behind_fence(&self, slot: u32) {
         let (word, bit) = (&self.words[(slot / 64) as usize], 1 << (slot % 64));
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);

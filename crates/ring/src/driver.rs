@@ -28,6 +28,7 @@ use rustix::io::ReadWriteFlags;
 
 use crate::doorbell::{Notices, Notifications, Notifier, SleepFlag};
 use crate::file_header::Header;
+use crate::file_pages::FilePages;
 use crate::layout::{Budget, FlowLocation, PAGE, SetupError, Shape};
 use crate::ledger::{Balance, Pool};
 use crate::program::Attachment;
@@ -37,7 +38,7 @@ use crate::words::{Ordering, Word};
 use gaps::Gaps;
 
 pub use crate::layout::Loss;
-pub use flow::{DriverRings, Taken};
+pub use flow::{DriverRings, Found, Taken, fence_before_notices};
 
 /// The driver's side of one program: its memory file, its doorbells and its notices.
 pub struct ProgramMemory {
@@ -58,9 +59,7 @@ pub struct ProgramMemory {
     /// The program waits on this epoll descriptor, which polls the notifier's eventfd.
     poll_fd: OwnedFd,
     ended: Word,
-    /// Pipes with extra references to pages, which keep the kernel from making huge pages of them;
-    /// filled by `seal`.
-    pinned: Vec<OwnedFd>,
+    pages: Arc<FilePages>,
 }
 
 /// The three descriptors that a program needs, in the order in which they are passed.
@@ -134,7 +133,7 @@ impl ProgramMemory {
             doorbell,
             poll_fd,
             ended: header.ended(),
-            pinned: Vec::new(),
+            pages: Arc::new(FilePages::new(&region)),
             file,
             region,
         })
@@ -157,18 +156,15 @@ impl ProgramMemory {
     }
 
     /// Seals the file after the program has mapped it, and allocates its first page. No process can
-    /// remove pages from the file after this call. The call also takes references to pages, which
-    /// keep the kernel from making huge pages of them. The call can block for long and must not run
-    /// on the packet thread.
+    /// remove pages from the file after this call. The call can block for long and must not run on
+    /// the packet thread.
     ///
     /// # Errors
-    /// If the program sealed the file in another way, there is not enough memory, the kernel's
-    /// limits on pipes are too low for references to all huge pages, or a system call fails.
+    /// If the program sealed the file in another way, there is not enough memory, or a system call
+    /// fails.
     pub fn seal(&mut self) -> Result<(), SetupError> {
         self.file.seal()?;
-        self.region.populate(0, PAGE)?;
-        self.pinned = self.region.pin_pages()?;
-        Ok(())
+        self.pages.prepare(0, PAGE)
     }
 
     /// Opens a flow.
@@ -210,7 +206,7 @@ impl ProgramMemory {
         Ok(Reserved {
             location,
             bytes: plan.bytes(),
-            region: self.region.clone(),
+            pages: self.pages.clone(),
         })
     }
 
@@ -393,7 +389,7 @@ impl ProgramMemory {
 pub struct Reserved {
     location: FlowLocation,
     bytes: u64,
-    region: Arc<Region>,
+    pages: Arc<FilePages>,
 }
 
 /// A reserved location whose pages are allocated.
@@ -420,17 +416,19 @@ impl Prepared {
 
 impl Reserved {
     /// Allocates all pages of the region, so that the packet thread never waits for one. The call
-    /// takes about a millisecond for each 2 MiB of new pages.
+    /// takes 1 to 2 ms for each 2 MiB of new pages.
     ///
     /// # Errors
-    /// If there is not enough memory.
+    /// If there is not enough memory, or the kernel's limits on pipes are too low for references to
+    /// all huge pages.
     pub fn prepare(self) -> Result<Prepared, Unprepared> {
         let Reserved {
             location,
             bytes,
-            region,
+            pages,
         } = self;
-        match region.populate(location.offset, bytes) {
+        let region = pages.region().clone();
+        match pages.prepare(location.offset, bytes) {
             Ok(()) => Ok(Prepared { location, region }),
             Err(why) => Err(Unprepared { location, why }),
         }

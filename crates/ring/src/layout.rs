@@ -118,7 +118,7 @@ pub struct FlowLocation {
 
 /// The four rings of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
+#[repr(u8)]
 pub enum Ring {
     /// Transmit channel, program to driver: records to send.
     Submit,

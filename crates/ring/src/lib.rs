@@ -42,6 +42,7 @@
 //! | [`doorbell`] | sleeping flags, notices and doorbells |
 //! | `words` | atomics in shared memory, which loom can replace |
 //! | `region` | memory files and their mappings |
+//! | `file_pages` | the pages of a memory file: allocated early, huge where possible, not moved |
 //! | `file_header` | the header of a memory file, as atomics |
 //! | `driver`, `program` | the two sides |
 
@@ -55,6 +56,8 @@ pub mod doorbell;
 pub mod driver;
 #[cfg(not(loom))]
 mod file_header;
+#[cfg(not(loom))]
+mod file_pages;
 pub mod layout;
 pub mod ledger;
 #[cfg(all(test, loom))]

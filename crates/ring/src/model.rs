@@ -10,11 +10,11 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Notify};
 use loom::thread;
 
-use crate::cursor::{Consumer, Popped, Producer, SharedRing};
+use crate::cursor::{Consumer, Popped, Producer};
 use crate::doorbell::{Notices, SleepFlag};
 use crate::layout::{Ring, Shape};
-use crate::record::{Pair, Validator, Writer};
-use crate::words::{Entries, Word, Words};
+use crate::record::{Pair, Record, Validator, Writer};
+use crate::words::{SharedRing, Word, Words};
 
 const SHAPE: Shape = Shape {
     chunk_bytes: 64,
@@ -24,17 +24,11 @@ const SHAPE: Shape = Shape {
 };
 
 fn ring(at: u32) -> (Producer, Consumer) {
-    let (producer, consumer, entries) = (Word::model(at), Word::model(at), Entries::model(4));
-    let shared = || SharedRing {
-        ring: Ring::Submit,
-        producer: producer.clone(),
-        consumer: consumer.clone(),
-        entries: entries.clone(),
-    };
+    let shared = SharedRing::model(Ring::Submit, 4, at);
     let validator = Validator::new(&SHAPE, Writer::Driver);
     (
-        Producer::new(shared(), at),
-        Consumer::new(shared(), validator, at),
+        Producer::new(shared.clone(), at),
+        Consumer::new(shared, validator, at),
     )
 }
 
@@ -47,8 +41,12 @@ fn pair(number: u32) -> Pair {
 
 /// Takes a record, if there is one, and checks that it is whole and the next in order.
 fn check(consumer: &mut Consumer, next: u32) -> bool {
-    match consumer.pop(|_| Ok(true)).expect("no violation") {
-        Popped::Record(record) => {
+    let mut record = Record::default();
+    match consumer
+        .pop(&mut record, |_| Ok(true))
+        .expect("no violation")
+    {
+        Popped::Record => {
             assert_eq!(record.pairs(), [pair(next)]);
             assert_eq!((record.note, record.stamp), (next, u64::from(next)));
             true

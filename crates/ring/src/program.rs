@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-use crate::cursor::{Consumer, Popped, Producer, SharedRing};
+use crate::cursor::{Consumer, Popped, Producer};
 use crate::doorbell::{Notices, Notifier, SleepFlag};
 use crate::file_header::Header;
 use crate::layout::{
@@ -45,7 +45,7 @@ use crate::ledger::{Balance, Owned, Pool};
 use crate::record::{MAX_PAIRS, MessagePart, Pair, Record, Validator, Writer};
 use crate::region::{MemoryFile, Region};
 use crate::violation::{ProtocolViolation, Rule};
-use crate::words::{Ordering, Word, Words};
+use crate::words::{Ordering, SharedRing, Word, Words};
 use reservation::{Reservation, UsedRegions};
 
 /// The program's mapping of its memory file, and its doorbells. Only one thread may wait at a time.
@@ -338,8 +338,8 @@ impl ProgramRings {
         let validator = Validator::new(&location.shape, Writer::Driver);
         let rings = |forward: Ring, returns: Ring| {
             let (forward, returns) = (shared(forward), shared(returns));
-            forward.producer.store(at, Ordering::Relaxed);
-            returns.consumer.store(at, Ordering::Relaxed);
+            forward.producer().store(at, Ordering::Relaxed);
+            returns.consumer().store(at, Ordering::Relaxed);
             RingPair {
                 forward: Producer::new(forward, at),
                 returns: Consumer::new(returns, validator, at),
@@ -626,11 +626,12 @@ impl ProgramRings {
             Ring::Submit | Ring::Reclaim => &mut self.transmit.returns,
             Ring::Prime | Ring::Deliver => &mut self.receive.returns,
         };
-        let record = match returns.pop(|_| Ok(true)) {
-            Ok(Popped::Record(record)) => record,
+        let mut record = Record::default();
+        match returns.pop(&mut record, |_| Ok(true)) {
+            Ok(Popped::Record) => {}
             Ok(_) => return Ok(None),
             Err(violation) => return Err(self.flow_error(violation)),
-        };
+        }
         for pair in record.pairs() {
             let chunk = returns.validator().chunk(pair);
             if !self.given.release(chunk) {

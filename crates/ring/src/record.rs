@@ -20,19 +20,50 @@ pub struct Pair {
     pub length: u32,
 }
 
-/// A validated record in private memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A validated record in private memory. The default has no pairs.
+///
+/// A value has 80 bytes, most of them unused. The functions of the driver's side therefore fill and
+/// read it in place: a move of a value that was just written waits for those writes.
+#[derive(Clone, Debug, Default)]
+#[repr(C)]
 pub struct Record {
-    pub(crate) count: u8,
-    pub(crate) note: u32,
     pub(crate) stamp: u64,
+    pub(crate) note: u32,
+    pub(crate) count: u32,
     pub(crate) pairs: [Pair; MAX_PAIRS],
 }
 
 impl Record {
+    /// A record without pairs.
+    pub const NONE: Record = Record {
+        stamp: 0,
+        note: 0,
+        count: 0,
+        pairs: [Pair { base: 0, length: 0 }; MAX_PAIRS],
+    };
+}
+
+impl PartialEq for Record {
+    fn eq(&self, other: &Record) -> bool {
+        let all = |record: &Record| (record.stamp, record.note);
+        all(self) == all(other) && self.pairs() == other.pairs()
+    }
+}
+
+impl Eq for Record {}
+
+impl Record {
     /// The pairs of the record, in order.
     pub fn pairs(&self) -> &[Pair] {
-        &self.pairs[..usize::from(self.count)]
+        &self.pairs[..self.count as usize]
+    }
+
+    /// Becomes a copy of `other`. Copies only the pairs that `other` has.
+    #[inline]
+    pub fn copy_from(&mut self, other: &Record) {
+        (self.stamp, self.note, self.count) = (other.stamp, other.note, other.count);
+        let pairs = other.pairs();
+        self.pairs[..pairs.len()].copy_from_slice(pairs);
     }
 
     /// The sum of the lengths of the pairs, in bytes.
@@ -65,7 +96,7 @@ impl Record {
 
     /// The number of entries of the record in a ring: the head and the pairs.
     pub(crate) fn entries(&self) -> u32 {
-        1 + u32::from(self.count)
+        1 + self.count
     }
 }
 

@@ -14,18 +14,18 @@
 //! 3. Words that both sides use are accessed only as atomics (`words`). The bytes of chunks are
 //!    accessed by [`Region::copy_out`] and [`Region::copy_in`], which create no reference to them.
 //!    Only the program creates references into chunks, and only into chunks that its ledger states
-//!    as held. [`Region::pin_pages`] passes pages to the kernel as references that no code reads.
+//!    as held. [`Region::put_page`] passes pages to the kernel as references that no code reads.
 //! 4. A copy can be torn if the other side writes at the same time. The copy consists of bytes,
 //!    every bit pattern of a byte is valid, and the caller validates the copy.
 
+use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{Ordering, fence};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
-use rustix::pipe::PipeFlags;
 
 use crate::layout::{PAGE, SetupError};
 
@@ -116,32 +116,61 @@ impl MemoryFile {
         self.fd.as_fd()
     }
 
-    /// Maps the whole file, readable and writable. Fails if the kernel refuses, or the file is
-    /// larger than the address space.
+    /// Maps the whole file, readable and writable. A file of 2 MiB or more begins at a multiple of
+    /// that, as huge pages require. Fails if the kernel refuses, or the file is larger than the
+    /// address space.
     pub(crate) fn map(&self) -> Result<Region, SetupError> {
         let length = usize::try_from(self.bytes).map_err(|_| SetupError::System {
             what: "cannot map the memory file",
             error: std::io::ErrorKind::OutOfMemory.into(),
         })?;
-        // SAFETY: a new mapping at an address that the kernel chooses replaces no memory of this
-        // process.
-        let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                length,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::NORESERVE,
-                &self.fd,
-                0,
-            )
+        let refused = system("cannot map the memory file");
+        let base = match self.bytes {
+            // SAFETY: at an address that the kernel chooses, the mapping replaces no memory.
+            ..HUGE_PAGE => unsafe { self.map_at(null_mut(), MapFlags::empty()) },
+            _ => reserve_aligned(length).and_then(|at| {
+                // SAFETY: the mapping replaces the reserved one, which nobody uses.
+                unsafe { self.map_at(at, MapFlags::FIXED) }
+            }),
         };
-        let base = base.map_err(system("cannot map the memory file"))?;
-        let base = NonNull::new(base.cast()).expect("a mapping is not at address 0");
+        let base = NonNull::new(base.map_err(refused)?.cast());
         Ok(Region {
-            base,
+            base: base.expect("a mapping is not at address 0"),
             length,
             backing: Backing::File,
         })
+    }
+
+    /// Maps the whole file.
+    ///
+    /// # Safety
+    /// With `MapFlags::FIXED`, nobody uses the memory of that length at `at`.
+    unsafe fn map_at(&self, at: *mut c_void, how: MapFlags) -> Result<*mut c_void, Errno> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let how = how | MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: the caller grants the memory that a fixed mapping replaces; any other replaces
+        // none.
+        unsafe { rustix::mm::mmap(at, self.bytes as usize, access, how, &self.fd, 0) }
+    }
+}
+
+/// Reserves `length` bytes of addresses from a multiple of [`HUGE_PAGE`] on.
+fn reserve_aligned(length: usize) -> Result<*mut c_void, Errno> {
+    let (huge, length) = (HUGE_PAGE as usize, length.next_multiple_of(PAGE as usize));
+    let whole = length.checked_add(huge).ok_or(Errno::NOMEM)?;
+    let how = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new mapping at an address that the kernel chooses. The parts that are unmapped
+    // again belong to it.
+    unsafe {
+        let begin = rustix::mm::mmap_anonymous(null_mut(), whole, ProtFlags::empty(), how)?;
+        let skipped = begin.align_offset(huge);
+        let aligned = begin.byte_add(skipped);
+        for (at, bytes) in [(begin, skipped), (aligned.byte_add(length), huge - skipped)] {
+            if bytes > 0 {
+                rustix::mm::munmap(at, bytes)?;
+            }
+        }
+        Ok(aligned)
     }
 }
 
@@ -210,12 +239,13 @@ impl Region {
         unsafe { self.base.add(offset as usize) }
     }
 
-    /// Prefetches `length` bytes at `offset`.
+    /// Prefetches `length` bytes at `offset` into the second cache: for bytes that are read some
+    /// packets later, and would displace others in the first.
     #[inline]
     pub(crate) fn prefetch(&self, offset: u64, length: u32) {
         let from = self.at(offset, length.into(), 1).as_ptr();
         for line in (0..length as usize).step_by(CACHE_LINE) {
-            prefetch(from.wrapping_add(line));
+            prefetch::<false>(from.wrapping_add(line));
         }
     }
 
@@ -262,40 +292,31 @@ impl Region {
         }
     }
 
-    /// Prevents the kernel from collapsing small pages into huge pages (`MADV_COLLAPSE`), which any
-    /// process with a mapping can request. A collapse unmaps the pages from all mappings while it
-    /// runs. The kernel does not collapse a range in which a page has an extra reference. So this
-    /// function puts the first page of each whole 2 MiB of the file into pipes that are never read.
-    /// Each pipe gets as many slots as the kernel grants: without CAP_SYS_RESOURCE 256 by default
-    /// (512 MiB of file). The returned descriptors keep the references.
-    ///
-    /// # Errors
-    /// If a system call fails, or if the kernel's limits on pipes are so low that [`MAX_PIPES`]
-    /// pipes do not suffice. No page has an extra reference then.
-    pub(crate) fn pin_pages(&self) -> Result<Vec<OwnedFd>, SetupError> {
-        let count = self.length / HUGE_PAGE;
-        let (mut pipes, mut pinned) = (Vec::new(), 0);
-        while pinned < count {
-            if pipes.len() == MAX_PIPES {
-                let what = "cannot hold the pages of the memory file in pipes: raise \
-                            fs.pipe-max-size and fs.pipe-user-pages-soft";
-                return Err(system(what)(Errno::MFILE));
+    /// Makes the 2 MiB at `offset`, a multiple of [`HUGE_PAGE`], a huge page, and returns true, or
+    /// allocates only its first page if the kernel refuses. The bytes stay. Fails if there is no
+    /// memory for the first page.
+    pub(crate) fn make_huge(&self, offset: u64) -> Result<bool, SetupError> {
+        // Without a page table the kernel refuses.
+        self.populate(offset, PAGE)?;
+        match self.backing {
+            Backing::File => {
+                let begin = self.at(offset, HUGE_PAGE, PAGE);
+                // SAFETY: the range is inside the mapping, and collapsing it changes no byte.
+                let done = unsafe {
+                    let (begin, length) = (begin.as_ptr().cast(), HUGE_PAGE as usize);
+                    libc::madvise(begin, length, libc::MADV_COLLAPSE)
+                };
+                Ok(done == 0)
             }
-            let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
-            let (kept, into) =
-                rustix::pipe::pipe_with(flags).map_err(system("cannot create a pipe"))?;
-            set_slots(&into, count - pinned);
-            while pinned < count && self.pin_page(pinned * HUGE_PAGE, &into)? {
-                pinned += 1;
-            }
-            pipes.push(kept);
+            #[cfg(any(test, fuzzing))]
+            Backing::Heap => Ok(false),
         }
-        Ok(pipes)
     }
 
-    /// Puts the page at `offset` into a pipe. False if the pipe is full.
-    fn pin_page(&self, offset: usize, into: &OwnedFd) -> Result<bool, SetupError> {
-        let page = self.at(offset as u64, PAGE, PAGE);
+    /// Puts the page at `offset` into a pipe, which then has a reference to it. False if the pipe
+    /// is full.
+    pub(crate) fn put_page(&self, offset: u64, into: &OwnedFd) -> Result<bool, SetupError> {
+        let page = self.at(offset, PAGE, PAGE);
         // SAFETY: the page is inside the mapping. No code reads it through this reference, which
         // ends with the call, or through the pipe. Concurrent writes to the page therefore do no
         // harm.
@@ -364,15 +385,6 @@ impl Drop for Region {
     }
 }
 
-/// Gives a pipe `wanted` slots, rounded up to a power of two, or the half of that, and so on, until
-/// the kernel grants the number. It always grants the number that the pipe has.
-fn set_slots(pipe: &OwnedFd, wanted: usize) {
-    let mut slots = wanted.next_power_of_two();
-    while rustix::pipe::fcntl_setpipe_size(pipe, slots * PAGE as usize).is_err() && slots > 1 {
-        slots /= 2;
-    }
-}
-
 /// Converts the errno of a failed system call to an error that names its purpose.
 pub(crate) fn system(what: &'static str) -> impl Fn(Errno) -> SetupError {
     move |error| SetupError::System {
@@ -382,10 +394,7 @@ pub(crate) fn system(what: &'static str) -> impl Fn(Errno) -> SetupError {
 }
 
 /// Bytes of a huge page. A huge page starts at a multiple of this number.
-const HUGE_PAGE: usize = 2 << 20;
-/// Largest number of pipes that keep references to pages of one file: enough for
-/// [`MAX_BYTES`](crate::layout::MAX_BYTES) with 256 slots each.
-const MAX_PIPES: usize = 128;
+pub(crate) const HUGE_PAGE: u64 = 2 << 20;
 /// Bytes of a cache line.
 const CACHE_LINE: usize = 64;
 const NAME: &str = "netnice-ring";
@@ -394,17 +403,22 @@ const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 /// Seals from the time the program has mapped the file. Linux before 5.1 has no `FUTURE_WRITE`.
 const FINAL_SEALS: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
 
-/// Prefetches the cache line of `at`; no effect except on x86-64. With many flows the driver waits
-/// for memory most of its time, and the next flows are known in advance. A prefetch changes no
-/// value.
+/// Prefetches the cache line that contains `at`, into the first cache or only into the second. A
+/// driver with many flows waits for memory most of its time, and the next flows are known in
+/// advance. A prefetch changes no value.
 #[inline(always)]
-pub(crate) fn prefetch(at: *const u8) {
+pub(crate) fn prefetch<const FIRST: bool>(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
         // SAFETY: the instruction needs SSE, which is part of x86-64. It takes any address and
         // never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        unsafe {
+            match FIRST {
+                true => _mm_prefetch::<_MM_HINT_T0>(at.cast()),
+                false => _mm_prefetch::<_MM_HINT_T1>(at.cast()),
+            }
+        }
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = at;

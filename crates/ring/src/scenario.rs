@@ -15,7 +15,7 @@ use crate::layout::{FlowLocation, PAGE, Ring, Shape};
 use crate::program::{Chunk, Piece, ProgramRings};
 use crate::record::Record;
 use crate::region::Region;
-use crate::words::{Entries, Ordering, Word};
+use crate::words::{Ordering, SharedRing, Word};
 
 /// Both sides of one flow.
 pub(crate) struct BothSides {
@@ -106,8 +106,7 @@ impl BothSides {
     /// Overwrites an entry in shared memory.
     pub(crate) fn set_entry(&self, ring: Ring, index: u32, words: [u64; 2]) {
         let plan = self.location.shape.plan().expect("a shape");
-        let at = self.location.offset + plan.ring(ring);
-        Entries::new(&self.region, at, self.location.shape.entries(ring)).write(index, words);
+        SharedRing::of(&self.region, &self.location, &plan, ring).write(index, words);
     }
 
     /// Panics if the state of a side contradicts itself.

@@ -114,7 +114,7 @@ impl Echo {
                 let mut frame = [0; 2048];
                 let bytes = flow.read(&record, &mut frame);
                 assert_eq!(flow.write(&empty, 0, &frame[..bytes]), bytes);
-                flow.give_back(record, Status::DONE, 1);
+                flow.give_back(&record, Status::DONE, 1);
                 flow.deliver(empty, bytes, Status::DONE, 2);
                 self.echoed += 1;
             }

@@ -150,7 +150,7 @@ impl Wire {
         let mut frame = [0; 2048];
         while let Ok(Taken::Record(record)) = from.take() {
             let bytes = from.read(&record, &mut frame);
-            from.give_back(record, Status::DONE, 1);
+            from.give_back(&record, Status::DONE, 1);
             let Ok(Taken::Record(empty)) = to.take_empty() else {
                 panic!("more is primed than a batch");
             };

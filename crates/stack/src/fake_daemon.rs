@@ -474,7 +474,7 @@ impl Session {
                 let mut frame = [0; 4096];
                 let bytes = flow.read(&record, &mut frame);
                 self.now += 1;
-                flow.give_back(record, Status::DONE, self.now);
+                flow.give_back(&record, Status::DONE, self.now);
                 self.deliver(&frame[..bytes]);
             }
         }

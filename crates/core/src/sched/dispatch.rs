@@ -190,6 +190,7 @@ impl Scheduler {
                 .push_with_lookahead(&mut self.pool, to, QueueEntry::new(id, 0));
         if self.prefetch_sleepers {
             prefetch(&self.flows, id);
+            self.upcoming.name(id);
         }
     }
 
@@ -198,8 +199,11 @@ impl Scheduler {
     fn handle_due_node(&mut self, node: DetachedNode, bucket: BucketRef) {
         let deadline = bucket.key.saturating_add(deadline::decode(node.code()));
         let to = self.due.bucket_in_order(deadline.max(self.now), self.now);
-        let flows = &self.flows;
-        let prefetch_entry = |entry: QueueEntry| prefetch(flows, entry.id());
+        let (flows, upcoming) = (&self.flows, &mut self.upcoming);
+        let prefetch_entry = |entry: QueueEntry| {
+            prefetch(flows, entry.id());
+            upcoming.name(entry.id());
+        };
         self.prefetch_sleepers = self
             .due
             .attach_node(&mut self.pool, to, node, prefetch_entry);
@@ -220,8 +224,11 @@ impl Scheduler {
     /// Takes the entry with the earliest deadline.
     #[inline(always)]
     fn take_due(&mut self) -> Option<u32> {
-        let flows = &self.flows;
-        let prefetch_entry = |entry: QueueEntry, _| prefetch(flows, entry.id());
+        let (flows, upcoming) = (&self.flows, &mut self.upcoming);
+        let prefetch_entry = |entry: QueueEntry, _| {
+            prefetch(flows, entry.id());
+            upcoming.name(entry.id());
+        };
         let entry = self
             .due
             .take_with_lookahead(&mut self.pool, prefetch_entry)?;
@@ -254,8 +261,11 @@ impl Scheduler {
     #[inline(always)]
     fn next_fair(&mut self, dropped: &mut u32) -> Option<u32> {
         while *dropped > 0 && self.due.is_empty() {
-            let flows = &self.flows;
-            let prefetch_flow = |id: u32| prefetch(flows, id);
+            let (flows, upcoming) = (&self.flows, &mut self.upcoming);
+            let prefetch_flow = |id: u32| {
+                prefetch(flows, id);
+                upcoming.name(id);
+            };
             let id = self.fair.take(&mut self.pool, prefetch_flow)?;
             let now = self.now;
             let is_limited = self.flows[id as usize].is(Flag::Limited);

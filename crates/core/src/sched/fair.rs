@@ -68,7 +68,11 @@ impl FairQueue {
     /// Takes the flow with the least tag; `None` if there are no entries. The entry may be stale;
     /// then the flow has to join again.
     #[inline(always)]
-    pub(super) fn take(&mut self, pool: &mut Pool, prefetch_flow: impl Fn(u32)) -> Option<u32> {
+    pub(super) fn take(
+        &mut self,
+        pool: &mut Pool,
+        mut prefetch_flow: impl FnMut(u32),
+    ) -> Option<u32> {
         let bucket = self.calendar.peek()?;
         let entry = self
             .calendar

@@ -2,7 +2,10 @@
 //! and counts. A violation of the ring protocol is returned as a [`ProtocolViolation`]; nothing
 //! else fails.
 
+use std::mem::offset_of;
+
 use netnice_api::driver::MIN_PACKET_BYTES;
+use netnice_core::prefetch;
 
 use super::*;
 use crate::code_points::{CodePoints, ContractKind};
@@ -61,11 +64,20 @@ pub(super) enum Delivery {
 /// `forbidden`, `too_long` and `no_link`, and each received packet in one of `delivered`,
 /// `no_buffer`, `too_short` and `over_budget`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct FlowCounters {
     /// Packets handed to the NIC.
     pub sent: u64,
     /// Bytes of these packets.
     pub sent_bytes: u64,
+    /// Sum of the times from when a sent packet became the head until it was sent, in ns.
+    pub waited_sum: u64,
+    /// The longest of these times, in ns.
+    pub waited_most: u64,
+    /// Sent packets by lateness. Lateness counts from the time at which the packet was the head and
+    /// its contract permitted it to leave. `[0]` counts those of less than 1 µs, `[k]` those of
+    /// 2^(k-1) µs or more and less than 2^k µs, and the last entry also all later ones.
+    pub lateness: [u64; LATENESS],
     /// Packets that the template forbade.
     pub forbidden: u64,
     /// Packets longer than the flow may send.
@@ -93,14 +105,6 @@ pub struct FlowCounters {
     /// The end of the time for which the flow cannot pay for received packets, as computed at the
     /// last one that was dropped for that reason.
     pub suspended_until: Instant,
-    /// Sum of the times from when a sent packet became the head until it was sent, in ns.
-    pub waited_sum: u64,
-    /// The longest of these times, in ns.
-    pub waited_most: u64,
-    /// Sent packets by lateness. Lateness counts from the time at which the packet was the head and
-    /// its contract permitted it to leave. `[0]` counts those of less than 1 µs, `[k]` those of
-    /// 2^(k-1) µs or more and less than 2^k µs, and the last entry also all later ones.
-    pub lateness: [u64; LATENESS],
 }
 
 /// Number of entries of [`FlowCounters::lateness`]; the last but one ends at 2^19 µs (0.5 s).
@@ -131,39 +135,59 @@ impl FlowCounters {
 }
 
 /// A flow; see the module.
+///
+/// With many flows, the time of a packet is that of the cache lines of its flow which come from
+/// memory. So the fields are in the order in which a sent packet needs them: those to choose it,
+/// then those to check and count it, then the others.
+#[repr(C, align(64))]
 pub(super) struct FlowState {
     pub(super) id: FlowId,
     pub(super) program: ProgramNo,
-    pub(super) ring: netnice_ring::driver::DriverRings,
-    template: Template,
-    /// Length in bytes of the longest packet that the contract can let go, and of the longest that
-    /// the flow can send at all.
-    contract_limit: usize,
-    longest: usize,
-    /// The record that the scheduler holds.
-    pub(super) head: Option<Record>,
-    /// When the scheduler got the head.
-    pub(super) head_since: Instant,
-    /// After a refused packet no record is taken until then ([`super::refused`]).
-    pub(super) paused_until: Option<Instant>,
-    /// Frames have a next hop.
-    has_next_hop: bool,
     is_ignored: bool,
     /// The driver takes no further record to send.
     is_withdrawn: bool,
+    /// The flow's rings moved in this iteration.
+    touched: bool,
+    pub(super) has_head: bool,
+    /// A record became its head since [`FlowState::take_new_head`] was last called.
+    has_new_head: bool,
+    /// Frames have a next hop.
+    has_next_hop: bool,
+    /// The kind of its contract, for its code point.
+    kind: ContractKind,
+    /// The class of the link's server that its contract names.
+    pub(super) class: Option<u8>,
+    /// Length in bytes of the longest packet that the flow can send.
+    longest: usize,
+    /// When the scheduler got the head.
+    pub(super) head_since: Instant,
+    /// The record that the scheduler holds, if `has_head`.
+    head: Record,
+    /// After a refused packet no record is taken until then ([`super::refused`]).
+    pub(super) paused_until: Option<Instant>,
+    pub(super) ring: netnice_ring::driver::DriverRings,
+    template: Template,
     /// How late a packet may leave without a correction of the schedule. The largest value: at any
     /// time, since the flow has no cell contract.
     pub(super) tolerance: Nanos,
-    /// The kind of its contract, for its code point.
-    kind: ContractKind,
-    pub(super) budget: Option<FlowBudget>,
-    /// The class of the link's server that its contract names.
-    pub(super) class: Option<u8>,
-    /// The flow's rings moved in this iteration.
-    touched: bool,
-    /// A record became its head since [`FlowState::take_new_head`] was last called.
-    has_new_head: bool,
     pub(super) counters: FlowCounters,
+    /// Length in bytes of the longest packet that the contract can let go.
+    contract_limit: usize,
+    pub(super) budget: Option<FlowBudget>,
+}
+
+/// Prefetches what it takes to choose a packet of a flow, and to take one from its ring.
+#[inline(always)]
+pub(super) fn prefetch_choice(flow: &Option<FlowState>) {
+    const END: usize = offset_of!(FlowState, ring) + netnice_ring::driver::DriverRings::TRANSMIT;
+    prefetch::bytes(flow, 0..END);
+}
+
+/// Prefetches what it takes to check and to count a packet of a flow.
+#[inline(always)]
+pub(super) fn prefetch_sending(flow: &Option<FlowState>) {
+    const END: usize = offset_of!(FlowState, counters) + offset_of!(FlowCounters, lateness);
+    prefetch::bytes(flow, offset_of!(FlowState, template)..END);
 }
 
 impl FlowState {
@@ -184,7 +208,8 @@ impl FlowState {
             contract_limit: usize::MAX,
             longest: template.longest(),
             template,
-            head: None,
+            head: Record::default(),
+            has_head: false,
             head_since: Instant(0),
             paused_until: None,
             has_next_hop: true,
@@ -216,9 +241,9 @@ impl FlowState {
         self.is_withdrawn = true;
         // The entry in the list of paused flows is obsolete.
         self.paused_until = None;
-        if let Some(head) = self.head.take() {
+        if std::mem::take(&mut self.has_head) {
             self.counters.no_link += 1;
-            self.ring.give_back(head, Status::NO_LINK, 0);
+            self.ring.give_back(&self.head, Status::NO_LINK, 0);
         }
     }
 
@@ -226,7 +251,7 @@ impl FlowState {
     #[inline]
     pub(super) fn wants_head(&self) -> bool {
         let is_blocked = self.is_ignored || self.is_withdrawn;
-        !is_blocked && self.head.is_none() && self.paused_until.is_none()
+        !is_blocked && !self.has_head && self.paused_until.is_none()
     }
 
     /// True the first time in an iteration.
@@ -234,11 +259,11 @@ impl FlowState {
         !std::mem::replace(&mut self.touched, true)
     }
 
-    /// Publishes the moved indices of the flow's rings. Returns true if the program is to be
-    /// notified.
-    pub(super) fn publish(&mut self) -> bool {
+    /// Publishes the moved indices of the flow's rings. Returns true if its notice is to be raised
+    /// and the program notified.
+    pub(super) fn publish_indices(&mut self) -> bool {
         self.touched = false;
-        self.ring.publish()
+        self.ring.publish_indices()
     }
 
     /// Whether a record became the head of the flow since the last call.
@@ -246,31 +271,48 @@ impl FlowState {
         std::mem::take(&mut self.has_new_head)
     }
 
-    /// Makes the record behind the head the new head; returns the old head, or `None` if there was
-    /// none.
+    /// Copies the head to `departing`, which has no pairs if there is none, and takes the next record as the new head; returns that as
+    /// the scheduler's packet, or `None` if there is none. Fails if the program broke a rule; the
+    /// flow has no head then.
     #[inline]
-    pub(super) fn replace_head(&mut self, behind: Option<Record>) -> Option<Record> {
-        self.has_new_head |= behind.is_some();
-        std::mem::replace(&mut self.head, behind)
+    pub(super) fn replace_head(
+        &mut self,
+        departing: &mut Record,
+        now: Instant,
+    ) -> Result<Option<Packet>, ProtocolViolation> {
+        departing.copy_from(match self.has_head {
+            true => &self.head,
+            false => &Record::NONE,
+        });
+        self.take_head()?;
+        self.has_new_head |= self.has_head;
+        // The record arrived while the one before it waited. If the program does not state the
+        // time, its message must not count as later than that.
+        Ok(self.has_head.then(|| self.packet(now, Instant(0))))
     }
 
-    /// The next record; `None` if the ring is empty or records cannot be returned. A record that
-    /// cannot be sent at all is returned too: it waits for its time on the link as any other.
-    /// Otherwise a flow could make the driver read any number of them. Fails if the program broke a
-    /// rule.
+    /// Takes the next record as the head. The flow has none if the ring is empty or records cannot
+    /// be returned. A record that cannot be sent at all is taken too: it waits for its time on the
+    /// link as any other. Otherwise a flow could make the driver read any number of them. Fails if
+    /// the program broke a rule.
     #[inline]
-    pub(super) fn next_record(&mut self) -> Result<Option<Record>, ProtocolViolation> {
-        match self.ring.take()? {
-            Taken::Record(record) => Ok(Some(record)),
-            Taken::Empty | Taken::NoRoom => Ok(None),
-        }
+    fn take_head(&mut self) -> Result<(), ProtocolViolation> {
+        self.has_head = false;
+        self.has_head = self.ring.take_into(&mut self.head)? == Found::Record;
+        Ok(())
     }
 
-    /// The scheduler's view of a record that is found at `now`: a packet of its length, but at
+    /// The flow's program was disconnected: its head is dropped.
+    pub(super) fn drop_head(&mut self) {
+        self.has_head = false;
+    }
+
+    /// The scheduler's view of the head, which is found at `now`: a packet of its length, but at
     /// least [`MIN_PACKET_BYTES`] and no longer than the flow can send. A message arrived when the
     /// program says, but not later than now. Without a word of the program it arrived at
     /// `unstated`. (The scheduler bounds how early a message can have arrived.)
-    pub(super) fn packet(&self, record: &Record, now: Instant, unstated: Instant) -> Packet {
+    fn packet(&self, now: Instant, unstated: Instant) -> Packet {
+        let record = &self.head;
         let stated = record.arrival().map(|arrival| Instant(arrival).min(now));
         let arrived = stated.unwrap_or(unstated);
         let length = Bytes(record.bytes() as u64).max(Bytes(MIN_PACKET_BYTES));
@@ -298,12 +340,12 @@ impl FlowState {
         scheduler: &mut Scheduler,
         now: Instant,
     ) -> Result<(), ProtocolViolation> {
-        let Some(record) = self.next_record()? else {
-            return Ok(());
-        };
-        let packet = self.packet(&record, now, scheduler.unread_since(now));
-        self.has_new_head = true;
-        self.give_head(scheduler, record, packet, now);
+        self.take_head()?;
+        if self.has_head {
+            self.has_new_head = true;
+            let packet = self.packet(now, scheduler.unread_since(now));
+            self.give_head(scheduler, packet, now);
+        }
         Ok(())
     }
 
@@ -314,50 +356,41 @@ impl FlowState {
         scheduler: &mut Scheduler,
         now: Instant,
     ) -> Result<(), ProtocolViolation> {
-        let Some(head) = self.head.take() else {
+        if !self.has_head {
             return self.find_head(scheduler, now);
-        };
-        let packet = self.packet(&head, now, now);
-        self.give_head(scheduler, head, packet, now);
+        }
+        let packet = self.packet(now, now);
+        self.give_head(scheduler, packet, now);
         Ok(())
     }
 
-    /// Gives a head to the scheduler, which has none of this flow.
-    fn give_head(
-        &mut self,
-        scheduler: &mut Scheduler,
-        record: Record,
-        packet: Packet,
-        now: Instant,
-    ) {
+    /// Gives the head to the scheduler, which has none of this flow.
+    fn give_head(&mut self, scheduler: &mut Scheduler, packet: Packet, now: Instant) {
         match scheduler.handle_head(self.id, packet, now) {
-            Ok(()) => {
-                self.head = Some(record);
-                self.head_since = now;
-            }
+            Ok(()) => self.head_since = now,
             // The length is within the scheduler's limit, so this does not happen; a lost packet is
             // better than a stuck flow.
-            Err(_) => self.refuse(record),
+            Err(_) => {
+                self.has_head = false;
+                self.counters.too_long += 1;
+                self.ring.give_back(&self.head, Status::TOO_LONG, 0);
+            }
         }
     }
 
-    fn refuse(&mut self, record: Record) {
-        self.counters.too_long += 1;
-        self.ring.give_back(record, Status::TOO_LONG, 0);
-    }
-
-    /// Sends the head: copies it, checks the copy, and returns the record to the program. Without a
-    /// `sink` there is no link.
+    /// Sends a record that was the head: copies it, checks the copy, and returns the record to the
+    /// program. Without a `sink` there is no link.
     pub(super) fn send(
         &mut self,
-        head: Record,
+        head: &Record,
         since: Instant,
         sink: Option<&mut impl FrameSink>,
         departure: &Departure,
         code_points: &CodePoints,
     ) -> SendResult {
         if head.bytes() > self.longest {
-            self.refuse(head);
+            self.counters.too_long += 1;
+            self.ring.give_back(head, Status::TOO_LONG, 0);
             return SendResult::Refused;
         }
         let no_next_hop = sink.is_some() && !self.has_next_hop;
@@ -366,7 +399,7 @@ impl FlowState {
         let sink = sink.filter(|_| self.has_next_hop);
         let done = sink.and_then(|sink| {
             sink.send(|frame| {
-                let length = ring.read(&head, frame);
+                let length = ring.read(head, frame);
                 template.check_and_mark(&mut frame[..length], code_point)
             })
         });

@@ -16,12 +16,13 @@ impl Datapath {
             if let Some(Some(flow)) =
                 ahead(&noticed, at, PREFETCH_RINGS).and_then(|number| self.flows.get(number))
             {
-                flow.ring.prefetch();
+                flow.ring.prefetch_take();
+                self.scheduler.prefetch(flow.id);
             }
             if let Some(flow) =
                 ahead(&noticed, at, PREFETCH_FLOW).and_then(|number| self.flows.get(number))
             {
-                prefetch::whole(flow);
+                prefetch_choice(flow);
             }
             let number = noticed[at];
             let Some(Some(flow)) = self.flows.get_mut(number as usize) else {
@@ -56,6 +57,7 @@ impl Datapath {
     /// Chooses the next departing head, and makes the record behind it the new head. False if no
     /// head is due.
     pub(super) fn choose_next(&mut self, now: Instant) -> bool {
+        self.prefetch_upcoming();
         let Datapath {
             scheduler,
             flows,
@@ -65,27 +67,25 @@ impl Datapath {
             redirected,
             ..
         } = self;
-        let mut behind = None;
+        let chosen = &mut departures.packets[departures.count];
         let departure = scheduler.poll(now, |id: FlowId| {
             let Some(slot) = flows.get_mut(id.index()) else {
                 return redirected.advance(id, now);
             };
-            prefetch::whole(slot);
+            prefetch_choice(slot);
+            prefetch_sending(slot);
             let Some(flow) = slot.as_mut() else {
                 return redirected.advance(id, now);
             };
             if flow.is_ignored() {
+                flow.drop_head();
                 return None;
             }
-            match flow.next_record() {
-                Ok(record) => behind = record,
-                Err(violation) => violations.push((flow.program, violation)),
-            }
-            // The record arrived while the one before it waited. If the program does not state the
-            // time, its message must not count as later than that.
-            behind
-                .as_ref()
-                .map(|record| flow.packet(record, now, Instant(0)))
+            let behind = flow.replace_head(&mut chosen.record, now);
+            behind.unwrap_or_else(|violation| {
+                violations.push((flow.program, violation));
+                None
+            })
         });
         let Some(departure) = departure else {
             return false;
@@ -93,33 +93,58 @@ impl Datapath {
         let number = departure.flow.index();
         let Some(Some(flow)) = flows.get_mut(number) else {
             if let Some((frame, since)) = redirected.take_departing(departure.flow) {
-                let head = Head::Frame(frame);
-                departures.push(ChosenPacket {
-                    departure,
-                    head,
-                    since,
-                });
+                chosen.frame = Some(frame);
+                (chosen.departure, chosen.since) = (Some(departure), since);
+                departures.count += 1;
             }
             return true;
         };
-        if flow.is_ignored() {
-            flow.head = None;
+        if flow.is_ignored() || chosen.record.pairs().is_empty() {
             return true;
         }
         flow.ring.prefetch();
+        flow.ring.prefetch_read(&chosen.record);
         if flow.touch() {
             touched.push(number as u32);
         }
-        if let Some(head) = flow.replace_head(behind) {
-            flow.ring.prefetch_read(&head);
-            let since = std::mem::replace(&mut flow.head_since, now);
-            departures.push(ChosenPacket {
-                departure,
-                head: Head::Record(head),
-                since,
-            });
-        }
+        chosen.since = std::mem::replace(&mut flow.head_since, now);
+        chosen.departure = Some(departure);
+        departures.count += 1;
         true
+    }
+}
+
+impl Datapath {
+    /// Prefetches the flows that the scheduler will probably choose next: first their state, and
+    /// some packets later what it refers to.
+    #[inline(always)]
+    fn prefetch_upcoming(&mut self) {
+        while let Some(id) = self.scheduler.poll_upcoming() {
+            let number = id.index();
+            if let Some(flow) = self.flows.get(number) {
+                prefetch_choice(flow);
+            }
+            let earlier = self.upcoming.replace(number as u32);
+            if let Some(Some(flow)) = self.flows.get(earlier as usize) {
+                flow.ring.prefetch();
+            }
+        }
+    }
+}
+
+/// The last flows that the scheduler named as upcoming.
+#[derive(Default)]
+pub(super) struct UpcomingFlows {
+    flows: [u32; PREFETCH_FLOW],
+    oldest: usize,
+}
+
+impl UpcomingFlows {
+    /// Adds a flow and removes the oldest, which it returns: at the beginning, 0.
+    #[inline(always)]
+    fn replace(&mut self, flow: u32) -> u32 {
+        self.oldest = (self.oldest + 1) % PREFETCH_FLOW;
+        std::mem::replace(&mut self.flows[self.oldest], flow)
     }
 }
 

@@ -47,42 +47,38 @@ impl Datapath {
     /// pauses from `now`.
     pub(super) fn send_chosen(&mut self, sink: &mut impl FrameSink, now: Instant) {
         let limit = &mut self.in_flight_limit;
-        for ChosenPacket {
-            departure,
-            head,
-            since,
-        } in self.departures.drain(..)
-        {
-            let sink = self.link_is_up.then_some(&mut *sink);
-            let head = match head {
-                Head::Record(head) => head,
-                Head::Frame(frame) => {
-                    let sent = self.redirected.send(&frame, since, sink, &departure, now);
-                    if let Some(by) = sent {
-                        self.totals.sent += 1;
-                        self.totals.sent_bytes += frame.bytes.len() as u64;
-                        if let Some(by) = by {
-                            in_flight::push(&mut self.in_flight, limit, &departure, by);
-                        }
-                    }
-                    continue;
-                }
+        let count = std::mem::take(&mut self.departures.count);
+        for chosen in &mut self.departures.packets[..count] {
+            let (since, record) = (chosen.since, &chosen.record);
+            let Some(departure) = &chosen.departure else {
+                continue;
             };
+            let sink = self.link_is_up.then_some(&mut *sink);
+            if let Some(frame) = chosen.frame.take() {
+                let sent = self.redirected.send(&frame, since, sink, departure, now);
+                if let Some(by) = sent {
+                    self.totals.sent += 1;
+                    self.totals.sent_bytes += frame.bytes.len() as u64;
+                    if let Some(by) = by {
+                        in_flight::push(&mut self.in_flight, limit, departure, by);
+                    }
+                }
+                continue;
+            }
             let number = departure.flow.index();
             let Some(Some(flow)) = self.flows.get_mut(number) else {
                 continue;
             };
-            let bytes = head.bytes() as u64;
-            match flow.send(head, since, sink, &departure, &self.code_points) {
+            match flow.send(record, since, sink, departure, &self.code_points) {
                 SendResult::Sent => {
                     self.totals.sent += 1;
-                    self.totals.sent_bytes += bytes;
+                    self.totals.sent_bytes += record.bytes() as u64;
                     if let Some(by) = flow.latest_departure(departure.eligible, now) {
-                        in_flight::push(&mut self.in_flight, limit, &departure, by);
+                        in_flight::push(&mut self.in_flight, limit, departure, by);
                     }
                 }
                 SendResult::Refused => {
-                    self.scheduler.handle_unsent(&departure);
+                    self.scheduler.handle_unsent(departure);
                     let Some(program) = self.programs.get_mut(flow.program) else {
                         continue;
                     };

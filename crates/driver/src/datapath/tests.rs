@@ -525,7 +525,7 @@ fn an_iteration_reads_a_bounded_number_of_flows() {
         assert_eq!(rig.transmit(), next);
         assert_eq!(rig.datapath.handled, handled);
         let known = rig.datapath.flows.iter().flatten();
-        assert_eq!(known.filter(|flow| flow.head.is_some()).count(), handled);
+        assert_eq!(known.filter(|flow| flow.has_head).count(), handled);
     }
     rig.sink.room = ROOM;
     rig.run(1_000_000, &mut []);

@@ -55,7 +55,7 @@ fn packets_arrive_unchanged_from_any_start_of_the_indices() {
             for expected in [vec![round; 60], vec![round + 100; 70]] {
                 let record = both.taken();
                 assert_eq!(both.read(&record), expected);
-                both.driver.give_back(record, Status::DONE, 7);
+                both.driver.give_back(&record, Status::DONE, 7);
             }
             assert_eq!(both.driver.take(), Ok(Taken::Empty));
             assert!(both.driver.publish());
@@ -96,7 +96,7 @@ fn records_wrap_around_the_end_of_the_ring() {
                 assert_eq!(record.begins_message(), round % 2 == 0);
                 let lengths: Vec<u32> = record.pairs().iter().map(|pair| pair.length).collect();
                 assert_eq!(lengths, (8..8 + count).collect::<Vec<_>>());
-                both.driver.give_back(record, Status::DONE, 0);
+                both.driver.give_back(&record, Status::DONE, 0);
                 both.driver.publish();
                 let back = both.program.reclaim().unwrap().unwrap();
                 both.program.free_all(&back).unwrap();
@@ -141,7 +141,7 @@ fn a_full_ring_refuses_records() {
     // The records that the driver holds will fill the reclaim ring, so the driver takes no more.
     assert_eq!(both.driver.take(), Ok(Taken::NoRoom));
     for record in taken.into_iter().rev() {
-        both.driver.give_back(record, Status::DONE, 0);
+        both.driver.give_back(&record, Status::DONE, 0);
     }
     both.driver.publish();
     assert_eq!(both.driver.take(), Ok(Taken::NoRoom));
@@ -216,7 +216,7 @@ fn a_consumer_index_that_goes_back_or_too_far_breaks_r22_or_r23() {
             for _ in 0..8 {
                 both.submit(b"a packet");
                 let record = both.taken();
-                both.driver.give_back(record, Status::DONE, 0);
+                both.driver.give_back(&record, Status::DONE, 0);
                 both.driver.publish();
             }
             both.submit(b"one more");
@@ -286,7 +286,7 @@ fn a_chunk_that_is_handed_over_twice_is_a_violation() {
         violation.to_string(),
         "prime ring: R44: chunk 2 was handed over, and its sender did not own it"
     );
-    both.driver.give_back(held, Status::DONE, 0);
+    both.driver.give_back(&held, Status::DONE, 0);
     assert_eq!(both.driver.balance().in_use, 0);
 }
 
@@ -299,7 +299,7 @@ fn later_changes_of_a_record_in_shared_memory_have_no_effect() {
     both.set_entry(Ring::Submit, 1, pair(u64::MAX, u32::MAX).store());
     both.set_producer(Ring::Submit, 0);
     assert_eq!(both.read(&record), b"as validated");
-    both.driver.give_back(record, Status::DONE, 0);
+    both.driver.give_back(&record, Status::DONE, 0);
     assert_eq!(both.driver.balance().in_use, 0);
 }
 

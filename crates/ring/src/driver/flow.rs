@@ -6,7 +6,7 @@
 use std::mem::offset_of;
 use std::sync::Arc;
 
-use crate::cursor::{Consumer, Popped, Producer, SharedRing};
+use crate::cursor::{Consumer, Popped, Producer};
 use crate::doorbell::Notices;
 use crate::file_header::field;
 use crate::layout::{FlowHeader, FlowLocation, Loss, Ring};
@@ -14,21 +14,24 @@ use crate::ledger::{Balance, Owned};
 use crate::record::{Pair, Record, Status, Validator, Writer};
 use crate::region::Region;
 use crate::violation::{ProtocolViolation, Rule};
-use crate::words::{Ordering, Word, Words};
+use crate::words::{Ordering, SharedRing, Word, Words, fence};
 
 /// The driver's side of a flow: its rings and its buffers.
+///
+/// The fields that a sent packet needs come first, so that they fill few cache lines.
+#[repr(C)]
 pub struct DriverRings {
-    location: FlowLocation,
+    transmit: RingPair,
+    owned: Owned,
     region: Arc<Region>,
     /// Offset of the data area in the memory file.
     area: u64,
-    transmit: RingPair,
+    notices: Notices,
+    location: FlowLocation,
     receive: RingPair,
-    owned: Owned,
     lost: [u64; Loss::KINDS],
     lost_counters: Words,
     open: Word,
-    notices: Notices,
 }
 
 /// One direction: records arrive in one ring and return in the other.
@@ -51,7 +54,32 @@ pub enum Taken {
     NoRoom,
 }
 
+/// The result of [`DriverRings::take_into`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// A record, as [`Taken::Record`].
+    Record,
+    /// As [`Taken::Empty`].
+    Empty,
+    /// As [`Taken::NoRoom`].
+    NoRoom,
+}
+
+impl Found {
+    fn with(self, record: Record) -> Taken {
+        match self {
+            Found::Record => Taken::Record(record),
+            Found::Empty => Taken::Empty,
+            Found::NoRoom => Taken::NoRoom,
+        }
+    }
+}
+
 impl DriverRings {
+    /// The first bytes of the value hold all that [`DriverRings::take`], [`DriverRings::read`],
+    /// [`DriverRings::give_back`] and publishing use. A caller can prefetch them.
+    pub const TRANSMIT: usize = offset_of!(DriverRings, location) + size_of::<u32>();
+
     /// Writes the header of the flow's region and returns the driver's side of the flow. All
     /// indices start at `at`: 0 except in tests.
     pub(crate) fn open(
@@ -66,8 +94,8 @@ impl DriverRings {
         let validator = Validator::new(&location.shape, Writer::Program);
         let rings = |forward: Ring, returns: Ring| {
             let (forward, returns) = (shared(forward), shared(returns));
-            forward.consumer.store(at, Ordering::Relaxed);
-            returns.producer.store(at, Ordering::Relaxed);
+            forward.consumer().store(at, Ordering::Relaxed);
+            returns.producer().store(at, Ordering::Relaxed);
             RingPair {
                 forward: Consumer::new(forward, validator, at),
                 returns: Producer::new(returns, at),
@@ -104,17 +132,34 @@ impl DriverRings {
     ///
     /// # Errors
     /// If the program broke a rule: disconnect it.
-    #[inline]
     pub fn take(&mut self) -> Result<Taken, ProtocolViolation> {
-        self.transmit.take(&mut self.owned)
+        let mut record = Record::default();
+        let found = self.take_into(&mut record)?;
+        Ok(found.with(record))
+    }
+
+    /// As [`DriverRings::take`], in place: it takes the record into `record`, or leaves that without
+    /// pairs.
+    ///
+    /// # Errors
+    /// If the program broke a rule: disconnect it.
+    #[inline]
+    pub fn take_into(&mut self, record: &mut Record) -> Result<Found, ProtocolViolation> {
+        self.transmit.take(&mut self.owned, record)
     }
 
     /// Prefetches what the next [`DriverRings::take`], [`DriverRings::give_back`] and
     /// [`DriverRings::publish`] read and write.
     #[inline]
     pub fn prefetch(&self) {
-        self.transmit.forward.prefetch();
+        self.prefetch_take();
         self.transmit.returns.prefetch();
+    }
+
+    /// As [`DriverRings::prefetch`], for a caller that gives no record back.
+    #[inline]
+    pub fn prefetch_take(&self) {
+        self.transmit.forward.prefetch();
     }
 
     /// Takes the next empty record.
@@ -123,7 +168,9 @@ impl DriverRings {
     /// If the program broke a rule: disconnect it.
     #[inline]
     pub fn take_empty(&mut self) -> Result<Taken, ProtocolViolation> {
-        self.receive.take(&mut self.owned)
+        let mut record = Record::default();
+        let found = self.receive.take(&mut self.owned, &mut record)?;
+        Ok(found.with(record))
     }
 
     /// Whether the program has moved one of its four indices since the driver's last load of that
@@ -189,8 +236,8 @@ impl DriverRings {
     /// If the driver does not hold the record's chunks, for example because the record was already
     /// given back.
     #[inline]
-    pub fn give_back(&mut self, record: Record, status: Status, stamp: u64) {
-        self.transmit.give(&mut self.owned, &record, status, stamp);
+    pub fn give_back(&mut self, record: &Record, status: Status, stamp: u64) {
+        self.transmit.give(&mut self.owned, record, status, stamp);
     }
 
     /// Gives a record of [`DriverRings::take_empty`] back to the program, with its first `length`
@@ -202,7 +249,7 @@ impl DriverRings {
     #[inline]
     pub fn deliver(&mut self, mut record: Record, length: usize, status: Status, stamp: u64) {
         let mut rest = length.min(record.bytes());
-        for pair in &mut record.pairs[..usize::from(record.count)] {
+        for pair in &mut record.pairs[..record.count as usize] {
             let filled = rest.min(pair.length as usize);
             rest -= filled;
             pair.length = filled as u32;
@@ -228,11 +275,26 @@ impl DriverRings {
     /// ([`ProgramMemory::notify`](super::ProgramMemory::notify)).
     #[inline]
     pub fn publish(&mut self) -> bool {
-        let moved = self.transmit.publish() | self.receive.publish();
+        let moved = self.publish_indices();
         if moved {
-            self.notices.raise(self.location.slot);
+            fence_before_notices();
+            self.raise_notice();
         }
         moved
+    }
+
+    /// The first part of [`DriverRings::publish`], for a caller that publishes many flows: stores
+    /// the indices. If it returns true, the caller continues with [`fence_before_notices`], once
+    /// for all flows, and then [`DriverRings::raise_notice`].
+    #[inline]
+    pub fn publish_indices(&mut self) -> bool {
+        self.transmit.publish() | self.receive.publish()
+    }
+
+    /// The last part of [`DriverRings::publish`]: sets the flow's notice.
+    #[inline]
+    pub fn raise_notice(&self) {
+        self.notices.raise_behind_fence(self.location.slot);
     }
 
     /// The chunks of the records that the driver holds (`in_use`), and all other chunks of the
@@ -289,18 +351,25 @@ impl DriverRings {
     }
 }
 
+/// Between the indices and the notices of the flows that are published: no program that takes a
+/// notice afterwards sees an older index. The fence waits until all stores before it are visible.
+#[inline]
+pub fn fence_before_notices() {
+    fence(Ordering::SeqCst);
+}
+
 impl RingPair {
     #[inline]
-    fn take(&mut self, owned: &mut Owned) -> Result<Taken, ProtocolViolation> {
+    fn take(&mut self, owned: &mut Owned, record: &mut Record) -> Result<Found, ProtocolViolation> {
         let (returns, reserved) = (&mut self.returns, self.reserved);
         let popped = self
             .forward
-            .pop(|entries| returns.has_room(reserved + entries))?;
-        let record = match popped {
-            Popped::Record(record) => record,
-            Popped::Empty => return Ok(Taken::Empty),
-            Popped::Rejected => return Ok(Taken::NoRoom),
-        };
+            .pop(record, |entries| returns.has_room(reserved + entries))?;
+        match popped {
+            Popped::Record => {}
+            Popped::Empty => return Ok(Found::Empty),
+            Popped::Rejected => return Ok(Found::NoRoom),
+        }
         for (claimed, pair) in record.pairs().iter().enumerate() {
             let chunk = self.forward.validator().chunk(pair);
             if !owned.claim(chunk) {
@@ -308,11 +377,12 @@ impl RingPair {
                 for pair in &record.pairs()[..claimed] {
                     owned.release(self.forward.validator().chunk(pair));
                 }
+                record.count = 0;
                 return Err(self.forward.violation(Rule::NotOwned { chunk }));
             }
         }
         self.reserved += record.entries();
-        Ok(Taken::Record(record))
+        Ok(Found::Record)
     }
 
     #[inline]
@@ -337,5 +407,5 @@ impl RingPair {
 }
 
 /// Bytes of a packet that `prefetch_read` prefetches.
-const PREFETCHED: u32 = 256;
+const PREFETCHED: u32 = 1536;
 const LOST: u64 = field(offset_of!(FlowHeader, lost));

@@ -129,7 +129,7 @@ fn the_program_learns_that_a_flow_is_closed() {
     let Taken::Record(record) = here.take().unwrap() else {
         panic!("no record");
     };
-    here.give_back(record, Status::DONE, 0);
+    here.give_back(&record, Status::DONE, 0);
     here.publish();
     assert!(program_flow.reclaim().unwrap().is_some());
     memory.close(here);
@@ -319,7 +319,7 @@ fn a_hole_in_the_memory_file_affects_only_the_flows_of_its_program() {
     let bytes = memory.bytes();
     rustix::fs::fallocate(memory.handles().memory, flags, 0, bytes).unwrap();
     assert_eq!(here.read(&record, &mut [0xee; 8]), 8);
-    here.give_back(record, Status::DONE, 0);
+    here.give_back(&record, Status::DONE, 0);
     here.count_lost(Loss::NoBuffer);
     assert!(here.publish());
     let violation = here.take().unwrap_err();

@@ -1,5 +1,4 @@
 use rustix::fs::FallocateFlags;
-use rustix::thread::CapabilitySet;
 
 use super::*;
 
@@ -46,18 +45,14 @@ fn a_sealed_file_refuses_holes_and_existing_mappings_stay_writable() {
 
 #[test]
 #[cfg_attr(miri, ignore = "makes a memory file")]
-fn pin_pages_keeps_a_page_of_each_two_mebibytes() {
-    let no_privilege = CapabilitySet::SYS_RESOURCE;
-    let mut sets = rustix::thread::capabilities(None).unwrap();
-    sets.effective.remove(no_privilege);
-    rustix::thread::set_capabilities(None, sets).unwrap();
-    // A pipe holds 256 pages by default.
-    for (bytes, pinned) in [(8192, 0), (8 << 20, 4), (80 << 20, 40), (1200 << 20, 600)] {
+fn a_file_of_two_mebibytes_or_more_begins_at_a_multiple_of_that() {
+    for bytes in [HUGE_PAGE, HUGE_PAGE + 4096, 5 * HUGE_PAGE] {
         let region = MemoryFile::create(bytes).unwrap().map().unwrap();
-        let pipes = region.pin_pages().unwrap();
-        let kept = |pipe| rustix::io::ioctl_fionread(pipe).unwrap();
-        let kept: u64 = pipes.iter().map(kept).sum();
-        assert_eq!(kept, pinned * 4096, "of {bytes} bytes");
+        let begin = region.at(0, bytes, 4096).as_ptr() as u64;
+        assert_eq!(begin % HUGE_PAGE, 0, "{bytes} bytes");
+        region.make_huge(0).unwrap();
+        region.copy_in(bytes - 3, b"end");
+        assert_eq!(region.bytes(), bytes);
     }
 }
 

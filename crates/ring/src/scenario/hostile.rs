@@ -137,7 +137,7 @@ impl Scenario {
             },
             Step::GiveBack { which } if !self.full.is_empty() => {
                 let record = self.full.swap_remove(which % self.full.len());
-                self.both.driver.give_back(record, Status::DONE, 1);
+                self.both.driver.give_back(&record, Status::DONE, 1);
                 true
             }
             Step::Deliver { which, length } if !self.empty.is_empty() => {
@@ -259,7 +259,7 @@ impl Scenario {
     /// Ends the scenario. The driver must always be able to give back the records that it holds.
     pub(super) fn end(mut self) {
         for record in self.full.drain(..) {
-            self.both.driver.give_back(record, Status::DONE, 0);
+            self.both.driver.give_back(&record, Status::DONE, 0);
         }
         for record in self.empty.drain(..) {
             self.both.driver.deliver(record, 0, Status::UNUSED, 0);

@@ -88,7 +88,7 @@ impl Wire {
                 let mut frame = [0; 2048];
                 let bytes = self.flows[from].read(&record, &mut frame);
                 self.now += 1;
-                self.flows[from].give_back(record, Status::DONE, self.now);
+                self.flows[from].give_back(&record, Status::DONE, self.now);
                 self.deliver(1 - from, &frame[..bytes]);
                 carried += 1;
             }

@@ -83,7 +83,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         pool: &mut Pool,
         bucket: BucketRef,
         node: DetachedNode,
-        each: impl Fn(QueueEntry),
+        mut each: impl FnMut(QueueEntry),
     ) -> bool {
         let passed = self.count_passed(bucket.key, node.len);
         if passed {

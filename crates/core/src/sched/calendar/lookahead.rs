@@ -49,7 +49,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
     pub(in crate::sched) fn take_with_lookahead(
         &mut self,
         pool: &mut Pool,
-        prefetch_entry: impl Fn(QueueEntry, u64),
+        prefetch_entry: impl FnMut(QueueEntry, u64),
     ) -> Option<QueueEntry> {
         if self.uses_lookahead() {
             self.lookahead.lead = self.lookahead.lead.saturating_sub(1);
@@ -65,7 +65,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
     pub(in crate::sched) fn take_run_with_lookahead(
         &mut self,
         pool: &mut Pool,
-        prefetch_entry: impl Fn(QueueEntry, u64),
+        prefetch_entry: impl FnMut(QueueEntry, u64),
     ) -> Run {
         let run = self.take_run(pool);
         if self.uses_lookahead() {
@@ -128,7 +128,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
 
     /// Reads one more node ahead.
     #[inline(never)]
-    fn advance_lookahead(&mut self, pool: &Pool, prefetch_entry: impl Fn(QueueEntry, u64)) {
+    fn advance_lookahead(&mut self, pool: &Pool, mut prefetch_entry: impl FnMut(QueueEntry, u64)) {
         if self.lookahead.buckets_left == 0 || self.lookahead.lead > MAX_LEAD {
             self.lookahead = Lookahead {
                 buckets_left: BUCKETS_PER_RESTART,

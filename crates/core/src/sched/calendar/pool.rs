@@ -286,7 +286,7 @@ impl Pool {
 
     /// Calls `each` for each entry of a node. Returns their number.
     #[inline(always)]
-    pub(super) fn for_each(&self, node: u32, each: impl Fn(u32)) -> u32 {
+    pub(super) fn for_each(&self, node: u32, mut each: impl FnMut(u32)) -> u32 {
         let node = &self.nodes[node as usize];
         crate::prefetch::first_line(&self.nodes[node.0[NEXT] as usize]);
         for index in node.start()..node.end() {

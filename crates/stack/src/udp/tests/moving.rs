@@ -39,7 +39,7 @@ fn send_some(wire: &mut Wire, packets: usize) -> Vec<u8> {
     {
         let mut frame = [0; 2048];
         wire.flows[0].read(&record, &mut frame);
-        wire.flows[0].give_back(record, Status::DONE, 1);
+        wire.flows[0].give_back(&record, Status::DONE, 1);
         sent.push(frame[42]);
     }
     wire.publish();
@@ -49,7 +49,7 @@ fn send_some(wire: &mut Wire, packets: usize) -> Vec<u8> {
 /// The driver returns the record that it holds, as when it withdraws the flow.
 fn withdraw(wire: &mut Wire) {
     if let Ok(Taken::Record(head)) = wire.flows[0].take() {
-        wire.flows[0].give_back(head, Status::NO_LINK, 0);
+        wire.flows[0].give_back(&head, Status::NO_LINK, 0);
     }
     wire.publish();
 }
