@@ -193,6 +193,7 @@ fn start(world: &World, netnice: &Netnice, size: Size) -> Result<Vec<Commanded>>
             contracts: &[CONTRACT],
             size: PAYLOAD,
             buffers: 4,
+            batch: 1,
             refill: Duration::from_secs(1),
         };
         let runtime = netnice.runtime();

@@ -175,6 +175,7 @@ fn start(client: &Host, netnice: &Netnice, load: &Load) -> Result<Vec<Commanded>
             contracts: &load.contracts,
             size: PAYLOAD,
             buffers: load.buffers,
+            batch: 1,
             refill: REFILL,
         };
         Commanded::many_flows(client, netnice.runtime(), (from, to), &flows, TIMEOUT)

@@ -62,6 +62,9 @@ pub struct ManyFlowsArgs {
     /// Buffers of each flow.
     #[arg(long)]
     buffers: u32,
+    /// Packets that are given to the driver at once, with one notification.
+    #[arg(long)]
+    batch: usize,
     /// Milliseconds between two times at which the buffers are filled.
     #[arg(long)]
     refill_ms: u64,
@@ -165,19 +168,32 @@ impl SendingFlow {
         }
     }
 
-    /// Fills the buffers. Fails if the flow is closed.
-    fn fill(&mut self, payload: &mut [u8]) -> Result<(), StackError> {
+    /// Fills the buffers with as many packets at once as there are payloads. Gives the driver about
+    /// `most` packets at most: a driver that returns buffers as fast as they are filled would
+    /// otherwise keep the thread from all other flows. Fails if the flow is closed.
+    fn fill(&mut self, payloads: &mut [Vec<u8>], most: u64) -> Result<(), StackError> {
         self.collect()?;
-        loop {
-            if let Some(place) = payload.first_chunk_mut() {
-                *place = self.next.to_be_bytes();
+        let end = self.next + most;
+        while self.next < end {
+            for (number, payload) in (self.next..).zip(payloads.iter_mut()) {
+                if let Some(place) = payload.first_chunk_mut() {
+                    *place = number.to_be_bytes();
+                }
             }
-            match self.socket.try_send(payload) {
-                Ok(_) => self.next += 1,
+            let sent = match &*payloads {
+                [payload] => self.socket.try_send(payload).map(|_| 1),
+                several => {
+                    let several: Vec<&[u8]> = several.iter().map(Vec::as_slice).collect();
+                    self.socket.try_send_batch(&several)
+                }
+            };
+            match sent {
+                Ok(sent) => self.next += sent as u64,
                 Err(StackError::WouldBlock) => return Ok(()),
                 Err(error) => return Err(error),
             }
         }
+        Ok(())
     }
 
     fn collect(&mut self) -> Result<(), StackError> {
@@ -204,12 +220,13 @@ impl Sender {
     fn start(mut flows: Vec<SendingFlow>, args: &ManyFlowsArgs) -> Sender {
         let halted = Arc::new(AtomicBool::new(false));
         let seen = halted.clone();
-        let mut payload = vec![0; args.size];
+        let mut payloads = vec![vec![0; args.size]; args.batch];
+        let most = u64::from(args.buffers);
         let refill = Duration::from_millis(args.refill_ms);
         let thread = std::thread::spawn(move || {
             while !seen.load(Relaxed) {
                 for flow in &mut flows {
-                    flow.fill(&mut payload)?;
+                    flow.fill(&mut payloads, most)?;
                 }
                 std::thread::park_timeout(refill);
             }
@@ -244,6 +261,8 @@ pub struct ManyFlows<'a> {
     pub size: usize,
     /// Buffers of each flow.
     pub buffers: u32,
+    /// Packets that are given to the driver at once, at least 1.
+    pub batch: usize,
     /// The time between two times at which the buffers are filled.
     pub refill: Duration,
 }
@@ -263,6 +282,7 @@ impl Commanded {
             ("--flows", flows.flows.to_string()),
             ("--size", flows.size.to_string()),
             ("--buffers", flows.buffers.to_string()),
+            ("--batch", flows.batch.to_string()),
             ("--refill-ms", flows.refill.as_millis().to_string()),
         ];
         let contracts = flows.contracts.iter();
