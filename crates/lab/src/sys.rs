@@ -1,6 +1,7 @@
 //! Wraps system calls that std and socket2 do not have, by rustix and nix. Calls that neither of
-//! them has are made by libc: scheduling classes, some socket options, packet sockets, tun devices,
-//! and one command of bpf(2). `wire::ring` is the only other file of this crate with unsafe code.
+//! them has are made by libc: scheduling classes, some socket options, packet sockets, sendmmsg(2),
+//! tun devices, and one command of bpf(2). `wire::ring` is the only other file of this crate with
+//! unsafe code.
 //!
 //! Rules: no function keeps a pointer after it returns, and each unsafe block has a safety comment.
 //! Unless its documentation says otherwise, a function fails with the error of its system call.
@@ -31,7 +32,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice};
 use rustix::process::{Gid, Resource, Rlimit, Uid, getrlimit, setrlimit};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::thread::{
+    CpuSet, LinkNameSpaceType, move_into_link_name_space, sched_getaffinity, sched_setaffinity,
+};
 
 /// Nanoseconds since 1970 by the wall clock, the clock of packet timestamps; 0 before 1970.
 ///
@@ -171,6 +174,28 @@ fn set_scheduler(class: c_int, priority: i32) -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, class, &priority) })
 }
 
+/// The numbers of the processors on which the calling thread may run, in ascending order.
+pub(crate) fn processors() -> io::Result<Vec<usize>> {
+    let allowed = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU)
+        .filter(|number| allowed.is_set(*number))
+        .collect())
+}
+
+/// Binds all threads of a process to a processor that [`processors`] returned. Threads that the
+/// process starts later inherit this. Fails also if there is no such process, or if one of its
+/// threads ends meanwhile.
+pub(crate) fn bind_to_processor(pid: u32, processor: usize) -> io::Result<()> {
+    let mut only = CpuSet::new();
+    only.set(processor);
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let number = thread?.file_name().to_str().and_then(|n| n.parse().ok());
+        let thread = number.and_then(rustix::thread::Pid::from_raw);
+        sched_setaffinity(Some(thread.ok_or(io::ErrorKind::InvalidData)?), &only)?;
+    }
+    Ok(())
+}
+
 /// Raises the soft limit of open files to the hard limit; returns the new value. Fails with the
 /// error of setrlimit(2).
 pub fn raise_file_limit() -> io::Result<u64> {
@@ -285,6 +310,37 @@ pub(crate) fn set_option<T: Copy>(
             size_of::<T>() as libc::socklen_t,
         )
     })
+}
+
+/// Sends each piece of `size` bytes of `payloads` (the last can be shorter) as a datagram of a
+/// connected socket, all by one sendmmsg(2). Returns the number of datagrams that the kernel took.
+/// Fails with the error of the first datagram if the kernel took none.
+pub(crate) fn send_datagrams(socket: impl AsFd, payloads: &[u8], size: usize) -> io::Result<usize> {
+    let pieces = payloads.chunks(size).map(|piece| libc::iovec {
+        // The kernel only reads the bytes.
+        iov_base: piece.as_ptr().cast_mut().cast(),
+        iov_len: piece.len(),
+    });
+    let mut pieces: Vec<libc::iovec> = pieces.collect();
+    let messages = pieces.iter_mut().map(|piece| {
+        // SAFETY: all bits zero are a value of this plain structure.
+        let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+        message.msg_hdr.msg_iov = piece;
+        message.msg_hdr.msg_iovlen = 1;
+        message
+    });
+    let mut messages: Vec<libc::mmsghdr> = messages.collect();
+    // SAFETY: the messages, their pieces and the payloads outlive the call.
+    let done = unsafe {
+        libc::sendmmsg(
+            socket.as_fd().as_raw_fd(),
+            messages.as_mut_ptr(),
+            messages.len() as u32,
+            0,
+        )
+    };
+    check(done)?;
+    Ok(done as usize)
 }
 
 /// Opens a tun device of this name in the calling thread's namespace: one bare IP packet for each
