@@ -4,9 +4,10 @@
 //!
 //! **Huge pages.** A packet of a program with much memory costs the driver several misses of the
 //! processor's address cache (TLB). So each whole 2 MiB of the file (an *extent*) becomes one huge
-//! page, if the kernel grants it, when a flow first needs a page of it. This takes 1 to 2 ms, and all
-//! 2 MiB of memory even if the flow needs less. The kernel refuses it before Linux 6.1, where huge
-//! pages are switched off for the process, and when memory is fragmented. The pages then stay small.
+//! page, if the kernel grants it, when a flow first needs a page of it. This takes 1 to 2 ms, and
+//! all 2 MiB of memory even if the flow needs less. The kernel refuses it before Linux 6.1, where
+//! huge pages are switched off for the process, and when memory is fragmented. Pages then stay
+//! small.
 //!
 //! **References.** Any process with a mapping can request huge pages too (`MADV_COLLAPSE`), which
 //! unmaps the pages of all mappings while it lasts. The kernel does not collapse a range in which a

@@ -1,6 +1,6 @@
 //! The flows whose heads will probably leave next. The lookahead names them some time before, and
-//! the owner of the queues prefetches what it has of them. Each is a hint: a flow can be missing, or
-//! leave later. If the owner does not read them, the oldest are forgotten. No function fails.
+//! the owner of the queues prefetches what it has of them. Each is a hint: a flow can be missing,
+//! or leave later. If the owner does not read them, the oldest are forgotten. No function fails.
 
 /// The flows that the lookahead named and the owner has not read, oldest first.
 #[derive(Debug)]

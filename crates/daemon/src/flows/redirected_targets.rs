@@ -74,7 +74,8 @@ struct Place {
     /// True for a cell contract or a slice.
     starts_driver: bool,
     phase: Phase,
-    /// True unless the target goes back to a driver after the end of one.
+    /// True unless the target goes back to a driver after the end of one, or the driver has not
+    /// answered for long.
     begins: bool,
     /// True if the driver was asked to end the place.
     is_end_asked: bool,
@@ -193,7 +194,7 @@ impl<N: Network> Flows<N> {
             self.redirects.wanted.clear();
             self.redirects.cells.clear();
             self.redirects.due = None;
-            return self.send_settled_replies(now);
+            return self.send_settled_replies(promises, now);
         }
         let links = wanted.iter().map(|one| (one.id, one.link.clone()));
         self.redirects.wanted = links.collect();
@@ -211,7 +212,7 @@ impl<N: Network> Flows<N> {
             }
         }
         self.set_redirects_due(now);
-        self.send_settled_replies(now);
+        self.send_settled_replies(promises, now);
     }
 
     /// True if the driver of a link may serve minimums: it runs for another reason, and has AF_XDP.

@@ -138,8 +138,8 @@ impl DriverRings {
         Ok(found.with(record))
     }
 
-    /// As [`DriverRings::take`], in place: it takes the record into `record`, or leaves that without
-    /// pairs.
+    /// As [`DriverRings::take`], in place: it takes the record into `record`, which has no pairs if
+    /// there is none.
     ///
     /// # Errors
     /// If the program broke a rule: disconnect it.

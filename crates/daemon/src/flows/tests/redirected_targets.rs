@@ -455,14 +455,21 @@ fn a_reply_waits_until_the_target_is_redirected() {
     fixture.exchange();
     assert!(answer.try_recv().is_ok());
 
+    assert_done(&fixture.withdraw(7));
     fixture.driver_answers = false;
-    fixture.end_driver();
-    fixture.advance(Nanos::from_secs(1));
+    fixture.set(7, CELL);
     let mut late = wait(&mut fixture);
     fixture.advance(Nanos::from_millis(2_999));
     assert!(late.try_recv().is_err());
+    let share = fixture.desired().targets[0].share.clone().expect("a class");
+    assert_eq!(share.max, None, "for a moment");
     fixture.advance(Nanos::from_millis(1));
     assert!(late.try_recv().is_ok(), "after 3 s in any case");
+    let share = fixture.desired().targets[0].share.clone().expect("a class");
+    assert!(
+        share.max.is_some(),
+        "a driver that hangs removes no ceiling"
+    );
 }
 
 const CONTRACTS: [&str; 7] = [
