@@ -271,9 +271,9 @@ impl FlowState {
         std::mem::take(&mut self.has_new_head)
     }
 
-    /// Copies the head to `departing`, which has no pairs if there is none, and takes the next record
-    /// as the new head. Returns that as the scheduler's packet, or `None` if there is none. Fails
-    /// if the program broke a rule; the flow has no head then.
+    /// Copies the head to `departing`, which has no pairs if there is none, and takes the next
+    /// record as the new head. Returns that as the scheduler's packet, or `None` if there is none.
+    /// Fails if the program broke a rule; the flow has no head then.
     #[inline]
     pub(super) fn replace_head(
         &mut self,
