@@ -11,7 +11,7 @@
 //!    process's id and ends the process;
 //! 3. [`begin`] itself, which removes the objects of dead processes (after SIGKILL, for example).
 //!
-//! There are three shapes of worlds:
+//! There are four shapes of worlds:
 //!
 //! ```text
 //! World::pair       client ===== server          one or more direct veth pairs
@@ -22,6 +22,9 @@
 //!
 //! World::lan        c1 --+-- c2 --+-- s1          hosts on one shared segment, and hosts on a
 //!                                                 switch behind it (see the module `hub`)
+//!
+//! World::bad_wire   client ==( wire )== server    a cable that delays, loses, reorders, duplicates
+//!                                                 and damages packets (module `bad_wire`)
 //! ```
 //!
 //! The hosts' own devices keep their default queue, because netnice may manage them. The default
@@ -38,6 +41,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context, Result};
 
 pub(crate) mod arrivals;
+pub mod bad_wire;
 pub mod cgroup;
 pub mod cleanup;
 pub mod daemon;
@@ -118,6 +122,8 @@ impl Host {
 
 /// A private world. Dropping it removes its folder and its namespaces.
 pub struct World {
+    /// What carries the frames of a bad wire. Dropped before the namespaces.
+    forwarder: Option<bad_wire::Forwarder>,
     hosts: Vec<Host>,
     switch: Option<Netns>,
     folder: Folder,

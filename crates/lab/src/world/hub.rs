@@ -51,6 +51,7 @@ impl World {
             hosts: Vec::new(),
             switch: Some(hub),
             folder,
+            forwarder: None,
         };
         for name in lan.hub {
             let station = world.add_host(name, number)?;

@@ -130,6 +130,7 @@ impl World {
             ],
             switch: None,
             folder,
+            forwarder: None,
         })
     }
 
@@ -167,6 +168,7 @@ impl World {
             hosts,
             switch: Some(switch),
             folder,
+            forwarder: None,
         })
     }
 }
@@ -229,7 +231,7 @@ pub(super) fn configure(ns: &Netns, port: &Port, mtu: u32, offloads: Offloads) -
 /// Waits until the kernel shows the carrier of every link that is up. A work queue sets the
 /// carrier, up to a second after the other end came up. A snapshot taken before would differ from a
 /// later one.
-fn await_carrier(ends: &[&Netns]) -> Result<()> {
+pub(super) fn await_carrier(ends: &[&Netns]) -> Result<()> {
     let until = Instant::now() + process::EVENT_TIMEOUT;
     for ns in ends {
         while ns.ip("link")?.contains("NO-CARRIER") {

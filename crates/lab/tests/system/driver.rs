@@ -512,9 +512,13 @@ fn end_abnormally(loops: usize, mode: &str) -> Result<()> {
     let mut good = rig.program()?;
     rig.open(&mut good, PORT)?;
     let lent = check_frames(&mut rig, None)?;
-    // With transparent huge pages the resident memory would grow when the kernel merges pages.
-    let status = std::fs::read_to_string(format!("/proc/{}/status", rig.driver.pid()))?;
-    ensure!(status.contains("THP_enabled:\t0"), "{status}");
+    // With transparent huge pages the resident memory would grow when the kernel merges pages. From
+    // Linux 6.18 on, they are off except where the driver requests them, and THP_enabled is 1.
+    let read = |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", rig.driver.pid()));
+    let (status, sums) = (read("status")?, read("smaps_rollup")?);
+    let has_none = |sum: &str| sum.starts_with("AnonHugePages:") && sum.contains(" 0 kB");
+    let is_off = status.contains("THP_enabled:\t0") || sums.lines().any(has_none);
+    ensure!(is_off, "{status}{sums}");
     ensure!(lent.filling > 0 && lent.sending == 0, "{lent:?}");
     let asked = flow(&rig.world, &good, PORT + 1, Some(PEER))?;
     let mut before = None;

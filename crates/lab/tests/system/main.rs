@@ -7,6 +7,7 @@
 //! of all others may run concurrently.
 
 mod access;
+mod bad_wire;
 mod budgets;
 mod c_compiler;
 mod capi;
