@@ -211,8 +211,11 @@ fn sent_after_queue(class: &FoundClass) -> u64 {
     counts.bytes.saturating_add(u64::from(counts.backlog))
 }
 
-/// The longest packet of segmentation offload in bytes, with its header and a VLAN tag.
-const LONGEST_PACKET: u32 = 65_536 + 18;
+/// More than the longest packet of segmentation offload, as qdiscs count it: in bytes, with the
+/// headers of all segments that it becomes. (64 KiB with segments of 1448 bytes count as 68,130
+/// bytes, and BIG TCP has packets of 512 KiB.) A waiting packet longer than the bucket would stop
+/// the link.
+const LONGEST_PACKET: u32 = 1 << 20;
 /// A filter that delays nothing: 1 Tbit/s, with a bucket above the longest packet of segmentation
 /// offload.
 const OPEN: Tbf = Tbf {

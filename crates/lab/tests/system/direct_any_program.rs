@@ -239,6 +239,27 @@ fn contracts_changed_500_times_leave_nothing() {
     change_often(500);
 }
 
+/// Programs without a contract keep sending when a contract with deadlines comes and the filter
+/// above the classes gets a short bucket. Their long packets wait there already, as the classes
+/// count them: with the headers of all segments, 68,000 bytes and more.
+#[test]
+fn long_packets_pass_the_filter_that_closes() {
+    let bed = test_bed();
+    let to = bed.sink(PORT).expect("a sink");
+    let source = Tcp::connect(to, 8).source();
+    let source = traffic::start_now(bed.world.client(), &source).expect("a source");
+    pause(0.5);
+    for round in 0..12 {
+        let other = bed.sleeper();
+        let target = format!("pid:{}", other.pid());
+        bed.run_ok(&format!("set {target} --cell pcr=1mbit,cdvt=200us"));
+        let rate = bed.sent_rate(0.3, 0.3).expect("a rate");
+        assert!(rate > 1e6, "{rate} bit/s after {round} rounds");
+        bed.run_ok(&format!("clear {target}"));
+    }
+    drop(source);
+}
+
 /// Each request that cannot be kept gets one clear error, and leaves nothing.
 #[test]
 fn contracts_that_cannot_be_kept_are_refused() {
