@@ -367,8 +367,8 @@ impl Scheduler {
         now.min(Instant(self.unread_since))
     }
 
-    /// A flow whose head will probably leave soon: one of the next hundred. `None` if no other flow
-    /// is named at present. The owner can prefetch what it will need of the flow's queue. These are
+    /// A flow whose head will probably leave soon. `None` if no other flow is named at present. The
+    /// owner can prefetch what it will need of the flow's queue. These are
     /// hints for schedulers with so many flows that memory is slow (above 2,048 with a head). A
     /// flow can leave without being named, or be named and leave later, or not at all.
     #[inline(always)]

@@ -129,7 +129,7 @@ impl MemoryFile {
             // SAFETY: at an address that the kernel chooses, the mapping replaces no memory.
             ..HUGE_PAGE => unsafe { self.map_at(null_mut(), MapFlags::empty()) },
             _ => reserve_aligned(length).and_then(|at| {
-                // SAFETY: the mapping replaces the reserved one, which nobody uses.
+                // SAFETY: the mapping replaces the addresses that were just reserved.
                 unsafe { self.map_at(at, MapFlags::FIXED) }
             }),
         };
@@ -144,7 +144,7 @@ impl MemoryFile {
     /// Maps the whole file.
     ///
     /// # Safety
-    /// With `MapFlags::FIXED`, nobody uses the memory of that length at `at`.
+    /// With `MapFlags::FIXED`, `at` must begin memory of the file's length that no code uses.
     unsafe fn map_at(&self, at: *mut c_void, how: MapFlags) -> Result<*mut c_void, Errno> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let how = how | MapFlags::SHARED | MapFlags::NORESERVE;

@@ -44,7 +44,7 @@ impl Upcoming {
     }
 }
 
-/// A power of two: more flows than the lookahead names during one departure.
+/// A power of two, and about as many flows as one departure can name.
 const NAMED: usize = 64;
 
 #[cfg(test)]

@@ -74,9 +74,9 @@ struct Place {
     /// True for a cell contract or a slice.
     starts_driver: bool,
     phase: Phase,
-    /// True unless the target goes back to a driver after the end of one, or the driver has not
-    /// answered for long.
-    begins: bool,
+    /// Until then the classes have no ceiling for the target while the driver is asked; `None` if
+    /// they have one, as when it goes back to a driver after the end of one.
+    open_until: Option<Instant>,
     /// True if the driver was asked to end the place.
     is_end_asked: bool,
 }
@@ -110,6 +110,14 @@ struct Pause {
     until: Instant,
     /// The time of the last end.
     ended: Instant,
+}
+
+impl Place {
+    /// When the target gets a ceiling in the classes although the driver has not answered; `None`
+    /// if it has one, or the driver has answered.
+    fn ceiling_due(&self) -> Option<Instant> {
+        self.open_until.filter(|_| self.phase == Phase::Asked)
+    }
 }
 
 impl RedirectState {
@@ -171,7 +179,7 @@ impl RedirectState {
                     false => Amount(0),
                 },
                 phase,
-                begins: place.begins,
+                begins: place.open_until.is_some(),
             };
             (*number, stored)
         });
@@ -194,7 +202,7 @@ impl<N: Network> Flows<N> {
             self.redirects.wanted.clear();
             self.redirects.cells.clear();
             self.redirects.due = None;
-            return self.send_settled_replies(promises, now);
+            return self.send_settled_replies(now);
         }
         let links = wanted.iter().map(|one| (one.id, one.link.clone()));
         self.redirects.wanted = links.collect();
@@ -211,8 +219,9 @@ impl<N: Network> Flows<N> {
                 None => self.begin_redirect(promises, target, now),
             }
         }
+        self.end_late_begins(promises, now);
         self.set_redirects_due(now);
-        self.send_settled_replies(promises, now);
+        self.send_settled_replies(now);
     }
 
     /// True if the driver of a link may serve minimums: it runs for another reason, and has AF_XDP.
@@ -226,6 +235,16 @@ impl<N: Network> Flows<N> {
                 place.link == *link && place.starts_driver && place.phase != Phase::Ending
             });
         has_reason && state.has_xdp()
+    }
+
+    /// Gives the targets a ceiling in the classes whose drivers have not answered for long.
+    fn end_late_begins(&mut self, promises: &mut impl Promises, now: Now) {
+        let places = self.redirects.places.values_mut();
+        let late = places.filter(|place| place.ceiling_due().is_some_and(|at| at <= now.monotonic));
+        let ended = late.map(|place| place.open_until = None).count();
+        if ended > 0 {
+            self.store_fewer_places(promises, now);
+        }
     }
 
     /// Ends the places whose target is no longer to be redirected. Those of an earlier daemon wait
@@ -276,7 +295,8 @@ impl<N: Network> Flows<N> {
         let state = &mut self.redirects;
         let faults = state.faults.values().map(|fault| fault.retry);
         let pauses = state.pauses.values().map(|pause| pause.until);
-        let all = faults.chain(pauses);
+        let ceilings = state.places.values().filter_map(Place::ceiling_due);
+        let all = faults.chain(pauses).chain(ceilings);
         state.due = all.filter(|at| *at > now.monotonic).min();
     }
 

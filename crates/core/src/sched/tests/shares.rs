@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::simulation::*;
 use crate::policer::{Observation, Policer};
-use crate::sched::{FlowId, Packet, Service, Wire};
-use crate::units::{Bytes, Nanos};
+use crate::sched::{FlowId, Packet, Scheduler, Service, Wire};
+use crate::units::{Bytes, Instant, Nanos};
 
 fn share(min: Option<u64>, max: Option<u64>, parts: u16) -> Service {
     Service::Share {
@@ -160,4 +160,26 @@ fn spent(parts: u16) -> Service {
         slice: crate::contract::Slice::new(Nanos(1), ten_seconds, true).unwrap(),
         weight: weight(parts),
     }
+}
+
+/// With many flows, most are named before they leave, so that the owner can prefetch them.
+#[test]
+fn upcoming_flows_are_named_before_they_leave() {
+    let mut link = Scheduler::new(Wire::new(mbit(1000))).unwrap();
+    let packet = Packet::new(Bytes(1000));
+    for _ in 0..100 {
+        let flow = link.insert(share(None, None, 100), Instant(0)).unwrap();
+        link.handle_head(flow, packet, Instant(0)).unwrap();
+    }
+    let (mut named, mut foreseen, mut now) = (Vec::new(), 0, Instant(0));
+    for _ in 0..1000 {
+        let departure = link.poll(now, |_| Some(packet)).expect("a departure");
+        if let Some(at) = named.iter().position(|flow| *flow == departure.flow) {
+            named.remove(at);
+            foreseen += 1;
+        }
+        named.extend(core::iter::from_fn(|| link.poll_upcoming()));
+        now = departure.end;
+    }
+    assert!(foreseen > 800, "{foreseen} of 1,000");
 }

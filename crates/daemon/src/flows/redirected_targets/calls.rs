@@ -10,6 +10,7 @@ use netnice_core::units::{Amount, Nanos};
 use netnice_kernel::enforce::MAX_REDIRECTS;
 
 use super::admit::LONGEST_HOLD;
+use super::requests::LONGEST_WAIT;
 use super::{Phase, Place};
 use crate::clock::Now;
 use crate::flows::admission::LinkCapacity;
@@ -68,7 +69,8 @@ impl<N: Network> Flows<N> {
             rate: target.rate,
             starts_driver: target.starts_driver,
             phase: Phase::Asked,
-            begins: !self.redirects.pauses.contains_key(link),
+            open_until: (!self.redirects.pauses.contains_key(link))
+                .then(|| now.monotonic.after(LONGEST_WAIT)),
             is_end_asked: false,
         };
         self.redirects.places.insert(number, place);

@@ -2,8 +2,6 @@
 //! with the kernel's classes, at most [`LONGEST_WAIT`], so that a command that `netnice run` starts
 //! is served by the driver from its first packet. Nothing here fails.
 
-use std::collections::BTreeSet;
-
 use netnice_api::Response;
 use netnice_core::units::{Instant, Nanos};
 
@@ -43,9 +41,8 @@ impl<N: Network> Flows<N> {
         self.settle_redirects(promises, now);
     }
 
-    /// Sends the replies whose targets are settled, and those that have waited for long: their
-    /// targets have a ceiling in the classes from then on, until the driver serves them.
-    pub(super) fn send_settled_replies(&mut self, promises: &mut impl Promises, now: Now) {
+    /// Sends the replies whose targets are settled, and those that have waited for long.
+    pub(super) fn send_settled_replies(&mut self, now: Now) {
         if self.redirects.replies.is_empty() {
             return;
         }
@@ -54,15 +51,6 @@ impl<N: Network> Flows<N> {
             .into_iter()
             .partition(|one| one.until > now.monotonic && self.is_beginning(one.target));
         self.redirects.replies = waiting;
-        let late = settled.iter().filter(|one| one.until <= now.monotonic);
-        let late: BTreeSet<u32> = late.map(|one| one.target).collect();
-        let places = self.redirects.places.values_mut();
-        for place in places.filter(|place| late.contains(&place.target)) {
-            place.begins = false;
-        }
-        if !late.is_empty() {
-            self.store_fewer_places(promises, now);
-        }
         for one in settled {
             let mut response = one.response;
             if let (Response::Done(done), Some(why)) = (&mut response, self.cell_fault(one.target))
@@ -87,4 +75,4 @@ impl<N: Network> Flows<N> {
 }
 
 /// The longest time that a reply waits.
-const LONGEST_WAIT: Nanos = Nanos::from_secs(3);
+pub(super) const LONGEST_WAIT: Nanos = Nanos::from_secs(3);

@@ -30,7 +30,7 @@ impl<N: Network> Flows<N> {
                 rate: stored.rate,
                 starts_driver: true,
                 phase: Phase::Restored(stored.phase),
-                begins: false,
+                open_until: None,
                 is_end_asked: false,
             };
             self.redirects.places.entry(number).or_insert(place);
@@ -122,7 +122,7 @@ impl<N: Network> Flows<N> {
             rate: Amount(0),
             starts_driver: true,
             phase: Phase::Ending,
-            begins: false,
+            open_until: None,
             is_end_asked: false,
         };
         let place = self.redirects.places.entry(number).or_insert(ending);

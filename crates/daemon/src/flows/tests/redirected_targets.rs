@@ -412,7 +412,7 @@ fn a_restarted_daemon_takes_over_what_its_drivers_have() {
     assert_eq!(before, (fixture.redirects(), fixture.driver.holds.len()));
     assert_eq!(fixture.rate_promised(), promised);
 
-    // If the driver does not have a place, its target begins anew. If nobody wants it, it ends.
+    // A place that the driver does not have begins anew; a place without a contract ends.
     let mut lost = fixture.driver.redirected.remove(&0).expect("a place");
     (lost.place, lost.target) = (9, 99);
     fixture.driver.redirected.insert(9, lost);
@@ -470,6 +470,26 @@ fn a_reply_waits_until_the_target_is_redirected() {
         share.max.is_some(),
         "a driver that hangs removes no ceiling"
     );
+}
+
+/// As for a contract from the policy, which no reply waits for.
+#[test]
+fn a_driver_that_hangs_removes_no_ceiling_for_long() {
+    let mut fixture = Fixture::new();
+    // Another target keeps the driver.
+    fixture.set(8, "slice 1ms/20ms");
+    fixture.driver_answers = false;
+    fixture.set(7, CELL);
+    let max = |fixture: &mut Fixture| {
+        let targets = fixture.desired().targets.into_iter();
+        let shares = targets.filter_map(|target| target.share);
+        let cell = shares.filter(|share| share.redirect.is_none()).last();
+        cell.expect("a class").max
+    };
+    fixture.advance(Nanos::from_millis(2_999));
+    assert_eq!(max(&mut fixture), None);
+    fixture.advance(Nanos::from_millis(1));
+    assert!(max(&mut fixture).is_some());
 }
 
 const CONTRACTS: [&str; 7] = [

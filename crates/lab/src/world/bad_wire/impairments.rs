@@ -55,7 +55,7 @@ pub struct WireCounts {
     pub lost: u64,
     /// Frames that found the queue full.
     pub dropped: u64,
-    /// Frames of which a bit was inverted.
+    /// Frames that were damaged: one bit was inverted.
     pub damaged: u64,
     /// Frames that left the wire.
     pub delivered: u64,
