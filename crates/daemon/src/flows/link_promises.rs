@@ -151,8 +151,8 @@ impl<N: Network> Flows<N> {
         others.map(|(_, contract)| (**contract).clone())
     }
 
-    /// The text of a refusal, for the person who asked. `asks` names who asked, and what. `asking`
-    /// is the flow or the target; `None` for the link's server.
+    /// The text of a refusal. `asks` begins it: the name of the flow or target, and its contract.
+    /// `asking` is the flow or the target; `None` for the link's server.
     pub(super) fn refusal(
         &self,
         promises: &impl LinkPromises,

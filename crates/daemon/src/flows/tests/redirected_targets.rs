@@ -461,15 +461,8 @@ fn a_reply_waits_until_the_target_is_redirected() {
     let mut late = wait(&mut fixture);
     fixture.advance(Nanos::from_millis(2_999));
     assert!(late.try_recv().is_err());
-    let share = fixture.desired().targets[0].share.clone().expect("a class");
-    assert_eq!(share.max, None, "for a moment");
     fixture.advance(Nanos::from_millis(1));
     assert!(late.try_recv().is_ok(), "after 3 s in any case");
-    let share = fixture.desired().targets[0].share.clone().expect("a class");
-    assert!(
-        share.max.is_some(),
-        "a driver that hangs removes no ceiling"
-    );
 }
 
 /// As for a contract from the policy, which no reply waits for.
@@ -482,8 +475,8 @@ fn a_driver_that_hangs_removes_no_ceiling_for_long() {
     fixture.set(7, CELL);
     let max = |fixture: &mut Fixture| {
         let targets = fixture.desired().targets.into_iter();
-        let shares = targets.filter_map(|target| target.share);
-        let cell = shares.filter(|share| share.redirect.is_none()).last();
+        let mut shares = targets.filter_map(|target| target.share);
+        let cell = shares.find(|share| share.redirect.is_none());
         cell.expect("a class").max
     };
     fixture.advance(Nanos::from_millis(2_999));
