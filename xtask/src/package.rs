@@ -133,10 +133,11 @@ fn selected() -> impl Iterator<Item = &'static str> {
 
 /// The crates for authors, and those of ours that they or their tests use; each after those that it
 /// uses.
-pub const CRATES: [&str; 5] = [
+pub const CRATES: [&str; 6] = [
     "netnice-cases",
     "netnice-core",
     "netnice-ring",
+    "netnice-tcp",
     "netnice-api",
     "netnice-stack",
 ];

@@ -125,21 +125,23 @@ const CORE: &str = "netnice-core";
 const RING: &str = "netnice-ring";
 const API: &str = "netnice-api";
 const KERNEL: &str = "netnice-kernel";
+const TCP: &str = "netnice-tcp";
 const STACK: &str = "netnice-stack";
 const SHARE: &str = "netnice-share";
 
 const RULES: &[CrateRule] = &[
     only(CORE, 0, &[]),
     only(RING, 0, &[]),
+    only(TCP, 0, &[]),
     for_tests("netnice-cases"),
     for_tests("netnice-documents"),
     only(API, 1, &[CORE]),
     only("netnice-sim", 1, &[CORE]),
     only(KERNEL, 1, &[CORE]),
     only("netnice-driver", 2, &[CORE, RING, API, KERNEL]),
-    only(STACK, 2, &[CORE, RING, API]),
+    only(STACK, 2, &[CORE, RING, TCP, API]),
     only("netnice-daemon", 2, &[CORE, API, KERNEL]),
-    only("netnice-capi", 3, &[CORE, RING, API, STACK]),
+    only("netnice-capi", 3, &[CORE, RING, TCP, API, STACK]),
     only(SHARE, 2, &[CORE, API]),
     only("netnice-cli", 3, &[CORE, API, STACK, SHARE]),
     highest("netnice-lab"),

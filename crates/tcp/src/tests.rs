@@ -1,0 +1,178 @@
+//! Two connections with each other.
+
+use std::time::Duration;
+
+use netnice_cases::cases;
+use proptest::prelude::*;
+
+use crate::config::Config;
+use crate::congestion::Algorithm;
+use crate::connection::State;
+use crate::pair::{Hostile, Pair, Wire};
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+#[test]
+fn a_transfer_over_a_clean_wire_sends_nothing_twice() {
+    let wire = Wire {
+        delay: ms(10),
+        ..Wire::default()
+    };
+    let mut pair = Pair::new(1, wire, [Config::default(); 2]);
+    pair.transfer([3_000_000, 100_000], ms(60_000));
+    for which in 0..2 {
+        let counters = pair.end(which).connection.counters();
+        assert_eq!(counters.retransmitted, 0, "end {which}: {counters:?}");
+        assert_eq!(counters.unacceptable, 0, "end {which}: {counters:?}");
+    }
+}
+
+#[test]
+fn the_first_end_to_close_waits_and_the_other_is_closed() {
+    let mut pair = Pair::new(
+        1,
+        Wire {
+            delay: ms(5),
+            ..Wire::default()
+        },
+        [Config::default(); 2],
+    );
+    pair.run(ms(1000), |pair| pair.ends[1].is_some());
+    pair.end(0).shuts_down = true;
+    assert!(pair.run(ms(1000), |pair| pair.end(1).connection.state()
+        == State::CloseWait));
+    pair.end(1).shuts_down = true;
+    assert!(pair.run(ms(1000), |pair| pair.end(1).connection.is_closed()));
+    assert_eq!(pair.end(0).connection.state(), State::TimeWait);
+    assert!(!pair.run(ms(59_000), |pair| pair.end(0).connection.is_closed()));
+    assert!(pair.run(ms(2_000), |pair| pair.end(0).connection.is_closed()));
+}
+
+fn config() -> impl Strategy<Value = Config> {
+    (
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+        536_u32..1461,
+    )
+        .prop_map(
+            |(sack, timestamps, window_scaling, cubic, no_delay, mss)| Config {
+                sack,
+                timestamps,
+                window_scaling,
+                no_delay,
+                algorithm: if cubic {
+                    Algorithm::Cubic
+                } else {
+                    Algorithm::Reno
+                },
+                mss,
+                connect_timeout: Duration::from_secs(3600),
+                user_timeout: Duration::from_secs(3600 * 24),
+                // Longer than any series of lost FINs.
+                time_wait: Duration::from_secs(3600 * 12),
+                ..Config::default()
+            },
+        )
+}
+
+fn wire() -> impl Strategy<Value = Wire> {
+    (
+        0_u64..100_000,
+        0_u64..30_000,
+        0_u64..300,
+        0_u64..100,
+        prop_oneof![Just(0), 20_000_u64..5_000_000],
+        3_000_u64..200_000,
+    )
+        .prop_map(|(delay, jitter, loss, duplicates, rate, queue)| Wire {
+            delay: Duration::from_micros(delay),
+            jitter: Duration::from_micros(jitter),
+            loss,
+            duplicates,
+            rate,
+            queue,
+        })
+}
+
+proptest! {
+    #![proptest_config(cases(48))]
+
+    /// Whatever the wire does, both ends read what the other wrote, and come to rest without a
+    /// buffer.
+    #[test]
+    fn every_byte_arrives_over_any_wire(
+        seed in any::<u64>(),
+        wire in wire(),
+        configs in (config(), config()),
+        bytes in (0_u64..200_000, 0_u64..100_000),
+        buffers in 3_usize..100,
+        chunk in prop_oneof![1_u32..100, 1_u32..5000],
+        contract in prop_oneof![Just(0), 10_000_u64..1_000_000],
+    ) {
+        let mut pair = Pair::new(seed, wire, [configs.0, configs.1]);
+        pair.run(Duration::from_secs(3600), |pair| pair.ends[1].is_some());
+        let share = if chunk < 50 { 20 } else { 1 };
+        for which in 0..2 {
+            let end = pair.end(which);
+            end.buffers = buffers;
+            end.send_buffers = buffers;
+            end.chunk = chunk;
+            end.contract = contract;
+        }
+        pair.transfer([bytes.0 / share, bytes.1 / share], Duration::from_secs(3600 * 24));
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(64))]
+
+    /// Segments with any flags, options and numbers near the edges of a real connection: no panic,
+    /// and what is read stays a prefix of what the peer wrote. (A blind attacker cannot know the
+    /// numbers; this one does, so it may end the connection.)
+    #[test]
+    fn hostile_segments_near_a_connection_harm_nothing_else(
+        seed in any::<u64>(),
+        segments in proptest::collection::vec(hostile_segment(), 1..60),
+    ) {
+        let wire = Wire { delay: ms(1), ..Wire::default() };
+        let mut pair = Pair::new(seed, wire, [Config::default(); 2]);
+        pair.run(ms(1000), |pair| pair.ends[1].is_some());
+        for which in 0..2 {
+            pair.end(which).wants = 60_000;
+            pair.end(which).shuts_down = true;
+        }
+        for (which, segment, wait) in segments {
+            pair.run(Duration::from_micros(wait), |_| false);
+            pair.inject(which, segment);
+        }
+        pair.run(Duration::from_secs(1000), |_| false);
+    }
+}
+
+/// A segment whose numbers are near those of the connection: the end that gets it, the segment, and
+/// the microseconds before it.
+fn hostile_segment() -> impl Strategy<Value = (usize, Hostile, u64)> {
+    let near = || prop_oneof![-3_i32..4, -70_000_i32..70_000, any::<i32>()];
+    let blocks = proptest::collection::vec((near(), near()), 0..4);
+    let numbers = (near(), near(), near(), any::<u16>());
+    let rest = (any::<u8>(), any::<bool>(), blocks, 0_usize..1460);
+    (0_usize..2, numbers, rest, 0_u64..3000).prop_map(|(which, numbers, rest, wait)| {
+        let (seq, ack, timestamp, window) = numbers;
+        let (flags, stamped, blocks, payload) = rest;
+        let segment = Hostile {
+            seq,
+            ack,
+            timestamp: stamped.then_some(timestamp),
+            window,
+            flags,
+            blocks,
+            payload,
+        };
+        (which, segment, wait)
+    })
+}
