@@ -399,6 +399,16 @@ impl Session {
                 remote,
                 pattern,
             },
+            Endpoint::Tcp { local, remote } => Endpoint::Tcp {
+                local: self.chosen(local),
+                remote,
+            },
+            Endpoint::TcpSyn { local } => Endpoint::TcpSyn {
+                local: self.chosen(local),
+            },
+            Endpoint::TcpListener { local } => Endpoint::TcpListener {
+                local: self.chosen(local),
+            },
             other @ Endpoint::EtherType { .. } => other,
         };
         let memory = self.memory.as_mut().expect("attached");
@@ -415,6 +425,8 @@ impl Session {
             offset: location.offset,
             next_hop: match &endpoint {
                 Endpoint::Udp { remote: None, .. }
+                | Endpoint::TcpSyn { .. }
+                | Endpoint::TcpListener { .. }
                 | Endpoint::Protocol { remote: None, .. }
                 | Endpoint::EtherType { .. } => None,
                 _ => Some([2, 0, 0, 0, 0, 1]),
@@ -423,6 +435,7 @@ impl Session {
             mac: [2, 0, 0, 0, 0, 2],
             mtu: 1500,
             contract: open.contract.unwrap_or("best effort".into()),
+            key: endpoint.is_tcp().then_some([5; 16]),
         };
         self.flows.insert(number, (flow, endpoint));
         Response::Direct(DirectReply::Opened(opened))
@@ -544,6 +557,8 @@ fn is_for(frame: &[u8], endpoint: &Endpoint) -> bool {
         (Endpoint::EtherType { number, pattern }, _) => {
             frame[12..14] == number.to_be_bytes() && fits(pattern, &frame[14..])
         }
+        // Frames are not passed to flows of TCP.
+        (Endpoint::Tcp { .. } | Endpoint::TcpSyn { .. } | Endpoint::TcpListener { .. }, _) => false,
         (_, Err(_)) => false,
     }
 }

@@ -99,6 +99,7 @@ mod moving;
 mod program;
 pub mod protocol;
 mod reports;
+pub mod segments;
 pub mod udp;
 
 pub use address::Address;

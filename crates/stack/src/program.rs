@@ -16,14 +16,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use netnice_api::RuntimeDir;
-use netnice_api::direct::{Attach, CloseFlow, DirectRequest, FlowNotification, ResolvedNextHop};
+use netnice_api::direct::{
+    Attach, CloseFlow, DirectReply, DirectRequest, FlowNotification, FlowOpened, OpenFlow,
+    ResolvedNextHop,
+};
+use netnice_api::{Client, Response, RuntimeDir};
 use netnice_ring::layout::MAX_FLOWS;
-use netnice_ring::program::Attachment;
+use netnice_ring::program::{Attachment, ProgramRings};
+use netnice_ring::{FlowLocation, Shape};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use crate::control::{Control, Flows};
+use crate::control::{Control, FlowStatus, Flows, unexpected_response};
 use crate::error::StackError;
 use crate::moving::MovedFlows;
 
@@ -85,6 +89,40 @@ impl Program {
     pub fn new(attachment: Attachment) -> Program {
         Program {
             shared: Arc::new(Shared::new(attachment, None, (0, 0))),
+        }
+    }
+
+    /// Requests a flow from the daemon, and returns its rings, its addresses and its status. The
+    /// caller closes the flow by [`Shared::close`]. Fails if there is no connection to the daemon,
+    /// the daemon does not grant the flow, or the location in its response is invalid.
+    pub(crate) fn open_rings(
+        &self,
+        open: OpenFlow,
+        shape: Shape,
+    ) -> Result<(ProgramRings, FlowOpened, Arc<FlowStatus>), StackError> {
+        let control = self.shared.control()?;
+        let request = DirectRequest::Open(open);
+        let flows = &self.shared.flows;
+        let (opened, status) = control.request(flows, request, Client::TIMEOUT, |response| {
+            let opened = match response {
+                Response::Direct(DirectReply::Opened(opened)) => opened,
+                other => return Err(unexpected_response(other, "open")),
+            };
+            let status = FlowStatus::new(opened.mtu);
+            flows.insert(opened.flow, opened.slot, status.clone());
+            Ok((opened, status))
+        })?;
+        let location = FlowLocation {
+            slot: opened.slot,
+            offset: opened.offset,
+            shape,
+        };
+        match self.shared.attachment.flow(location) {
+            Ok(rings) => Ok((rings, opened, status)),
+            Err(error) => {
+                self.shared.close(opened.flow);
+                Err(error.into())
+            }
         }
     }
 

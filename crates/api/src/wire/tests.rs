@@ -388,6 +388,16 @@ fn driver_requests() -> Vec<DriverRequest> {
             number: 0x88b5,
             pattern: Vec::new(),
         },
+        Endpoint::Tcp {
+            local: "10.0.0.1:5000".parse().expect("an address"),
+            remote: "10.0.0.2:80".parse().expect("an address"),
+        },
+        Endpoint::TcpSyn {
+            local: "[fd00::1]:80".parse().expect("an address"),
+        },
+        Endpoint::TcpListener {
+            local: "[fd00::1]:80".parse().expect("an address"),
+        },
     ];
     let flows = endpoint.map(|endpoint| DriverFlow {
         endpoint,
@@ -453,7 +463,14 @@ fn other_driver_requests() -> Vec<DriverRequest> {
             next_hop: None,
             mtu: 1400,
         },
-        DriverRequest::Close { flow: u32::MAX },
+        DriverRequest::Close {
+            flow: u32::MAX,
+            reset: false,
+        },
+        DriverRequest::Close {
+            flow: 1,
+            reset: true,
+        },
         DriverRequest::Classes { server: None },
         DriverRequest::Classes {
             server: Some(ServerDoc {

@@ -31,6 +31,9 @@ pub(super) fn endpoint(endpoint: &Endpoint) -> String {
             remote: None,
         } => format!("udp {local} > any host"),
         Endpoint::Group { local, group } => format!("udp {local} > group {group}"),
+        Endpoint::Tcp { local, remote } => format!("tcp {local} > {remote}"),
+        Endpoint::TcpSyn { local } => format!("tcp {local} connection requests of any host"),
+        Endpoint::TcpListener { local } => format!("tcp {local} > any host"),
         Endpoint::Protocol {
             number,
             local,

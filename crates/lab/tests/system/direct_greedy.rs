@@ -383,7 +383,10 @@ fn check_confinement() -> Result<()> {
         let mut program = Program::attach(&mut daemon, 1, 1 << 20)?;
         let asked = flow(&world, &program, GOOD, Some(PEER))?;
         let number = program.open(&mut daemon, asked)?;
-        daemon.ask(DriverRequest::Close { flow: number })?;
+        daemon.ask(DriverRequest::Close {
+            flow: number,
+            reset: false,
+        })?;
         program.end(&mut daemon)?;
         let ended = driver.terminate()?;
         ensure!(ended.success(), "{ended}");

@@ -138,7 +138,10 @@ fn start_to_end(mode: &str, stays: bool) -> Result<()> {
     ensure!(counts.lateness.iter().sum::<u64>() == 20, "{counts:?}");
     let totals = rig.daemon.totals()?;
     ensure!((totals.sent, totals.delivered) == (20, 20), "{totals:?}");
-    let closed = rig.daemon.ask(DriverRequest::Close { flow: number })?;
+    let closed = rig.daemon.ask(DriverRequest::Close {
+        flow: number,
+        reset: false,
+    })?;
     let DriverReply::Closed(last) = closed else {
         anyhow::bail!("{closed:?}")
     };
@@ -182,7 +185,10 @@ fn kill_each() -> Result<()> {
     let mut bad = rig.program()?;
     rig.open(&mut bad, PORT + 2)?;
     // Its flow has the slot of the killed program's flow, but not its number.
-    let answer = rig.daemon.ask(DriverRequest::Close { flow: late })?;
+    let answer = rig.daemon.ask(DriverRequest::Close {
+        flow: late,
+        reset: false,
+    })?;
     ensure!(
         matches!(answer, DriverReply::Failed { .. }),
         "{late}: {answer:?}"
@@ -372,7 +378,13 @@ fn send_invalid_requests(rig: &mut Rig, program: &Program) -> Result<()> {
             wrong(&|flow| flow.receive_budget = Some(2_000_000))?,
             "2000000",
         ),
-        (DriverRequest::Close { flow: 99 }, "flow 99"),
+        (
+            DriverRequest::Close {
+                flow: 99,
+                reset: false,
+            },
+            "flow 99",
+        ),
         (DriverRequest::Detach { program: 99 }, "program 99"),
         (
             DriverRequest::Wire {
