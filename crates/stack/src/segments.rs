@@ -54,10 +54,10 @@ pub enum SegmentEndpoint {
 
 /// A flow of TCP. Dropping it closes the flow, without a reset.
 pub struct SegmentFlow {
-    shared: Arc<Shared>,
-    rings: ProgramRings,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) rings: ProgramRings,
     opened: FlowOpened,
-    status: Arc<FlowStatus>,
+    pub(crate) status: Arc<FlowStatus>,
 }
 
 impl Program {
@@ -243,7 +243,7 @@ impl SegmentFlow {
     /// sent an RST.
     pub fn close(self) {}
 
-    fn prime(&mut self, chunk: Chunk) -> Result<(), StackError> {
+    pub(crate) fn prime(&mut self, chunk: Chunk) -> Result<(), StackError> {
         let piece = Piece {
             chunk,
             start: 0,
@@ -253,13 +253,13 @@ impl SegmentFlow {
         primed.map_err(|error| self.record_error(error))
     }
 
-    fn publish(&mut self) {
+    pub(crate) fn publish(&mut self) {
         if self.rings.publish() {
             self.shared.notify();
         }
     }
 
-    fn record_error(&self, error: RecordError) -> StackError {
+    pub(crate) fn record_error(&self, error: RecordError) -> StackError {
         match error {
             RecordError::Flow(error) => self.flow_error(error),
             RecordError::Full => StackError::WouldBlock,
@@ -267,7 +267,7 @@ impl SegmentFlow {
         }
     }
 
-    fn flow_error(&self, error: FlowError) -> StackError {
+    pub(crate) fn flow_error(&self, error: FlowError) -> StackError {
         if let Some(rule) = self.shared.broken_rule() {
             return StackError::Disconnected(rule);
         }

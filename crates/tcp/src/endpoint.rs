@@ -151,6 +151,24 @@ impl Endpoint {
         });
     }
 
+    /// Accepts no further connections. Those that were not accepted are reset.
+    pub fn stop_listening(&mut self) {
+        self.listening = None;
+        let waiting: Vec<_> = self
+            .connections
+            .iter()
+            .filter(|(_, entry)| matches!(entry.stage, Stage::Incomplete | Stage::Ready))
+            .map(|(index, _)| id_of(index))
+            .collect();
+        for id in waiting {
+            if let Some(entry) = self.connections.get_mut(id.0 as usize) {
+                entry.stage = Stage::Abandoned;
+                entry.connection.abort();
+                self.settle(id);
+            }
+        }
+    }
+
     /// Opens a connection to a peer; `None` if there is one to this peer already.
     pub fn connect(
         &mut self,
@@ -190,6 +208,11 @@ impl Endpoint {
     pub fn remote(&self, id: ConnectionId) -> Option<SocketAddr> {
         let entry = self.connections.get(id.0 as usize)?;
         Some(entry.remote)
+    }
+
+    /// The connection with the peer `remote`, unless it has ended.
+    pub fn find(&self, remote: SocketAddr) -> Option<ConnectionId> {
+        self.by_remote.get(&remote).copied()
     }
 
     /// The identifiers of all connections.

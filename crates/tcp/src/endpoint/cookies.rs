@@ -2,7 +2,8 @@
 //!
 //! An initial sequence number is a clock plus a keyed hash of both addresses (RFC 6528, section 3):
 //! a host that does not know the key cannot predict it, and a later connection of the same
-//! addresses begins behind an earlier one, also after the program has started again with the same key.
+//! addresses begins behind an earlier one, also after the program has started again with the same
+//! key.
 //!
 //! A cookie is an initial sequence number that stands for the SYN (RFC 4987, section 3.6). Its
 //! first byte has the minute and the index of the MSS, the other three are a keyed hash of the
