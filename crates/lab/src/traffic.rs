@@ -31,6 +31,7 @@ use crate::world::Host;
 mod commanded;
 mod delayed_socket;
 mod direct;
+pub mod direct_tcp;
 mod echo;
 mod fetch;
 pub mod ftp;
@@ -274,6 +275,61 @@ impl Direct {
     }
 }
 
+/// A TCP process on the direct path: see `direct_tcp`.
+#[derive(Debug, Clone)]
+pub struct DirectTcp {
+    args: Vec<String>,
+}
+
+impl DirectTcp {
+    /// Connects to a listener, by the daemon of this runtime folder.
+    pub fn connect(to: SocketAddr, runtime: &std::path::Path) -> DirectTcp {
+        DirectTcp::new(&["--connect", &to.to_string()], runtime)
+    }
+
+    /// Listens, and serves every connection.
+    pub fn listen(at: SocketAddr, runtime: &std::path::Path) -> DirectTcp {
+        DirectTcp::new(&["--listen", &at.to_string()], runtime)
+    }
+
+    fn new(options: &[&str], runtime: &std::path::Path) -> DirectTcp {
+        let mut args = words(&["direct-tcp"]);
+        args.extend(words(options));
+        DirectTcp { args }.with(&["--runtime-dir", &runtime.display().to_string()])
+    }
+
+    /// Writes `bytes` of the pattern, and shuts down.
+    pub fn source(self, bytes: u64) -> DirectTcp {
+        self.with(&["--source", "--count", &bytes.to_string()])
+    }
+
+    /// Writes the pattern without end.
+    pub fn endless_source(self) -> DirectTcp {
+        self.with(&["--source"])
+    }
+
+    /// Reads the pattern.
+    pub fn sink(self) -> DirectTcp {
+        self.with(&["--sink"])
+    }
+
+    /// Sends back what comes.
+    pub fn echo(self) -> DirectTcp {
+        self.with(&["--echo"])
+    }
+
+    /// The contract of the flow; the default is best effort.
+    pub fn contract(self, contract: &str) -> DirectTcp {
+        self.with(&["--contract", contract])
+    }
+
+    /// Further options of the program.
+    pub fn with(mut self, more: &[&str]) -> DirectTcp {
+        self.args.extend(words(more));
+        self
+    }
+}
+
 /// A process on the direct path that sends to one endpoint at the maximum rate, receives from that
 /// endpoint, and on command forks, ends or executes another program: see `unruly`.
 #[derive(Debug, Clone)]
@@ -359,7 +415,7 @@ macro_rules! programs {
         fn args(&self) -> Vec<String> { self.args.clone() }
     })* };
 }
-programs!(Tcp, Udp, Direct, Unruly, Probe, Echo);
+programs!(Tcp, Udp, Direct, DirectTcp, Unruly, Probe, Echo);
 
 /// The start and the end of a traffic process, and its sample interval.
 #[derive(Debug, Clone, Copy)]

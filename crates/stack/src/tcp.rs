@@ -48,8 +48,8 @@ pub use netnice_tcp::HeldBack;
 pub use netnice_tcp::config::{Config, Keepalive};
 pub use netnice_tcp::congestion::Algorithm;
 pub use netnice_tcp::connection::{CloseReason, Counters, Info, State, WriteError};
-pub(crate) use service::Service;
 use service::EngineCell;
+pub(crate) use service::Service;
 pub use stream::Stream;
 
 use crate::error::StackError;

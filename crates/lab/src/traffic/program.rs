@@ -5,7 +5,8 @@
 use anyhow::Result;
 
 use super::{
-    direct, echo, fetch, many_flows, messages, parent, quic, quic_flows, tcp, udp, unruly,
+    direct, direct_tcp, echo, fetch, many_flows, messages, parent, quic, quic_flows, tcp, udp,
+    unruly,
 };
 
 /// The programs of the traffic generator, as subcommands of `netnice-lab traffic`.
@@ -17,6 +18,8 @@ pub enum Program {
     Udp(udp::UdpArgs),
     /// UDP datagrams on the direct path.
     Direct(direct::DirectArgs),
+    /// TCP on the direct path.
+    DirectTcp(direct_tcp::DirectTcpArgs),
     /// Many flows of the direct path, on command.
     ManyFlows(many_flows::ManyFlowsArgs),
     /// Messages of a real-time channel on the direct path, on command.
@@ -48,6 +51,7 @@ pub fn main(program: &Program) -> Result<()> {
         Program::Tcp(args) => tcp::main(args),
         Program::Udp(args) => udp::main(args),
         Program::Direct(args) => direct::main(args),
+        Program::DirectTcp(args) => direct_tcp::main(args),
         Program::ManyFlows(args) => many_flows::main(args),
         Program::Messages(args) => messages::main(args),
         Program::Unruly(args) => unruly::main(args),

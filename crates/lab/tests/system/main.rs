@@ -31,6 +31,7 @@ mod direct_receive;
 mod direct_scale;
 mod direct_serve;
 mod direct_stops;
+mod direct_tcp;
 mod driver;
 mod driver_client;
 mod dscp;

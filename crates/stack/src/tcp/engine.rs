@@ -170,8 +170,7 @@ impl Engine {
         for _ in 0..MOST_BATCHES {
             self.reclaim(Which::Main, now)?;
             self.reclaim(Which::Requests, now)?;
-            let received =
-                self.receive(Which::Requests, now)? + self.receive(Which::Main, now)?;
+            let received = self.receive(Which::Requests, now)? + self.receive(Which::Main, now)?;
             self.endpoint.handle_timeout(now);
             self.transmit(now)?;
             self.take_released()?;
@@ -185,7 +184,9 @@ impl Engine {
             self.changed = true;
         }
         // The indices of a ring that is closed and never moved look like those of an idle one.
-        let open = self.lane(Which::Main).is_none_or(|lane| lane.flow.rings.is_open());
+        let open = self
+            .lane(Which::Main)
+            .is_none_or(|lane| lane.flow.rings.is_open());
         match open {
             true => Ok(()),
             false => Err(self.end_reason()),
@@ -236,8 +237,8 @@ impl Engine {
                 return Ok(count);
             };
             let length = record.pairs()[0].length as usize;
-            let kept = record.status() == Status::DONE
-                && self.handle_frame(which, chunk, length, now);
+            let kept =
+                record.status() == Status::DONE && self.handle_frame(which, chunk, length, now);
             let Some(lane) = self.lane(which) else {
                 return Ok(0);
             };
@@ -389,7 +390,9 @@ impl Engine {
             }
             _ => &mut self.main,
         };
-        let length = transmit.payload.map_or(0, |payload| payload.length as usize);
+        let length = transmit
+            .payload
+            .map_or(0, |payload| payload.length as usize);
         let own = transmit.payload.map(|payload| Chunk(payload.handle.0));
         let whole = transmit.payload.is_some_and(|payload| payload.offset == 0);
         let in_place = own.filter(|chunk| whole && !lane.is_with_driver(*chunk));
@@ -416,7 +419,13 @@ impl Engine {
             }
         };
         let capable = transmit.ecn_capable;
-        let frame = layout.write(lane.bytes_mut(chunk), &headers, &transmit.header, length, capable);
+        let frame = layout.write(
+            lane.bytes_mut(chunk),
+            &headers,
+            &transmit.header,
+            length,
+            capable,
+        );
         lane.submit(chunk, frame, token)
     }
 
@@ -445,7 +454,10 @@ impl Engine {
         }
         let place = &mut self.peers[index];
         if place.as_ref().is_none_or(|(of, _)| *of != remote) {
-            *place = self.strangers.get(&remote).map(|headers| (remote, headers.clone()));
+            *place = self
+                .strangers
+                .get(&remote)
+                .map(|headers| (remote, headers.clone()));
         }
         place.as_ref().map(|(_, headers)| headers.clone())
     }
@@ -473,7 +485,8 @@ impl Engine {
             let ids: Vec<_> = self.endpoint.ids().collect();
             let mss = mtu.saturating_sub(self.layout.fixed());
             for id in ids {
-                self.endpoint.update(id, |connection| connection.set_path_mss(mss));
+                self.endpoint
+                    .update(id, |connection| connection.set_path_mss(mss));
             }
         }
         let Some(report) = self.main.flow.status.reports.take() else {
@@ -483,8 +496,8 @@ impl Engine {
             return;
         };
         let fixed = self.layout.fixed();
-        self.endpoint.update(id, |connection| {
-            match (report.why, report.mtu) {
+        self.endpoint
+            .update(id, |connection| match (report.why, report.mtu) {
                 (DeliveryFailure::TooLong, Some(mtu)) if connection.is_in_flight(Seq(seq)) => {
                     let mss = mtu.saturating_sub(fixed).max(LEAST_MSS);
                     if mss < connection.config().mss {
@@ -493,8 +506,7 @@ impl Engine {
                 }
                 (DeliveryFailure::TooLong, _) => {}
                 _ => connection.handle_unreachable(Seq(seq)),
-            }
-        });
+            });
     }
 
     fn lane(&mut self, which: Which) -> Option<&mut Lane> {
@@ -515,7 +527,11 @@ impl Engine {
             let (chunk, begin, length) = match connection.last_unsent() {
                 Some(last) if !self.main.is_with_driver(Chunk(last.handle.0)) => {
                     let room = mss - last.length as usize;
-                    (Chunk(last.handle.0), last.end() as usize, rest.len().min(room))
+                    (
+                        Chunk(last.handle.0),
+                        last.end() as usize,
+                        rest.len().min(room),
+                    )
                 }
                 _ => {
                     let most = self.send_share();

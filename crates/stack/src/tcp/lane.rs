@@ -205,7 +205,10 @@ impl Lane {
         match self.flow.rings.receive() {
             Ok(Some(record)) => {
                 self.primed -= 1;
-                Ok(Some((self.flow.rings.piece(&record.pairs()[0]).chunk, record)))
+                Ok(Some((
+                    self.flow.rings.piece(&record.pairs()[0]).chunk,
+                    record,
+                )))
             }
             Ok(None) => Ok(None),
             Err(error) => Err(self.flow.flow_error(error)),

@@ -174,7 +174,10 @@ fn serve(shared: &Arc<Shared>) {
         let mut ready = Vec::new();
         let waited = shared.wait_until(Some(deadline), || {
             let slots = engines.iter().flat_map(|cell| cell.slots.iter());
-            ready = slots.copied().filter(|slot| shared.take_pending(*slot)).collect();
+            ready = slots
+                .copied()
+                .filter(|slot| shared.take_pending(*slot))
+                .collect();
             !ready.is_empty()
         });
         shared.service.sleeps_until.store(0, Ordering::Release);

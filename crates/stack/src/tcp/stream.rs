@@ -99,7 +99,8 @@ impl Stream {
     /// As [`Stream::try_write`]; [`StackError::WouldBlock`] if the timeout expires.
     pub fn write(&self, bytes: &[u8], timeout: Option<Duration>) -> Result<usize, StackError> {
         let id = self.id;
-        self.cell.block_on(timeout, |engine| write(engine, id, bytes))
+        self.cell
+            .block_on(timeout, |engine| write(engine, id, bytes))
     }
 
     /// Shuts down the sending end: the peer reads an end after what was written. Receiving goes on.
