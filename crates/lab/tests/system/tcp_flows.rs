@@ -206,6 +206,7 @@ fn be_a_client(mode: Option<&str>) -> Result<()> {
     bed.run_line(&format!("flow close flow:{number}"))?;
     let error = stream.read(&mut [0; 10]).err().context("it goes on")?;
     ensure!(error.kind() == ErrorKind::ConnectionReset, "{error}");
+    bed.ask("close 0")?;
     // Closed by its program: that has ended the connection in its own way.
     let (mut stream, connection, _) = accepted(&mut bed, 1)?;
     bed.send(1, &connection.frame(Flags::FIN_ACK, b"")?)?;
@@ -271,7 +272,7 @@ fn what_cannot_be_a_flow_of_tcp_is_refused_with_the_reason() -> Result<()> {
     bed.start_program()?;
     let own = bed.own(Family::V4, 8080);
     let client = &bed.client().ns;
-    client.ip("link add other0 type dummy")?;
+    client.ip("link add other0 type veth peer name other1")?;
     client.ip("address add 10.98.0.1/24 dev other0")?;
     client.ip("link set other0 up")?;
     let at = bed.own(Family::V4, 7000);
