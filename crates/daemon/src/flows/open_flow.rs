@@ -137,14 +137,6 @@ impl<N: Network> Flows<N> {
         })
     }
 
-    /// The secret of the keys of TCP flows, for an endpoint of TCP.
-    fn secret_for(&mut self, endpoint: &Endpoint) -> Result<Option<[u8; 16]>, RequestError> {
-        let secret = endpoint.is_tcp().then(|| self.network.tcp_secret());
-        secret.transpose().map_err(|error| {
-            RequestError::Failed(format!("cannot read the secret of TCP's keys: {error}"))
-        })
-    }
-
     /// The next unused flow number. Numbers ascend, so that a number in the log is not soon reused.
     fn free_number(&mut self) -> u32 {
         loop {

@@ -13,8 +13,8 @@
 //! - `close PLACE`: `closed`.
 //! - `notification`: `notification`, the oldest one from the daemon, or null.
 //!
-//! Frames, keys and Ethernet addresses are in hexadecimal. The program ends with its input. It fails
-//! if it cannot attach, and for an unknown command.
+//! Frames, keys and Ethernet addresses are in hexadecimal. The program ends with its input. It
+//! fails if it cannot attach, and for an unknown command.
 
 use std::io::BufRead;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
-//! Tests flows of TCP with the real daemon, driver and kernel: a test makes the segments of a server
-//! or a client on the direct path by hand, and a socket of the kernel is at the other end of the
-//! cable.
+//! Tests flows of TCP with the real daemon, driver and kernel: a test makes the segments of a
+//! server or a client on the direct path by hand, and a socket of the kernel is at the other end of
+//! the cable.
 
 mod rig;
 
@@ -104,8 +104,8 @@ fn port_is_taken(bed: &mut TcpBed, own: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// The idle peer of a connection hears a reset, other segments are reset by the kernel, and the same
-/// user has the port again at once.
+/// The idle peer of a connection gets a reset, the kernel resets other segments, and the same user
+/// has the port again at once.
 fn the_program_dies(bed: &mut TcpBed, mut idle: TcpStream, own: SocketAddr) -> Result<()> {
     let begin = Instant::now();
     bed.program()?.kill();

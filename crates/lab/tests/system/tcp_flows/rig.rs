@@ -1,5 +1,5 @@
-//! A client with a daemon and a program that sends and receives segments by hand, and a server whose
-//! kernel is the peer.
+//! A client with a daemon and a program that sends and receives segments by hand, and a server
+//! whose kernel is the peer.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
