@@ -10,7 +10,7 @@
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use netnice_api::direct::{ChangeFlow, Endpoint, FlowOpened, OpenFlow};
+use netnice_api::direct::{ChangeFlow, FlowOpened, OpenFlow};
 use netnice_api::driver::{DriverFlow, DriverRequest};
 use netnice_core::contract::{Change, Clause, Contract};
 use netnice_core::sched::Service;

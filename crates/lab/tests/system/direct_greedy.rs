@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use netnice_api::driver::{DriverFlowDoc, DriverRequest};
+use netnice_api::driver::DriverFlowDoc;
 use netnice_lab::sys;
 use netnice_lab::world::{self, Pair, World};
 use netnice_ring::program::Piece;
