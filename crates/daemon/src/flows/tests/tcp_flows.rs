@@ -277,6 +277,25 @@ fn the_port_of_a_server_that_died_is_kept_for_its_user() {
 }
 
 #[test]
+fn a_user_has_a_bounded_number_of_kept_ports_and_clearing_gives_them_up() {
+    let mut fixture = Fixture::new();
+    fixture.service.host().spawn(9, 1000);
+    for round in 0..10 {
+        let ann = fixture.attached_client(&ANN, 9);
+        for k in 0..10 {
+            let own = format!("10.0.0.100:{}", 5000 + 10 * round + k);
+            fixture.tcp(&ann, listener(&own));
+        }
+        fixture.end_of_process(&ann);
+    }
+    assert_eq!(fixture.flows.held_ports().len(), 64);
+    let root = fixture.attached_client(&Peer::ROOT, 7);
+    fixture.tcp(&root, listener(SERVER));
+    fixture.flows.clear(&mut fixture.service, fixture.now);
+    assert!(fixture.flows.held_ports().is_empty());
+}
+
+#[test]
 fn the_next_daemon_holds_the_ports_of_tcp_again() {
     let mut fixture = Fixture::new();
     let ann = fixture.client(&ANN, 8);
