@@ -20,6 +20,7 @@ use super::network::Network;
 use super::ports::PortOwner;
 use super::promised_flows::PromiseHolder;
 use super::promises::Promises;
+use super::receive_shares::receive_budget;
 use super::{
     CallPurpose, FlowRecord, Flows, FormerContract, NextHop, PendingResolution, ReplySender,
     ResolutionFor, admission, budgets, refuse, tcp_keys,
@@ -185,7 +186,7 @@ impl<N: Network> Flows<N> {
             granted,
             shape: flow.shape,
             in_order: flow.in_order,
-            receive_budget: Some(RECEIVE_BUDGET),
+            receive_budget: Some(receive_budget(&flow.endpoint)),
         }
     }
 
@@ -292,7 +293,8 @@ impl<N: Network> Flows<N> {
         let mut reset = false;
         if let Some(flow) = self.flows.get_mut(&flow.number) {
             flow.closing.get_or_insert_with(|| why.to_owned());
-            reset = !flow.is_given_up && flow.is_shown();
+            // A driver of an earlier version does not know the field.
+            reset = flow.endpoint.is_tcp() && !flow.is_given_up && flow.is_shown();
         }
         let Some(at_driver) = flow.at_driver else {
             return;
@@ -491,7 +493,3 @@ pub(super) fn no_flow(number: u32) -> RequestError {
         "flow:{number} is not open, or belongs to another program"
     ))
 }
-
-/// A flow's share of its driver's time for receiving, in millionths: half, so that one flow never
-/// occupies the whole driver.
-pub(super) const RECEIVE_BUDGET: u32 = 500_000;

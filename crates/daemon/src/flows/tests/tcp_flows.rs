@@ -92,6 +92,11 @@ fn a_server_has_two_flows_and_promotes_connections_of_its_port() {
     assert_eq!(fixture.flows.held_ports(), [address(SERVER)]);
     assert_eq!(asked.key, all.key);
     assert_eq!(one.key, all.key);
+    // A flood of requests leaves the driver's time to the connections.
+    let flows = fixture.driver.flows.values();
+    let budgets: Vec<Option<u32>> = flows.map(|flow| flow.receive_budget).collect();
+    let (few, half) = (Some(100_000), Some(500_000));
+    assert_eq!(budgets, [few, half, half, half]);
     // The port of UDP is another one.
     let open = DirectRequest::Open(udp(SERVER, None, ""));
     let udp = fixture.request(&ann, open).expect("an answer");
