@@ -145,6 +145,7 @@ pub(crate) struct Flows<N: Network> {
     servers: BTreeMap<IfName, classes::LinkServer>,
     next_flow: u32,
     ports: BTreeMap<(PortProtocol, SocketAddr), ports::HeldPort<N::Port>>,
+    kept_ports: BTreeMap<SocketAddr, ports::KeptPort<N::Port>>,
     calls: BTreeMap<u64, PendingCall>,
     next_call: u64,
     /// Programs that wait for the census of their link's driver to resume their attachments.
@@ -379,6 +380,7 @@ impl<N: Network> Flows<N> {
             servers: BTreeMap::new(),
             next_flow: 1,
             ports: BTreeMap::new(),
+            kept_ports: BTreeMap::new(),
             calls: BTreeMap::new(),
             next_call: 1,
             resuming: Vec::new(),

@@ -471,13 +471,7 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
             datapath.withdraw(flow, now);
             Report::Done
         }
-        Command::Close(flow, reset) => {
-            if reset {
-                datapath.reset_connection(flow);
-            }
-            event_loop.counters(flow);
-            Report::Closed(event_loop.datapath().close(flow, now).map(Box::new))
-        }
+        Command::Close(flow, reset) => close(event_loop, flow, reset, now),
         Command::CloseMany(flows) => {
             for flow in flows {
                 datapath.end(flow, now);
@@ -507,6 +501,16 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
         }
         Command::Stop => Report::Done,
     }
+}
+
+fn close(event_loop: &mut EventLoop, flow: FlowNo, reset: bool, now: Instant) -> Report {
+    // The counters get what XDP dropped.
+    event_loop.counters(flow);
+    let datapath = event_loop.datapath();
+    if reset {
+        datapath.reset_connection(flow);
+    }
+    Report::Closed(datapath.close(flow, now).map(Box::new))
 }
 
 fn execute_redirect(command: RedirectCommand, datapath: &mut Datapath, now: Instant) -> Report {

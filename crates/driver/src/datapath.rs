@@ -242,7 +242,8 @@ impl Datapath {
     }
 
     /// Detaches a program and closes its flows, whose connections are reset, or releases a reserved
-    /// number. Returns the memory of the program, which takes long to drop; `None` if no program has this number.
+    /// number. Returns the memory of the program, which takes long to drop; `None` if no program
+    /// has this number.
     pub(crate) fn detach(&mut self, program: ProgramNo, now: Instant) -> Option<ProgramMemory> {
         let flows: Vec<FlowNo> = self.flows_of(program).collect();
         for flow in flows {

@@ -240,6 +240,26 @@ impl Demux {
         Some((bytes, self.verdict(route)))
     }
 
+    /// The flow that would get the segments of a connection if that flow did not exist; `None` if
+    /// none would, or if the flow is no connection of TCP.
+    pub(crate) fn listener_of(&self, connection: FlowNo) -> Option<FlowNo> {
+        let mut matches = self.flow(connection)?.matches.iter();
+        let local = matches.find_map(|what| match what {
+            Match::Connected {
+                transport: Transport::Tcp,
+                local,
+                ..
+            } => Some(*local),
+            _ => None,
+        })?;
+        let transport = Transport::Tcp;
+        let key = Match::Port { transport, local }.key()?;
+        match self.ports.get(&key) {
+            Some(Owner::One(flow)) => Some(*flow),
+            _ => None,
+        }
+    }
+
     /// The counters over all frames.
     pub fn counters(&self) -> DemuxCounters {
         let mut counters = self.counters;

@@ -1,5 +1,5 @@
-//! Reserves UDP and TCP ports in the kernel, for direct flows ([`Port`]), joins and leaves multicast
-//! groups for them, and reads the lowest port that a user without privileges may use.
+//! Reserves UDP and TCP ports in the kernel, for direct flows ([`Port`]), joins and leaves
+//! multicast groups for them, and reads the lowest port that a user without privileges may use.
 //!
 //! Direct flows send and receive outside the kernel, but the kernel assigns ports. So a bound
 //! socket without `SO_REUSEADDR` reserves a flow's local endpoint in this network namespace. A

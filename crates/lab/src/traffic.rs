@@ -45,6 +45,7 @@ mod quic_flows;
 pub mod real_programs;
 mod report;
 mod run;
+pub mod segments;
 mod stop_watch;
 mod tcp;
 mod udp;

@@ -284,3 +284,6 @@ impl Drop for SegmentFlow {
         self.shared.close(self.number());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -412,6 +412,7 @@ impl<N: Network> Flows<N> {
             self.call(&link, DriverRequest::Stop, None, CallPurpose::Nothing, now);
             self.driver_ended(promises, &link, "everything was cleared", now);
         }
+        self.give_up_kept_ports();
     }
 
     /// Notifies all programs of a link that have a session.

@@ -6,10 +6,10 @@
 //! port, and its remote address and port, or any of those on a flow to any host. Its program gets
 //! the notification [`FlowNotification::Undelivered`].
 //!
-//! Except for TCP, an error "too long" also lowers the path MTU (RFC 1191, RFC 8201). On a flow with one remote
-//! host the driver then refuses longer packets; the program of a flow to any host does that for
-//! each host itself. After [`PATH_MTU_LIFETIME`] (10 minutes) the flow has the MTU of its route
-//! again.
+//! Except for TCP, an error "too long" also lowers the path MTU (RFC 1191, RFC 8201). On a flow
+//! with one remote host the driver then refuses longer packets; the program of a flow to any host
+//! does that for each host itself. After [`PATH_MTU_LIFETIME`] (10 minutes) the flow has the MTU of
+//! its route again.
 //!
 //! TCP has a proof of a sent packet: its sequence number, which an error quotes. Only the program
 //! has the state to check it (RFC 5927, section 4.1). So an error that quotes a segment changes

@@ -1,6 +1,7 @@
 //! The machine's network as the flow manager uses it ([`Network`]): interfaces, routes, neighbours,
-//! ports, multicast groups, random numbers and the secret of the keys of TCP flows. [`KernelNetwork`] asks the kernel; tests have a
-//! fake. A method that returns a `Result` fails with the kernel's error.
+//! ports, multicast groups, random numbers and the secret of the keys of TCP flows.
+//! [`KernelNetwork`] asks the kernel; tests have a fake. A method that returns a `Result` fails
+//! with the kernel's error.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -10,7 +10,7 @@
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use netnice_api::direct::{ChangeFlow, Endpoint, FlowOpened, OpenFlow};
+use netnice_api::direct::{ChangeFlow, FlowOpened, OpenFlow};
 use netnice_api::driver::{DriverFlow, DriverRequest};
 use netnice_core::contract::{Change, Clause, Contract};
 use netnice_core::sched::Service;
@@ -20,6 +20,7 @@ use super::network::Network;
 use super::ports::PortOwner;
 use super::promised_flows::PromiseHolder;
 use super::promises::Promises;
+use super::receive_shares::receive_budget;
 use super::{
     CallPurpose, FlowRecord, Flows, FormerContract, NextHop, PendingResolution, ReplySender,
     ResolutionFor, admission, budgets, refuse, tcp_keys,
@@ -137,14 +138,6 @@ impl<N: Network> Flows<N> {
         })
     }
 
-    /// The secret of the keys of TCP flows, for an endpoint of TCP.
-    fn secret_for(&mut self, endpoint: &Endpoint) -> Result<Option<[u8; 16]>, RequestError> {
-        let secret = endpoint.is_tcp().then(|| self.network.tcp_secret());
-        secret.transpose().map_err(|error| {
-            RequestError::Failed(format!("cannot read the secret of TCP's keys: {error}"))
-        })
-    }
-
     /// The next unused flow number. Numbers ascend, so that a number in the log is not soon reused.
     fn free_number(&mut self) -> u32 {
         loop {
@@ -193,7 +186,7 @@ impl<N: Network> Flows<N> {
             granted,
             shape: flow.shape,
             in_order: flow.in_order,
-            receive_budget: Some(RECEIVE_BUDGET),
+            receive_budget: Some(receive_budget(&flow.endpoint)),
         }
     }
 
@@ -300,7 +293,8 @@ impl<N: Network> Flows<N> {
         let mut reset = false;
         if let Some(flow) = self.flows.get_mut(&flow.number) {
             flow.closing.get_or_insert_with(|| why.to_owned());
-            reset = !flow.is_given_up && flow.is_shown();
+            // A driver of an earlier version does not know the field.
+            reset = flow.endpoint.is_tcp() && !flow.is_given_up && flow.is_shown();
         }
         let Some(at_driver) = flow.at_driver else {
             return;
@@ -499,7 +493,3 @@ pub(super) fn no_flow(number: u32) -> RequestError {
         "flow:{number} is not open, or belongs to another program"
     ))
 }
-
-/// A flow's share of its driver's time for receiving, in millionths: half, so that one flow never
-/// occupies the whole driver.
-pub(super) const RECEIVE_BUDGET: u32 = 500_000;

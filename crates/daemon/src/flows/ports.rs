@@ -21,7 +21,7 @@
 //! When the last flow of a TCP port ends, and a listener was among them that its program had not
 //! closed, peers may still have connections to it. The port is then *kept* for [`KEPT`] (60 s):
 //! other users cannot have it, and the kernel answers RST to each segment. A flow of the same user
-//! has the port again at once.
+//! has the port again at once. At most [`MAX_KEPT`] (64) ports of a user are kept.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -35,14 +35,22 @@ use crate::error::RequestError;
 use crate::flows::network::{Network, PortProtocol};
 use crate::peer::Peer;
 
-/// A port that direct flows hold, or that is kept.
+/// A port that direct flows hold.
 pub(super) struct HeldPort<P> {
     /// The uid of the user of the port; `None` for a group's port, which all users share.
     uid: Option<u32>,
-    /// The flows that share the port. Empty if it is kept.
+    /// The flows that share the port.
     sharers: Vec<Sharer>,
-    /// The end of the time for which the port is kept; `None` while flows hold it.
+    /// Until when the port is kept after the end of its flows; `None` if it is not.
     kept_until: Option<Instant>,
+    /// Keeps the port held in the kernel.
+    port: P,
+}
+
+/// A port of TCP that is kept after the end of its flows.
+pub(super) struct KeptPort<P> {
+    uid: u32,
+    until: Instant,
     /// Keeps the port held in the kernel.
     port: P,
 }
@@ -166,16 +174,9 @@ impl<P> HeldPort<P> {
     /// user of the port learn the process.
     fn holder(&self, asking: &PortOwner) -> String {
         let is_visible = asking.privileged || self.uid == Some(asking.uid);
-        match self.sharers.first() {
-            None => {
-                "the program that had it has just ended, and its user can have it again before \
-                     others"
-                    .to_owned()
-            }
-            Some(other) if is_visible => {
-                format!("a direct flow of process {} has it", other.owner.pid)
-            }
-            Some(_) => "a direct flow has it".to_owned(),
+        match self.sharers.first().filter(|_| is_visible) {
+            Some(other) => format!("a direct flow of process {} has it", other.owner.pid),
+            None => "a direct flow has it".to_owned(),
         }
     }
 }
@@ -210,14 +211,11 @@ impl<N: Network> Flows<N> {
             if is_group && !has_member(&hold.sharers, owner.index) {
                 join(&mut self.network, &hold.port, at.ip(), owner.index)?;
             }
-            if hold.kept_until.is_some() {
-                self.network
-                    .silence_port(&hold.port)
-                    .map_err(|error| not_held(at, &error))?;
-                hold.kept_until = None;
-            }
             hold.sharers.push(sharer);
             return Ok(FlowPort { at, sharer });
+        }
+        if protocol == PortProtocol::Tcp && self.kept_ports.contains_key(&at) {
+            return self.take_kept_port(at, sharer);
         }
         let (port, held) =
             self.network
@@ -238,6 +236,32 @@ impl<N: Network> Flows<N> {
         };
         self.ports.insert((protocol, held), hold);
         Ok(FlowPort { at: held, sharer })
+    }
+
+    /// Holds a kept port again.
+    fn take_kept_port(&mut self, at: SocketAddr, sharer: Sharer) -> Result<FlowPort, RequestError> {
+        let kept = self.kept_ports.remove(&at);
+        let (kept, error) = match kept {
+            Some(kept) if kept.uid != sharer.owner.uid => {
+                (kept, in_use(PortProtocol::Tcp, at, JUST_ENDED))
+            }
+            Some(kept) => match self.network.silence_port(&kept.port) {
+                Ok(()) => {
+                    let hold = HeldPort {
+                        uid: Some(kept.uid),
+                        sharers: vec![sharer],
+                        kept_until: None,
+                        port: kept.port,
+                    };
+                    self.ports.insert((PortProtocol::Tcp, at), hold);
+                    return Ok(FlowPort { at, sharer });
+                }
+                Err(error) => (kept, not_held(at, &error)),
+            },
+            None => return Err(in_use(PortProtocol::Tcp, at, JUST_ENDED)),
+        };
+        self.kept_ports.insert(at, kept);
+        Err(error)
     }
 
     /// Releases these ports for one flow. An interface without a member leaves the group. The
@@ -266,35 +290,48 @@ impl<N: Network> Flows<N> {
                 // In force when the last flow of the port ends.
                 hold.kept_until = Some(now.monotonic.after(KEPT));
             }
-            if !hold.sharers.is_empty() {
-                continue;
-            }
-            let is_kept =
-                hold.kept_until.is_some() && self.network.let_kernel_reset(&hold.port).is_ok();
-            if !is_kept {
-                self.ports.remove(&key);
+            if hold.sharers.is_empty()
+                && let Some(hold) = self.ports.remove(&key)
+            {
+                self.keep_port(*at, hold);
             }
         }
     }
 
+    /// Keeps a port whose flows have ended, if it is to be kept.
+    fn keep_port(&mut self, at: SocketAddr, hold: HeldPort<N::Port>) {
+        let (Some(uid), Some(until)) = (hold.uid, hold.kept_until) else {
+            return;
+        };
+        // Each takes a descriptor of the daemon.
+        let its = self.kept_ports.values().filter(|kept| kept.uid == uid);
+        if its.count() >= MAX_KEPT || self.network.let_kernel_reset(&hold.port).is_err() {
+            return;
+        }
+        let port = hold.port;
+        self.kept_ports.insert(at, KeptPort { uid, until, port });
+    }
+
     /// The time of the end of the first port that is kept; `None` if none is.
     pub(super) fn next_kept_port_due(&self) -> Option<Instant> {
-        let kept = self.ports.values().filter(|hold| hold.sharers.is_empty());
-        kept.filter_map(|hold| hold.kept_until).min()
+        self.kept_ports.values().map(|kept| kept.until).min()
     }
 
     /// Gives up the ports whose time is over.
     pub(super) fn expire_kept_ports(&mut self, now: Now) {
-        self.ports.retain(|_, hold| {
-            let is_over = hold.kept_until.is_some_and(|until| until <= now.monotonic);
-            !(hold.sharers.is_empty() && is_over)
-        });
+        self.kept_ports.retain(|_, kept| kept.until > now.monotonic);
     }
 
-    /// The held ports.
+    /// Gives up all ports that are kept.
+    pub(super) fn give_up_kept_ports(&mut self) {
+        self.kept_ports.clear();
+    }
+
+    /// The held and the kept ports.
     #[cfg(test)]
     pub(super) fn held_ports(&self) -> Vec<SocketAddr> {
-        self.ports.keys().map(|(_, at)| *at).collect()
+        let held = self.ports.keys().map(|(_, at)| *at);
+        held.chain(self.kept_ports.keys().copied()).collect()
     }
 }
 
@@ -328,5 +365,10 @@ pub(super) fn foreign(address: IpAddr) -> RequestError {
     RequestError::FailedFor(FailureCause::ForeignAddress, text)
 }
 
+/// The holder of a kept port, in the words of an error.
+const JUST_ENDED: &str = "the program that had it has just ended, and its user can have it again \
+                          before others";
+/// Most ports that are kept for one user at a time.
+const MAX_KEPT: usize = 64;
 /// For how long a server's port is kept for its user after the server's program has ended.
 const KEPT: Nanos = Nanos::from_secs(60);

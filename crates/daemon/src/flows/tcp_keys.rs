@@ -1,4 +1,5 @@
-//! The keys of TCP flows, from which programs derive their initial sequence numbers and SYN cookies.
+//! The keys of TCP flows, from which programs derive their initial sequence numbers and SYN
+//! cookies.
 //!
 //! A new connection between the same endpoints must begin behind the sequence numbers of the old
 //! one, and nobody else may be able to predict where (RFC 6528). A program that restarts has
@@ -17,7 +18,28 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use netnice_api::direct::Endpoint;
 use siphasher::sip128::{Hasher128, SipHasher24};
+
+use super::Flows;
+use super::network::Network;
+use crate::error::RequestError;
+
+impl<N: Network> Flows<N> {
+    /// The secret of the keys, for an endpoint of TCP; `None` for another endpoint.
+    ///
+    /// # Errors
+    /// If the secret cannot be read, or cannot be made.
+    pub(super) fn secret_for(
+        &mut self,
+        endpoint: &Endpoint,
+    ) -> Result<Option<[u8; 16]>, RequestError> {
+        let secret = endpoint.is_tcp().then(|| self.network.tcp_secret());
+        secret.transpose().map_err(|error| {
+            RequestError::Failed(format!("cannot read the secret of TCP's keys: {error}"))
+        })
+    }
+}
 
 /// The key of a local endpoint of a user.
 pub(super) fn key(secret: &[u8; 16], uid: u32, local: SocketAddr) -> [u8; 16] {

@@ -59,6 +59,9 @@ pub(super) enum Delivery {
     Lost,
     /// Dropped: the flow cannot pay for received packets until this time.
     OverBudget(Instant),
+    /// Neither delivered nor counted: the flow is a connection, and its program has not primed a
+    /// record yet.
+    Passed,
 }
 
 /// The counters of a flow. Each taken record except the head is counted in one of `sent`,
@@ -471,13 +474,15 @@ impl FlowState {
         self.has_next_hop = next_hop.is_some() || self.template.program_sets_next_hop();
     }
 
-    /// Delivers a received packet, or counts why it was not delivered. Fails if the program broke a
-    /// rule.
+    /// Delivers a received packet, or counts why it was not delivered. With `may_pass`, a
+    /// connection whose program has never primed a record passes the packet instead. Fails if the
+    /// program broke a rule.
     pub(super) fn deliver(
         &mut self,
         packet: &[u8],
         cost: &mut Cost,
         among: (&mut SharedBudget, &mut ActiveSet),
+        may_pass: bool,
         now: Instant,
     ) -> Result<Delivery, ProtocolViolation> {
         self.counters.received += 1;
@@ -492,6 +497,11 @@ impl FlowState {
         }
         self.counters.receiving += delivery.0;
         let Taken::Record(record) = self.ring.take_empty()? else {
+            let was_primed = self.counters.delivered + self.counters.too_short > 0;
+            if may_pass && self.is_connection && !was_primed {
+                self.counters.received -= 1;
+                return Ok(Delivery::Passed);
+            }
             self.counters.no_buffer += 1;
             self.ring.count_lost(Loss::NoBuffer);
             return Ok(Delivery::Lost);

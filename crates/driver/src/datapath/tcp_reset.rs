@@ -8,9 +8,9 @@
 //! ACK. The flow is gone then, so the kernel gets that segment and resets the connection in turn.
 //!
 //! The segments are noted from the driver's own checked copy. The RST passes the flow's template as
-//! every frame does. It is sent in the next iteration, at most [`RESETS_PER_ITERATION`] in each, and
-//! charged to the link as packets that the kernel sends. While the link is down, resets are dropped.
-//! No function fails.
+//! every frame does. It is sent in the next iteration, at most [`RESETS_PER_ITERATION`] in each,
+//! and charged to the link as packets that the kernel sends. While the link is down, resets are
+//! dropped. No function fails.
 
 use super::*;
 use crate::frame::{

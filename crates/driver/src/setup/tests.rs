@@ -119,12 +119,12 @@ fn the_flows_of_tcp_differ_in_what_they_receive() {
         let [what] = &parameters.matches[..] else {
             panic!("{:?}", parameters.matches);
         };
-        let is_its = match (&endpoint, what) {
-            (Endpoint::Tcp { .. }, Match::Connected { .. }) => true,
-            (Endpoint::TcpListener { .. }, Match::Port { .. }) => true,
-            (Endpoint::TcpSyn { .. }, Match::Syn { .. }) => true,
-            _ => false,
-        };
+        let is_its = matches!(
+            (&endpoint, what),
+            (Endpoint::Tcp { .. }, Match::Connected { .. })
+                | (Endpoint::TcpListener { .. }, Match::Port { .. })
+                | (Endpoint::TcpSyn { .. }, Match::Syn { .. })
+        );
         assert!(is_its, "{endpoint:?}: {what:?}");
     }
 }

@@ -5,8 +5,12 @@
 use anyhow::Result;
 
 use super::{
+<<<<<<< HEAD
     direct, direct_tcp, echo, fetch, many_flows, messages, parent, quic, quic_flows, tcp, udp,
     unruly,
+=======
+    direct, echo, fetch, many_flows, messages, parent, quic, quic_flows, segments, tcp, udp, unruly,
+>>>>>>> tcpflows
 };
 
 /// The programs of the traffic generator, as subcommands of `netnice-lab traffic`.
@@ -26,6 +30,8 @@ pub enum Program {
     Messages(messages::MessagesArgs),
     /// The same, by a program that forks, ends or executes another program on command.
     Unruly(unruly::UnrulyArgs),
+    /// Segments of TCP on the direct path, on command.
+    Segments(segments::SegmentsArgs),
     /// Answers probes.
     Echo(echo::EchoArgs),
     /// Times round trips.
@@ -55,6 +61,7 @@ pub fn main(program: &Program) -> Result<()> {
         Program::ManyFlows(args) => many_flows::main(args),
         Program::Messages(args) => messages::main(args),
         Program::Unruly(args) => unruly::main(args),
+        Program::Segments(args) => segments::main(args),
         Program::Echo(args) => echo::echo(args),
         Program::Probe(args) => echo::probe(args),
         Program::Serve(args) => fetch::serve(args),

@@ -66,6 +66,7 @@ mod share;
 mod shell;
 mod simulated;
 mod storm;
+mod tcp_flows;
 mod top;
 mod top_programs;
 mod traffic_quotas;

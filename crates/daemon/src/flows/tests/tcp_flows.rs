@@ -1,5 +1,5 @@
-//! Tests the flows of TCP: who may share a port, what their programs get, how their ends are told to
-//! the driver, and which ICMP errors reach them.
+//! Tests the flows of TCP: who may share a port, what their programs get, what the driver is asked
+//! at their ends, and which ICMP errors reach them.
 
 use netnice_api::direct::{Attached, Resume, Undelivered};
 use netnice_kernel::icmp_errors::{ErrorCause, IcmpError};
@@ -92,6 +92,11 @@ fn a_server_has_two_flows_and_promotes_connections_of_its_port() {
     assert_eq!(fixture.flows.held_ports(), [address(SERVER)]);
     assert_eq!(asked.key, all.key);
     assert_eq!(one.key, all.key);
+    // A flood of requests leaves the driver's time to the connections.
+    let flows = fixture.driver.flows.values();
+    let budgets: Vec<Option<u32>> = flows.map(|flow| flow.receive_budget).collect();
+    let (few, half) = (Some(100_000), Some(500_000));
+    assert_eq!(budgets, [few, half, half, half]);
     // The port of UDP is another one.
     let open = DirectRequest::Open(udp(SERVER, None, ""));
     let udp = fixture.request(&ann, open).expect("an answer");
@@ -274,6 +279,25 @@ fn the_port_of_a_server_that_died_is_kept_for_its_user() {
     fixture.advance(Nanos::from_secs(1));
     assert!(fixture.flows.held_ports().is_empty());
     fixture.tcp(&root, listener(SERVER));
+}
+
+#[test]
+fn a_user_has_a_bounded_number_of_kept_ports_and_clearing_gives_them_up() {
+    let mut fixture = Fixture::new();
+    fixture.service.host().spawn(9, 1000);
+    for round in 0..10 {
+        let ann = fixture.attached_client(&ANN, 9);
+        for k in 0..10 {
+            let own = format!("10.0.0.100:{}", 5000 + 10 * round + k);
+            fixture.tcp(&ann, listener(&own));
+        }
+        fixture.end_of_process(&ann);
+    }
+    assert_eq!(fixture.flows.held_ports().len(), 64);
+    let root = fixture.attached_client(&Peer::ROOT, 7);
+    fixture.tcp(&root, listener(SERVER));
+    fixture.flows.clear(&mut fixture.service, fixture.now);
+    assert!(fixture.flows.held_ports().is_empty());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests the resets of connections whose programs end.
+//! Tests connections of TCP: the resets when their programs end, and their promotion.
 
 use etherparse::{NetSlice, SlicedPacket, TcpHeader, TransportSlice};
 use netnice_core::contract::Weight;
@@ -168,6 +168,52 @@ fn only_the_end_of_a_connection_is_reset() {
     }
     // A flow that does not exist.
     rig.datapath.reset_connection(FlowNo(77));
+}
+
+/// A connection is promoted while its segments arrive: each goes to the listener or to the new
+/// flow, in their order.
+#[test]
+fn a_promoted_connection_takes_its_segments_over_when_it_is_primed() {
+    let mut rig = rig(1_000_000_000);
+    let mut listener = program(&mut rig, V4[0], None);
+    for _ in 0..4 {
+        assert!(listener.prime(2048));
+    }
+    let arrive = |rig: &mut Rig, number: u8| {
+        let mut datagram = udp(V4[1], V4[0]).received().data(&[number; 10]);
+        datagram.transport = Transport::Tcp;
+        rig.datapath.receive(&datagram.frame(), rig.now);
+        rig.datapath.publish();
+        rig.datapath.invariants();
+    };
+    let payloads = |program: &mut TestProgram| -> Vec<u8> {
+        let frames = program.received();
+        frames.iter().map(|frame| frame[frame.len() - 1]).collect()
+    };
+    arrive(&mut rig, 1);
+    let mut promoted = program(&mut rig, V4[0], Some(V4[1]));
+    arrive(&mut rig, 2);
+    assert_eq!(payloads(&mut listener), [1, 2]);
+    assert!(promoted.prime(2048));
+    arrive(&mut rig, 3);
+    assert_eq!(
+        (payloads(&mut listener), payloads(&mut promoted)),
+        (vec![], vec![3])
+    );
+    // From then on it has its own buffers, or loses what finds none.
+    arrive(&mut rig, 4);
+    assert!(payloads(&mut listener).is_empty());
+    let counters = |rig: &Rig, of: &TestProgram| rig.datapath.counters(of.opened.flow).unwrap();
+    let its = counters(&rig, &promoted);
+    assert_eq!((its.received, its.delivered, its.no_buffer), (2, 1, 1));
+    assert_eq!(counters(&rig, &listener).received, 2);
+    // A connection without a listener loses what arrives before it is primed.
+    rig.datapath.detach(listener.program, rig.now);
+    rig.datapath.detach(promoted.program, rig.now);
+    let client = program(&mut rig, V4[0], Some(V4[1]));
+    arrive(&mut rig, 5);
+    let its = counters(&rig, &client);
+    assert_eq!((its.received, its.no_buffer), (1, 1));
 }
 
 #[test]
