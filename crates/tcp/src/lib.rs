@@ -41,4 +41,6 @@ pub use sender::HeldBack;
 #[cfg(test)]
 mod pair;
 #[cfg(test)]
+mod scripts;
+#[cfg(test)]
 mod tests;

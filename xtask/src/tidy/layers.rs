@@ -135,6 +135,7 @@ const RULES: &[CrateRule] = &[
     only(TCP, 0, &[]),
     for_tests("netnice-cases"),
     for_tests("netnice-documents"),
+    for_tests("netnice-scripts"),
     only(API, 1, &[CORE]),
     only("netnice-sim", 1, &[CORE]),
     only(KERNEL, 1, &[CORE]),
