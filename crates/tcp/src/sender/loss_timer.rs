@@ -26,6 +26,8 @@ impl Sender {
             }
             LossTimer::Probe => {
                 self.probe = Probe::Due;
+                // RFC 8985, section 7.3: the timeout counts from the probe.
+                self.timeout_from = now;
                 self.arm_timeout();
                 false
             }
