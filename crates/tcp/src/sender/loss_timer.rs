@@ -20,7 +20,11 @@ impl Sender {
         match kind {
             LossTimer::Reordering => {
                 let flight = self.queue.outstanding() - self.queue.sacked();
-                self.detect_loss(now, flight);
+                if self.detect_loss(now, flight) {
+                    // RFC 9937, section 6.2: the first retransmission may leave; nothing was
+                    // delivered, so the rest waits for acknowledgements.
+                    self.advance_recovery(self.queue.una(), 0, false, true);
+                }
                 self.set_loss_timer(now);
                 false
             }
