@@ -78,11 +78,10 @@ impl Sender {
         if let Some((_, LossTimer::Reordering)) = self.loss_timer {
             return;
         }
-        let Some(_) = self.queue.earliest_departure() else {
-            self.loss_timer = None;
-            return;
-        };
         self.arm_timeout();
+        if self.queue.earliest_departure().is_none() {
+            return;
+        }
         let probes = self.sack && !self.in_recovery() && self.probe == Probe::None;
         if !probes || self.queue.una() == 0 {
             return;
@@ -102,10 +101,8 @@ impl Sender {
     }
 
     pub(super) fn arm_timeout(&mut self) {
-        self.loss_timer = match self.queue.earliest_departure() {
-            Some(_) => Some((self.timeout_from + self.rtt.rto(), LossTimer::Timeout)),
-            None => None,
-        };
+        let timeout = (self.timeout_from + self.rtt.rto(), LossTimer::Timeout);
+        self.loss_timer = self.queue.awaits_acknowledgement().then_some(timeout);
     }
 }
 
