@@ -39,6 +39,8 @@ pub mod time;
 pub use sender::HeldBack;
 
 #[cfg(test)]
+mod differential;
+#[cfg(test)]
 mod pair;
 #[cfg(test)]
 mod scripts;

@@ -157,7 +157,8 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("netlink-packet-core", &[KERNEL]),
     ("netlink-packet-route", &[KERNEL]),
     ("netlink-sys", &[KERNEL]),
-    ("smoltcp", &[STACK]),
+    // Tests of the TCP connect it with this one.
+    ("smoltcp", &[TCP]),
     ("ratatui", &["netnice-cli"]),
     // The stack uses it only in an example, which shows that tokio can wait for the stack's
     // descriptor.
