@@ -133,8 +133,9 @@ fn selected() -> impl Iterator<Item = &'static str> {
 
 /// The crates for authors, and those of ours that they or their tests use; each after those that it
 /// uses.
-pub const CRATES: [&str; 6] = [
+pub const CRATES: [&str; 7] = [
     "netnice-cases",
+    "netnice-scripts",
     "netnice-core",
     "netnice-ring",
     "netnice-tcp",

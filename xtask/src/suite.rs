@@ -151,6 +151,7 @@ fn release_words(tree: &Tree) -> Step {
         .args(["build", "--release", "--workspace", "--lib"])
         // These crates are part of no program, and the first one depends on proptest.
         .args(["--exclude", CASES, "--exclude", DOCUMENTS])
+        .args(["--exclude", SCRIPTS])
         .args(PROGRAMS.iter().flat_map(|name| ["--bin", name]))
 }
 
@@ -330,6 +331,7 @@ const PROPERTY_SEED: (&str, &str) = ("PROPTEST_RNG_SEED", "1");
 const LAB: &str = "netnice-lab";
 const CASES: &str = "netnice-cases";
 const DOCUMENTS: &str = "netnice-documents";
+const SCRIPTS: &str = "netnice-scripts";
 /// The lab's experiments about the cost of enforcement.
 const COST_RUNS: [&str; 6] = [
     "nice-tab1",

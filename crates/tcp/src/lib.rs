@@ -41,6 +41,10 @@ pub mod time;
 pub use sender::HeldBack;
 
 #[cfg(test)]
+mod differential;
+#[cfg(test)]
 mod pair;
+#[cfg(test)]
+mod scripts;
 #[cfg(test)]
 mod tests;

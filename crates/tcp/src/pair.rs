@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::buffer::{Handle, Slice};
 use crate::config::Config;
-use crate::connection::{Connection, Identity, State, Token};
+use crate::connection::{Connection, Identity, State, Token, Transmit};
 use crate::header::{Flags, Header, SackBlock, Seq, Timestamps};
 use crate::time::Instant;
 
@@ -162,7 +162,7 @@ impl End {
     }
 
     /// The program writes, reads, and gives buffers back.
-    fn program(&mut self) {
+    pub(crate) fn program(&mut self) {
         while self.wrote < self.wants && self.written.len() < self.send_buffers {
             let left = (self.wants - self.wrote).min(u64::from(self.chunk)) as u32;
             if let Some(last) = self.connection.last_unsent() {
@@ -205,6 +205,18 @@ impl End {
         self.take_released();
     }
 
+    /// The segment on the wire, without an IP header.
+    pub(crate) fn bytes_of(&self, transmit: &Transmit) -> Vec<u8> {
+        let mut bytes = vec![0; transmit.header.length()];
+        transmit.header.write(&mut bytes);
+        if let Some(payload) = transmit.payload {
+            let written = &self.written[&payload.handle];
+            bytes.extend(&written[payload.offset as usize..payload.end() as usize]);
+            assert!(bytes.len() <= 1480, "a segment of {} bytes", bytes.len());
+        }
+        bytes
+    }
+
     fn take_released(&mut self) {
         while let Some(handle) = self.connection.poll_released() {
             let known =
@@ -219,7 +231,7 @@ impl End {
         self.connection.invariants();
     }
 
-    fn receive(&mut self, now: Instant, bytes: &[u8]) {
+    pub(crate) fn receive(&mut self, now: Instant, bytes: &[u8]) {
         let (header, offset) = Header::parse(bytes).unwrap();
         let payload = &bytes[offset..];
         let handle = self.handle();
@@ -337,13 +349,7 @@ impl Pair {
                 let Some(transmit) = end.connection.poll_transmit(self.now) else {
                     break;
                 };
-                let mut bytes = vec![0; transmit.header.length()];
-                transmit.header.write(&mut bytes);
-                if let Some(payload) = transmit.payload {
-                    let written = &end.written[&payload.handle];
-                    bytes.extend(&written[payload.offset as usize..payload.end() as usize]);
-                    assert!(bytes.len() <= 1480, "a segment of {} bytes", bytes.len());
-                }
+                let bytes = end.bytes_of(&transmit);
                 if end.ring.is_empty() {
                     end.free_at = end.free_at.max(self.now);
                 }

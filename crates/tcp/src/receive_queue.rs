@@ -270,6 +270,8 @@ impl ReceiveQueue {
         let now = self.fin == Some(self.next);
         if now {
             self.next += 1;
+            // A FIN is accepted at a closed window too.
+            self.edge = self.edge.max(self.next);
         }
         now
     }

@@ -135,6 +135,7 @@ const RULES: &[CrateRule] = &[
     only(TCP, 0, &[]),
     for_tests("netnice-cases"),
     for_tests("netnice-documents"),
+    for_tests("netnice-scripts"),
     only(API, 1, &[CORE]),
     only("netnice-sim", 1, &[CORE]),
     only(KERNEL, 1, &[CORE]),
@@ -156,7 +157,8 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("netlink-packet-core", &[KERNEL]),
     ("netlink-packet-route", &[KERNEL]),
     ("netlink-sys", &[KERNEL]),
-    ("smoltcp", &[STACK]),
+    // Tests of the TCP connect it with this one.
+    ("smoltcp", &[TCP]),
     ("ratatui", &["netnice-cli"]),
     // The stack uses it only in an example, which shows that tokio can wait for the stack's
     // descriptor.

@@ -351,7 +351,8 @@ impl Connection {
                     .and(header.options.timestamps)
                     .map(|timestamps| timestamps.echo),
                 is_pure,
-                congestion_echo: header.flags.has(Flags::ECE),
+                // RFC 3168, section 6.1.1: in a SYN,ACK the flag is part of the negotiation.
+                congestion_echo: header.flags.has(Flags::ECE) && !header.flags.has(Flags::SYN),
             },
             |handle| released.push(handle),
         );

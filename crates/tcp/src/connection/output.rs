@@ -59,7 +59,7 @@ impl Connection {
         if let Some(piece) = self.next_piece(now) {
             return Some(piece);
         }
-        if self.acks.is_due() && self.is_peer_known() && self.state != State::SynReceived {
+        if self.acks.is_due() && self.is_peer_known() {
             let seq = self.own_seq(self.sender.queue.next());
             return Some(self.acknowledgement(now, seq));
         }

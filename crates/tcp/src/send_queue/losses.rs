@@ -43,6 +43,13 @@ impl SendQueue {
         earliest
     }
 
+    /// True if the peer owes an acknowledgement: a piece has departed, or the first one is
+    /// selectively acknowledged although the cumulative acknowledgement does not cover it (RFC
+    /// 2018, section 8: the peer may have discarded it).
+    pub(crate) fn awaits_acknowledgement(&mut self) -> bool {
+        self.front().is_some_and(|front| front.sacked) || self.earliest_departure().is_some()
+    }
+
     /// Marks all pieces that are in flight, and that the driver does not have, as lost.
     pub(crate) fn lose_all(&mut self) {
         for index in 0..self.sent_pieces {

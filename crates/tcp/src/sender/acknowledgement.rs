@@ -212,7 +212,7 @@ impl Sender {
         }
     }
 
-    fn advance_recovery(&mut self, ack: u64, bytes: u32, advanced: bool, lost: bool) {
+    pub(super) fn advance_recovery(&mut self, ack: u64, bytes: u32, advanced: bool, lost: bool) {
         let in_flight = self.pipe();
         match &mut self.recovery {
             Recovery::Open => {}

@@ -20,12 +20,18 @@ impl Sender {
         match kind {
             LossTimer::Reordering => {
                 let flight = self.queue.outstanding() - self.queue.sacked();
-                self.detect_loss(now, flight);
+                if self.detect_loss(now, flight) {
+                    // RFC 9937, section 6.2: the first retransmission may leave; nothing was
+                    // delivered, so the rest waits for acknowledgements.
+                    self.advance_recovery(self.queue.una(), 0, false, true);
+                }
                 self.set_loss_timer(now);
                 false
             }
             LossTimer::Probe => {
                 self.probe = Probe::Due;
+                // RFC 8985, section 7.3: the timeout counts from the probe.
+                self.timeout_from = now;
                 self.arm_timeout();
                 false
             }
@@ -72,11 +78,10 @@ impl Sender {
         if let Some((_, LossTimer::Reordering)) = self.loss_timer {
             return;
         }
-        let Some(_) = self.queue.earliest_departure() else {
-            self.loss_timer = None;
-            return;
-        };
         self.arm_timeout();
+        if self.queue.earliest_departure().is_none() {
+            return;
+        }
         let probes = self.sack && !self.in_recovery() && self.probe == Probe::None;
         if !probes || self.queue.una() == 0 {
             return;
@@ -96,10 +101,8 @@ impl Sender {
     }
 
     pub(super) fn arm_timeout(&mut self) {
-        self.loss_timer = match self.queue.earliest_departure() {
-            Some(_) => Some((self.timeout_from + self.rtt.rto(), LossTimer::Timeout)),
-            None => None,
-        };
+        let timeout = (self.timeout_from + self.rtt.rto(), LossTimer::Timeout);
+        self.loss_timer = self.queue.awaits_acknowledgement().then_some(timeout);
     }
 }
 
