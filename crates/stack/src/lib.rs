@@ -100,6 +100,7 @@ mod program;
 pub mod protocol;
 mod reports;
 pub mod segments;
+mod service;
 pub mod tcp;
 pub mod udp;
 

@@ -30,7 +30,7 @@ use rustix::io::Errno;
 use crate::control::{Control, FlowStatus, Flows, unexpected_response};
 use crate::error::StackError;
 use crate::moving::MovedFlows;
-use crate::tcp::Service;
+use crate::service::Service;
 
 /// A program's attachment to the direct path. It is cheap to clone. The attachment ends with the
 /// last clone and the last socket.

@@ -33,23 +33,22 @@
 //! ```
 
 mod engine;
+mod engine_cell;
+mod flow_buffers;
 mod frame;
-mod lane;
 mod listener;
-mod service;
 mod stream;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use engine::{Engine, monotonic};
+use engine_cell::EngineCell;
 pub use listener::{ListenOptions, Listener};
 pub use netnice_tcp::HeldBack;
 pub use netnice_tcp::config::{Config, Keepalive};
 pub use netnice_tcp::congestion::Algorithm;
 pub use netnice_tcp::connection::{CloseReason, Counters, Info, State, WriteError};
-use service::EngineCell;
-pub(crate) use service::Service;
 pub use stream::Stream;
 
 use crate::error::StackError;

@@ -19,6 +19,7 @@ use netnice_stack::udp::Buffers;
 use netnice_stack::{Program, RuntimeDir, StackError};
 
 use super::run::{RunArgs, Tally, run_until_end};
+use super::words;
 
 /// The arguments of `netnice-lab traffic direct-tcp`.
 #[derive(Debug, Clone, clap::Args)]
@@ -70,6 +71,61 @@ pub struct DirectTcpArgs {
     backlog: usize,
     #[command(flatten)]
     run: RunArgs,
+}
+
+/// A TCP process on the direct path: see the module.
+#[derive(Debug, Clone)]
+pub struct DirectTcp {
+    pub(super) args: Vec<String>,
+}
+
+impl DirectTcp {
+    /// Connects to a listener, by the daemon of this runtime folder.
+    pub fn connect(to: SocketAddr, runtime: &std::path::Path) -> DirectTcp {
+        DirectTcp::new(&["--connect", &to.to_string()], runtime)
+    }
+
+    /// Listens, and serves every connection.
+    pub fn listen(at: SocketAddr, runtime: &std::path::Path) -> DirectTcp {
+        DirectTcp::new(&["--listen", &at.to_string()], runtime)
+    }
+
+    fn new(options: &[&str], runtime: &std::path::Path) -> DirectTcp {
+        let mut args = words(&["direct-tcp"]);
+        args.extend(words(options));
+        DirectTcp { args }.with(&["--runtime-dir", &runtime.display().to_string()])
+    }
+
+    /// Writes `bytes` of the pattern, and shuts down.
+    pub fn source(self, bytes: u64) -> DirectTcp {
+        self.with(&["--source", "--count", &bytes.to_string()])
+    }
+
+    /// Writes the pattern without end.
+    pub fn endless_source(self) -> DirectTcp {
+        self.with(&["--source"])
+    }
+
+    /// Reads the pattern.
+    pub fn sink(self) -> DirectTcp {
+        self.with(&["--sink"])
+    }
+
+    /// Sends back what comes.
+    pub fn echo(self) -> DirectTcp {
+        self.with(&["--echo"])
+    }
+
+    /// The contract of the flow; the default is best effort.
+    pub fn contract(self, contract: &str) -> DirectTcp {
+        self.with(&["--contract", contract])
+    }
+
+    /// Further options of the program.
+    pub fn with(mut self, more: &[&str]) -> DirectTcp {
+        self.args.extend(words(more));
+        self
+    }
 }
 
 /// The byte of the pattern at a position.

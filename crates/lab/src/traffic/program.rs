@@ -5,12 +5,8 @@
 use anyhow::Result;
 
 use super::{
-<<<<<<< HEAD
-    direct, direct_tcp, echo, fetch, many_flows, messages, parent, quic, quic_flows, tcp, udp,
-    unruly,
-=======
-    direct, echo, fetch, many_flows, messages, parent, quic, quic_flows, segments, tcp, udp, unruly,
->>>>>>> tcpflows
+    direct, direct_tcp, echo, fetch, many_flows, messages, parent, quic, quic_flows, segments, tcp,
+    udp, unruly,
 };
 
 /// The programs of the traffic generator, as subcommands of `netnice-lab traffic`.

@@ -11,8 +11,8 @@
 //! the time of what it acknowledges; then received segments, [`BATCH`] at most before the
 //! acknowledgements for them leave; timeouts; segments, as long as the submit ring may take some.
 //!
-//! Connection requests of a listener come by a flow of their own, and are answered by it, so a flood
-//! of them takes neither buffers nor the contract of the connections.
+//! Connection requests of a listener come by a flow of their own, and are answered by it, so a
+//! flood of them takes neither buffers nor the contract of the connections.
 //!
 //! The engine fails with a [`StackError`] when one of its flows has ended. Then all connections
 //! have.
@@ -30,8 +30,8 @@ use netnice_tcp::header::Seq;
 use netnice_tcp::time::Instant;
 use rustix::time::{ClockId, clock_gettime};
 
+use super::flow_buffers::{Content, FlowBuffers};
 use super::frame::{self, Layout};
-use super::lane::{Content, Lane};
 use crate::DeliveryFailure;
 use crate::error::StackError;
 use crate::headers::{FlowAddress, Headers};
@@ -41,9 +41,9 @@ use crate::segments::SegmentFlow;
 pub(super) struct Engine {
     pub(super) endpoint: Endpoint,
     layout: Layout,
-    main: Lane,
+    main: FlowBuffers,
     /// The flow of connection requests.
-    requests: Option<Lane>,
+    requests: Option<FlowBuffers>,
     /// The headers to the peer of a client's connection.
     headers: Option<Headers>,
     /// The headers to the peer of each connection of a listener.
@@ -100,8 +100,8 @@ impl Engine {
         let mut engine = Engine {
             endpoint: Endpoint::new(local, main.key()),
             layout,
-            main: Lane::new(main, receiving[0]),
-            requests: requests.map(|flow| Lane::new(flow, receiving[1])),
+            main: FlowBuffers::new(main, receiving[0]),
+            requests: requests.map(|flow| FlowBuffers::new(flow, receiving[1])),
             headers: None,
             peers: Vec::new(),
             strangers: HashMap::new(),
@@ -121,8 +121,8 @@ impl Engine {
 
     /// The slots of the engine's flows.
     pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
-        let lanes = [Some(&self.main), self.requests.as_ref()];
-        let slots = lanes.map(|lane| lane.map(|lane| lane.flow.rings.location().slot));
+        let flows = [Some(&self.main), self.requests.as_ref()];
+        let slots = flows.map(|buffers| buffers.map(|buffers| buffers.flow.rings.location().slot));
         slots.into_iter().flatten()
     }
 
@@ -185,8 +185,8 @@ impl Engine {
         }
         // The indices of a ring that is closed and never moved look like those of an idle one.
         let open = self
-            .lane(Which::Main)
-            .is_none_or(|lane| lane.flow.rings.is_open());
+            .flow_of(Which::Main)
+            .is_none_or(|buffers| buffers.flow.rings.is_open());
         match open {
             true => Ok(()),
             false => Err(self.end_reason()),
@@ -212,10 +212,10 @@ impl Engine {
     /// Takes back what the driver has sent.
     fn reclaim(&mut self, which: Which, now: Instant) -> Result<(), StackError> {
         loop {
-            let Some(lane) = self.lane(which) else {
+            let Some(buffers) = self.flow_of(which) else {
                 return Ok(());
             };
-            let Some(departure) = lane.reclaim()? else {
+            let Some(departure) = buffers.reclaim()? else {
                 return Ok(());
             };
             let (id, token) = departure.token;
@@ -230,21 +230,21 @@ impl Engine {
     /// Handles received segments, [`BATCH`] at most. Returns their number.
     fn receive(&mut self, which: Which, now: Instant) -> Result<usize, StackError> {
         for count in 0..BATCH {
-            let Some(lane) = self.lane(which) else {
+            let Some(buffers) = self.flow_of(which) else {
                 return Ok(0);
             };
-            let Some((chunk, record)) = lane.receive()? else {
+            let Some((chunk, record)) = buffers.receive()? else {
                 return Ok(count);
             };
             let length = record.pairs()[0].length as usize;
             let kept =
                 record.status() == Status::DONE && self.handle_frame(which, chunk, length, now);
-            let Some(lane) = self.lane(which) else {
+            let Some(buffers) = self.flow_of(which) else {
                 return Ok(0);
             };
             match kept {
-                true => lane.keep(chunk),
-                false => lane.prime(chunk)?,
+                true => buffers.keep(chunk),
+                false => buffers.prime(chunk)?,
             }
             self.take_released()?;
         }
@@ -254,10 +254,10 @@ impl Engine {
     /// Handles a received frame. Returns true if a connection keeps its payload.
     fn handle_frame(&mut self, which: Which, chunk: Chunk, length: usize, now: Instant) -> bool {
         let local = self.endpoint.local();
-        let Some(lane) = self.lane(which) else {
+        let Some(buffers) = self.flow_of(which) else {
             return false;
         };
-        let bytes = lane.bytes(chunk);
+        let bytes = buffers.bytes(chunk);
         let bytes = &bytes[..length.min(bytes.len())];
         let mut source = [0; 6];
         if let Some(from) = bytes.get(6..12) {
@@ -382,7 +382,7 @@ impl Engine {
         };
         let answers = transmit.header.flags.has(netnice_tcp::header::Flags::SYN);
         let layout = self.layout;
-        let lane = match (&mut self.requests, answers) {
+        let buffers = match (&mut self.requests, answers) {
             (Some(requests), true) if requests.has_room() => requests,
             (Some(_), true) => {
                 self.give_up(token, now);
@@ -395,23 +395,23 @@ impl Engine {
             .map_or(0, |payload| payload.length as usize);
         let own = transmit.payload.map(|payload| Chunk(payload.handle.0));
         let whole = transmit.payload.is_some_and(|payload| payload.offset == 0);
-        let in_place = own.filter(|chunk| whole && !lane.is_with_driver(*chunk));
+        let in_place = own.filter(|chunk| whole && !buffers.is_with_driver(*chunk));
         let chunk = match in_place {
             Some(chunk) => chunk,
             None => {
-                let Some(chunk) = lane.take(Content::Passing) else {
+                let Some(chunk) = buffers.take(Content::Passing) else {
                     self.give_up(token, now);
                     return Ok(());
                 };
                 if let (Some(from), Some(payload)) = (own, transmit.payload) {
-                    if lane.is_with_driver(from) {
-                        lane.release(chunk)?;
+                    if buffers.is_with_driver(from) {
+                        buffers.release(chunk)?;
                         self.give_up(token, now);
                         return Ok(());
                     }
                     let begin = layout.payload + payload.offset as usize;
-                    let part = lane.bytes(from)[begin..begin + length].to_vec();
-                    let bytes = lane.bytes_mut(chunk);
+                    let part = buffers.bytes(from)[begin..begin + length].to_vec();
+                    let bytes = buffers.bytes_mut(chunk);
                     bytes[layout.payload..layout.payload + length].copy_from_slice(&part);
                     self.counters.copied += 1;
                 }
@@ -420,13 +420,13 @@ impl Engine {
         };
         let capable = transmit.ecn_capable;
         let frame = layout.write(
-            lane.bytes_mut(chunk),
+            buffers.bytes_mut(chunk),
             &headers,
             &transmit.header,
             length,
             capable,
         );
-        lane.submit(chunk, frame, token)
+        buffers.submit(chunk, frame, token)
     }
 
     /// A segment cannot leave now: it counts as lost on the way.
@@ -509,7 +509,7 @@ impl Engine {
             });
     }
 
-    fn lane(&mut self, which: Which) -> Option<&mut Lane> {
+    fn flow_of(&mut self, which: Which) -> Option<&mut FlowBuffers> {
         match which {
             Which::Main => Some(&mut self.main),
             Which::Requests => self.requests.as_mut(),

@@ -1,8 +1,8 @@
 //! Frames that carry TCP segments: written in front of a payload, and parsed.
 //!
 //! A payload lies in its buffer behind [`Layout::payload`] bytes. The headers end there, so a
-//! retransmission writes new headers in front of the same payload. A frame begins at a multiple of 8
-//! bytes (`docs/reference/ring.md`), which the length of the headers of all segments with payload
+//! retransmission writes new headers in front of the same payload. A frame begins at a multiple of
+//! 8 bytes (`docs/reference/ring.md`), which the length of the headers of all segments with payload
 //! permits: with timestamps, or with padding in their place.
 
 use std::net::{IpAddr, SocketAddr};

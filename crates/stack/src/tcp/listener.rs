@@ -7,7 +7,7 @@ use std::time::Duration;
 use netnice_tcp::config::Config;
 
 use super::engine::Engine;
-use super::service::EngineCell;
+use super::engine_cell::EngineCell;
 use super::stream::Stream;
 use crate::error::StackError;
 use crate::program::Program;

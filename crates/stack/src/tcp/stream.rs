@@ -9,7 +9,7 @@ use netnice_tcp::connection::{Connection, Info, State, WriteError};
 use netnice_tcp::endpoint::ConnectionId;
 
 use super::engine::{Engine, WriteFailure, monotonic};
-use super::service::EngineCell;
+use super::engine_cell::EngineCell;
 use crate::error::StackError;
 
 /// A TCP connection. Threads may use it at the same time, for example one that reads and one that

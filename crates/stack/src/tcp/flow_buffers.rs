@@ -51,7 +51,7 @@ pub(super) struct Departure {
 }
 
 /// A flow with its buffers. See the module.
-pub(super) struct Lane {
+pub(super) struct FlowBuffers {
     pub(super) flow: SegmentFlow,
     uses: Box<[Use]>,
     /// Buffers for sending, and those of them that are in use.
@@ -67,11 +67,11 @@ pub(super) struct Lane {
     period_from: Instant,
 }
 
-impl Lane {
+impl FlowBuffers {
     /// A flow that was just opened: `receiving` of its buffers are primed.
-    pub(super) fn new(flow: SegmentFlow, receiving: u32) -> Lane {
+    pub(super) fn new(flow: SegmentFlow, receiving: u32) -> FlowBuffers {
         let chunks = flow.rings.location().shape.chunks;
-        Lane {
+        FlowBuffers {
             uses: vec![Use::default(); chunks as usize].into(),
             sending: chunks - receiving,
             used: 0,

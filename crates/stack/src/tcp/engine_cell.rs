@@ -1,8 +1,8 @@
-//! The thread that serves a program's TCP while its calls do not: it acknowledges, retransmits and
-//! fills the submit rings. It exists while there is a connection or a listener.
+//! An engine that calls of the program and the service thread use ([`EngineCell`]).
 //!
-//! Each call serves its own connection too, before and after it copies. A call that waits is woken
-//! by whoever served the connection.
+//! Each call serves its own connections, before and after it copies. The service thread serves them
+//! while no call does: it acknowledges, retransmits and fills the submit rings. A call that waits
+//! is woken by the thread that served the connection. A call fails as the work that it was given.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,20 +11,7 @@ use std::time::{Duration, Instant};
 use super::engine::{Engine, monotonic};
 use crate::error::StackError;
 use crate::program::Shared;
-
-/// The engines of a program.
-#[derive(Default)]
-pub(crate) struct Service {
-    state: Mutex<State>,
-    /// Until when the thread sleeps, in ns of `CLOCK_MONOTONIC`.
-    sleeps_until: AtomicU64,
-}
-
-#[derive(Default)]
-struct State {
-    engines: Vec<Arc<EngineCell>>,
-    runs: bool,
-}
+use crate::service::Served;
 
 /// An engine that calls and the service thread enter one after the other.
 pub(super) struct EngineCell {
@@ -50,16 +37,12 @@ impl EngineCell {
             due: AtomicU64::new(0),
             users: AtomicU64::new(1),
         });
-        let mut state = lock(&shared.service.state);
-        state.engines.push(cell.clone());
-        if !state.runs {
-            state.runs = true;
+        shared.service.add(cell.clone(), || {
             let shared = shared.clone();
             let thread = std::thread::Builder::new().name("netnice-tcp".to_string());
             // Without the thread only calls serve the connections.
-            state.runs = thread.spawn(move || serve(&shared)).is_ok();
-        }
-        drop(state);
+            thread.spawn(move || serve(&shared)).is_ok()
+        });
         cell.wake_service();
         cell
     }
@@ -85,7 +68,8 @@ impl EngineCell {
         result
     }
 
-    /// Repeats `attempt` until it succeeds, fails, or the time is over ([`StackError::WouldBlock`]).
+    /// Repeats `attempt` until it succeeds, fails, or the time is over
+    /// ([`StackError::WouldBlock`]).
     pub(super) fn block_on<T>(
         &self,
         timeout: Option<Duration>,
@@ -113,12 +97,6 @@ impl EngineCell {
         }
     }
 
-    /// Serves the engine without a call.
-    fn serve(&self) {
-        let mut engine = self.lock();
-        self.leave(&mut engine);
-    }
-
     /// Does what the call has made possible, and tells those who wait.
     fn leave(&self, engine: &mut Engine) {
         let _ = engine.work();
@@ -129,7 +107,7 @@ impl EngineCell {
         if engine.take_changed() {
             self.changed.notify_all();
         }
-        if due < self.shared.service.sleeps_until.load(Ordering::Acquire) {
+        if self.shared.service.sleeps_beyond(due) {
             self.wake_service();
         }
     }
@@ -140,7 +118,25 @@ impl EngineCell {
         }
     }
 
-    /// True if nothing refers to the engine, and its connections are over.
+    fn lock(&self) -> MutexGuard<'_, Engine> {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Served for EngineCell {
+    fn slots(&self) -> &[u32] {
+        &self.slots
+    }
+
+    fn due(&self) -> u64 {
+        self.due.load(Ordering::Relaxed)
+    }
+
+    fn serve(&self) {
+        let mut engine = self.lock();
+        self.leave(&mut engine);
+    }
+
     fn is_over(&self) -> bool {
         let unused = self.users.load(Ordering::Acquire) == 0;
         unused && {
@@ -148,55 +144,37 @@ impl EngineCell {
             engine.endpoint.is_empty() || engine.has_failed()
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, Engine> {
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The service thread.
 fn serve(shared: &Arc<Shared>) {
-    loop {
-        let engines = {
-            let mut state = lock(&shared.service.state);
-            state.engines.retain(|cell| !cell.is_over());
-            if state.engines.is_empty() {
-                state.runs = false;
-                return;
-            }
-            state.engines.clone()
-        };
-        let due = engines.iter().map(|cell| cell.due.load(Ordering::Relaxed));
-        let due = due.min().unwrap_or(u64::MAX);
-        shared.service.sleeps_until.store(due, Ordering::Release);
+    while let Some(served) = shared.service.remaining() {
+        let due = served.iter().map(|one| one.due()).min().unwrap_or(u64::MAX);
+        shared.service.sleep_until(due);
         let left = Duration::from_nanos(due.saturating_sub(monotonic().as_nanos()));
         let deadline = Instant::now() + left.min(LONGEST_SLEEP);
         let mut ready = Vec::new();
         let waited = shared.wait_until(Some(deadline), || {
-            let slots = engines.iter().flat_map(|cell| cell.slots.iter());
+            let slots = served.iter().flat_map(|one| one.slots().iter());
             ready = slots
                 .copied()
                 .filter(|slot| shared.take_pending(*slot))
                 .collect();
             !ready.is_empty()
         });
-        shared.service.sleeps_until.store(0, Ordering::Release);
+        shared.service.wake_up();
         if waited.is_err() {
             // The system call failed: try again later, and not in a tight loop.
             std::thread::sleep(PAUSE);
         }
         let now = monotonic().as_nanos();
-        for cell in &engines {
-            let is_named = cell.slots.iter().any(|slot| ready.contains(slot));
-            if is_named || cell.due.load(Ordering::Relaxed) <= now {
-                cell.serve();
+        for one in &served {
+            let is_named = one.slots().iter().any(|slot| ready.contains(slot));
+            if is_named || one.due() <= now {
+                one.serve();
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The thread looks at everything once in such a time.
