@@ -80,8 +80,9 @@ impl EngineCell {
         loop {
             let _ = engine.work();
             let result = attempt(&mut engine);
-            self.leave(&mut engine);
+            let happened = self.leave(&mut engine);
             match result {
+                Err(StackError::WouldBlock) if happened => continue,
                 Err(StackError::WouldBlock) => {}
                 other => return other,
             }
@@ -97,19 +98,23 @@ impl EngineCell {
         }
     }
 
-    /// Does what the call has made possible, and tells those who wait.
-    fn leave(&self, engine: &mut Engine) {
+    /// Does what the call has made possible, and wakes the calls that wait. Returns true if
+    /// something has happened meanwhile that this call may wait for.
+    fn leave(&self, engine: &mut Engine) -> bool {
+        let before = engine.take_changed();
         let _ = engine.work();
+        let meanwhile = engine.take_changed();
         let due = engine.endpoint.poll_timeout();
         let due = due.map_or(u64::MAX, |at| at.as_nanos());
         self.due.store(due, Ordering::Relaxed);
         self.shared.notify();
-        if engine.take_changed() {
+        if before || meanwhile {
             self.changed.notify_all();
         }
         if self.shared.service.sleeps_beyond(due) {
             self.wake_service();
         }
+        meanwhile
     }
 
     fn wake_service(&self) {
