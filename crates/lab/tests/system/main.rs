@@ -65,6 +65,7 @@ mod share;
 mod shell;
 mod simulated;
 mod storm;
+mod tcp_scripts;
 mod top;
 mod top_programs;
 mod traffic_quotas;
