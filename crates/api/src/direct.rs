@@ -206,6 +206,27 @@ pub enum Endpoint {
         /// The group and its port.
         group: SocketAddr,
     },
+    /// TCP between two endpoints: one connection.
+    Tcp {
+        /// The local address and port, which the daemon completes as in [`Endpoint::Udp`].
+        local: SocketAddr,
+        /// The remote address and port.
+        remote: SocketAddr,
+    },
+    /// The connection requests of a TCP port: its segments with SYN and without ACK, from any
+    /// single host, except those from the remote endpoint of an open [`Endpoint::Tcp`] of the port.
+    /// Opened by the program that has, or is to have, the [`Endpoint::TcpListener`] of the port.
+    TcpSyn {
+        /// The local address and port. The address must be specified; the daemon chooses a port for
+        /// port 0.
+        local: SocketAddr,
+    },
+    /// All segments of a TCP port that no other flow gets, from any single host. While the port has
+    /// no [`Endpoint::TcpSyn`], these include the connection requests.
+    TcpListener {
+        /// The local address and port, as in [`Endpoint::TcpSyn`].
+        local: SocketAddr,
+    },
     /// Another protocol over IP.
     Protocol {
         /// Protocol number.
@@ -309,6 +330,12 @@ pub struct FlowOpened {
     pub mtu: u32,
     /// The granted contract as text.
     pub contract: String,
+    /// The key of the local endpoint, for a TCP flow. The program derives its initial sequence
+    /// numbers (RFC 6528) and SYN cookies (RFC 4987) from it. The daemon derives the key from a
+    /// secret of its own, the user, and the local address and port. So the key is the same after a
+    /// restart of the program or of the daemon, and other users cannot compute it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<[u8; 16]>,
 }
 
 /// [`DirectRequest::Close`] and [`DirectRequest::End`].
@@ -413,15 +440,20 @@ pub enum FlowNotification {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Undelivered {
-    /// The destination of the packet. The port is 0 for a protocol other than UDP.
+    /// The destination of the packet. The port is 0 for a protocol other than UDP and TCP.
     pub to: SocketAddr,
     /// The reporting router or host.
     pub by: IpAddr,
     /// The reason.
     pub why: DeliveryFailure,
-    /// The path MTU to the destination from now on, in bytes, if the packet was too long.
+    /// The path MTU to the destination, in bytes, if the packet was too long. For UDP and other
+    /// protocols it holds from now on. For TCP nothing has changed: the program decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
+    /// The sequence number of the segment, for TCP. The program ignores the report unless this
+    /// number is in flight (RFC 5927, section 4.1).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequence: Option<u32>,
 }
 
 /// Why a packet was not delivered.
@@ -446,8 +478,20 @@ impl Endpoint {
     /// The local port; `None` for [`Endpoint::Protocol`] and [`Endpoint::EtherType`].
     pub fn port(&self) -> Option<u16> {
         match self {
-            Endpoint::Udp { local, .. } | Endpoint::Group { local, .. } => Some(local.port()),
+            Endpoint::Udp { local, .. }
+            | Endpoint::Group { local, .. }
+            | Endpoint::Tcp { local, .. }
+            | Endpoint::TcpSyn { local }
+            | Endpoint::TcpListener { local } => Some(local.port()),
             Endpoint::Protocol { .. } | Endpoint::EtherType { .. } => None,
         }
+    }
+
+    /// True for the endpoints of TCP.
+    pub fn is_tcp(&self) -> bool {
+        matches!(
+            self,
+            Endpoint::Tcp { .. } | Endpoint::TcpSyn { .. } | Endpoint::TcpListener { .. }
+        )
     }
 }

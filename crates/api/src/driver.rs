@@ -145,6 +145,11 @@ pub enum DriverRequest {
     Close {
         /// Number of the flow.
         flow: u32,
+        /// Reset the connection of a TCP flow with one remote endpoint: its program has not closed
+        /// it. Without effect if the program has sent nothing, or a reset, or for another flow.
+        /// (The end of a program resets its connections, too.)
+        #[serde(default, skip_serializing_if = "super::request::is_false")]
+        reset: bool,
     },
     /// Replaces the patterns of received frames that the driver discards. Offsets count from the
     /// first byte of a frame.

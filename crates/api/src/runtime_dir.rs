@@ -40,6 +40,12 @@ impl RuntimeDir {
         self.0.join("state.json")
     }
 
+    /// The path of the file with the secret from which the keys of TCP flows are derived. Without
+    /// the file, no TCP flow was opened since the boot.
+    pub fn tcp_secret(&self) -> PathBuf {
+        self.0.join("tcp-secret")
+    }
+
     /// The path of the drivers' own folder, with the locks and sockets of all interfaces.
     pub fn drivers(&self) -> PathBuf {
         self.0.join("drivers")

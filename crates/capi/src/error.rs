@@ -3,6 +3,7 @@
 
 use netnice_api::{ClientError, Failed, FailureCause, Refused, RefusedBy, Response};
 use netnice_ring::layout::SetupError;
+use netnice_stack::tcp::{CloseReason, WriteError};
 use netnice_stack::{DeliveryFailure, StackError};
 
 /// Why a call of the library fails.
@@ -109,6 +110,8 @@ fn stack_errno(error: &StackError) -> i32 {
         StackError::Ended(_) | StackError::Disconnected(_) => libc::ECONNRESET,
         StackError::Driver(_) | StackError::UnexpectedResponse(_) => libc::EPROTO,
         StackError::Buffer(_) | StackError::Address(_) | StackError::Pattern(_) => libc::EINVAL,
+        StackError::Connection(error) => connection_errno(error),
+        StackError::Backlog => libc::EINVAL,
         StackError::OtherAddress(_) => libc::EAFNOSUPPORT,
         StackError::Setup(error) => setup_errno(error),
         StackError::Wait(error) => io_errno(error),
@@ -132,6 +135,21 @@ fn stack_errno(error: &StackError) -> i32 {
             Some(FailureCause::ForeignAddress) => libc::EADDRNOTAVAIL,
             Some(FailureCause::NoInterface) => libc::ENODEV,
             None => libc::EIO,
+        },
+    }
+}
+
+/// The errno of a TCP connection, as of a socket.
+fn connection_errno(error: &WriteError) -> i32 {
+    match error {
+        WriteError::ShutDown => libc::EPIPE,
+        WriteError::Length { .. } => libc::EINVAL,
+        WriteError::Closed(reason) => match reason {
+            CloseReason::Refused => libc::ECONNREFUSED,
+            CloseReason::Reset => libc::ECONNRESET,
+            CloseReason::TimedOut(_) | CloseReason::KeepaliveFailed(_) => libc::ETIMEDOUT,
+            CloseReason::Unreachable => libc::EHOSTUNREACH,
+            CloseReason::Aborted => libc::ECONNABORTED,
         },
     }
 }

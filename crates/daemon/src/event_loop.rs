@@ -90,7 +90,8 @@ pub(crate) async fn run(
     let numbers = service.host().netlink_ports();
     let own_ports = numbers.during("read the port ids of the netlink sockets")?;
     let (sources, drivers) = Sources::open(settings, own_ports).await?;
-    let network = KernelNetwork::open().during("open the netlink socket for routes")?;
+    let network = KernelNetwork::open(settings.runtime.tcp_secret());
+    let network = network.during("open the netlink socket for routes")?;
     serving();
     let mut daemon = Daemon {
         service,

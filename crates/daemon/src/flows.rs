@@ -66,11 +66,13 @@ mod resume;
 mod routes;
 mod sessions;
 mod takeover;
+pub(crate) mod tcp_keys;
 #[cfg(test)]
 mod tests;
 mod timeouts;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
@@ -87,7 +89,7 @@ use crate::server::{ConnectionHandle, Reply};
 pub(crate) use classes::server_link;
 use division::Split;
 use driver::Start;
-use network::{Network, Nic};
+use network::{Network, Nic, PortProtocol};
 use next_hop::NextHop;
 use routes::{PendingResolution, ResolutionFor};
 
@@ -142,7 +144,8 @@ pub(crate) struct Flows<N: Network> {
     flows: BTreeMap<u32, FlowRecord>,
     servers: BTreeMap<IfName, classes::LinkServer>,
     next_flow: u32,
-    ports: BTreeMap<std::net::SocketAddr, ports::HeldPort<N::Port>>,
+    ports: BTreeMap<(PortProtocol, SocketAddr), ports::HeldPort<N::Port>>,
+    kept_ports: BTreeMap<SocketAddr, ports::KeptPort<N::Port>>,
     calls: BTreeMap<u64, PendingCall>,
     next_call: u64,
     /// Programs that wait for the census of their link's driver to resume their attachments.
@@ -288,8 +291,13 @@ struct FlowRecord {
     next_hop: NextHop,
     mtu: u32,
     ports: Vec<ports::FlowPort>,
+    /// The key of its local endpoint, for a TCP flow. A flow that an earlier daemon opened has
+    /// none: its program has it.
+    key: Option<[u8; 16]>,
     /// Why the flow is being closed; `None` if it is not.
     closing: Option<String>,
+    /// Its program has asked for the end.
+    is_given_up: bool,
     /// The record's part in a move; `None` if the flow does not move.
     movement: Option<move_flow::Move>,
 }
@@ -372,6 +380,7 @@ impl<N: Network> Flows<N> {
             servers: BTreeMap::new(),
             next_flow: 1,
             ports: BTreeMap::new(),
+            kept_ports: BTreeMap::new(),
             calls: BTreeMap::new(),
             next_call: 1,
             resuming: Vec::new(),
@@ -414,6 +423,7 @@ impl<N: Network> Flows<N> {
             .chain(self.icmp.next_due())
             .chain(self.redirects.next_due())
             .chain(self.route_check_due)
+            .chain(self.next_kept_port_due())
             .chain(self.move_deadlines.first().map(|(at, _)| *at))
             .min()
     }

@@ -364,7 +364,7 @@ pub(crate) trait Meter {
     /// managed for sending.
     fn path_counter(&self, link: &str) -> Result<Option<PathCounter>, RequestError>;
     /// The time in which the classes of a link send what they have queued of the target with this
-    /// id; 0 if it has none.
+    /// id, or of traffic without a target if no class has its packets.
     fn drain_time(&mut self, _link: &str, _id: u32) -> Result<Nanos, RequestError> {
         Ok(Nanos(0))
     }

@@ -50,7 +50,7 @@ use netnice_core::admission::{TargetEntry, TargetId};
 use netnice_core::claims::Claims;
 use netnice_core::contract::{Contract, IfName};
 use netnice_core::target::Target;
-use netnice_core::units::Amount;
+use netnice_core::units::{Amount, Instant};
 use netnice_kernel::plan::MAX_SLOT;
 
 pub(crate) use budgets::BudgetUse;
@@ -79,6 +79,9 @@ pub(crate) struct Ledger {
     flow_minimums: BTreeMap<IfName, BTreeMap<u32, Amount>>,
     /// The places of redirected targets, by number.
     redirects: BTreeMap<u16, redirects::RedirectPlace>,
+    /// The targets that have no class until their driver serves them, by id, with the time at which
+    /// they get one in any case. Not in the state file: the next daemon gives them their classes.
+    awaiting: BTreeMap<u32, Instant>,
     next_id: u32,
     /// The id up to which [`Ledger::heal`] has tried targets that are set aside.
     healed_to: u32,
@@ -94,6 +97,7 @@ impl Default for Ledger {
             parts: BTreeMap::new(),
             flow_minimums: BTreeMap::new(),
             redirects: BTreeMap::new(),
+            awaiting: BTreeMap::new(),
             next_id: 1,
             healed_to: 0,
         }
@@ -262,6 +266,7 @@ impl Ledger {
     pub(crate) fn close(&mut self, slot: TargetId) -> Option<ClosedTarget> {
         let held = self.held.remove(&slot)?;
         self.slots.remove(&held.id);
+        self.awaiting.remove(&held.id);
         let outer = held.place.own.filter(|id| self.by_id(*id).is_some());
         let mut orphans = Vec::new();
         for other in self.held.values_mut() {

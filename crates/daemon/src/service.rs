@@ -54,6 +54,8 @@ pub(crate) use named_process::NamedProcess;
 use crate::clock::Now;
 use crate::error::RequestError;
 use crate::estimate::{Estimated, EstimatedLink};
+#[cfg(test)]
+use crate::flows::promises::ServedBy;
 use crate::flows::promises::TargetCheck;
 use crate::host::Host;
 use crate::journal::EventKind;
@@ -147,7 +149,7 @@ impl<H: Host> Service<H> {
         named: Option<NamedProcess>,
         now: Now,
     ) -> Response {
-        self.handle_checked(peer, request, (named, &mut |_| Ok(())), now)
+        self.handle_checked(peer, request, (named, &mut |_| Ok(ServedBy::Classes)), now)
     }
 
     /// Handles a request and returns the response, which has the error if the request fails.

@@ -73,8 +73,8 @@ pub(crate) enum Command {
     Readdress(FlowNo, Mac, Option<Mac>, usize),
     /// Stops sending for a flow; see [`Datapath::withdraw`](crate::datapath::Datapath::withdraw).
     Withdraw(FlowNo),
-    /// Closes a flow.
-    Close(FlowNo),
+    /// Closes a flow. If the second field is true, resets its connection first.
+    Close(FlowNo, bool),
     /// Closes flows of a program that is about to be detached.
     CloseMany(Vec<FlowNo>),
     /// Releases the place of a closed flow for reuse.
@@ -411,6 +411,9 @@ impl CommandReceiver {
                 break;
             };
             continues = !matches!(command, Command::Stop);
+            if !continues {
+                event_loop.send_resets();
+            }
             let report = instead(command).unwrap_or_else(|command| execute(command, event_loop));
             let _ = self.reports.push(report);
             reported = true;
@@ -468,13 +471,10 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
             datapath.withdraw(flow, now);
             Report::Done
         }
-        Command::Close(flow) => {
-            event_loop.counters(flow);
-            Report::Closed(event_loop.datapath().close(flow, now).map(Box::new))
-        }
+        Command::Close(flow, reset) => close(event_loop, flow, reset, now),
         Command::CloseMany(flows) => {
             for flow in flows {
-                datapath.close(flow, now);
+                datapath.end(flow, now);
             }
             Report::Done
         }
@@ -501,6 +501,16 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
         }
         Command::Stop => Report::Done,
     }
+}
+
+fn close(event_loop: &mut EventLoop, flow: FlowNo, reset: bool, now: Instant) -> Report {
+    // The counters get what XDP dropped.
+    event_loop.counters(flow);
+    let datapath = event_loop.datapath();
+    if reset {
+        datapath.reset_connection(flow);
+    }
+    Report::Closed(datapath.close(flow, now).map(Box::new))
 }
 
 fn execute_redirect(command: RedirectCommand, datapath: &mut Datapath, now: Instant) -> Report {

@@ -393,8 +393,8 @@ impl Control {
                 mtu,
             } => registry.readdress(flow, next_hop, mtu).map(done),
             DriverRequest::Withdraw { flow } => registry.withdraw(flow).map(done),
-            DriverRequest::Close { flow } => {
-                let counts = registry.close(flow)?;
+            DriverRequest::Close { flow, reset } => {
+                let counts = registry.close(flow, reset)?;
                 Ok(DriverReply::Closed(Box::new(counts)))
             }
             DriverRequest::CodePoints(doc) => registry.set_code_points(&doc).map(done),

@@ -36,8 +36,11 @@ mod redirected;
 mod refused;
 mod results;
 mod server;
+mod tcp_reset;
 mod wakeups;
 mod withdraw;
+
+use std::collections::VecDeque;
 
 use netnice_core::contract::ReceiveShare;
 use netnice_core::sched::{Departure, FlowId, Packet, Scheduler, SchedulerError, Service, Wire};
@@ -121,6 +124,8 @@ pub struct Datapath {
     redirected: RedirectedTargets,
     /// The code points of sent packets.
     code_points: CodePoints,
+    /// RSTs of ended connections that wait to be sent.
+    resets: VecDeque<tcp_reset::Reset>,
     totals: Totals,
 }
 
@@ -183,6 +188,7 @@ impl Datapath {
             kernel_path: KernelPath::new(),
             redirected: RedirectedTargets::new(wire.rate, mac),
             code_points: CodePoints::default(),
+            resets: VecDeque::new(),
             totals: Totals::default(),
         })
     }
@@ -235,12 +241,13 @@ impl Datapath {
         Some(&mut known.memory)
     }
 
-    /// Detaches a program and closes its flows, or releases a reserved number. Returns the memory
-    /// of the program, which takes long to drop; `None` if no program has this number.
+    /// Detaches a program and closes its flows, whose connections are reset, or releases a reserved
+    /// number. Returns the memory of the program, which takes long to drop; `None` if no program
+    /// has this number.
     pub(crate) fn detach(&mut self, program: ProgramNo, now: Instant) -> Option<ProgramMemory> {
         let flows: Vec<FlowNo> = self.flows_of(program).collect();
         for flow in flows {
-            self.close(flow, now);
+            self.end(flow, now);
         }
         let mut known = self.programs.remove(program)?;
         // The notification wakes the program, which then reads that its flows have ended.
@@ -344,6 +351,13 @@ impl Datapath {
             .matches
             .iter()
             .try_for_each(|what| self.demux.add_match(flow, what))
+    }
+
+    /// Closes a flow of a program that has ended, and resets its connection unless it has moved to
+    /// another link.
+    pub(crate) fn end(&mut self, flow: FlowNo, now: Instant) {
+        self.reset_unless_withdrawn(flow);
+        self.close(flow, now);
     }
 
     /// Closes a flow and drops its unsent packets. `None` if it was closed before.
@@ -496,6 +510,9 @@ impl Datapath {
     pub fn transmit(&mut self, sink: &mut impl FrameSink, now: Instant) -> Next {
         if self.in_flight.len() > 2 * MAX_IN_FLIGHT {
             self.completed(self.in_flight.len() - MAX_IN_FLIGHT, now);
+        }
+        if self.has_resets() {
+            self.send_resets(sink, now);
         }
         self.end_pauses(now);
         self.redirected.end_holds(&mut self.scheduler, now);

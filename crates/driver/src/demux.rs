@@ -13,8 +13,9 @@
 //! 4. An IP packet to one host in a frame to several (multicast or broadcast) is unclaimed. A
 //!    packet whose source address is a group's is discarded.
 //! 5. A **fragment** goes to the flow of its datagram's first fragment (`demux::fragments`).
-//! 6. UDP and TCP: by both endpoints; by the local address and port; by the local port at any
-//!    single address. Packets of a group go to all flows that joined it, and to no others.
+//! 6. UDP and TCP: by both endpoints; a SYN of TCP without ACK by the connection requests of the
+//!    local address and port; by the local address and port; by the local port at any single
+//!    address. Packets of a group go to all flows that joined it, and to no others.
 //! 7. Another IP protocol at an address, another EtherType: by **pattern**. Offsets count from the
 //!    payload of the IP or Ethernet header.
 //!
@@ -81,6 +82,8 @@ pub struct Demux {
     mac: Mac,
     flows: Vec<Option<FlowEntry>>,
     connected: HashMap<FlowKey, FlowNo, RandomState>,
+    /// The flows of connection requests.
+    syns: HashMap<FlowKey, FlowNo, RandomState>,
     ports: HashMap<FlowKey, Owner, RandomState>,
     groups: Vec<Group>,
     protocols: HashMap<(Family, u8, u128), Patterns<FlowNo>, RandomState>,
@@ -132,6 +135,7 @@ impl Demux {
             mac,
             flows: Vec::new(),
             connected: HashMap::default(),
+            syns: HashMap::default(),
             ports: HashMap::default(),
             groups: Vec::new(),
             protocols: HashMap::default(),
@@ -186,19 +190,10 @@ impl Demux {
         };
         what.validate()?;
         match (what, what.key()) {
-            (Match::Connected { .. }, Some(key)) => match self.connected.entry(key) {
-                Entry::Occupied(_) => return Err(MatchError::Taken),
-                Entry::Vacant(place) => {
-                    place.insert(flow);
-                }
-            },
+            (Match::Connected { .. }, Some(key)) => claim(&mut self.connected, key, flow)?,
+            (Match::Syn { .. }, Some(key)) => claim(&mut self.syns, key, flow)?,
             (Match::Group { .. }, Some(key)) => self.join(flow, reassembly, key)?,
-            (_, Some(key)) => match self.ports.entry(key) {
-                Entry::Occupied(_) => return Err(MatchError::Taken),
-                Entry::Vacant(place) => {
-                    place.insert(Owner::One(flow));
-                }
-            },
+            (_, Some(key)) => claim(&mut self.ports, key, Owner::One(flow))?,
             (_, None) => self.add_pattern(flow, what)?,
         }
         if let Some(known) = self.flow_mut(flow) {
@@ -243,6 +238,26 @@ impl Demux {
             in_order: false,
         };
         Some((bytes, self.verdict(route)))
+    }
+
+    /// The flow that would get the segments of a connection if that flow did not exist; `None` if
+    /// none would, or if the flow is no connection of TCP.
+    pub(crate) fn listener_of(&self, connection: FlowNo) -> Option<FlowNo> {
+        let mut matches = self.flow(connection)?.matches.iter();
+        let local = matches.find_map(|what| match what {
+            Match::Connected {
+                transport: Transport::Tcp,
+                local,
+                ..
+            } => Some(*local),
+            _ => None,
+        })?;
+        let transport = Transport::Tcp;
+        let key = Match::Port { transport, local }.key()?;
+        match self.ports.get(&key) {
+            Some(Owner::One(flow)) => Some(*flow),
+            _ => None,
+        }
     }
 
     /// The counters over all frames.
@@ -383,6 +398,12 @@ impl Demux {
         }
         key.remote = 0;
         key.ports.1 = 0;
+        if transport == Transport::Tcp
+            && frame::is_syn(payload)
+            && let Some(flow) = self.syns.get(&key)
+        {
+            return Ok(Owner::One(*flow));
+        }
         if let Some(owner) = self.ports.get(&key) {
             return Ok(*owner);
         }
@@ -538,6 +559,9 @@ impl Demux {
             (Match::Connected { .. }, Some(key)) => {
                 self.connected.remove(&key);
             }
+            (Match::Syn { .. }, Some(key)) => {
+                self.syns.remove(&key);
+            }
             (Match::Group { .. }, Some(key)) => self.leave(flow, key),
             (_, Some(key)) => {
                 self.ports.remove(&key);
@@ -588,6 +612,21 @@ impl Route {
         end: 0,
         in_order: true,
     };
+}
+
+/// Assigns a key to its first owner. Fails if it has one.
+fn claim<T>(
+    table: &mut HashMap<FlowKey, T, RandomState>,
+    key: FlowKey,
+    owner: T,
+) -> Result<(), MatchError> {
+    match table.entry(key) {
+        Entry::Occupied(_) => Err(MatchError::Taken),
+        Entry::Vacant(place) => {
+            place.insert(owner);
+            Ok(())
+        }
+    }
 }
 
 /// Removes a pattern, and its table if that was the last pattern.

@@ -243,6 +243,17 @@ impl EventLoop {
         Ok(())
     }
 
+    /// Sends the RSTs of ended connections, as far as the link has room for them. The packet thread
+    /// calls it before it ends.
+    pub(crate) fn send_resets(&mut self) {
+        while self.datapath.has_resets() && self.link.room() > 0 {
+            self.datapath.send_resets(&mut self.link, monotonic());
+            if !matches!(self.link.flush(), Ok(Flushed::All)) {
+                return;
+            }
+        }
+    }
+
     /// A flow's counters, including frames that XDP dropped; `None` if the flow is closed.
     pub fn counters(&mut self, flow: FlowNo) -> Option<FlowCounters> {
         let dropped = self.link.dropped(flow);

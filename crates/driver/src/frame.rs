@@ -53,6 +53,15 @@ impl Family {
             IpAddr::V6(_) => Family::V6,
         }
     }
+
+    /// Offset of the first byte behind an IP header without options or extensions, in a frame.
+    pub(crate) fn headers_end(self) -> usize {
+        ETHERNET
+            + match self {
+                Family::V4 => V4_HEADER,
+                Family::V6 => V6_HEADER,
+            }
+    }
 }
 
 /// A frame with complete headers.
@@ -246,6 +255,15 @@ pub(crate) fn checksum(header: &[u8]) -> u16 {
     !(sum as u16)
 }
 
+/// Whether a segment of TCP has SYN and no ACK: it requests a connection.
+///
+/// # Panics
+/// If the segment is shorter than a header of TCP.
+#[inline]
+pub(crate) fn is_syn(segment: &[u8]) -> bool {
+    segment[TCP_FLAGS_AT] & (TCP_SYN | TCP_ACK) == TCP_SYN
+}
+
 /// The big-endian number of two bytes at `at`.
 ///
 /// # Panics
@@ -255,7 +273,11 @@ pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-fn be32(bytes: &[u8], at: usize) -> u32 {
+/// The big-endian number of four bytes at `at`.
+///
+/// # Panics
+/// If the bytes end before.
+pub(crate) fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from(be16(bytes, at)) << 16 | u32::from(be16(bytes, at + 2))
 }
 
@@ -275,6 +297,19 @@ pub(crate) const IPV4: u16 = 0x0800;
 pub(crate) const IPV6: u16 = 0x86dd;
 /// IP's protocol number of TCP.
 pub(crate) const TCP: u8 = 6;
+/// Offset of the sequence number in a header of TCP (RFC 9293, section 3.1).
+pub(crate) const TCP_SEQUENCE_AT: usize = 4;
+/// Offset of the acknowledgment number.
+pub(crate) const TCP_ACK_AT: usize = 8;
+/// Offset of the byte whose upper half is the length of the header, in words of 4 bytes.
+pub(crate) const TCP_OFFSET_AT: usize = 12;
+/// Offset of the flags.
+pub(crate) const TCP_FLAGS_AT: usize = 13;
+/// The flags.
+pub(crate) const TCP_FIN: u8 = 0x01;
+pub(crate) const TCP_SYN: u8 = 0x02;
+pub(crate) const TCP_RST: u8 = 0x04;
+pub(crate) const TCP_ACK: u8 = 0x10;
 /// IP's protocol number of UDP.
 pub(crate) const UDP: u8 = 17;
 /// IP's protocol number of IPv6's fragment header.

@@ -212,38 +212,26 @@ fn shape(document: &ShapeDoc) -> Shape {
 }
 
 fn endpoint(requested: &Endpoint) -> Result<(Sends, Match, FrameMatch), SetupError> {
-    let transport = Transport::Udp;
-    let frame_match = |local: SocketAddr, remote: Option<SocketAddr>| FrameMatch::Endpoints {
-        protocol: transport.number(),
-        local: (local.ip(), local.port()),
-        remote: remote.map(|remote| (remote.ip(), remote.port())),
-    };
-    let ports = |local, remote| Sends::Ports {
-        transport,
-        local,
-        remote,
-    };
+    let udp = Transport::Udp;
     Ok(match requested {
-        Endpoint::Udp { local, remote } => {
-            let what = match *remote {
-                Some(remote) => Match::Connected {
-                    transport,
-                    local: *local,
-                    remote,
-                },
-                None => Match::Port {
-                    transport,
-                    local: *local,
-                },
+        Endpoint::Udp { local, remote } => of_ports(udp, *local, *remote),
+        Endpoint::Tcp { local, remote } => of_ports(Transport::Tcp, *local, Some(*remote)),
+        Endpoint::TcpListener { local } => of_ports(Transport::Tcp, *local, None),
+        Endpoint::TcpSyn { local } => {
+            let (sends, ..) = of_ports(Transport::Tcp, *local, None);
+            let frames = FrameMatch::Syn {
+                local: (local.ip(), local.port()),
             };
-            (ports(*local, *remote), what, frame_match(*local, *remote))
+            (sends, Match::Syn { local: *local }, frames)
         }
         Endpoint::Group { local, group } => {
             let what = Match::Group {
-                transport,
+                transport: udp,
                 group: *group,
             };
-            (ports(*local, Some(*group)), what, frame_match(*group, None))
+            let (sends, ..) = of_ports(udp, *local, Some(*group));
+            let (.., frames) = of_ports(udp, *group, None);
+            (sends, what, frames)
         }
         Endpoint::Protocol {
             number,
@@ -275,6 +263,33 @@ fn endpoint(requested: &Endpoint) -> Result<(Sends, Match, FrameMatch), SetupErr
             (Sends::EtherType(kind), what, FrameMatch::EtherType(*number))
         }
     })
+}
+
+/// Packets between a local endpoint and a remote one, or any host without `remote`.
+fn of_ports(
+    transport: Transport,
+    local: SocketAddr,
+    remote: Option<SocketAddr>,
+) -> (Sends, Match, FrameMatch) {
+    let sends = Sends::Ports {
+        transport,
+        local,
+        remote,
+    };
+    let what = match remote {
+        Some(remote) => Match::Connected {
+            transport,
+            local,
+            remote,
+        },
+        None => Match::Port { transport, local },
+    };
+    let frames = FrameMatch::Endpoints {
+        protocol: transport.number(),
+        local: (local.ip(), local.port()),
+        remote: remote.map(|remote| (remote.ip(), remote.port())),
+    };
+    (sends, what, frames)
 }
 
 fn compiled(terms: &[netnice_api::direct::Term]) -> Result<Pattern, BadPattern> {

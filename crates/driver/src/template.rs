@@ -16,7 +16,8 @@
 //! - IPv6 (traffic class, flow label): the same without a checksum; no extension headers.
 //! - UDP (checksum): the flow's source port, its destination port (or any), a length that matches
 //!   the frame.
-//! - TCP (the rest): the flow's source port, its destination port (or any).
+//! - TCP (the rest): the flow's source port, its destination port (or any), a header that is not
+//!   shorter than 20 bytes and ends in the packet.
 //!
 //! After the check the template writes the Ethernet addresses: the link's as the source, and the
 //! flow's next hop as the destination if it is fixed. If the policy gives the flow a code point,
@@ -33,7 +34,9 @@ use std::net::{IpAddr, SocketAddr};
 use netnice_core::contract::Dscp;
 
 use crate::code_points::write_code_point;
-use crate::frame::{self, ETHERNET, ETHERTYPE_AT, Family, IPV4, IPV6, Mac, be16, checksum};
+use crate::frame::{
+    self, ETHERNET, ETHERTYPE_AT, Family, IPV4, IPV6, Mac, TCP_OFFSET_AT, be16, checksum,
+};
 use crate::protocol::{EtherType, IpProtocol, Transport, is_one_host};
 
 /// The part of a flow's grant that determines its template.
@@ -137,7 +140,7 @@ pub enum Forbidden {
     /// The IP version is not the flow's, or the IPv4 header has options.
     #[error("with another version of IP, or with options")]
     Version,
-    /// A length in a header contradicts the length of the frame.
+    /// A length in a header contradicts the length of the frame, or TCP's header is too short.
     #[error("with a length in its headers that is not the packet's")]
     Length,
     /// The packet is a fragment.
@@ -316,6 +319,46 @@ impl Template {
         self.addresses.next_hop.is_none()
     }
 
+    /// Offset of the header of TCP in the frames of a flow with one remote endpoint; `None` for
+    /// another flow.
+    pub(crate) fn connection(&self) -> Option<usize> {
+        match self.layout {
+            Layout::Ip(family, Some(Transport::Tcp)) if !self.any_destination => {
+                Some(family.headers_end())
+            }
+            _ => None,
+        }
+    }
+
+    /// Writes the headers of a segment of this flow's connection that has no options and no
+    /// payload, and returns its length in bytes. The addresses, ports and lengths are set, and the
+    /// fields of TCP behind the ports are zero. `own` has room for a frame.
+    pub(crate) fn write_headers(&self, own: &mut [u8]) -> usize {
+        let length = self.headers;
+        own[..length].fill(0);
+        let fixed = length.min(HEAD);
+        own[..fixed].copy_from_slice(&self.expected[..fixed]);
+        if let Some(next_hop) = self.addresses.next_hop {
+            own[..6].copy_from_slice(&next_hop.0);
+        }
+        let total = |from: usize| ((length - from) as u16).to_be_bytes();
+        match self.layout {
+            Layout::Ip(Family::V4, _) => {
+                own[V4_LENGTH..V4_LENGTH + 2].copy_from_slice(&total(ETHERNET));
+                own[V4_FLAGS] = DONT_FRAGMENT;
+                own[V4_HOPS] = HOP_LIMIT;
+                let sum = checksum(&own[ETHERNET..V4_END]);
+                own[V4_CHECKSUM..V4_CHECKSUM + 2].copy_from_slice(&sum.to_be_bytes());
+            }
+            Layout::Ip(Family::V6, _) => {
+                own[V6_LENGTH..V6_LENGTH + 2].copy_from_slice(&total(V6_END));
+                own[V6_HOPS] = HOP_LIMIT;
+            }
+            Layout::Ethernet => {}
+        }
+        length
+    }
+
     /// Length of all checked headers; shorter packets are forbidden.
     #[cfg(test)]
     pub(crate) fn headers(&self) -> usize {
@@ -343,25 +386,31 @@ impl Template {
         let differs = (0..HEAD).fold(0, |sum, at| {
             sum | ((head[at] ^ self.expected[at]) & self.mask[at])
         });
-        differs == 0 && self.lengths_agree(head, own.len()) && self.destination_is_single(head)
+        differs == 0 && self.lengths_agree(head, own) && self.destination_is_single(head)
     }
 
     /// The checks that a mask cannot express.
     #[inline(always)]
-    fn lengths_agree(&self, head: &[u8; HEAD], length: usize) -> bool {
-        let is = |at, from: usize| usize::from(be16(head, at)) == length - from;
+    fn lengths_agree(&self, head: &[u8; HEAD], own: &[u8]) -> bool {
+        let is = |at, from: usize| usize::from(be16(head, at)) == own.len() - from;
+        let transport_agrees = |transport, end: usize| match transport {
+            Some(Transport::Udp) => is(end + 4, end),
+            Some(Transport::Tcp) => {
+                let header = usize::from(own[end + TCP_OFFSET_AT] >> 4) * 4;
+                header >= Transport::Tcp.header() && header <= own.len() - end
+            }
+            None => true,
+        };
         match self.layout {
             Layout::Ethernet => true,
             Layout::Ip(Family::V4, transport) => {
                 is(V4_LENGTH, ETHERNET)
                     && head[V4_HOPS] != 0
-                    && (transport != Some(Transport::Udp) || is(V4_END + 4, V4_END))
+                    && transport_agrees(transport, V4_END)
                     && checksum(&head[ETHERNET..V4_END]) == 0
             }
             Layout::Ip(Family::V6, transport) => {
-                is(V6_LENGTH, V6_END)
-                    && head[V6_HOPS] != 0
-                    && (transport != Some(Transport::Udp) || is(V6_END + 4, V6_END))
+                is(V6_LENGTH, V6_END) && head[V6_HOPS] != 0 && transport_agrees(transport, V6_END)
             }
         }
     }
@@ -537,10 +586,13 @@ fn reachable(local: IpAddr, remote: IpAddr, next_hop: Option<Mac>) -> Result<(),
 /// the ports of TCP; a flow chooses the bytes of TCP's header beyond them freely.
 const HEAD: usize = 64;
 const DONT_FRAGMENT: u8 = 0x40;
+/// The hop limit of segments that the driver makes.
+const HOP_LIMIT: u8 = 64;
 const V4_LENGTH: usize = ETHERNET + 2;
 const V4_FLAGS: usize = ETHERNET + 6;
 const V4_HOPS: usize = ETHERNET + 8;
 const V4_PROTOCOL: usize = ETHERNET + 9;
+const V4_CHECKSUM: usize = ETHERNET + 10;
 const V4_SOURCE: usize = ETHERNET + 12;
 const V4_DESTINATION: usize = ETHERNET + 16;
 const V4_END: usize = ETHERNET + frame::V4_HEADER;

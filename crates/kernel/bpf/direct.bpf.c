@@ -43,6 +43,9 @@ MAP(BPF_MAP_TYPE_ARRAY, MAX_GATES, __u32, struct direct_gate, BPF_F_MMAPABLE, ga
 #define V4_MORE 0x2000
 #define V6_OFFSET 0xfff8
 #define V6_MORE 0x0001
+#define TCP_FLAGS 13 /* offset of the flags */
+#define TCP_SYN 0x02
+#define TCP_ACK 0x10
 
 /* The fields of the headers of one packet. */
 struct packet {
@@ -79,8 +82,11 @@ static __always_inline int pass_gate(struct xdp_md *ctx, __u32 number)
 	return to_driver(ctx);
 }
 
-/* Looks up both endpoints, then the local endpoint, then the port at any unicast address. */
-static __always_inline __u32 *match_endpoints(struct direct_endpoints *key, bool multicast)
+/*
+ * Looks up both endpoints, then for a SYN the connection requests of the local endpoint, then the
+ * local endpoint, then the port at any unicast address.
+ */
+static __always_inline __u32 *match_endpoints(struct direct_endpoints *key, bool multicast, bool syn)
 {
 	__u32 *gate = bpf_map_lookup_elem(&endpoints, key);
 
@@ -88,11 +94,26 @@ static __always_inline __u32 *match_endpoints(struct direct_endpoints *key, bool
 		return gate;
 	__builtin_memset(key->remote, 0, sizeof(key->remote));
 	key->remote_port = 0;
+	if (syn) {
+		key->syn = 1;
+		gate = bpf_map_lookup_elem(&endpoints, key);
+		if (gate)
+			return gate;
+		key->syn = 0;
+	}
 	gate = bpf_map_lookup_elem(&endpoints, key);
 	if (gate || multicast)
 		return gate;
 	__builtin_memset(key->local, 0, sizeof(key->local));
 	return bpf_map_lookup_elem(&endpoints, key);
+}
+
+/* A segment of TCP with SYN and without ACK. */
+static __always_inline bool is_syn(__u8 *segment, void *end)
+{
+	if ((void *)(segment + TCP_FLAGS + 1) > end)
+		return false;
+	return (segment[TCP_FLAGS] & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
 /* Looks up the registration by the packet's own headers. */
@@ -107,7 +128,8 @@ static __always_inline __u32 *match_packet(struct packet *packet, void *payload,
 			return NULL;
 		key->remote_port = ports[0];
 		key->local_port = ports[1];
-		return match_endpoints(key, packet->multicast);
+		return match_endpoints(key, packet->multicast,
+				       key->protocol == IPPROTO_TCP && is_syn(payload, end));
 	}
 	__builtin_memcpy(protocol.local, key->local, sizeof(protocol.local));
 	protocol.protocol = key->protocol;

@@ -22,7 +22,7 @@ struct direct_endpoints {
 	__u16 remote_port;
 	__u8 protocol;
 	__u8 family; /* 4 or 6 */
-	__u16 zero;
+	__u16 syn; /* 1: only segments of TCP with SYN and without ACK */
 };
 
 struct direct_protocol {

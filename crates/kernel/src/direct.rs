@@ -53,6 +53,12 @@ pub enum FrameMatch {
         /// The remote endpoint; `None` for any.
         remote: Option<(IpAddr, u16)>,
     },
+    /// TCP's connection requests to a local endpoint, from any endpoint: segments with SYN and
+    /// without ACK that no match with a `remote` covers.
+    Syn {
+        /// The local endpoint.
+        local: (IpAddr, u16),
+    },
     /// Another IP protocol at a local address.
     Protocol {
         /// The IP protocol number.
@@ -236,6 +242,18 @@ impl XdpProgram {
                     key.remote = address_words(address).1;
                     key.remote_port = port.to_be();
                 }
+                put(self.map("endpoints")?, key, insert)
+            }
+            FrameMatch::Syn { local } => {
+                let (family, address) = address_words(local.0);
+                let key = DirectEndpoints {
+                    local: address,
+                    local_port: local.1.to_be(),
+                    protocol: libc::IPPROTO_TCP as u8,
+                    family,
+                    syn: 1,
+                    ..DirectEndpoints::default()
+                };
                 put(self.map("endpoints")?, key, insert)
             }
             FrameMatch::Protocol { protocol, local } => {

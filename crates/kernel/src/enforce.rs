@@ -44,6 +44,7 @@ mod cookie_owners;
 mod events;
 mod interfaces;
 mod ownership;
+mod queues;
 mod recovered;
 mod redirects;
 mod roots;

@@ -31,9 +31,12 @@ pub struct IcmpError {
     pub remote: IpAddr,
     /// The IP protocol of the quoted packet.
     pub protocol: u8,
-    /// The first two 16-bit words behind the IP header: the ports, for UDP. `None` if the error
-    /// does not quote them.
+    /// The first two 16-bit words behind the IP header: the ports, for UDP and TCP. `None` if the
+    /// error does not quote them.
     pub ports: Option<(u16, u16)>,
+    /// The 32-bit word behind the ports: the sequence number, for TCP. `None` if the error does not
+    /// quote it.
+    pub sequence: Option<u32>,
 }
 
 /// Why a packet was not delivered.
@@ -186,6 +189,7 @@ fn parse_v4(packet: &[u8]) -> Option<IcmpError> {
         remote: address_v4(quoted, 16).into(),
         protocol: quoted[9],
         ports: ports(quoted.get(inner..)?),
+        sequence: sequence(quoted.get(inner..)?),
     })
 }
 
@@ -219,6 +223,7 @@ fn parse_v6(reporter: IpAddr, icmp: &[u8]) -> Option<IcmpError> {
         remote: address(24)?,
         protocol: quoted[6],
         ports: ports(&quoted[40..]),
+        sequence: sequence(&quoted[40..]),
     })
 }
 
@@ -232,6 +237,11 @@ fn plateau_below(length: u32) -> u32 {
 
 fn ports(bytes: &[u8]) -> Option<(u16, u16)> {
     (bytes.len() >= 4).then(|| (be16(bytes, 0), be16(bytes, 2)))
+}
+
+fn sequence(bytes: &[u8]) -> Option<u32> {
+    let word = bytes.get(4..8)?.first_chunk()?;
+    Some(u32::from_be_bytes(*word))
 }
 
 fn address_v4(bytes: &[u8], at: usize) -> Ipv4Addr {

@@ -1,10 +1,17 @@
-//! Reserves UDP ports in the kernel, for direct flows ([`Port`]), joins and leaves multicast groups
-//! for them, and reads the lowest port that a user without privileges may use.
+//! Reserves UDP and TCP ports in the kernel, for direct flows ([`Port`]), joins and leaves
+//! multicast groups for them, and reads the lowest port that a user without privileges may use.
 //!
 //! Direct flows send and receive outside the kernel, but the kernel assigns ports. So a bound
 //! socket without `SO_REUSEADDR` reserves a flow's local endpoint in this network namespace. A
 //! second flow or socket gets `EADDRINUSE`. A filter drops every packet that still reaches the
 //! socket, so the kernel sends no ICMP message for a packet that the driver missed.
+//!
+//! The socket of a TCP port *listens*, and its filter drops every segment. So the kernel answers
+//! none: it sends no RST to a segment that also reaches the driver (in the fallback mode) or that
+//! the driver missed. After [`Port::let_kernel_reset`] the socket is only bound: other programs
+//! still cannot have the port, and the kernel answers RST to each segment. [`Port::silence`] undoes
+//! that. TCP ports conflict with each other socket of the port, also with one in TIME_WAIT, because
+//! a listener flow takes all segments of its port.
 //!
 //! Reserving a port, and joining or leaving a group, fails with the error of the system call.
 //! [`first_unprivileged`] does not fail.
@@ -29,18 +36,71 @@ pub struct Port {
 }
 
 impl Port {
-    /// Reserves a port of a local address, or of all addresses. Port 0 selects a free one.
+    /// Reserves a UDP port of a local address, or of all addresses. Port 0 selects a free one.
     ///
     /// # Errors
     /// `EADDRINUSE` if the port is taken, and other errors of socket(2), setsockopt(2), bind(2) and
     /// getsockname(2).
     pub fn reserve(at: SocketAddr) -> io::Result<Port> {
+        Port::bind(at, SocketType::DGRAM)
+    }
+
+    /// Reserves a TCP port of a local address, or of all addresses. Port 0 selects a free one. The
+    /// kernel answers no segment to the port.
+    ///
+    /// # Errors
+    /// As [`Port::reserve`], and the errors of listen(2).
+    pub fn reserve_tcp(at: SocketAddr) -> io::Result<Port> {
+        let mut tries = SELECTED_PORT_TRIES;
+        loop {
+            // A socket whose port the kernel selected loses it when it stops listening. A named
+            // port it keeps. So a selected port is released, and then named.
+            let named = match at.port() {
+                0 => Port::bind(at, SocketType::STREAM)?.address,
+                _ => at,
+            };
+            match Port::bind(named, SocketType::STREAM) {
+                // Another program got the selected port in between.
+                Err(error)
+                    if at.port() == 0 && tries > 0 && error.kind() == io::ErrorKind::AddrInUse =>
+                {
+                    tries -= 1;
+                }
+                bound => {
+                    let port = bound?;
+                    port.silence()?;
+                    return Ok(port);
+                }
+            }
+        }
+    }
+
+    /// Has the kernel drop the segments to a TCP port, as at the beginning.
+    ///
+    /// # Errors
+    /// The error of listen(2).
+    pub fn silence(&self) -> io::Result<()> {
+        Ok(rustix::net::listen(&self.socket, 0)?)
+    }
+
+    /// Has the kernel answer RST to each segment to a TCP port. The port stays reserved.
+    ///
+    /// # Errors
+    /// The error of shutdown(2).
+    pub fn let_kernel_reset(&self) -> io::Result<()> {
+        // The socket leaves the state LISTEN, and stays bound.
+        Ok(rustix::net::shutdown(
+            &self.socket,
+            rustix::net::Shutdown::Read,
+        )?)
+    }
+
+    fn bind(at: SocketAddr, kind: SocketType) -> io::Result<Port> {
         let family = match at {
             SocketAddr::V4(_) => AddressFamily::INET,
             SocketAddr::V6(_) => AddressFamily::INET6,
         };
-        let (kind, flags) = (SocketType::DGRAM, SocketFlags::CLOEXEC);
-        let socket = rustix::net::socket_with(family, kind, flags, None)?;
+        let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
         drop_all_packets(&socket)?;
         ignore_path_mtu(&socket, at.is_ipv6())?;
         sockopt::set_socket_recv_buffer_size(&socket, 0)?;
@@ -109,6 +169,9 @@ fn ignore_path_mtu(socket: &OwnedFd, is_v6: bool) -> io::Result<()> {
     };
     set_option(socket, level, option, &PMTUDISC_INTERFACE.to_ne_bytes())
 }
+
+/// How often another port is selected if another program gets the selected one first.
+const SELECTED_PORT_TRIES: u32 = 8;
 
 /// `IP_PMTUDISC_INTERFACE` and `IPV6_PMTUDISC_INTERFACE`.
 const PMTUDISC_INTERFACE: libc::c_int = 4;

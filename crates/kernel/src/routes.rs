@@ -1,5 +1,5 @@
 //! Looks up the route to a host ([`lookup`]): the interface, the next hop and the path MTU; and the
-//! layer 2 address of a next hop ([`neighbour`]).
+//! layer 2 address of a next hop ([`neighbour`]); and the interfaces that have an address.
 //!
 //! The kernel's tables decide, including rules and path MTUs; this module caches nothing. If the
 //! kernel does not have the layer 2 address of a next hop, [`resolve_neighbour`] makes the kernel
@@ -146,6 +146,30 @@ fn parse_route(message: &Message, to: IpAddr) -> Option<RouteEntry> {
         next_hop: gateway.unwrap_or(to),
         mtu: mtu.filter(|mtu| *mtu > 0),
     })
+}
+
+/// The indices of the interfaces that have this address; empty if it is no address of this host.
+///
+/// # Errors
+/// If the kernel does not list the addresses.
+pub fn interfaces_with(
+    netlink: &mut NetlinkClient,
+    wanted: IpAddr,
+) -> Result<Vec<u32>, NetlinkError> {
+    let mut head = [0; ADDRESS_HEAD];
+    head[0] = family(wanted);
+    let replies = netlink.dump(
+        "list the addresses",
+        Request::new(libc::RTM_GETADDR, 0, &head),
+    )?;
+    let with = replies.iter().filter_map(|reply| {
+        let row = reply.attributes(ADDRESS_HEAD);
+        // Of a point-to-point link, IFA_ADDRESS is the address of the other end.
+        let local = find(&row, libc::IFA_LOCAL).or_else(|| find(&row, libc::IFA_ADDRESS));
+        let index = number(reply.head::<ADDRESS_HEAD>()?.get(4..8)?)?;
+        (local.and_then(address) == Some(wanted)).then_some(index)
+    });
+    Ok(with.collect())
 }
 
 /// The kernel's neighbour state of a next hop on an interface.
@@ -335,6 +359,8 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 
 /// Size of `struct rtmsg` in bytes; its type is at offset 7.
 const ROUTE_HEAD: usize = 12;
+/// Size of `struct ifaddrmsg` in bytes; the index is at offset 4.
+const ADDRESS_HEAD: usize = 8;
 /// Size of `struct ndmsg` in bytes.
 const NEIGHBOUR_HEAD: usize = 12;
 /// States with a usable address.

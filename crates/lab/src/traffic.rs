@@ -31,6 +31,7 @@ use crate::world::Host;
 mod commanded;
 mod delayed_socket;
 mod direct;
+pub mod direct_tcp;
 mod echo;
 mod fetch;
 pub mod ftp;
@@ -44,12 +45,14 @@ mod quic_flows;
 pub mod real_programs;
 mod report;
 mod run;
+pub mod segments;
 mod stop_watch;
 mod tcp;
 mod udp;
 mod unruly;
 
 pub use commanded::Commanded;
+pub use direct_tcp::DirectTcp;
 pub use many_flows::{ManyFlows, REMOTE_PORTS};
 pub use messages::MessageShape;
 pub use quic_flows::Received;
@@ -359,7 +362,7 @@ macro_rules! programs {
         fn args(&self) -> Vec<String> { self.args.clone() }
     })* };
 }
-programs!(Tcp, Udp, Direct, Unruly, Probe, Echo);
+programs!(Tcp, Udp, Direct, DirectTcp, Unruly, Probe, Echo);
 
 /// The start and the end of a traffic process, and its sample interval.
 #[derive(Debug, Clone, Copy)]

@@ -176,15 +176,17 @@ pub(crate) fn parse_fragment_of(frame: &[u8], protocol: u8) -> Result<Fragment, 
 }
 
 /// The network header of a frame.
-struct Network {
-    payload: Range<usize>,
-    from: IpAddr,
-    to: IpAddr,
+pub(crate) struct Network {
+    /// The byte range of the IP payload in the frame.
+    pub(crate) payload: Range<usize>,
+    pub(crate) from: IpAddr,
+    pub(crate) to: IpAddr,
     /// For a fragment: the identification, the offset in bytes, and whether more fragments follow.
-    fragment: Option<(u32, u32, bool)>,
+    pub(crate) fragment: Option<(u32, u32, bool)>,
 }
 
-fn network(frame: &[u8], protocol: u8) -> Result<Network, ParseError> {
+/// The network header of a frame that carries `protocol`. Fails if there is none, or it is invalid.
+pub(crate) fn network(frame: &[u8], protocol: u8) -> Result<Network, ParseError> {
     let kind = frame.get(12..14).ok_or(ParseError::Short)?;
     let packet = &frame[ETHERNET..];
     let mut ip = match kind {

@@ -77,6 +77,12 @@ pub enum StackError {
         .0.value, .0.mask, .0.offset, PATTERN_REACH
     )]
     Pattern(Term),
+    /// A TCP connection has failed or ended, or was shut down.
+    #[error(transparent)]
+    Connection(netnice_tcp::connection::WriteError),
+    /// A listener has room for no connection.
+    #[error("a backlog of 0: a listener needs room for 1 connection at least")]
+    Backlog,
     /// A router or the remote host reported that an earlier packet was not delivered; only on a
     /// flow that was opened with [`UdpOptions::errors`](crate::udp::UdpOptions::errors).
     #[error("{} was not reached: {}", .0.to, reason(.0))]

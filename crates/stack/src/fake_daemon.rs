@@ -399,6 +399,16 @@ impl Session {
                 remote,
                 pattern,
             },
+            Endpoint::Tcp { local, remote } => Endpoint::Tcp {
+                local: self.chosen(local),
+                remote,
+            },
+            Endpoint::TcpSyn { local } => Endpoint::TcpSyn {
+                local: self.chosen(local),
+            },
+            Endpoint::TcpListener { local } => Endpoint::TcpListener {
+                local: self.chosen(local),
+            },
             other @ Endpoint::EtherType { .. } => other,
         };
         let memory = self.memory.as_mut().expect("attached");
@@ -415,6 +425,8 @@ impl Session {
             offset: location.offset,
             next_hop: match &endpoint {
                 Endpoint::Udp { remote: None, .. }
+                | Endpoint::TcpSyn { .. }
+                | Endpoint::TcpListener { .. }
                 | Endpoint::Protocol { remote: None, .. }
                 | Endpoint::EtherType { .. } => None,
                 _ => Some([2, 0, 0, 0, 0, 1]),
@@ -423,6 +435,7 @@ impl Session {
             mac: [2, 0, 0, 0, 0, 2],
             mtu: 1500,
             contract: open.contract.unwrap_or("best effort".into()),
+            key: endpoint.is_tcp().then_some([5; 16]),
         };
         self.flows.insert(number, (flow, endpoint));
         Response::Direct(DirectReply::Opened(opened))
@@ -544,8 +557,28 @@ fn is_for(frame: &[u8], endpoint: &Endpoint) -> bool {
         (Endpoint::EtherType { number, pattern }, _) => {
             frame[12..14] == number.to_be_bytes() && fits(pattern, &frame[14..])
         }
+        (Endpoint::Tcp { local, remote }, _) => {
+            segment(frame).is_some_and(|(from, to, _)| same(to, local) && same(from, remote))
+        }
+        (Endpoint::TcpSyn { local }, _) => {
+            segment(frame).is_some_and(|(_, to, flags)| same(to, local) && flags & 0x12 == 0x02)
+        }
+        (Endpoint::TcpListener { local }, _) => {
+            segment(frame).is_some_and(|(_, to, flags)| same(to, local) && flags & 0x12 != 0x02)
+        }
         (_, Err(_)) => false,
     }
+}
+
+/// The two ends and the flags of a segment of TCP over IPv4; `None` for another frame.
+fn segment(frame: &[u8]) -> Option<(SocketAddr, SocketAddr, u8)> {
+    let is_tcp = frame.get(12..14)? == [8, 0] && *frame.get(23)? == 6;
+    let end = |address: usize, port: usize| -> Option<SocketAddr> {
+        let host: [u8; 4] = *frame.get(address..)?.first_chunk()?;
+        let port: [u8; 2] = *frame.get(port..)?.first_chunk()?;
+        Some((host, u16::from_be_bytes(port)).into())
+    };
+    is_tcp.then_some((end(26, 34)?, end(30, 36)?, *frame.get(47)?))
 }
 
 fn fits(pattern: &[Term], payload: &[u8]) -> bool {

@@ -324,7 +324,12 @@ impl Fixup {
 
 /// The sum of the pseudo header of UDP without the length: the addresses and the protocol.
 pub(crate) fn pseudo(from: &[u8], to: &[u8]) -> Sum {
-    Sum::default().add(from).add(to).word(UDP.into())
+    pseudo_of(from, to, UDP)
+}
+
+/// As [`pseudo`], for another protocol.
+pub(crate) fn pseudo_of(from: &[u8], to: &[u8], protocol: u8) -> Sum {
+    Sum::default().add(from).add(to).word(protocol.into())
 }
 
 /// Bytes of an Ethernet header.

@@ -99,6 +99,9 @@ mod moving;
 mod program;
 pub mod protocol;
 mod reports;
+pub mod segments;
+mod service;
+pub mod tcp;
 pub mod udp;
 
 pub use address::Address;

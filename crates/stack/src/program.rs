@@ -16,16 +16,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use netnice_api::RuntimeDir;
-use netnice_api::direct::{Attach, CloseFlow, DirectRequest, FlowNotification, ResolvedNextHop};
+use netnice_api::direct::{
+    Attach, CloseFlow, DirectReply, DirectRequest, FlowNotification, FlowOpened, OpenFlow,
+    ResolvedNextHop,
+};
+use netnice_api::{Client, Response, RuntimeDir};
 use netnice_ring::layout::MAX_FLOWS;
-use netnice_ring::program::Attachment;
+use netnice_ring::program::{Attachment, ProgramRings};
+use netnice_ring::{FlowLocation, Shape};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use crate::control::{Control, Flows};
+use crate::control::{Control, FlowStatus, Flows, unexpected_response};
 use crate::error::StackError;
 use crate::moving::MovedFlows;
+use crate::service::Service;
 
 /// A program's attachment to the direct path. It is cheap to clone. The attachment ends with the
 /// last clone and the last socket.
@@ -50,6 +55,8 @@ pub(crate) struct Shared {
     size: (u32, u64),
     /// The program's attachments to links to which flows have moved, and where its flows are.
     pub(crate) moved: MovedFlows<Shared>,
+    /// The thread that serves the program's TCP.
+    pub(crate) service: Service,
 }
 
 impl Program {
@@ -85,6 +92,40 @@ impl Program {
     pub fn new(attachment: Attachment) -> Program {
         Program {
             shared: Arc::new(Shared::new(attachment, None, (0, 0))),
+        }
+    }
+
+    /// Requests a flow from the daemon, and returns its rings, its addresses and its status. The
+    /// caller closes the flow by [`Shared::close`]. Fails if there is no connection to the daemon,
+    /// the daemon does not grant the flow, or the location in its response is invalid.
+    pub(crate) fn open_rings(
+        &self,
+        open: OpenFlow,
+        shape: Shape,
+    ) -> Result<(ProgramRings, FlowOpened, Arc<FlowStatus>), StackError> {
+        let control = self.shared.control()?;
+        let request = DirectRequest::Open(open);
+        let flows = &self.shared.flows;
+        let (opened, status) = control.request(flows, request, Client::TIMEOUT, |response| {
+            let opened = match response {
+                Response::Direct(DirectReply::Opened(opened)) => opened,
+                other => return Err(unexpected_response(other, "open")),
+            };
+            let status = FlowStatus::new(opened.mtu);
+            flows.insert(opened.flow, opened.slot, status.clone());
+            Ok((opened, status))
+        })?;
+        let location = FlowLocation {
+            slot: opened.slot,
+            offset: opened.offset,
+            shape,
+        };
+        match self.shared.attachment.flow(location) {
+            Ok(rings) => Ok((rings, opened, status)),
+            Err(error) => {
+                self.shared.close(opened.flow);
+                Err(error.into())
+            }
         }
     }
 
@@ -182,6 +223,7 @@ impl Shared {
             next_refresh: AtomicU64::new(0),
             size,
             moved: MovedFlows::default(),
+            service: Service::default(),
         }
     }
 
@@ -299,8 +341,18 @@ impl Shared {
     /// has passed (false). The caller may already have seen the change that the notice reports: it
     /// checks the flow, and waits again. Fails if the system call for waiting fails.
     pub(crate) fn wait(&self, slot: u32, deadline: Option<Instant>) -> std::io::Result<bool> {
+        self.wait_until(deadline, || self.take_pending(slot))
+    }
+
+    /// Waits until `is_ready` says so (true), or the deadline has passed (false). It is called at
+    /// the beginning and after each notice or notification. Fails as [`Shared::wait`].
+    pub(crate) fn wait_until(
+        &self,
+        deadline: Option<Instant>,
+        mut is_ready: impl FnMut() -> bool,
+    ) -> std::io::Result<bool> {
         loop {
-            if self.take_pending(slot) {
+            if is_ready() {
                 return Ok(true);
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -309,7 +361,7 @@ impl Shared {
             }
             let mut has_leader = self.lock();
             // The leader may have set the bit between the first check and the lock.
-            if self.take_pending(slot) {
+            if is_ready() {
                 return Ok(true);
             }
             if *has_leader {
@@ -377,7 +429,8 @@ impl Shared {
         }
     }
 
-    fn take_pending(&self, slot: u32) -> bool {
+    /// Clears the bit of a flow. True if a notice or notification had set it.
+    pub(crate) fn take_pending(&self, slot: u32) -> bool {
         let (word, bit) = (&self.pending[slot as usize / 64], 1 << (slot % 64));
         word.load(Ordering::Relaxed) & bit != 0
             && word.fetch_and(!bit, Ordering::Acquire) & bit != 0

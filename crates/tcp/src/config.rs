@@ -42,6 +42,10 @@ pub struct Config {
     pub sack: bool,
     /// Offer timestamps (RFC 7323).
     pub timestamps: bool,
+    /// Padding of segments with payload if timestamps are not in use, in bytes: a multiple of 4. So
+    /// a caller whose payload is aligned to 8 bytes behind headers with timestamps, of 32 bytes,
+    /// can write shorter headers before it.
+    pub padding: u8,
     /// Offer a window scale (RFC 7323).
     pub window_scaling: bool,
     /// Offer explicit congestion notification (RFC 3168).
@@ -77,6 +81,7 @@ impl Default for Config {
             time_wait: Duration::from_secs(60),
             sack: true,
             timestamps: true,
+            padding: 0,
             window_scaling: true,
             ecn: false,
         }

@@ -231,7 +231,7 @@ impl Connection {
         // What is written before the handshake leaves room for the options that may be agreed on.
         let options = match config.timestamps {
             true => Options::TIMESTAMPS_LENGTH as u32,
-            false => 0,
+            false => u32::from(config.padding),
         };
         let mut sender = Sender::new(SenderConfig {
             algorithm: config.algorithm,

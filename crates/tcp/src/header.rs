@@ -139,6 +139,9 @@ pub struct Options {
     pub timestamps: Option<Timestamps>,
     /// The SACK blocks.
     pub sack: SackBlocks,
+    /// Bytes of padding to be written before the other options: a multiple of 4. [`Header::parse`]
+    /// does not report padding.
+    pub padding: u8,
 }
 
 /// The header of a segment.
@@ -314,7 +317,7 @@ impl Options {
         let mss = if self.mss.is_some() { 4 } else { 0 };
         let scale = if self.window_scale.is_some() { 4 } else { 0 };
         let permitted = if self.sack_permitted { 4 } else { 0 };
-        timestamps + mss + scale + permitted
+        timestamps + mss + scale + permitted + usize::from(self.padding)
     }
 
     /// Length of the options with padding, in bytes.
@@ -333,6 +336,9 @@ impl Options {
             place.copy_from_slice(bytes);
             to = rest;
         };
+        for _ in 0..self.padding {
+            put(&[PAD]);
+        }
         if let Some(mss) = self.mss {
             put(&[MSS, 4]);
             put(&mss.to_be_bytes());

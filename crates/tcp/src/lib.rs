@@ -17,7 +17,8 @@
 //! |---|---|
 //! | [`header`] | segments' headers, parsed and written |
 //! | [`connection`] | one connection: the state machine |
-//! | [`config`] | its parameters |
+//! | [`endpoint`] | the connections of one port: a client's, or a listener's |
+//! | [`config`] | parameters of a connection |
 //! | `sender`, `send_queue` | what leaves when; what was sent |
 //! | `receive_queue` | what was received |
 //! | `rack`, [`congestion`], `prr`, [`rtt`] | loss detection, congestion control, measured times |
@@ -27,6 +28,7 @@ pub mod buffer;
 pub mod config;
 pub mod congestion;
 pub mod connection;
+pub mod endpoint;
 pub mod header;
 mod prr;
 mod rack;

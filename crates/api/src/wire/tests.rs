@@ -7,7 +7,6 @@ use super::{
     decode_response, encode_client_call, encode_driver_call, encode_driver_message, encode_request,
     encode_response,
 };
-use crate::direct::{Endpoint, ShapeDoc, Term};
 use crate::driver::{
     CensusDoc, CodePointsDoc, DriverCall, DriverEvent, DriverFlow, DriverFlowDoc, DriverMessage,
     DriverReply, DriverRequest, FlowCounts, FramesDoc, ProgramDoc, RedirectedDoc, ServerDoc,
@@ -20,6 +19,9 @@ use crate::{
 };
 
 mod corpus;
+mod direct;
+
+use direct::{driver_flow, driver_requests};
 
 /// The JSON inside a frame.
 fn body(frame: &[u8]) -> &[u8] {
@@ -343,140 +345,6 @@ fn a_frame_is_a_length_and_a_body() {
     let mut length = [0; 4];
     (&frame[..]).read_exact(&mut length).expect("four bytes");
     assert_eq!(u32::from_be_bytes(length) as usize, frame.len() - 4);
-}
-
-fn driver_flow() -> DriverFlow {
-    DriverFlow {
-        program: 3,
-        number: 9,
-        endpoint: Endpoint::Udp {
-            local: "10.0.0.1:5000".parse().expect("an address"),
-            remote: Some("[fd00::1]:6000".parse().expect("an address")),
-        },
-        next_hop: Some([2, 0, 0, 0, 0, 7]),
-        mtu: 1500,
-        contract: "cell pcr=10mbit,cdvt=100us".into(),
-        granted: Some("cell pcr=10mbit,cdvt=100us weight 3".into()),
-        shape: ShapeDoc {
-            chunk_bytes: 2048,
-            chunks: 64,
-            transmit_entries: 32,
-            receive_entries: 32,
-        },
-        in_order: true,
-        receive_budget: Some(250_000),
-    }
-}
-
-fn driver_requests() -> Vec<DriverRequest> {
-    let endpoint = [
-        Endpoint::Group {
-            local: "10.0.0.1:5000".parse().expect("an address"),
-            group: "239.1.2.3:6000".parse().expect("an address"),
-        },
-        Endpoint::Protocol {
-            number: 253,
-            local: "10.0.0.1".parse().expect("an address"),
-            remote: None,
-            pattern: vec![Term {
-                offset: 4,
-                mask: 0xf0,
-                value: 0x20,
-            }],
-        },
-        Endpoint::EtherType {
-            number: 0x88b5,
-            pattern: Vec::new(),
-        },
-    ];
-    let flows = endpoint.map(|endpoint| DriverFlow {
-        endpoint,
-        next_hop: None,
-        granted: None,
-        in_order: false,
-        receive_budget: None,
-        ..driver_flow()
-    });
-    let flows = flows.into_iter().chain([driver_flow()]);
-    let opens = flows.map(|flow| DriverRequest::Open(Box::new(flow)));
-    opens.chain(other_driver_requests()).collect()
-}
-
-/// Requests that open no flow.
-fn other_driver_requests() -> Vec<DriverRequest> {
-    vec![
-        DriverRequest::Wire {
-            rate: u64::MAX,
-            kernel_rate: u64::MAX,
-            overhead: 24,
-            horizon_ns: 0,
-            ahead_ns: u64::MAX,
-        },
-        DriverRequest::KernelPath { place: u32::MAX },
-        DriverRequest::Redirects {
-            iface: "nns3".into(),
-        },
-        DriverRequest::Redirect {
-            place: 255,
-            target: u32::MAX,
-            contract: "cell pcr=10mbit,cdvt=200us".into(),
-            hold_ns: 300_000_000,
-        },
-        DriverRequest::EndRedirect { place: 255 },
-        DriverRequest::Attach {
-            pid: 7,
-            uid: 1000,
-            flows: 64,
-            bytes: 1 << 30,
-            memory_limit: Some(1 << 32),
-            secret: Some("5e".into()),
-        },
-        DriverRequest::Detach { program: 0 },
-        DriverRequest::CodePoints(CodePointsDoc {
-            channel: Some(34),
-            slice: Some(26),
-            min: Some(18),
-            ..CodePointsDoc::default()
-        }),
-        DriverRequest::Change {
-            flow: 1,
-            contract: "weight 3".into(),
-            granted: None,
-        },
-        DriverRequest::Change {
-            flow: 1,
-            contract: "weight 3".into(),
-            granted: Some("min 3mbit weight 3".into()),
-        },
-        DriverRequest::Readdress {
-            flow: 1,
-            next_hop: None,
-            mtu: 1400,
-        },
-        DriverRequest::Close { flow: u32::MAX },
-        DriverRequest::Classes { server: None },
-        DriverRequest::Classes {
-            server: Some(ServerDoc {
-                slice: Some("4ms/20ms".to_owned()),
-                minimums: vec![None, Some(5_000_000)],
-            }),
-        },
-        DriverRequest::Discard {
-            patterns: vec![
-                vec![Term {
-                    offset: 12,
-                    mask: 0xff,
-                    value: 8,
-                }],
-                Vec::new(),
-            ],
-        },
-        DriverRequest::Census,
-        DriverRequest::CensusOf {
-            flows: vec![0, u32::MAX],
-        },
-        DriverRequest::Stop,
-    ]
 }
 
 #[test]

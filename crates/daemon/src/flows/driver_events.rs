@@ -87,7 +87,7 @@ impl<N: Network> Flows<N> {
                 self.handle_change_answer(promises, &link, (flow, *before), reply, answer, now);
             }
             (CallPurpose::Close { flow, reply }, _) => {
-                self.remove_flow(flow);
+                self.remove_flow(flow, now);
                 self.settle(promises, &link, now);
                 if let Some(reply) = reply {
                     super::sessions::reply_done(reply);
@@ -241,7 +241,7 @@ impl<N: Network> Flows<N> {
             offset,
         } = answer
         else {
-            self.remove_flow(flow.number);
+            self.remove_flow(flow.number, now);
             self.settle(promises, &flow.link, now);
             let error = call_error(&answer);
             self.opening_failed(promises, &flow, &error, now);
@@ -364,7 +364,7 @@ impl<N: Network> Flows<N> {
             .map(|flow| flow.number)
             .collect();
         for flow in left {
-            self.remove_flow(flow);
+            self.remove_flow(flow, now);
         }
         self.forget_places(promises, link, why, now);
         let awaited: Vec<u64> = again.iter().map(|(session, ..)| *session).collect();
@@ -412,6 +412,7 @@ impl<N: Network> Flows<N> {
             self.call(&link, DriverRequest::Stop, None, CallPurpose::Nothing, now);
             self.driver_ended(promises, &link, "everything was cleared", now);
         }
+        self.give_up_kept_ports();
     }
 
     /// Notifies all programs of a link that have a session.

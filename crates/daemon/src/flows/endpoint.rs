@@ -11,10 +11,9 @@ use netnice_core::contract::IfName;
 use netnice_kernel::routes::{self, HostKind, RouteEntry};
 
 use super::network::{Network, Nic};
-use super::ports::{FlowPort, PortRequest, foreign};
+use super::ports::{FlowPort, PortOwner, PortRequest, PortUse, foreign};
 use super::{Flows, NextHop};
 use crate::error::RequestError;
-use crate::peer::Peer;
 
 /// A resolved endpoint: the endpoint with its addresses and ports chosen, the ports that are held
 /// for it, its next hop, and the MTU in bytes: of the route, or of the interface if the flow has no
@@ -34,7 +33,7 @@ impl<N: Network> Flows<N> {
     /// For the reasons in the module's documentation; then no port is held.
     pub(super) fn resolve_endpoint(
         &mut self,
-        peer: &Peer,
+        owner: PortOwner,
         link: &IfName,
         nic: Nic,
         requested: &Endpoint,
@@ -43,7 +42,20 @@ impl<N: Network> Flows<N> {
             Endpoint::Udp {
                 local,
                 remote: Some(remote),
-            } => self.resolve_udp_pair(peer, link, nic, *local, *remote),
+            } => {
+                let usage = PortUse::Udp(Some(*remote));
+                self.resolve_pair(owner, link, nic, (*local, *remote), usage)
+            }
+            Endpoint::Tcp { local, remote } => {
+                let usage = PortUse::Connection(*remote);
+                self.resolve_pair(owner, link, nic, (*local, *remote), usage)
+            }
+            Endpoint::TcpSyn { local } => {
+                self.resolve_server(owner, link, nic, *local, PortUse::ConnectionRequests)
+            }
+            Endpoint::TcpListener { local } => {
+                self.resolve_server(owner, link, nic, *local, PortUse::Listener)
+            }
             Endpoint::Udp {
                 local,
                 remote: None,
@@ -55,29 +67,14 @@ impl<N: Network> Flows<N> {
                         local.ip()
                     )));
                 }
-                check_local_address(local.ip(), link)?;
-                let want = PortRequest {
-                    at: with_scope(*local, nic),
-                    remote: None,
-                    group: false,
-                };
-                let port = self.hold_port(peer, want, nic.index)?;
-                Ok(ResolvedEndpoint {
-                    endpoint: Endpoint::Udp {
-                        local: port.at,
-                        remote: None,
-                    },
-                    ports: vec![port],
-                    next_hop: NextHop::Any,
-                    mtu: nic.mtu,
-                })
+                self.resolve_any_host(owner, link, nic, *local, PortUse::Udp(None))
             }
             Endpoint::Group { local, group } => {
-                self.resolve_multicast(peer, link, nic, *local, *group)
+                self.resolve_multicast(owner, link, nic, *local, *group)
             }
-            Endpoint::Protocol { .. } | Endpoint::EtherType { .. } if !peer.privileged => {
+            Endpoint::Protocol { .. } | Endpoint::EtherType { .. } if !owner.privileged => {
                 Err(RequestError::NotPermitted(
-                    "flows of other protocols than UDP are for root and the group netnice"
+                    "flows of other protocols than UDP and TCP are for root and the group netnice"
                         .to_owned(),
                 ))
             }
@@ -144,13 +141,14 @@ impl<N: Network> Flows<N> {
         })
     }
 
-    fn resolve_udp_pair(
+    /// Resolves the endpoint of a flow with one remote end.
+    fn resolve_pair(
         &mut self,
-        peer: &Peer,
+        owner: PortOwner,
         link: &IfName,
         nic: Nic,
-        local: SocketAddr,
-        remote: SocketAddr,
+        (local, remote): (SocketAddr, SocketAddr),
+        usage: PortUse,
     ) -> Result<ResolvedEndpoint, RequestError> {
         if remote.port() == 0 || remote.ip().is_unspecified() {
             return Err(RequestError::BadUsage(format!(
@@ -162,24 +160,74 @@ impl<N: Network> Flows<N> {
         let from = local_address(local.ip(), &route, remote.ip())?;
         let want = PortRequest {
             at: with_scope(SocketAddr::new(from, local.port()), nic),
-            remote: Some(remote),
-            group: false,
+            usage,
         };
-        let port = self.hold_port(peer, want, nic.index)?;
+        let port = self.hold_port(owner, want)?;
         Ok(ResolvedEndpoint {
-            endpoint: Endpoint::Udp {
-                local: port.at,
-                remote: Some(remote),
-            },
+            endpoint: endpoint_of(port.at, usage),
             ports: vec![port],
             next_hop: toward(remote.ip(), from, &route),
             mtu: route_mtu(&route, nic),
         })
     }
 
+    /// Resolves the endpoint of one of the two flows of a server, whose address must be of this
+    /// link: connections arrive over it.
+    fn resolve_server(
+        &mut self,
+        owner: PortOwner,
+        link: &IfName,
+        nic: Nic,
+        local: SocketAddr,
+        usage: PortUse,
+    ) -> Result<ResolvedEndpoint, RequestError> {
+        if local.ip().is_multicast() {
+            return Err(RequestError::BadUsage(format!(
+                "{} is a multicast group, and TCP is between two hosts",
+                local.ip()
+            )));
+        }
+        check_local_address(local.ip(), link)?;
+        let having = self.network.interfaces_with(local.ip())?;
+        // An address of lo is one of the whole host.
+        let is_here = having.iter().any(|index| [nic.index, LO].contains(index));
+        if let Some(other) = having.first().filter(|_| !is_here) {
+            let other = self.network.name(*other)?.unwrap_or_default();
+            let text = format!(
+                "{} is the address of {other}, not of {link}: attach to {other}",
+                local.ip()
+            );
+            return Err(RequestError::FailedFor(FailureCause::ForeignAddress, text));
+        }
+        self.resolve_any_host(owner, link, nic, local, usage)
+    }
+
+    /// Resolves the endpoint of a flow to any host.
+    fn resolve_any_host(
+        &mut self,
+        owner: PortOwner,
+        link: &IfName,
+        nic: Nic,
+        local: SocketAddr,
+        usage: PortUse,
+    ) -> Result<ResolvedEndpoint, RequestError> {
+        check_local_address(local.ip(), link)?;
+        let want = PortRequest {
+            at: with_scope(local, nic),
+            usage,
+        };
+        let port = self.hold_port(owner, want)?;
+        Ok(ResolvedEndpoint {
+            endpoint: endpoint_of(port.at, usage),
+            ports: vec![port],
+            next_hop: NextHop::Any,
+            mtu: nic.mtu,
+        })
+    }
+
     fn resolve_multicast(
         &mut self,
-        peer: &Peer,
+        owner: PortOwner,
         link: &IfName,
         nic: Nic,
         local: SocketAddr,
@@ -209,19 +257,17 @@ impl<N: Network> Flows<N> {
         };
         let want = PortRequest {
             at: with_scope(SocketAddr::new(from, local.port()), nic),
-            remote: Some(group),
-            group: false,
+            usage: PortUse::Udp(Some(group)),
         };
-        let port = self.hold_port(peer, want, nic.index)?;
+        let port = self.hold_port(owner, want)?;
         let want = PortRequest {
             at: with_scope(group, nic),
-            remote: None,
-            group: true,
+            usage: PortUse::Group,
         };
-        let group_port = match self.hold_port(peer, want, nic.index) {
+        let group_port = match self.hold_port(owner, want) {
             Ok(held) => held,
             Err(error) => {
-                self.release_ports(&[port]);
+                self.release_ports(&[port], None);
                 return Err(error);
             }
         };
@@ -288,6 +334,20 @@ impl<N: Network> Flows<N> {
         let over = is_link_local(address).then_some(nic.index);
         let route = self.network.route(address, None, over);
         matches!(route, Ok(Some(route)) if route.kind == HostKind::Local)
+    }
+}
+
+/// The endpoint of a flow that uses its port so.
+fn endpoint_of(local: SocketAddr, usage: PortUse) -> Endpoint {
+    match usage {
+        PortUse::Udp(remote) => Endpoint::Udp { local, remote },
+        PortUse::Group => Endpoint::Udp {
+            local,
+            remote: None,
+        },
+        PortUse::Connection(remote) => Endpoint::Tcp { local, remote },
+        PortUse::ConnectionRequests => Endpoint::TcpSyn { local },
+        PortUse::Listener => Endpoint::TcpListener { local },
     }
 }
 
@@ -375,13 +435,15 @@ fn kernel_protocol(protocol: u8) -> Option<&'static str> {
     Some(match protocol {
         1 => "ICMP",
         2 => "IGMP",
-        6 => "TCP",
+        6 => "TCP: ask for a flow of TCP",
         17 => "UDP: ask for a flow of UDP",
         58 => "ICMPv6",
         _ => return None,
     })
 }
 
+/// The index of lo.
+const LO: u32 = 1;
 /// Smaller numbers are lengths, not EtherTypes.
 const FIRST_TYPE: u16 = 0x600;
 /// IPv4, ARP, IPv6, and VLAN tags.

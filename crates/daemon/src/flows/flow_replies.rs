@@ -25,6 +25,7 @@ use netnice_core::units::{Amount, Instant, Nanos};
 use super::admission::LinkCapacity;
 use super::network::Network;
 use super::promises::Promises;
+use super::receive_shares::receive_budget;
 use super::{CallPurpose, FlowRecord, Flows, NextHop, ReplySender, messages, refuse};
 use crate::clock::Now;
 use crate::error::RequestError;
@@ -387,7 +388,7 @@ impl<N: Network> Flows<N> {
             );
         }
         match counts.of_flow(flow) {
-            Some(counts) => messages::counts(counts, page),
+            Some(counts) => messages::counts(counts, receive_budget(&flow.endpoint), page),
             None => page.row("counts", "its driver did not tell them in time"),
         }
     }

@@ -6,10 +6,16 @@
 //! port, and its remote address and port, or any of those on a flow to any host. Its program gets
 //! the notification [`FlowNotification::Undelivered`].
 //!
-//! An error "too long" also lowers the path MTU (RFC 1191, RFC 8201). On a flow with one remote
-//! host the driver then refuses longer packets; the program of a flow to any host does that for
-//! each host itself. After [`PATH_MTU_LIFETIME`] (10 minutes) the flow has the MTU of its route
-//! again.
+//! Except for TCP, an error "too long" also lowers the path MTU (RFC 1191, RFC 8201). On a flow
+//! with one remote host the driver then refuses longer packets; the program of a flow to any host
+//! does that for each host itself. After [`PATH_MTU_LIFETIME`] (10 minutes) the flow has the MTU of
+//! its route again.
+//!
+//! TCP has a proof of a sent packet: its sequence number, which an error quotes. Only the program
+//! has the state to check it (RFC 5927, section 4.1). So an error that quotes a segment changes
+//! nothing here: the notification has the quoted sequence number and the reported MTU, and the
+//! program lowers its segment size if the number is in flight. The flow's own MTU, which the driver
+//! checks, stays that of the route.
 //!
 //! Every host can forge an error, and UDP has no stronger proof of a sent packet than its addresses
 //! and ports. So what an error can do is bounded: it changes only the flow that it quotes, and no
@@ -116,10 +122,11 @@ impl<N: Network> Flows<N> {
     /// The flows that the quoted packet may be of. A flow with the remote end of the packet comes
     /// before a flow to any host, as for received packets.
     fn quoted_flows(&self, error: &IcmpError) -> Vec<u32> {
-        // Of UDP, the ports are quoted always (RFC 792, RFC 4443).
+        // The ports are quoted always, and the sequence number of TCP (RFC 792, RFC 4443).
         let (from, to) = match (error.protocol, error.ports) {
-            (UDP, Some(ports)) => ports,
-            (UDP, None) => return Vec::new(),
+            (TCP, _) if error.sequence.is_none() => return Vec::new(),
+            (UDP | TCP, Some(ports)) => ports,
+            (UDP | TCP, None) => return Vec::new(),
             _ => (0, 0),
         };
         let remote = SocketAddr::new(error.remote, to);
@@ -166,7 +173,8 @@ impl<N: Network> Flows<N> {
                 return;
             }
             mtu = Some(bounded);
-            if has_one_host {
+            // Of TCP, only the program can tell whether the quoted segment is in flight.
+            if has_one_host && error.protocol != TCP {
                 let until = now.monotonic.after(PATH_MTU_LIFETIME);
                 let path = PathMtu {
                     mtu: bounded,
@@ -183,7 +191,7 @@ impl<N: Network> Flows<N> {
             return;
         }
         let port = match error.ports {
-            Some((_, to)) if error.protocol == UDP => to,
+            Some((_, to)) if [UDP, TCP].contains(&error.protocol) => to,
             _ => 0,
         };
         let report = Undelivered {
@@ -191,6 +199,7 @@ impl<N: Network> Flows<N> {
             by: error.reporter,
             why: failure(error.cause),
             mtu,
+            sequence: error.sequence.filter(|_| error.protocol == TCP),
         };
         let notification = FlowNotification::Undelivered {
             flow: number,
@@ -211,8 +220,8 @@ fn failure(cause: ErrorCause) -> DeliveryFailure {
     }
 }
 
-/// The local and the remote end of a flow's packets; `None` for a flow whose packets no host
-/// reports: of a group, or of an EtherType.
+/// The local and the remote end of a flow's packets; `None` for a flow that gets no reports: of a
+/// group, of an EtherType, or of the connection requests of a TCP port.
 fn ends(endpoint: &Endpoint) -> Option<(LocalEnd, Option<SocketAddr>)> {
     // A link-local socket address contains a scope id, which a packet does not.
     let without_scope = |address: SocketAddr| SocketAddr::new(address.ip(), address.port());
@@ -229,12 +238,19 @@ fn ends(endpoint: &Endpoint) -> Option<(LocalEnd, Option<SocketAddr>)> {
             let remote = remote.map(|remote| SocketAddr::new(remote, 0));
             Some(((*number, *local, 0), remote))
         }
-        Endpoint::Group { .. } | Endpoint::EtherType { .. } => None,
+        Endpoint::Tcp { local, remote } => Some((
+            (TCP, local.ip(), local.port()),
+            Some(without_scope(*remote)),
+        )),
+        // Also for what the flow of connection requests has sent.
+        Endpoint::TcpListener { local } => Some(((TCP, local.ip(), local.port()), None)),
+        Endpoint::Group { .. } | Endpoint::TcpSyn { .. } | Endpoint::EtherType { .. } => None,
     }
 }
 
-/// Protocol number of UDP.
+/// Protocol numbers of UDP and TCP.
 const UDP: u8 = 17;
+const TCP: u8 = 6;
 /// The time for which a path MTU holds (RFC 1191, section 6.3; RFC 8201, section 4).
 const PATH_MTU_LIFETIME: Nanos = Nanos::from_secs(600);
 /// The smallest path MTU that an error can set: what every host can reassemble (RFC 1122, section

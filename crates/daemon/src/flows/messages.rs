@@ -15,7 +15,7 @@ use netnice_core::units::Nanos;
 use netnice_kernel::direct::MAX_QUEUES;
 use netnice_kernel::nic::{NicFeatures, ReceiveQueues, XdpAttachment};
 
-use crate::flows::open_flow::RECEIVE_BUDGET;
+use crate::flows::receive_shares::RECEIVE_BUDGET;
 use crate::page::Page;
 
 /// A flow's endpoint as text: the protocol, the local address, and the remote address, the group or
@@ -31,6 +31,9 @@ pub(super) fn endpoint(endpoint: &Endpoint) -> String {
             remote: None,
         } => format!("udp {local} > any host"),
         Endpoint::Group { local, group } => format!("udp {local} > group {group}"),
+        Endpoint::Tcp { local, remote } => format!("tcp {local} > {remote}"),
+        Endpoint::TcpSyn { local } => format!("tcp {local} connection requests of any host"),
+        Endpoint::TcpListener { local } => format!("tcp {local} > any host"),
         Endpoint::Protocol {
             number,
             local,
@@ -65,8 +68,9 @@ pub(super) fn mode(mode: &str, why_not_native: Option<&str>) -> String {
 }
 
 /// Adds a flow's counts to a page: packets sent, received, and lost with the cause; the driver's
-/// time for received packets; waiting times and lateness.
-pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
+/// time for received packets; waiting times and lateness. `budget` is the flow's share of that time
+/// in millionths.
+pub(super) fn counts(counts: &FlowCounts, budget: u32, page: &mut Page) {
     page.row(
         "sent",
         &format!("{} packets, {} bytes", counts.sent, counts.sent_bytes),
@@ -122,9 +126,10 @@ pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
         page.row(
             "takes",
             &format!(
-                "{0} of the driver's time so far for what it received; it may take {1} % of it, \
-                 and all flows together {1} %",
+                "{} of the driver's time so far for what it received; it may take {} % of it, \
+                 and all flows together {} %",
                 Nanos(counts.receiving_ns),
+                budget / 10_000,
                 RECEIVE_BUDGET / 10_000
             ),
         );
@@ -381,7 +386,7 @@ mod tests {
     /// The rows of a page about these counts.
     fn rows(counted: &FlowCounts) -> Vec<String> {
         let mut page = Page::after(Explained::default());
-        counts(counted, &mut page);
+        counts(counted, RECEIVE_BUDGET, &mut page);
         Explained::from(page).lines
     }
 

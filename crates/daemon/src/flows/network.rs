@@ -1,10 +1,12 @@
 //! The machine's network as the flow manager uses it ([`Network`]): interfaces, routes, neighbours,
-//! UDP ports, multicast groups and random numbers. [`KernelNetwork`] asks the kernel; tests have a
-//! fake. A method that returns a `Result` fails with the kernel's error.
+//! ports, multicast groups, random numbers and the secret of the keys of TCP flows.
+//! [`KernelNetwork`] asks the kernel; tests have a fake. A method that returns a `Result` fails
+//! with the kernel's error.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use netnice_kernel::netlink::NetlinkClient;
 use netnice_kernel::nic::{self, NicFeatures};
@@ -12,6 +14,7 @@ use netnice_kernel::port::{self, Port};
 use netnice_kernel::routes::{self, Neighbour, RouteEntry};
 use netnice_kernel::{KernelError, device};
 
+use super::tcp_keys;
 use crate::error::RequestError;
 
 /// An interface.
@@ -25,6 +28,23 @@ pub(crate) struct Nic {
     pub mtu: u32,
     /// True if the interface is up and has a carrier.
     pub up: bool,
+}
+
+/// A protocol with ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum PortProtocol {
+    Udp,
+    Tcp,
+}
+
+impl PortProtocol {
+    /// The name, for messages.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            PortProtocol::Udp => "UDP",
+            PortProtocol::Tcp => "TCP",
+        }
+    }
 }
 
 /// The operations that the flow manager needs from the machine.
@@ -50,10 +70,20 @@ pub(crate) trait Network {
     /// Starts neighbour resolution, or confirms that a known neighbour is in use. Fails with the
     /// kernel's error.
     fn solicit(&mut self, index: u32, next_hop: IpAddr) -> Result<(), RequestError>;
-    /// Holds a UDP port. Fails if another socket has it, or the address is not of this host.
-    /// Returns it with its address. Port 0 in `at` selects a free port, and the returned address
-    /// has the selected one.
-    fn hold_port(&mut self, at: SocketAddr) -> io::Result<(Self::Port, SocketAddr)>;
+    /// The indices of the interfaces that have this address. Fails with the kernel's error.
+    fn interfaces_with(&mut self, address: IpAddr) -> Result<Vec<u32>, RequestError>;
+    /// Holds a port. The kernel answers no packet to it. Fails if another socket has it, or the
+    /// address is not of this host. Returns it with its address. Port 0 in `at` selects a free
+    /// port, and the returned address has the selected one.
+    fn hold_port(
+        &mut self,
+        protocol: PortProtocol,
+        at: SocketAddr,
+    ) -> io::Result<(Self::Port, SocketAddr)>;
+    /// Has the kernel answer RST to each segment to a held TCP port. Fails with the kernel's error.
+    fn let_kernel_reset(&mut self, port: &Self::Port) -> io::Result<()>;
+    /// Undoes [`Network::let_kernel_reset`]. Fails with the kernel's error.
+    fn silence_port(&mut self, port: &Self::Port) -> io::Result<()>;
     /// Makes the interface with this index receive frames for a multicast group, until it leaves
     /// the group or `port` is dropped. Fails if `port` has joined the group on it.
     fn join_group(&mut self, port: &Self::Port, group: IpAddr, index: u32) -> io::Result<()>;
@@ -64,6 +94,9 @@ pub(crate) trait Network {
     /// Random bytes that no other process can predict. Fails if the kernel's source of them cannot
     /// be read.
     fn random(&mut self) -> io::Result<[u8; 16]>;
+    /// The secret from which the keys of TCP flows are derived. It outlives the daemon. Fails if it
+    /// cannot be read, or cannot be made.
+    fn tcp_secret(&mut self) -> io::Result<[u8; 16]>;
     /// Checks that AF_XDP sockets can be created. Fails with the reason if they cannot.
     fn af_xdp(&mut self) -> Result<(), String>;
     /// The capabilities of an interface's NIC and driver; `None` if they cannot be read.
@@ -71,15 +104,25 @@ pub(crate) trait Network {
 }
 
 /// The kernel's network, in the daemon's network namespace.
-pub(crate) struct KernelNetwork(NetlinkClient);
+pub(crate) struct KernelNetwork {
+    netlink: NetlinkClient,
+    /// The file with the secret of the keys of TCP flows, and the secret once it was needed.
+    secret_file: PathBuf,
+    secret: Option<[u8; 16]>,
+}
 
 impl KernelNetwork {
-    /// Opens the netlink socket.
+    /// Opens the netlink socket. `secret_file` is the file with the secret of the keys of TCP
+    /// flows.
     ///
     /// # Errors
     /// If the kernel refuses the socket.
-    pub(crate) fn open() -> Result<KernelNetwork, KernelError> {
-        Ok(KernelNetwork(NetlinkClient::open()?))
+    pub(crate) fn open(secret_file: PathBuf) -> Result<KernelNetwork, KernelError> {
+        Ok(KernelNetwork {
+            netlink: NetlinkClient::open()?,
+            secret_file,
+            secret: None,
+        })
     }
 }
 
@@ -87,7 +130,7 @@ impl Network for KernelNetwork {
     type Port = Port;
 
     fn interface(&mut self, name: &str) -> Result<Option<Nic>, RequestError> {
-        let found = device::find_by_name(&mut self.0, name).map_err(KernelError::from)?;
+        let found = device::find_by_name(&mut self.netlink, name).map_err(KernelError::from)?;
         Ok(found.map(|device| Nic {
             index: device.index,
             mac: device.mac,
@@ -97,7 +140,7 @@ impl Network for KernelNetwork {
     }
 
     fn name(&mut self, index: u32) -> Result<Option<String>, RequestError> {
-        let all = device::list(&mut self.0).map_err(KernelError::from)?;
+        let all = device::list(&mut self.netlink).map_err(KernelError::from)?;
         let found = all.into_iter().find(|device| device.index == index);
         Ok(found.map(|device| device.name))
     }
@@ -108,21 +151,43 @@ impl Network for KernelNetwork {
         from: Option<IpAddr>,
         over: Option<u32>,
     ) -> Result<Option<RouteEntry>, RequestError> {
-        Ok(routes::lookup(&mut self.0, to, from, over).map_err(KernelError::from)?)
+        Ok(routes::lookup(&mut self.netlink, to, from, over).map_err(KernelError::from)?)
     }
 
     fn neighbour(&mut self, index: u32, next_hop: IpAddr) -> Result<Neighbour, RequestError> {
-        Ok(routes::neighbour(&mut self.0, index, next_hop).map_err(KernelError::from)?)
+        Ok(routes::neighbour(&mut self.netlink, index, next_hop).map_err(KernelError::from)?)
     }
 
     fn solicit(&mut self, index: u32, next_hop: IpAddr) -> Result<(), RequestError> {
-        Ok(routes::resolve_neighbour(&mut self.0, index, next_hop).map_err(KernelError::from)?)
+        Ok(
+            routes::resolve_neighbour(&mut self.netlink, index, next_hop)
+                .map_err(KernelError::from)?,
+        )
     }
 
-    fn hold_port(&mut self, at: SocketAddr) -> io::Result<(Port, SocketAddr)> {
-        let port = Port::reserve(at)?;
+    fn interfaces_with(&mut self, address: IpAddr) -> Result<Vec<u32>, RequestError> {
+        Ok(routes::interfaces_with(&mut self.netlink, address).map_err(KernelError::from)?)
+    }
+
+    fn hold_port(
+        &mut self,
+        protocol: PortProtocol,
+        at: SocketAddr,
+    ) -> io::Result<(Port, SocketAddr)> {
+        let port = match protocol {
+            PortProtocol::Udp => Port::reserve(at)?,
+            PortProtocol::Tcp => Port::reserve_tcp(at)?,
+        };
         let at = port.address();
         Ok((port, at))
+    }
+
+    fn let_kernel_reset(&mut self, port: &Port) -> io::Result<()> {
+        port.let_kernel_reset()
+    }
+
+    fn silence_port(&mut self, port: &Port) -> io::Result<()> {
+        port.silence()
     }
 
     fn join_group(&mut self, port: &Port, group: IpAddr, index: u32) -> io::Result<()> {
@@ -143,11 +208,21 @@ impl Network for KernelNetwork {
         Ok(bytes)
     }
 
+    fn tcp_secret(&mut self) -> io::Result<[u8; 16]> {
+        if let Some(secret) = self.secret {
+            return Ok(secret);
+        }
+        let file = self.secret_file.clone();
+        let secret = tcp_keys::read_or_make(&file, || self.random())?;
+        self.secret = Some(secret);
+        Ok(secret)
+    }
+
     fn af_xdp(&mut self) -> Result<(), String> {
         nic::has_af_xdp().map_err(|error| error.to_string())
     }
 
     fn nic_features(&mut self, name: &str) -> Option<NicFeatures> {
-        nic::features(&mut self.0, name).ok().flatten()
+        nic::features(&mut self.netlink, name).ok().flatten()
     }
 }

@@ -10,18 +10,20 @@
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use netnice_api::direct::{ChangeFlow, Endpoint, FlowOpened, OpenFlow};
+use netnice_api::direct::{ChangeFlow, FlowOpened, OpenFlow};
 use netnice_api::driver::{DriverFlow, DriverRequest};
 use netnice_core::contract::{Change, Clause, Contract};
 use netnice_core::sched::Service;
 use netnice_kernel::routes::Neighbour;
 
 use super::network::Network;
+use super::ports::PortOwner;
 use super::promised_flows::PromiseHolder;
 use super::promises::Promises;
+use super::receive_shares::receive_budget;
 use super::{
     CallPurpose, FlowRecord, Flows, FormerContract, NextHop, PendingResolution, ReplySender,
-    ResolutionFor, admission, budgets, refuse,
+    ResolutionFor, admission, budgets, refuse, tcp_keys,
 };
 use crate::authority;
 use crate::clock::Now;
@@ -109,7 +111,11 @@ impl<N: Network> Flows<N> {
         let contract = contract(&peer, &Contract::default(), text, &mut has_budget)?;
         check_link(&contract, &link)?;
         let nic = self.nic_of(&link)?;
-        let resolved = self.resolve_endpoint(&peer, &link, nic, &open.endpoint)?;
+        let secret = self.secret_for(&open.endpoint)?;
+        let owner = PortOwner::of(&peer, pid, program, nic.index);
+        let resolved = self.resolve_endpoint(owner, &link, nic, &open.endpoint)?;
+        let local = resolved.ports.first().map(|port| port.at);
+        let key = secret.zip(local);
         let number = self.free_number();
         Ok(FlowRecord {
             number,
@@ -125,7 +131,9 @@ impl<N: Network> Flows<N> {
             next_hop: resolved.next_hop,
             mtu: resolved.mtu,
             ports: resolved.ports,
+            key: key.map(|(secret, local)| tcp_keys::key(&secret, uid, local)),
             closing: None,
+            is_given_up: false,
             movement: None,
         })
     }
@@ -152,7 +160,7 @@ impl<N: Network> Flows<N> {
         let (link, number) = (flow.link.clone(), flow.number);
         self.record_flow(flow.clone());
         if let Err(error) = self.admit(promises, &link, number, None, now) {
-            self.remove_flow(number);
+            self.remove_flow(number, now);
             self.opening_failed(promises, &flow, &error, now);
             return refuse(reply, error);
         }
@@ -178,7 +186,7 @@ impl<N: Network> Flows<N> {
             granted,
             shape: flow.shape,
             in_order: flow.in_order,
-            receive_budget: Some(RECEIVE_BUDGET),
+            receive_budget: Some(receive_budget(&flow.endpoint)),
         }
     }
 
@@ -198,6 +206,7 @@ impl<N: Network> Flows<N> {
             next_hop: flow.next_hop.mac(),
             mtu: flow.mtu,
             contract: flow.contract.to_string(),
+            key: flow.key,
         }
     }
 
@@ -261,12 +270,19 @@ impl<N: Network> Flows<N> {
     /// Closes a flow of a session. Refused if the session has no such flow.
     pub(super) fn close(&mut self, session: u64, number: u32, reply: ReplySender, now: Now) {
         match self.own_flow(session, number).cloned() {
-            Ok(flow) => self.close_flow(&flow, "closed by its program", Some(reply), now),
+            Ok(flow) => {
+                if let Some(known) = self.flows.get_mut(&number) {
+                    known.is_given_up = true;
+                }
+                self.close_flow(&flow, "closed by its program", Some(reply), now);
+            }
             Err(error) => refuse(reply, error),
         }
     }
 
-    /// Asks the driver to close a flow. A flow that is being opened is closed once it is open.
+    /// Asks the driver to close a flow, and to reset its TCP connection if neither its program
+    /// closes it nor the connection continues on another link. A flow that is being opened is
+    /// closed once it is open.
     pub(super) fn close_flow(
         &mut self,
         flow: &FlowRecord,
@@ -274,13 +290,19 @@ impl<N: Network> Flows<N> {
         reply: Option<ReplySender>,
         now: Now,
     ) {
+        let mut reset = false;
         if let Some(flow) = self.flows.get_mut(&flow.number) {
             flow.closing.get_or_insert_with(|| why.to_owned());
+            // A driver of an earlier version does not know the field.
+            reset = flow.endpoint.is_tcp() && !flow.is_given_up && flow.is_shown();
         }
         let Some(at_driver) = flow.at_driver else {
             return;
         };
-        let ask = DriverRequest::Close { flow: at_driver };
+        let ask = DriverRequest::Close {
+            flow: at_driver,
+            reset,
+        };
         let purpose = CallPurpose::Close {
             flow: flow.number,
             reply,
@@ -323,7 +345,7 @@ impl<N: Network> Flows<N> {
 
     /// Releases the ports of a flow that is not open.
     pub(super) fn release_ports_of(&mut self, flow: &FlowRecord) {
-        self.release_ports(&flow.ports);
+        self.release_ports(&flow.ports, None);
     }
 
     /// Adds a flow to the records.
@@ -340,8 +362,9 @@ impl<N: Network> Flows<N> {
         self.update_promise(number);
     }
 
-    /// Removes a flow from the records and releases its ports; `None` if there is no such flow.
-    pub(super) fn remove_flow(&mut self, number: u32) -> Option<FlowRecord> {
+    /// Removes a flow from the records and releases its ports, which may be kept if its program
+    /// has not closed it; `None` if there is no such flow.
+    pub(super) fn remove_flow(&mut self, number: u32, now: Now) -> Option<FlowRecord> {
         let flow = self.flows.remove(&number)?;
         self.icmp.remove(&flow);
         if let Some(state) = self.link_states.get_mut(&flow.link) {
@@ -353,7 +376,9 @@ impl<N: Network> Flows<N> {
                 program.open.remove(&number);
             }
         }
-        self.release_ports_of(&flow);
+        let was_open = flow.at_driver.is_some();
+        let abandoned = (was_open && !flow.is_given_up && flow.is_shown()).then_some(now);
+        self.release_ports(&flow.ports, abandoned);
         Some(flow)
     }
 
@@ -386,15 +411,6 @@ impl<N: Network> Flows<N> {
             Some(_) => state.minimums.insert(number),
             None => state.minimums.remove(&number),
         };
-    }
-}
-
-/// The remote end, which distinguishes flows of one port; `None` for an endpoint without one.
-pub(super) fn remote_end(endpoint: &Endpoint) -> Option<std::net::SocketAddr> {
-    match endpoint {
-        Endpoint::Udp { remote, .. } => *remote,
-        Endpoint::Group { group, .. } => Some(*group),
-        Endpoint::Protocol { .. } | Endpoint::EtherType { .. } => None,
     }
 }
 
@@ -477,7 +493,3 @@ pub(super) fn no_flow(number: u32) -> RequestError {
         "flow:{number} is not open, or belongs to another program"
     ))
 }
-
-/// A flow's share of its driver's time for receiving, in millionths: half, so that one flow never
-/// occupies the whole driver.
-pub(super) const RECEIVE_BUDGET: u32 = 500_000;

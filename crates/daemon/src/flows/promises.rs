@@ -15,7 +15,7 @@ use netnice_core::admission::timing::Stops;
 use netnice_core::contract::IfName;
 use netnice_core::link::Link;
 use netnice_core::link::classes::LinkClasses;
-use netnice_core::units::{Amount, Nanos};
+use netnice_core::units::{Amount, Instant, Nanos};
 use netnice_kernel::enforce::{PathCounter, Redirects};
 
 use crate::clock::Now;
@@ -88,11 +88,25 @@ pub(crate) struct TargetDraft<'a> {
     pub stops: Option<Stops>,
 }
 
+/// What will serve the packets that a target sends, once a request is installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServedBy {
+    /// The kernel's classes, or nothing; also if that is not known for sure.
+    Classes,
+    /// The driver of the target's link, which is asked at once.
+    Driver,
+}
+
 /// Checks a request to change a target before it is installed.
 ///
 /// # Errors
 /// If the driver of the target's link cannot keep what the request asks.
-pub(crate) type TargetCheck<'a> = dyn FnMut(&TargetDraft<'_>) -> Result<(), RequestError> + 'a;
+pub(crate) type TargetCheck<'a> =
+    dyn FnMut(&TargetDraft<'_>) -> Result<ServedBy, RequestError> + 'a;
+
+/// The longest time for which the reply to a request that sets a target waits until the driver
+/// serves the target, and for which the target has no class, or a class without a ceiling.
+pub(crate) const LONGEST_WAIT: Nanos = Nanos::from_secs(3);
 
 /// What the flow manager reads and changes in the rest of the daemon.
 pub(crate) trait Promises: LinkPromises {
@@ -145,7 +159,8 @@ pub(crate) trait Promises: LinkPromises {
     /// 200 ms; `None` if unknown.
     fn sent_by_classes(&self, link: &IfName) -> Option<u64>;
     /// The time in which the kernel's classes of a link send what they have queued of the target
-    /// with this id; 0 if it has none.
+    /// with this id; without a class of its own or of a target around it, what they have queued of
+    /// traffic without a target.
     ///
     /// # Errors
     /// If the classes cannot be read.
@@ -168,6 +183,15 @@ pub(crate) trait Promises: LinkPromises {
     /// # Errors
     /// If the kernel refuses them; then the former places stay.
     fn set_redirects(&mut self, places: BTreeMap<u16, RedirectPlace>) -> Result<(), RequestError>;
+    /// The targets that have no class until their driver serves them, by id, with the time at which
+    /// they get one in any case.
+    fn awaiting(&self) -> &BTreeMap<u32, Instant>;
+    /// Replaces the targets that have no class until their driver serves them, and gives the others
+    /// their classes.
+    ///
+    /// # Errors
+    /// If the kernel refuses the classes; then the former targets stay.
+    fn set_awaiting(&mut self, targets: BTreeMap<u32, Instant>) -> Result<(), RequestError>;
     /// The redirect pair of a link, and the map of redirects; `None` if the link has no pair.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use netnice_api::direct::Endpoint;
 use netnice_api::driver::MAX_RESERVED_RECEIVE;
 use netnice_core::contract::{IfName, ReceiveShare};
 
@@ -11,6 +12,14 @@ use super::link_promises::MAX_LISTED;
 use super::network::Network;
 use super::{CallPurpose, Flows};
 use crate::error::RequestError;
+
+/// A flow's share of its driver's time for receiving, in millionths.
+pub(super) fn receive_budget(endpoint: &Endpoint) -> u32 {
+    match endpoint {
+        Endpoint::TcpSyn { .. } => REQUESTS_BUDGET,
+        _ => RECEIVE_BUDGET,
+    }
+}
 
 impl<N: Network> Flows<N> {
     /// Checks the part of a recorded flow beside those of the other flows of its link. Fails as the
@@ -76,3 +85,10 @@ impl<N: Network> Flows<N> {
         pending.collect()
     }
 }
+
+/// The share of an ordinary flow, and of all flows together: half, so that one flow never occupies
+/// the whole driver.
+pub(super) const RECEIVE_BUDGET: u32 = 500_000;
+/// The share of the connection requests of a TCP port: a tenth. A request takes 1 to 2 µs, so
+/// 50,000 fit into a second, and a flood leaves the rest to established connections.
+const REQUESTS_BUDGET: u32 = 100_000;

@@ -14,8 +14,10 @@
 //!     │    the driver has sent all                              │ the driver has ended
 //!     └─────────────────────────────────────────────────────────┘
 //! ```
-//! The packets of a target go to its classes in all states but active. A place has its number in
-//! the state file, so that the next daemon finds in force what it desires; its driver's census
+//! The packets of a target go to its classes in all states but active. A target that a request
+//! gives to a driver may have no class until the driver has answered, for at most 3 s
+//! ([`awaiting`]): its packets stay with those of traffic without a target. A place has its number
+//! in the state file, so that the next daemon finds in force what it desires; its driver's census
 //! decides which targets continue ([`takeover`]).
 //!
 //! A target that cannot be redirected stays with the classes, which hold its limits. The reason is
@@ -24,6 +26,7 @@
 //! s, 4 s, … 60 s. Nothing here fails.
 
 mod admit;
+mod awaiting;
 mod calls;
 mod check;
 mod explain;
@@ -56,6 +59,11 @@ pub(super) struct RedirectState {
     wanted: BTreeMap<u32, IfName>,
     /// Those with a cell contract.
     cells: BTreeSet<u32>,
+    /// The targets that have waited for their driver without a class for as long as they may, and
+    /// still wait.
+    late: BTreeSet<u32>,
+    /// Classes that the kernel has refused are not tried again before.
+    classes_due: Instant,
     /// Replies to requests that wait until their target is redirected.
     replies: Vec<requests::PendingReply>,
     /// True once the places of the state file were taken in.
@@ -201,7 +209,8 @@ impl<N: Network> Flows<N> {
             self.redirects.pauses.clear();
             self.redirects.wanted.clear();
             self.redirects.cells.clear();
-            self.redirects.due = None;
+            self.end_awaiting(promises, now);
+            self.redirects.due = self.awaiting_due(promises);
             return self.send_settled_replies(now);
         }
         let links = wanted.iter().map(|one| (one.id, one.link.clone()));
@@ -220,7 +229,8 @@ impl<N: Network> Flows<N> {
             }
         }
         self.end_late_begins(promises, now);
-        self.set_redirects_due(now);
+        self.end_awaiting(promises, now);
+        self.set_redirects_due(promises, now);
         self.send_settled_replies(now);
     }
 
@@ -291,12 +301,13 @@ impl<N: Network> Flows<N> {
     }
 
     /// Sets when something is to be tried again. Times that are over wait for an event.
-    fn set_redirects_due(&mut self, now: Now) {
+    fn set_redirects_due(&mut self, promises: &impl Promises, now: Now) {
+        let classes = self.awaiting_due(promises);
         let state = &mut self.redirects;
         let faults = state.faults.values().map(|fault| fault.retry);
         let pauses = state.pauses.values().map(|pause| pause.until);
         let ceilings = state.places.values().filter_map(Place::ceiling_due);
-        let all = faults.chain(pauses).chain(ceilings);
+        let all = faults.chain(pauses).chain(ceilings).chain(classes);
         state.due = all.filter(|at| *at > now.monotonic).min();
     }
 

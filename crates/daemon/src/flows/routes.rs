@@ -25,13 +25,12 @@ use netnice_kernel::routes::{HostKind, Neighbour, RouteChange};
 use super::move_flow::elsewhere;
 use super::network::{Network, Nic};
 use super::next_hop::reply_next_hop;
-use super::open_flow::{not_attached, remote_end};
-use super::ports::{FlowPort, PortRequest};
+use super::open_flow::not_attached;
+use super::ports::{FlowPort, PortOwner, PortRequest, PortUse};
 use super::promises::Promises;
 use super::{FlowRecord, Flows, NextHop, ReplySender, endpoint, refuse, takeover};
 use crate::clock::Now;
 use crate::error::RequestError;
-use crate::peer::Peer;
 
 /// A flow or next-hop request that waits for neighbour resolution.
 pub(super) struct PendingResolution {
@@ -382,12 +381,13 @@ impl<N: Network> Flows<N> {
     /// The second result is an error if one of the ports cannot be held.
     pub(super) fn hold_ports_again(
         &mut self,
-        peer: &Peer,
+        owner: PortOwner,
         link: &IfName,
         setup: &DriverFlow,
     ) -> (NextHop, Result<Vec<FlowPort>, RequestError>) {
         let nic = self.nic_of(link).ok();
         let index = nic.map_or(0, |nic| nic.index);
+        let owner = PortOwner { index, ..owner };
         let toward = |flows: &mut Flows<N>, host: IpAddr, from: IpAddr| {
             let route = flows.network.route(host, Some(from), None).ok().flatten();
             let via = route.map_or(host, |route| route.next_hop);
@@ -402,14 +402,27 @@ impl<N: Network> Flows<N> {
         let mut wants = Vec::new();
         let next_hop = match &setup.endpoint {
             Endpoint::Udp { local, remote } => {
-                wants.push((*local, false));
+                wants.push((*local, PortUse::Udp(*remote)));
                 match remote {
                     Some(remote) => toward(self, remote.ip(), local.ip()),
                     None => NextHop::Any,
                 }
             }
+            Endpoint::Tcp { local, remote } => {
+                wants.push((*local, PortUse::Connection(*remote)));
+                toward(self, remote.ip(), local.ip())
+            }
+            Endpoint::TcpSyn { local } => {
+                wants.push((*local, PortUse::ConnectionRequests));
+                NextHop::Any
+            }
+            Endpoint::TcpListener { local } => {
+                wants.push((*local, PortUse::Listener));
+                NextHop::Any
+            }
             Endpoint::Group { local, group } => {
-                wants.extend([(*local, false), (*group, true)]);
+                let own = (*local, PortUse::Udp(Some(*group)));
+                wants.extend([own, (*group, PortUse::Group)]);
                 takeover::next_hop_with(None, setup.next_hop)
             }
             Endpoint::Protocol {
@@ -420,13 +433,11 @@ impl<N: Network> Flows<N> {
             Endpoint::Protocol { .. } | Endpoint::EtherType { .. } => NextHop::Any,
         };
         let mut held = Vec::new();
-        let remote_end = remote_end(&setup.endpoint);
-        for (at, group) in wants {
-            let remote = if group { None } else { remote_end };
-            match self.hold_port(peer, PortRequest { at, remote, group }, index) {
+        for (at, usage) in wants {
+            match self.hold_port(owner, PortRequest { at, usage }) {
                 Ok(port) => held.push(port),
                 Err(error) => {
-                    self.release_ports(&held);
+                    self.release_ports(&held, None);
                     return (next_hop, Err(error));
                 }
             }

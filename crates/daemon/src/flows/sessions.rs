@@ -395,7 +395,7 @@ impl<N: Network> Flows<N> {
         now: Now,
     ) {
         for flow in self.flows_of_program(link, program) {
-            self.remove_flow(flow);
+            self.remove_flow(flow, now);
         }
         let gone = self
             .link_states

@@ -11,6 +11,7 @@ use netnice_api::driver::{CensusDoc, DriverFlowDoc, ProgramDoc};
 use netnice_core::contract::{Contract, IfName};
 
 use super::network::Network;
+use super::ports::PortOwner;
 use super::promises::Promises;
 use super::{FlowRecord, Flows, NextHop, Program, admission};
 use crate::clock::Now;
@@ -89,7 +90,9 @@ impl<N: Network> Flows<N> {
             privileged: true,
             groups: Vec::new(),
         };
-        let (next_hop, ports) = self.hold_ports_again(&peer, link, &setup);
+        let pid = program.map_or(0, |program| program.pid);
+        let owner = PortOwner::of(&peer, pid, setup.program, 0);
+        let (next_hop, ports) = self.hold_ports_again(owner, link, &setup);
         let ports = ports.unwrap_or_else(|error| {
             promises.journal().warn(
                 now,
@@ -119,7 +122,9 @@ impl<N: Network> Flows<N> {
             next_hop,
             mtu: setup.mtu,
             ports,
+            key: None,
             closing: None,
+            is_given_up: false,
             movement: None,
         });
     }

@@ -18,6 +18,7 @@ mod open_flow;
 mod receive_shares;
 mod redirected_targets;
 mod resume;
+mod tcp_flows;
 
 use std::net::SocketAddr;
 

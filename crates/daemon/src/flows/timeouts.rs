@@ -31,8 +31,8 @@ use crate::clock::Now;
 use crate::error::RequestError;
 
 impl<N: Network> Flows<N> {
-    /// Handles calls and replies that are over their time limit, neighbour resolutions and path
-    /// MTUs that have ended, and changed routes.
+    /// Handles calls and replies that are over their time limit, neighbour resolutions, kept ports
+    /// and path MTUs that have ended, and changed routes.
     pub(crate) fn handle_timeouts(&mut self, promises: &mut impl Promises, now: Now) {
         self.check_resolutions(promises, now);
         if self.route_check_due.is_some_and(|due| due <= now.monotonic) {
@@ -40,6 +40,7 @@ impl<N: Network> Flows<N> {
             self.check_all_routes(promises, now);
         }
         self.expire_moves(promises, now);
+        self.expire_kept_ports(now);
         if self.icmp.expire(now.monotonic) {
             self.request_route_check(now);
         }
@@ -120,7 +121,7 @@ impl<N: Network> Flows<N> {
                 refuse(reply, why);
             }
             CallPurpose::Open { flow, reply, .. } => {
-                self.remove_flow(flow.number);
+                self.remove_flow(flow.number, now);
                 self.opening_failed(promises, &flow, &why, now);
                 refuse(reply, why);
             }
@@ -139,7 +140,7 @@ impl<N: Network> Flows<N> {
                 refuse(reply, why);
             }
             CallPurpose::Close { flow, reply } => {
-                self.remove_flow(flow);
+                self.remove_flow(flow, now);
                 if let Some(reply) = reply {
                     sessions::reply_done(reply);
                 }
@@ -173,7 +174,7 @@ impl<N: Network> Flows<N> {
     pub(super) fn undo_late_result(&mut self, link: &IfName, made: &DriverReply, now: Now) {
         let ask = match *made {
             DriverReply::Attached { program } => DriverRequest::Detach { program },
-            DriverReply::Opened { flow, .. } => DriverRequest::Close { flow },
+            DriverReply::Opened { flow, .. } => DriverRequest::Close { flow, reset: false },
             _ => return,
         };
         self.call(link, ask, None, CallPurpose::Nothing, now);

@@ -3,14 +3,19 @@
 //! ([`RedirectPlace`]), decides which targets can be redirected ([`Ledger::redirectable`]), and
 //! counts each promise once: a redirected target has its own entry in admission, and the direct
 //! path's part of the link, which contains its promise too, is counted without it. The flow manager
-//! decides when a target is redirected, and admits its contract at the driver. Nothing here fails.
+//! decides when a target is redirected, and admits its contract at the driver.
+//!
+//! A target that a request gives to a driver, and whose packets no class held before, has no class
+//! until the driver serves it ([`Ledger::await_driver`]). In a new class with the target's rate,
+//! the packets of a running program would wait until the driver answers, and a full queue would
+//! drop some of them. Nothing here fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::admission::TargetId;
 use netnice_core::contract::{Change, Contract, Direction, IfName, Setting};
 use netnice_core::link::Link;
-use netnice_core::units::Amount;
+use netnice_core::units::{Amount, Instant};
 
 use super::{HeldTarget, Ledger, ManagedLink};
 
@@ -87,6 +92,41 @@ impl Ledger {
         let mut places = self.redirects_on(link);
         places.any(|(_, place)| {
             place.target == id && place.begins && place.phase == RedirectPhase::Prepared
+        })
+    }
+
+    /// The targets that have no class until their driver serves them, by id, with the time at which
+    /// they get one in any case.
+    pub(crate) fn awaiting(&self) -> &BTreeMap<u32, Instant> {
+        &self.awaiting
+    }
+
+    /// Replaces the targets that have no class until their driver serves them, and returns the
+    /// former ones.
+    pub(crate) fn set_awaiting(
+        &mut self,
+        targets: BTreeMap<u32, Instant>,
+    ) -> BTreeMap<u32, Instant> {
+        std::mem::replace(&mut self.awaiting, targets)
+    }
+
+    /// Gives a target no class until its driver serves it, at most until `until`.
+    pub(crate) fn await_driver(&mut self, id: u32, until: Instant) {
+        self.awaiting.insert(id, until);
+    }
+
+    /// True if a target has no class of a link now, because its driver is to serve it.
+    pub(crate) fn awaits_driver(&self, id: u32, link: &IfName) -> bool {
+        self.awaiting.contains_key(&id) && self.active_redirect(id, link).is_none()
+    }
+
+    /// True if nothing slows down what a target sends: it has no class on a link, no limit, and
+    /// does not yield. A target that is not held is free too.
+    pub(crate) fn sends_freely(&self, id: u32) -> bool {
+        self.by_id(id).is_none_or(|held| {
+            let contract = held.in_force();
+            let is_limited = contract.up().is_some() || contract.both().is_some();
+            !is_limited && !contract.yields() && self.link_of(&contract).is_none()
         })
     }
 

@@ -72,16 +72,7 @@ fn target(ledger: &Ledger, held: &HeldTarget) -> plan::Target {
         parent: held.entry.parent.map(|parent| parent.get()),
         limit: limit(contract),
         burst: burst(contract),
-        share: ledger.link_of(contract).map(|managed| {
-            let (link, share) = (&managed.link.name, share(managed, contract));
-            LinkShare {
-                max: share
-                    .max
-                    .filter(|_| !ledger.begins_at_driver(held.id, link)),
-                redirect: ledger.active_redirect(held.id, link),
-                ..without_flows(share, ledger.flows_in(held))
-            }
-        }),
+        share: share_now(ledger, held, contract),
         weight: contract.weight().unwrap_or_default().get(),
         priority: contract.priority().unwrap_or_default().get(),
         dscp: held.dscp(ledger),
@@ -89,6 +80,23 @@ fn target(ledger: &Ledger, held: &HeldTarget) -> plan::Target {
         is_budget: contract.delegate().is_some(),
         quotas: ledger.quotas_around(held),
     }
+}
+
+/// A target's share of its link, without what is not in force while its driver is asked; `None` if
+/// it has none now.
+fn share_now(ledger: &Ledger, held: &HeldTarget, contract: &Contract) -> Option<LinkShare> {
+    let managed = ledger.link_of(contract)?;
+    let link = &managed.link.name;
+    if ledger.awaits_driver(held.id, link) {
+        return None;
+    }
+    let share = share(managed, contract);
+    let max = share.max;
+    Some(LinkShare {
+        max: max.filter(|_| !ledger.begins_at_driver(held.id, link)),
+        redirect: ledger.active_redirect(held.id, link),
+        ..without_flows(share, ledger.flows_in(held))
+    })
 }
 
 fn share(managed: &ManagedLink, contract: &Contract) -> LinkShare {

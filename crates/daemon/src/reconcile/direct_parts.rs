@@ -1,11 +1,13 @@
 //! Sets the part of a link that the direct path has ([`DirectPart`], in the ledger), and gives the
-//! rest of the link's rate to the kernel's classes; and sets the places of redirected targets. If
-//! the kernel refuses a change, the former state stays. Also admits degraded targets again when
-//! flows have released rate.
+//! rest of the link's rate to the kernel's classes; sets the places of redirected targets; and
+//! gives classes to targets that no longer wait for their driver. If the kernel refuses a change,
+//! the former state stays. Also admits degraded targets again when flows have released rate.
 
 use std::collections::BTreeMap;
 
 use netnice_core::contract::IfName;
+use netnice_core::units::Instant;
+use netnice_kernel::plan::Desired;
 
 use super::Reconciler;
 use crate::clock::Now;
@@ -51,16 +53,39 @@ impl<H: Host> Reconciler<H> {
     ) -> Result<(), RequestError> {
         let before = self.deviations.desired_state(&self.books.ledger);
         let former = self.books.ledger.set_redirects(places);
-        let wanted = self.deviations.desired_state(&self.books.ledger);
-        if before != wanted
-            && let Err(error) = self.host.apply(&wanted)
-        {
+        if let Err(error) = self.apply_unless(&before) {
             self.books.ledger.set_redirects(former);
             return Err(error);
         }
         let in_force = self.host.is_enforcing();
         self.books.save_present(in_force);
         Ok(())
+    }
+
+    /// Replaces the targets that have no class until their driver serves them, and gives the others
+    /// their classes. They are not in the state file.
+    ///
+    /// # Errors
+    /// If the kernel refuses the classes. Then the former targets stay.
+    pub(crate) fn set_awaiting(
+        &mut self,
+        targets: BTreeMap<u32, Instant>,
+    ) -> Result<(), RequestError> {
+        let before = self.deviations.desired_state(&self.books.ledger);
+        let former = self.books.ledger.set_awaiting(targets);
+        self.apply_unless(&before).inspect_err(|_| {
+            self.books.ledger.set_awaiting(former);
+        })
+    }
+
+    /// Puts the desired state of the ledger into force if it differs from `before`. Fails if the
+    /// kernel refuses it.
+    fn apply_unless(&mut self, before: &Desired) -> Result<(), RequestError> {
+        let wanted = self.deviations.desired_state(&self.books.ledger);
+        match wanted == *before {
+            true => Ok(()),
+            false => self.host.apply(&wanted),
+        }
     }
 
     /// Admits degraded targets again, as far as they fit. An error goes to the journal.

@@ -10,7 +10,7 @@ use netnice_core::admission::timing::Stops;
 use netnice_core::contract::IfName;
 use netnice_core::link::Link;
 use netnice_core::link::classes::LinkClasses;
-use netnice_core::units::{Amount, Nanos};
+use netnice_core::units::{Amount, Instant, Nanos};
 use netnice_kernel::enforce::{PathCounter, Redirects};
 
 use super::Service;
@@ -164,6 +164,14 @@ impl<H: Host> Promises for Service<H> {
 
     fn set_redirects(&mut self, places: BTreeMap<u16, RedirectPlace>) -> Result<(), RequestError> {
         self.reconciler.set_redirects(places)
+    }
+
+    fn awaiting(&self) -> &BTreeMap<u32, Instant> {
+        self.reconciler.books.ledger.awaiting()
+    }
+
+    fn set_awaiting(&mut self, targets: BTreeMap<u32, Instant>) -> Result<(), RequestError> {
+        self.reconciler.set_awaiting(targets)
     }
 
     fn redirect_pair(&self, link: &IfName) -> Result<Option<Redirects>, RequestError> {

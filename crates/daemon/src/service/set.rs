@@ -17,7 +17,7 @@ use super::named_process::{NamedProcess, named_process};
 use crate::authority;
 use crate::clock::Now;
 use crate::error::RequestError;
-use crate::flows::promises::{TargetCheck, TargetDraft};
+use crate::flows::promises::{LONGEST_WAIT, ServedBy, TargetCheck, TargetDraft};
 use crate::host::{Host, Inventory, Process};
 use crate::journal::EventKind;
 use crate::ledger::rollbacks;
@@ -354,7 +354,7 @@ fn finish<H: Host>(
     }
     draft.within(&reconciler.books, quotas, request.peer)?;
     reconciler.check_usage(&draft)?;
-    check(&TargetDraft {
+    let served_by = check(&TargetDraft {
         present: &reconciler.books.ledger,
         draft: &draft.ledger,
         slot,
@@ -365,6 +365,10 @@ fn finish<H: Host>(
         return Ok(done);
     }
     let before = reconciler.books.ledger.clone();
+    if served_by == ServedBy::Driver && before.sends_freely(held.id) {
+        let until = request.now.monotonic.after(LONGEST_WAIT);
+        draft.ledger.await_driver(held.id, until);
+    }
     let adoption = reconciler.install_if(draft, |host| {
         check_alive(host, process.as_ref(), request.named.as_ref())
     })?;

@@ -395,7 +395,7 @@ impl Registry {
             }
         };
         if let Err(why) = self.add_match(&frame_match, opened.flow) {
-            self.close_in_datapath(program, opened.flow)?;
+            self.close_in_datapath(program, opened.flow, false)?;
             self.note_idle();
             return Err(why.into());
         }
@@ -454,8 +454,9 @@ impl Registry {
         Ok(())
     }
 
-    /// Closes a flow and returns its counters. Fails if it is not open, or the packet thread ended.
-    pub(crate) fn close(&mut self, flow: u32) -> Result<FlowCounts, RegistryError> {
+    /// Closes a flow and returns its counters. With `reset`, resets its connection if it is one of
+    /// TCP. Fails if it is not open, or the packet thread ended.
+    pub(crate) fn close(&mut self, flow: u32, reset: bool) -> Result<FlowCounts, RegistryError> {
         let known = self.flows.remove(flow);
         let known = known.ok_or(RegistryError::NoFlow(flow))?;
         let program = known.setup.program;
@@ -463,7 +464,7 @@ impl Registry {
             program.flows.remove(&flow);
         }
         self.remove_match(&known.frame_match);
-        let counts = self.close_in_datapath(program, known.datapath_no)?;
+        let counts = self.close_in_datapath(program, known.datapath_no, reset)?;
         self.note_idle();
         Ok(counts.unwrap_or_default())
     }
@@ -587,13 +588,16 @@ impl Registry {
         ))
     }
 
-    /// Closes a flow in the packet thread, and clears its pages for reuse.
+    /// Closes a flow in the packet thread, and clears its pages for reuse. With `reset`, resets its
+    /// connection first.
     fn close_in_datapath(
         &mut self,
         program: u32,
         datapath_no: FlowNo,
+        reset: bool,
     ) -> Result<Option<FlowCounts>, RegistryError> {
-        let Report::Closed(Some(closed)) = self.commands.send(Command::Close(datapath_no))? else {
+        let closed = self.commands.send(Command::Close(datapath_no, reset))?;
+        let Report::Closed(Some(closed)) = closed else {
             return Ok(None);
         };
         if let Some(retired) = closed.retired {
@@ -606,7 +610,11 @@ impl Registry {
         let count = self.matches.entry(*frame_match).or_insert(0);
         if *count == 0 {
             // A group may have several flows.
-            let of_one_flow = matches!(frame_match, FrameMatch::Endpoints { local, .. } if !local.0.is_multicast());
+            let of_one_flow = match frame_match {
+                FrameMatch::Endpoints { local, .. } => !local.0.is_multicast(),
+                FrameMatch::Syn { .. } => true,
+                FrameMatch::Protocol { .. } | FrameMatch::EtherType(_) => false,
+            };
             let done = self
                 .ingress
                 .add_match(frame_match, of_one_flow.then_some(flow));

@@ -7,6 +7,7 @@ use std::mem::offset_of;
 use netnice_api::driver::MIN_PACKET_BYTES;
 use netnice_core::prefetch;
 
+use super::tcp_reset::SentSegments;
 use super::*;
 use crate::code_points::{CodePoints, ContractKind};
 use crate::receive_budget::shared::FlowBudget;
@@ -58,6 +59,9 @@ pub(super) enum Delivery {
     Lost,
     /// Dropped: the flow cannot pay for received packets until this time.
     OverBudget(Instant),
+    /// Neither delivered nor counted: the flow is a connection, and its program has not primed a
+    /// record yet.
+    Passed,
 }
 
 /// The counters of a flow. Each taken record except the head is counted in one of `sent`,
@@ -153,6 +157,8 @@ pub(super) struct FlowState {
     has_new_head: bool,
     /// Frames have a next hop.
     has_next_hop: bool,
+    /// `connection` is `Some`.
+    is_connection: bool,
     /// The kind of its contract, for its code point.
     kind: ContractKind,
     /// The class of the link's server that its contract names.
@@ -174,6 +180,9 @@ pub(super) struct FlowState {
     /// Length in bytes of the longest packet that the contract can let go.
     contract_limit: usize,
     pub(super) budget: Option<FlowBudget>,
+    /// The offset of the header of TCP in the frames of a flow that is a connection, and what was
+    /// sent of it.
+    connection: Option<(usize, SentSegments)>,
 }
 
 /// Prefetches what it takes to choose a packet of a flow, and to take one from its ring.
@@ -201,7 +210,10 @@ impl FlowState {
         service: &Service,
         budget: Option<FlowBudget>,
     ) -> FlowState {
+        let connection = template.connection();
         FlowState {
+            is_connection: connection.is_some(),
+            connection: connection.map(|at| (at, SentSegments::default())),
             id,
             program,
             ring,
@@ -234,6 +246,18 @@ impl FlowState {
     #[inline]
     pub(super) fn is_ignored(&self) -> bool {
         self.is_ignored
+    }
+
+    /// True after [`FlowState::withdraw`].
+    pub(super) fn is_withdrawn(&self) -> bool {
+        self.is_withdrawn
+    }
+
+    /// What was sent of the flow's connection, and the flow's template; `None` if it is no
+    /// connection.
+    pub(super) fn sent_segments(&self) -> Option<(&SentSegments, &Template)> {
+        let (_, sent) = self.connection.as_ref()?;
+        Some((sent, &self.template))
     }
 
     /// Returns the head to the program unsent, and takes no further record to send.
@@ -395,12 +419,21 @@ impl FlowState {
         }
         let no_next_hop = sink.is_some() && !self.has_next_hop;
         let (ring, template) = (&self.ring, &self.template);
+        // The notes of a connection are far from what other flows' packets need.
+        let mut connection = match self.is_connection {
+            true => self.connection.as_mut(),
+            false => None,
+        };
         let code_point = code_points.of(self.kind);
         let sink = sink.filter(|_| self.has_next_hop);
         let done = sink.and_then(|sink| {
             sink.send(|frame| {
                 let length = ring.read(head, frame);
-                template.check_and_mark(&mut frame[..length], code_point)
+                let checked = template.check_and_mark(&mut frame[..length], code_point);
+                if let (Some((at, sent)), Ok(checked)) = (&mut connection, &checked) {
+                    sent.note(checked.bytes(), *at);
+                }
+                checked
             })
         });
         let (status, stamp, result) = match done {
@@ -441,13 +474,15 @@ impl FlowState {
         self.has_next_hop = next_hop.is_some() || self.template.program_sets_next_hop();
     }
 
-    /// Delivers a received packet, or counts why it was not delivered. Fails if the program broke a
-    /// rule.
+    /// Delivers a received packet, or counts why it was not delivered. With `may_pass`, a
+    /// connection whose program has never primed a record passes the packet instead. Fails if the
+    /// program broke a rule.
     pub(super) fn deliver(
         &mut self,
         packet: &[u8],
         cost: &mut Cost,
         among: (&mut SharedBudget, &mut ActiveSet),
+        may_pass: bool,
         now: Instant,
     ) -> Result<Delivery, ProtocolViolation> {
         self.counters.received += 1;
@@ -462,6 +497,11 @@ impl FlowState {
         }
         self.counters.receiving += delivery.0;
         let Taken::Record(record) = self.ring.take_empty()? else {
+            let was_primed = self.counters.delivered + self.counters.too_short > 0;
+            if may_pass && self.is_connection && !was_primed {
+                self.counters.received -= 1;
+                return Ok(Delivery::Passed);
+            }
             self.counters.no_buffer += 1;
             self.ring.count_lost(Loss::NoBuffer);
             return Ok(Delivery::Lost);

@@ -3,6 +3,10 @@
 //! A frame that a flow cannot pay for is dropped, and [`Datapath::poll_suspended`] returns the flow
 //! with the time from which it can pay again. No function fails: a program that breaks a rule of
 //! the ring is disconnected.
+//!
+//! A connection that a server promotes to a flow of its own has no empty record until the program
+//! has got the reply of the daemon. Until then its segments go to the listener of the port, as
+//! before, so none is lost.
 
 use super::*;
 
@@ -16,7 +20,7 @@ impl Datapath {
 
     /// Classifies a received frame, charges its flows, and copies it to those that can pay and have
     /// an empty record that is long enough. Fragments that were held until this frame are handled
-    /// likewise.
+    /// likewise, except that they do not go to a listener in place of a connection.
     pub fn receive(&mut self, frame: &[u8], now: Instant) {
         let Datapath {
             demux,
@@ -31,11 +35,13 @@ impl Datapath {
             totals,
             ..
         } = self;
-        let mut deliver = |verdict: Verdict<'_>, bytes: &[u8]| {
+        // Returns the flow and the length of a frame that the flow is not ready to get.
+        let mut deliver = |verdict: Verdict<'_>, bytes: &[u8], may_pass: bool| {
+            let mut passed = None;
             let (receivers, end) = match &verdict {
                 Verdict::One { flow, end } => (std::slice::from_ref(flow), *end),
                 Verdict::Several { flows, end } => (*flows, *end),
-                _ => return,
+                _ => return None,
             };
             for number in receivers {
                 let Some(Some(flow)) = flows.get_mut(number.0 as usize) else {
@@ -51,12 +57,14 @@ impl Datapath {
                     continue;
                 };
                 let active = &mut program.receivers;
-                match flow.deliver(&bytes[..end], cost, (shared_budget, active), now) {
+                let among = (&mut *shared_budget, active);
+                match flow.deliver(&bytes[..end], cost, among, may_pass, now) {
                     Ok(Delivery::Delivered) => {
                         totals.delivered += 1;
                         totals.delivered_bytes += end as u64;
                     }
                     Ok(Delivery::Lost) => {}
+                    Ok(Delivery::Passed) => passed = Some((*number, end)),
                     Ok(Delivery::OverBudget(until)) => {
                         flow.counters.suspended_until = until;
                         match suspended.last_mut() {
@@ -68,10 +76,14 @@ impl Datapath {
                 }
                 *budget_is_low |= flow.is_nearly_exhausted(shared_budget);
             }
+            passed
         };
-        deliver(demux.handle(frame, now), frame);
+        if let Some((connection, end)) = deliver(demux.handle(frame, now), frame, true) {
+            let flow = demux.listener_of(connection).unwrap_or(connection);
+            deliver(Verdict::One { flow, end }, frame, false);
+        }
         while let Some((bytes, verdict)) = demux.poll_released() {
-            deliver(verdict, &bytes);
+            deliver(verdict, &bytes, false);
         }
     }
 

@@ -87,7 +87,16 @@ fn flows() -> Vec<Match> {
         group("224.1.1.1:53"),
         group("224.1.1.1:53"),
         group("[ff02::5]:53"),
+        syn("10.0.0.1:54"),
+        syn("[fd00::1]:53"),
     ]
+}
+
+/// A flow of the connection requests to `local`.
+pub(super) fn syn(local: &str) -> Match {
+    Match::Syn {
+        local: endpoint(local),
+    }
 }
 
 /// A flow of UDP that has the port `local`.
@@ -140,18 +149,21 @@ pub(super) fn naive(flows: &[Match], frame: &[u8]) -> Option<Vec<u32>> {
     if by_group && !is_for_several(destination) || is_for_several(source) {
         return None;
     }
-    let (transport, from, to) = match packet.transport.as_ref() {
+    let (transport, (from, to), is_syn) = match packet.transport.as_ref() {
         Some(TransportSlice::Udp(udp)) => {
-            (Transport::Udp, udp.source_port(), udp.destination_port())
+            let ports = (udp.source_port(), udp.destination_port());
+            (Transport::Udp, ports, false)
         }
         Some(TransportSlice::Tcp(tcp)) => {
-            (Transport::Tcp, tcp.source_port(), tcp.destination_port())
+            let ports = (tcp.source_port(), tcp.destination_port());
+            (Transport::Tcp, ports, tcp.syn() && !tcp.ack())
         }
         Some(_) => return None,
         None => first_fragment(packet.net.as_ref()?)?,
     };
     let local = SocketAddr::new(destination, to);
-    naive_search(flows, transport, local, SocketAddr::new(source, from))
+    let remote = SocketAddr::new(source, from);
+    naive_search(flows, (transport, is_syn), local, remote)
 }
 
 /// (source, destination), if the packet's IP header is right and has no extensions.
@@ -190,7 +202,7 @@ fn is_for_several(address: IpAddr) -> bool {
 /// The flows with the most specific match of a packet from `remote` to `local`.
 fn naive_search(
     flows: &[Match],
-    transport: Transport,
+    (transport, is_syn): (Transport, bool),
     local: SocketAddr,
     remote: SocketAddr,
 ) -> Option<Vec<u32>> {
@@ -210,6 +222,7 @@ fn naive_search(
         local,
         remote,
     })
+    .or_else(|| is_syn.then(|| with(Match::Syn { local }))?)
     .or_else(|| to_port(local))
     .or_else(|| with(Match::Group { transport, group }))
     .or_else(|| match is_for_several(local.ip()) {
@@ -218,8 +231,8 @@ fn naive_search(
     })
 }
 
-/// The parser does not read the ports of fragments. The first fragment decides for all.
-fn first_fragment(net: &NetSlice<'_>) -> Option<(Transport, u16, u16)> {
+/// The parser does not read the ports and flags of fragments. The first fragment decides for all.
+fn first_fragment(net: &NetSlice<'_>) -> Option<(Transport, (u16, u16), bool)> {
     let NetSlice::Ipv4(v4) = net else { return None };
     let payload = v4.payload();
     let transport = match payload.ip_number.0 {
@@ -232,7 +245,10 @@ fn first_fragment(net: &NetSlice<'_>) -> Option<(Transport, u16, u16)> {
         Some(u16::from_be_bytes([two[0], two[1]]))
     };
     let is_first = payload.fragmented && v4.header().fragments_offset().value() == 0;
-    is_first.then_some((transport, port(0)?, port(2)?))
+    // The flags are the byte at offset 13: SYN is 2, ACK is 16.
+    let has_flags = transport == Transport::Tcp;
+    let is_syn = has_flags && payload.payload.get(13).is_some_and(|flags| flags & 18 == 2);
+    is_first.then_some((transport, (port(0)?, port(2)?), is_syn))
 }
 
 /// Whether the frame is a fragment of IPv4 other than the first one, which decides its flow.

@@ -29,6 +29,12 @@ pub enum Match {
         /// family.
         local: SocketAddr,
     },
+    /// TCP's connection requests to a local port, from any sender: segments with SYN and without
+    /// ACK. They come before [`Match::Port`] and after [`Match::Connected`].
+    Syn {
+        /// The local endpoint.
+        local: SocketAddr,
+    },
     /// Packets to a port of a group. Each flow that has joined gets a copy.
     Group {
         /// UDP or TCP.
@@ -121,6 +127,7 @@ impl Match {
                 one_host(local.ip()).and(one_host(remote.ip()))?;
                 has_port(local).and(has_port(remote))
             }
+            Match::Syn { local } => one_host(local.ip()).and(has_port(local)),
             Match::Port { local, .. } => {
                 if !local.ip().is_unspecified() {
                     one_host(local.ip())?;
@@ -152,6 +159,7 @@ impl Match {
                 remote,
             } => (*transport, *local, *remote),
             Match::Port { transport, local } => (*transport, *local, unspecified(local)),
+            Match::Syn { local } => (Transport::Tcp, *local, unspecified(local)),
             Match::Group { transport, group } => (*transport, *group, unspecified(group)),
             Match::Protocol { .. } | Match::EtherType { .. } => return None,
         };

@@ -2,7 +2,7 @@ use etherparse::{EtherType as Kind, SlicedPacket};
 use netnice_cases::cases;
 use proptest::prelude::*;
 
-use super::hostile::{connected, group, is_later_fragment, naive, port, table};
+use super::hostile::{connected, group, is_later_fragment, naive, port, syn, table};
 use super::*;
 use crate::damage::Damage;
 use crate::pattern::Term;
@@ -61,6 +61,78 @@ fn the_most_specific_match_gets_a_frame() {
     demux.remove(FlowNo(2)).unwrap();
     assert_eq!(owner(&mut demux, &to("10.0.0.9:4000", "10.0.0.1:53")), None);
     demux.invariants();
+}
+
+/// A segment of TCP with these flags.
+fn segment(from: &str, to: &str, flags: u8) -> Vec<u8> {
+    let mut datagram = udp(from, to).received();
+    datagram.transport = Transport::Tcp;
+    let mut frame = datagram.frame();
+    let header = frame.len() - datagram.data.len() - 20;
+    frame[header + 13] = flags;
+    frame
+}
+
+#[test]
+fn a_connection_comes_before_the_requests_and_they_before_the_listener() {
+    const SYN: u8 = 2;
+    const ACK: u8 = 16;
+    for (local, peer, other) in [
+        ("10.0.0.1:80", "10.0.0.9:4000", "10.0.0.9:4001"),
+        ("[fd00::1]:80", "[fd00::9]:4000", "[fd00::9]:4001"),
+    ] {
+        let tcp = Transport::Tcp;
+        let own = endpoint(local);
+        let connection = Match::Connected {
+            transport: tcp,
+            local: own,
+            remote: endpoint(peer),
+        };
+        let listener = Match::Port {
+            transport: tcp,
+            local: own,
+        };
+        let mut demux = table(&[connection, listener.clone(), syn(local), port(local)]);
+        let mut flow_of = |from: &str, flags| owner(&mut demux, &segment(from, local, flags));
+        for flags in [SYN, SYN | ACK, ACK, 4, 0] {
+            assert_eq!(flow_of(peer, flags), Some(0), "{flags}");
+            let of_others = if flags == SYN { 2 } else { 1 };
+            assert_eq!(flow_of(other, flags), Some(of_others), "{flags}");
+        }
+        // ECN's flags are set in a request, too (RFC 3168).
+        assert_eq!(flow_of(other, SYN | 0xc0), Some(2));
+        // The other transport has its own ports.
+        assert_eq!(owner(&mut demux, &to(other, local)), Some(3));
+        let taken = demux.add_match(FlowNo(0), &syn(local));
+        assert_eq!(taken, Err(MatchError::Taken));
+        // Without a flow of requests the listener gets them; without both the kernel.
+        demux.remove(FlowNo(2)).unwrap();
+        assert_eq!(owner(&mut demux, &segment(other, local, SYN)), Some(1));
+        demux.remove(FlowNo(1)).unwrap();
+        assert_eq!(owner(&mut demux, &segment(other, local, SYN)), None);
+        demux.insert(FlowNo(2), Reassembly::Complete).unwrap();
+        demux.add_match(FlowNo(2), &syn(local)).unwrap();
+        assert_eq!(owner(&mut demux, &segment(other, local, ACK)), None);
+        demux.invariants();
+    }
+    let mut demux = table(&[port("10.0.0.1:53")]);
+    for wrong in ["0.0.0.0:80", "224.0.0.1:80", "10.0.0.1:0"] {
+        assert!(demux.add_match(FlowNo(0), &syn(wrong)).is_err(), "{wrong}");
+    }
+}
+
+/// A segment in fragments goes where its first fragment goes.
+#[test]
+fn the_fragments_of_a_segment_stay_together() {
+    let mut demux = table(&[syn("10.0.0.1:80")]);
+    let mut datagram = udp("10.0.0.9:4000", "10.0.0.1:80").received();
+    datagram.transport = Transport::Tcp;
+    let mut parts = datagram.data(&[0; 60]).fragments(24);
+    parts[0][14 + 20 + 13] = 2;
+    assert_eq!(parts.len(), 4);
+    for part in parts {
+        assert_eq!(owner(&mut demux, &part), Some(0));
+    }
 }
 
 #[test]

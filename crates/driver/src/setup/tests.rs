@@ -85,6 +85,51 @@ fn an_endpoint_gives_what_a_flow_sends_receives_and_takes_from_the_kernel() {
 }
 
 #[test]
+fn the_flows_of_tcp_differ_in_what_they_receive() {
+    let local: SocketAddr = "10.0.0.1:80".parse().unwrap();
+    let own = (local.ip(), local.port());
+    let peer: SocketAddr = "10.0.0.2:4000".parse().unwrap();
+    let with = |remote: Option<SocketAddr>| FrameMatch::Endpoints {
+        protocol: 6,
+        local: own,
+        remote: remote.map(|remote| (remote.ip(), remote.port())),
+    };
+    let connection = Endpoint::Tcp {
+        local,
+        remote: peer,
+    };
+    let all = [
+        (connection, Some(peer), with(Some(peer))),
+        (Endpoint::TcpListener { local }, None, with(None)),
+        (
+            Endpoint::TcpSyn { local },
+            None,
+            FrameMatch::Syn { local: own },
+        ),
+    ];
+    for (endpoint, remote, frames) in all {
+        let (parameters, frame_match) = flow(&request(endpoint.clone()), OWN, 1500).unwrap();
+        assert_eq!(frame_match, frames);
+        let sends = Sends::Ports {
+            transport: Transport::Tcp,
+            local,
+            remote,
+        };
+        assert_eq!(parameters.sender.sends, sends);
+        let [what] = &parameters.matches[..] else {
+            panic!("{:?}", parameters.matches);
+        };
+        let is_its = matches!(
+            (&endpoint, what),
+            (Endpoint::Tcp { .. }, Match::Connected { .. })
+                | (Endpoint::TcpListener { .. }, Match::Port { .. })
+                | (Endpoint::TcpSyn { .. }, Match::Syn { .. })
+        );
+        assert!(is_its, "{endpoint:?}: {what:?}");
+    }
+}
+
+#[test]
 fn other_protocols_are_received_by_pattern() {
     let pattern = vec![
         ApiTerm {

@@ -123,11 +123,11 @@ pub(super) fn naive(sender: &Sender, frame: &[u8]) -> bool {
                     }
                     _ => return false,
                 },
-                Transport::Tcp if rest.len() >= TcpHeader::MIN_LEN => {
-                    let port = |at| u16::from_be_bytes([rest[at], rest[at + 1]]);
-                    (port(0), port(2))
-                }
-                Transport::Tcp => return false,
+                // The parser refuses a header that is too short, or longer than the packet.
+                Transport::Tcp => match TcpHeader::from_slice(rest) {
+                    Ok((header, _)) => (header.source_port, header.destination_port),
+                    Err(_) => return false,
+                },
             };
             source == local.port() && remote.is_none_or(|remote| remote.port() == destination)
         }

@@ -108,6 +108,40 @@ fn each_rule_refuses_with_its_own_reason() {
 }
 
 #[test]
+fn a_header_of_tcp_lies_inside_its_packet() {
+    for (from, to, at) in [
+        ("10.0.0.1:5000", "10.0.0.2:53", 46),
+        ("[fd00::1]:5000", "[fd00::2]:53", 66),
+    ] {
+        for remote in [Some(to), None] {
+            let mut granted = sender(from, remote);
+            if let Sends::Ports { transport, .. } = &mut granted.sends {
+                *transport = Transport::Tcp;
+            }
+            let template = Template::new(&granted).unwrap();
+            assert_eq!(template.connection().is_some(), remote.is_some());
+            let mut segment = udp(from, to).data(&[0; 8]);
+            segment.transport = Transport::Tcp;
+            let right = segment.frame();
+            // Words of 4 bytes; 28 bytes of the packet are behind the IP header.
+            for words in 0..16 {
+                let mut frame = right.clone();
+                frame[at] = words << 4;
+                let checked = check(&template, &frame).map(drop);
+                let expected = match words {
+                    5..=7 => Ok(()),
+                    _ => Err(Forbidden::Length),
+                };
+                assert_eq!(checked, expected, "{words} words");
+            }
+            segment.from.set_port(5001);
+            let other = check(&template, &segment.frame());
+            assert_eq!(other, Err(Forbidden::SourcePort));
+        }
+    }
+}
+
+#[test]
 fn in_ipv6_extension_headers_are_refused() {
     let template = Template::new(&sender("[fd00::1]:5000", Some("[fd00::2]:53"))).unwrap();
     let datagram = udp("[fd00::1]:5000", "[fd00::2]:53").data(&[0; 64]);

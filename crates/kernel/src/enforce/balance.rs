@@ -45,6 +45,7 @@ impl Kernel {
             return Ok(false);
         }
         self.close_pacers()?;
+        self.replace_queues()?;
         let passed = self.last_counts.at.map(|at| now.since(at).0);
         let mut idle = self.idle_nodes.clone();
         idle.retain(|name, _| links.contains(name));

@@ -508,6 +508,7 @@ impl Kernel {
             .map(|(n, _)| n.clone())
             .collect();
         for name in lost_up {
+            self.forget_requeues(&name);
             self.stages.up.remove(&name);
             self.stages.pacers.remove(&name);
             self.stages.closing.remove(&name);
@@ -600,6 +601,7 @@ impl Kernel {
                 .unwrap_or_default();
             if found.is_empty() {
                 // The root qdisc is gone; check its owner again.
+                self.forget_requeues(&name);
                 self.stages.up.remove(&name);
                 self.stages.pacers.remove(&name);
                 self.stages.closing.remove(&name);

@@ -59,13 +59,17 @@ impl Kernel {
     }
 
     /// The time in which the classes of a link send what they have queued of a target, at the
-    /// highest rate of its class; 0 without such a class.
+    /// highest rate of its class. A target without a class of its own or of a target around it has
+    /// its packets in the leaves for traffic without a target.
     ///
     /// # Errors
     /// If the kernel does not list the classes.
     pub fn drain_time(&mut self, link: &str, id: u32) -> Result<Nanos, KernelError> {
-        let leaves = self.installed.links.get(link);
-        let leaves = leaves.and_then(|trees| trees.leaves.get(&id)?[0]);
+        let trees = self.installed.links.get(link);
+        let leaves = trees.and_then(|trees| {
+            let own = trees.leaves.get(&id).and_then(|leaves| leaves[0]);
+            own.or(trees.rest[0])
+        });
         let (Some(leaves), Some(index)) = (leaves, self.stages.up.get(link)) else {
             return Ok(Nanos(0));
         };

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Kernel, find_device, loaded, roots};
+use super::{Kernel, find_device, loaded, queues, roots};
 use crate::{
     abi,
     device::{self, Device, Pair},
@@ -32,6 +32,8 @@ pub(super) struct Stages {
     pub pacers: BTreeMap<String, Option<tc::Tbf>>,
     /// Those of the filters whose bucket becomes shorter.
     pub closing: BTreeMap<String, roots::ClosingPacer>,
+    /// The leaves of links that get another queue when they are empty.
+    pub requeues: queues::Requeues,
 }
 
 /// A tree and its interface.
@@ -90,7 +92,15 @@ impl Kernel {
         let mut removals = Vec::new();
         for tree in stage_trees(&self.stages, &installed, plan, &nothing) {
             let steps = plan::difference(tree.current, tree.desired);
+            let place = (tree.ifindex, tree.major);
+            let busy = self.busy_leaves(place, tree.current, &steps.before)?;
             for step in &steps.before {
+                if let Step::Requeue(number, _) = step
+                    && busy.contains(number)
+                {
+                    self.stages.requeues.insert((tree.ifindex, *number), 0);
+                    continue;
+                }
                 self.apply_step(tree.ifindex, tree.major, step)?;
             }
             removals.push((tree.ifindex, tree.major, steps.after));
@@ -110,6 +120,13 @@ impl Kernel {
 
     fn apply_step(&mut self, ifindex: u32, major: u16, step: &Step) -> Result<(), KernelError> {
         let id = |minor| Handle::new(major, minor);
+        if let (
+            LINK_MAJOR,
+            Step::Add(number, _) | Step::Requeue(number, _) | Step::Remove(number),
+        ) = (major, step)
+        {
+            self.stages.requeues.remove(&(ifindex, *number));
+        }
         let netlink = &mut self.netlink;
         let put = |netlink: &mut _, number, class: &Class| {
             let parent = id(class.parent); // 0: the qdisc itself
@@ -190,6 +207,7 @@ impl Kernel {
             if let Some(index) = index.filter(is_there) {
                 self.remove_root(index)?;
             }
+            self.forget_requeues(&name);
             self.stages.up.remove(&name);
             self.stages.pacers.remove(&name);
             self.stages.closing.remove(&name);

@@ -7,7 +7,7 @@ fn v4(kind: u8, code: u8, mtu: u16) -> Vec<u8> {
     icmp.extend(mtu.to_be_bytes());
     let mut quoted = vec![0x45, 0, 0x05, 0x78, 0, 0, 0x40, 0, 64, 17, 0, 0];
     quoted.extend([10, 0, 0, 1, 10, 0, 0, 2]);
-    quoted.extend([0x13, 0x88, 0, 9, 0, 0, 0, 0]);
+    quoted.extend([0x13, 0x88, 0, 9, 1, 2, 3, 4]);
     icmp.extend(quoted);
     let sum = !checksum(&icmp);
     icmp[2..4].copy_from_slice(&sum.to_be_bytes());
@@ -26,7 +26,7 @@ fn v6(kind: u8, code: u8, mtu: u32) -> Vec<u8> {
     for last in [1, 2] {
         quoted.extend(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last).octets());
     }
-    quoted.extend([0x13, 0x88, 0, 9, 0, 0, 0, 0]);
+    quoted.extend([0x13, 0x88, 0, 9, 1, 2, 3, 4]);
     icmp.extend(quoted);
     icmp
 }
@@ -70,6 +70,7 @@ fn the_quoted_packet_and_the_cause_are_found() {
             remote: ip("10.0.0.2"),
             protocol: 17,
             ports: Some((5000, 9)),
+            sequence: Some(0x0102_0304),
         };
         assert_eq!(parse_v4(&v4(kind, code, mtu)), Some(error), "{kind} {code}");
     }
@@ -86,6 +87,7 @@ fn the_quoted_packet_and_the_cause_are_found() {
     ] {
         let error = parse_v6(ip("fd00::9"), &v6(kind, code, mtu)).expect("an error");
         assert_eq!((error.cause, error.ports), (cause, Some((5000, 9))));
+        assert_eq!(error.sequence, Some(0x0102_0304));
         assert_eq!((error.local, error.remote), (ip("fd00::1"), ip("fd00::2")));
     }
 }

@@ -1,7 +1,7 @@
 //! Tests that a reserved port is held and its socket receives nothing, with sockets on lo.
 
 use std::io::ErrorKind;
-use std::net::{Ipv6Addr, UdpSocket};
+use std::net::{Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use super::*;
@@ -44,6 +44,44 @@ fn a_datagram_to_a_reserved_port_is_dropped_without_an_icmp_error() {
     assert_eq!(waiting, 0);
     // No ICMP message reports an unreachable port.
     sender.send(b"again").expect("no error came back");
+}
+
+#[test]
+fn a_tcp_port_is_silent_until_the_kernel_may_reset_and_stays_reserved() {
+    let reserved = Port::reserve_tcp(on_lo(0)).expect("a port");
+    let at = reserved.address();
+    let connect = || TcpStream::connect_timeout(&at, Duration::from_millis(100));
+    let is_taken = |what: &str| {
+        // `TcpListener` sets SO_REUSEADDR.
+        let second = TcpListener::bind(at).expect_err(what);
+        assert_eq!(second.kind(), ErrorKind::AddrInUse, "{what}");
+        let second = Port::reserve_tcp(at).expect_err(what);
+        assert_eq!(second.kind(), ErrorKind::AddrInUse, "{what}");
+    };
+    for _ in 0..2 {
+        let silent = connect().expect_err("no answer");
+        assert_eq!(silent.kind(), ErrorKind::TimedOut);
+        is_taken("it is reserved");
+        reserved.let_kernel_reset().expect("it stops listening");
+        let reset = connect().expect_err("a reset");
+        assert_eq!(reset.kind(), ErrorKind::ConnectionRefused);
+        is_taken("it is reserved after it stopped listening");
+        reserved.silence().expect("it listens again");
+    }
+    UdpSocket::bind(at).expect("the port of UDP is another one");
+    drop(reserved);
+    TcpListener::bind(at).expect("it is free again");
+}
+
+#[test]
+fn a_tcp_port_with_a_connection_of_the_kernel_cannot_be_reserved() {
+    let listener = TcpListener::bind(on_lo(0)).expect("a port");
+    let at = listener.local_addr().expect("an address");
+    let _client = TcpStream::connect(at).expect("connected");
+    let (_accepted, _) = listener.accept().expect("accepted");
+    drop(listener);
+    let taken = Port::reserve_tcp(at).expect_err("a connection has it");
+    assert_eq!(taken.kind(), ErrorKind::AddrInUse);
 }
 
 #[test]

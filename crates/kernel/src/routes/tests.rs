@@ -23,6 +23,18 @@ fn an_unreachable_host_has_no_route_and_is_no_error() {
 }
 
 #[test]
+fn an_address_is_found_on_its_interface() {
+    let mut netlink = NetlinkClient::open().expect("a connection");
+    let mut with = |text: &str| {
+        let address = text.parse().expect("an address");
+        interfaces_with(&mut netlink, address).expect("a list")
+    };
+    assert_eq!(with("127.0.0.1"), [1]);
+    assert!(with("192.0.2.7").is_empty());
+    assert!(with("2001:db8::7").is_empty());
+}
+
+#[test]
 fn a_next_hop_that_was_never_resolved_is_unknown() {
     let mut netlink = NetlinkClient::open().expect("a connection");
     let next_hop = IpAddr::from([192, 0, 2, 99]);

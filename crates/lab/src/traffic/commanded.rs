@@ -14,7 +14,7 @@ use crate::world::Host;
 
 /// A running traffic program. It ends when it is dropped.
 pub struct Commanded {
-    proc: Proc,
+    pub(super) proc: Proc,
 }
 
 impl Commanded {

@@ -5,7 +5,8 @@
 use anyhow::Result;
 
 use super::{
-    direct, echo, fetch, many_flows, messages, parent, quic, quic_flows, tcp, udp, unruly,
+    direct, direct_tcp, echo, fetch, many_flows, messages, parent, quic, quic_flows, segments, tcp,
+    udp, unruly,
 };
 
 /// The programs of the traffic generator, as subcommands of `netnice-lab traffic`.
@@ -17,12 +18,16 @@ pub enum Program {
     Udp(udp::UdpArgs),
     /// UDP datagrams on the direct path.
     Direct(direct::DirectArgs),
+    /// TCP on the direct path.
+    DirectTcp(direct_tcp::DirectTcpArgs),
     /// Many flows of the direct path, on command.
     ManyFlows(many_flows::ManyFlowsArgs),
     /// Messages of a real-time channel on the direct path, on command.
     Messages(messages::MessagesArgs),
     /// The same, by a program that forks, ends or executes another program on command.
     Unruly(unruly::UnrulyArgs),
+    /// Segments of TCP on the direct path, on command.
+    Segments(segments::SegmentsArgs),
     /// Answers probes.
     Echo(echo::EchoArgs),
     /// Times round trips.
@@ -48,9 +53,11 @@ pub fn main(program: &Program) -> Result<()> {
         Program::Tcp(args) => tcp::main(args),
         Program::Udp(args) => udp::main(args),
         Program::Direct(args) => direct::main(args),
+        Program::DirectTcp(args) => direct_tcp::main(args),
         Program::ManyFlows(args) => many_flows::main(args),
         Program::Messages(args) => messages::main(args),
         Program::Unruly(args) => unruly::main(args),
+        Program::Segments(args) => segments::main(args),
         Program::Echo(args) => echo::echo(args),
         Program::Probe(args) => echo::probe(args),
         Program::Serve(args) => fetch::serve(args),

@@ -260,6 +260,36 @@ fn long_packets_pass_the_filter_that_closes() {
     drop(source);
 }
 
+/// A program with sixteen connections that fill a link of 1 Gbit/s: what its queues hold when the
+/// contract comes is sent, and nothing is sent again. Judged in one of three worlds, since a busy
+/// machine takes the processor from the driver.
+#[test]
+fn a_program_with_many_connections_is_taken_in_without_a_loss() {
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        let bed = test_bed();
+        let to = bed.sink(PORT).expect("a sink");
+        let source = Tcp::connect(to, 16).source();
+        let source = traffic::start_now(bed.world.client(), &source).expect("a source");
+        pause(1.0);
+        let client = &bed.world.client().ns;
+        let before = client.sent_again().expect("a counter");
+        let target = format!("pid:{}", source.pid());
+        bed.run_ok(&format!("set {target} --cell {CELL}"));
+        assert!(is_redirected(&bed, &target));
+        pause(1.0);
+        let after = client.sent_again().expect("a counter");
+        let rate = bed.sent_rate(0.3, 1.0).expect("a rate");
+        assert!((9e6..10.2e6).contains(&rate), "{rate} bit/s");
+        all.push(after - before);
+        // The classes lost more than a thousand segments.
+        if after - before < 20 {
+            return;
+        }
+    }
+    panic!("sent again: {all:?}");
+}
+
 /// Each request that cannot be kept gets one clear error, and leaves nothing.
 #[test]
 fn contracts_that_cannot_be_kept_are_refused() {

@@ -9,14 +9,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use netnice_api::driver::{DriverFlowDoc, DriverRequest};
+use netnice_api::driver::DriverFlowDoc;
 use netnice_lab::sys;
 use netnice_lab::world::{self, Pair, World};
 use netnice_ring::program::Piece;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use crate::driver::cpu_seconds;
-use crate::driver_client::{Caller, Driver, Program, flow, udp, wait_for};
+use crate::driver_client::{Caller, Driver, Program, close, flow, udp, wait_for};
 use crate::users::{ANN, BOB};
 
 /// The user of the greedy programs.
@@ -383,7 +383,7 @@ fn check_confinement() -> Result<()> {
         let mut program = Program::attach(&mut daemon, 1, 1 << 20)?;
         let asked = flow(&world, &program, GOOD, Some(PEER))?;
         let number = program.open(&mut daemon, asked)?;
-        daemon.ask(DriverRequest::Close { flow: number })?;
+        daemon.ask(close(number))?;
         program.end(&mut daemon)?;
         let ended = driver.terminate()?;
         ensure!(ended.success(), "{ended}");

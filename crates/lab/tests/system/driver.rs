@@ -7,7 +7,7 @@ use std::net::UdpSocket;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use crate::driver_client::{Caller, Driver, Program, flow, has_xdp, udp, wait_for};
+use crate::driver_client::{Caller, Driver, Program, close, flow, has_xdp, udp, wait_for};
 use anyhow::{Context, Result, ensure};
 use netnice_api::direct::Endpoint;
 use netnice_api::driver::{
@@ -138,7 +138,7 @@ fn start_to_end(mode: &str, stays: bool) -> Result<()> {
     ensure!(counts.lateness.iter().sum::<u64>() == 20, "{counts:?}");
     let totals = rig.daemon.totals()?;
     ensure!((totals.sent, totals.delivered) == (20, 20), "{totals:?}");
-    let closed = rig.daemon.ask(DriverRequest::Close { flow: number })?;
+    let closed = rig.daemon.ask(close(number))?;
     let DriverReply::Closed(last) = closed else {
         anyhow::bail!("{closed:?}")
     };
@@ -182,7 +182,7 @@ fn kill_each() -> Result<()> {
     let mut bad = rig.program()?;
     rig.open(&mut bad, PORT + 2)?;
     // Its flow has the slot of the killed program's flow, but not its number.
-    let answer = rig.daemon.ask(DriverRequest::Close { flow: late })?;
+    let answer = rig.daemon.ask(close(late))?;
     ensure!(
         matches!(answer, DriverReply::Failed { .. }),
         "{late}: {answer:?}"
@@ -372,7 +372,7 @@ fn send_invalid_requests(rig: &mut Rig, program: &Program) -> Result<()> {
             wrong(&|flow| flow.receive_budget = Some(2_000_000))?,
             "2000000",
         ),
-        (DriverRequest::Close { flow: 99 }, "flow 99"),
+        (close(99), "flow 99"),
         (DriverRequest::Detach { program: 99 }, "program 99"),
         (
             DriverRequest::Wire {

@@ -578,3 +578,9 @@ pub fn wait_for(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<(
     }
     Ok(())
 }
+
+/// The request to close a flow without a reset.
+pub(crate) fn close(flow: u32) -> DriverRequest {
+    let reset = false;
+    DriverRequest::Close { flow, reset }
+}

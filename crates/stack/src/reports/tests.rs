@@ -14,6 +14,7 @@ fn report(host: &str, mtu: Option<u32>) -> Undelivered {
             None => DeliveryFailure::NoPort,
         },
         mtu,
+        sequence: None,
     }
 }
 

@@ -7,13 +7,12 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use netnice_api::direct::{DirectReply, DirectRequest, Endpoint, FlowOpened, OpenFlow};
-use netnice_api::{Client, Response};
+use netnice_api::direct::{Endpoint, FlowOpened, OpenFlow};
 use netnice_ring::{FlowLocation, Shape};
 
 use super::{Carried, RemoteHeaders, Settings, Socket, UdpOptions};
 use crate::address::without_port;
-use crate::control::{FlowStatus, unexpected_response};
+use crate::control::FlowStatus;
 use crate::datagram::Checks;
 use crate::error::StackError;
 use crate::headers::FlowAddress;
@@ -46,42 +45,11 @@ impl Program {
         shape: Shape,
         settings: Settings,
     ) -> Result<Socket, StackError> {
-        let control = self.shared.control()?;
-        let request = DirectRequest::Open(open);
-        let mut opened_status = None;
-        let opened = control.request(&self.shared.flows, request, Client::TIMEOUT, |response| {
-            let opened = match response {
-                Response::Direct(DirectReply::Opened(opened)) => opened,
-                other => return Err(unexpected_response(other, "open")),
-            };
-            let status = FlowStatus::new(opened.mtu);
-            self.shared
-                .flows
-                .insert(opened.flow, opened.slot, status.clone());
-            opened_status = Some(status);
-            Ok(opened)
-        })?;
-        let number = opened.flow;
-        let status = opened_status.unwrap_or_default();
-        self.socket(settings, shape, opened, status)
-            .inspect_err(|_| self.shared.close(number))
-    }
-
-    fn socket(
-        &self,
-        settings: Settings,
-        shape: Shape,
-        opened: FlowOpened,
-        status: Arc<FlowStatus>,
-    ) -> Result<Socket, StackError> {
-        let location = FlowLocation {
-            slot: opened.slot,
-            offset: opened.offset,
-            shape,
-        };
-        let flow = self.shared.attachment.flow(location)?;
+        let (rings, opened, status) = self.open_rings(open, shape)?;
         let parameters = SocketParameters::granted(settings, opened, status);
-        Socket::new(self.shared.clone(), flow, parameters)
+        let number = parameters.id;
+        Socket::new(self.shared.clone(), rings, parameters)
+            .inspect_err(|_| number.map_or((), |number| self.shared.close(number)))
     }
 
     /// Makes a socket of a UDP flow with one remote endpoint that the driver opened without a
@@ -165,6 +133,9 @@ impl SocketParameters {
     pub(super) fn carried(&self) -> Carried {
         match self.endpoint {
             Endpoint::Udp { .. } | Endpoint::Group { .. } => Carried::Udp,
+            Endpoint::Tcp { .. } | Endpoint::TcpSyn { .. } | Endpoint::TcpListener { .. } => {
+                Carried::Ip(TCP)
+            }
             Endpoint::Protocol { number, .. } => Carried::Ip(number),
             Endpoint::EtherType { number, .. } => Carried::Ether(number),
         }
@@ -204,6 +175,13 @@ impl SocketParameters {
                 local,
                 remote: None,
             } => any(local),
+            // No socket is made of a flow of TCP; see the module `segments`.
+            Endpoint::Tcp { local, remote } => {
+                one(without_port(local.ip()), without_port(remote.ip()))
+            }
+            Endpoint::TcpSyn { local } | Endpoint::TcpListener { local } => {
+                any(without_port(local.ip()))
+            }
             Endpoint::Group { local, group } => {
                 let headers = headers(local, group)?;
                 let headroom = headers.headroom();
@@ -222,3 +200,6 @@ impl SocketParameters {
         }
     }
 }
+
+/// The protocol number of TCP.
+const TCP: u8 = 6;

@@ -523,6 +523,16 @@ impl Connection {
         }
     }
 
+    /// True if a SYN begins behind everything that this connection has received, by its sequence
+    /// number or its timestamp (RFC 6191, section 2).
+    pub(crate) fn is_after(&self, syn: &Header) -> bool {
+        let later_clock = match (self.peer_timestamp, syn.options.timestamps) {
+            (Some(recent), Some(own)) => (own.value.wrapping_sub(recent.value) as i32) > 0,
+            _ => false,
+        };
+        later_clock || self.peer_position(syn.seq) > self.receiver.next() as i64
+    }
+
     fn enter_time_wait(&mut self, now: Instant) {
         self.state = State::TimeWait;
         let released = &mut self.released;

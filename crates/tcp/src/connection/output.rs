@@ -95,6 +95,9 @@ impl Connection {
         } else {
             self.header(now, Flags::ACK, self.own_seq(piece.start))
         };
+        if piece.payload.is_some() && self.peer_timestamp.is_none() {
+            header.options.padding = self.config.padding;
+        }
         if piece.fin {
             header.flags |= Flags::FIN;
         }
@@ -317,7 +320,7 @@ impl Connection {
     pub(super) fn effective_mss(&self) -> u32 {
         let options = match self.peer_timestamp {
             Some(_) => Options::TIMESTAMPS_LENGTH as u32,
-            None => 0,
+            None => u32::from(self.config.padding),
         };
         self.peer_mss
             .min(self.config.mss)

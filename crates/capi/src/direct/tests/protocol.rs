@@ -86,6 +86,7 @@ fn reported_errors_have_the_errno_of_a_connected_socket() {
             by: "10.78.0.9".parse().unwrap(),
             why,
             mtu,
+            sequence: None,
         };
         let notification = FlowNotification::Undelivered {
             flow: info.id,

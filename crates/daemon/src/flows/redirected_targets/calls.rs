@@ -6,17 +6,16 @@ use std::rc::Rc;
 
 use netnice_api::driver::{DriverReply, DriverRequest};
 use netnice_core::contract::IfName;
-use netnice_core::units::{Amount, Nanos};
+use netnice_core::units::{Amount, Instant, Nanos};
 use netnice_kernel::enforce::MAX_REDIRECTS;
 
 use super::admit::LONGEST_HOLD;
-use super::requests::LONGEST_WAIT;
 use super::{Phase, Place};
 use crate::clock::Now;
 use crate::flows::admission::LinkCapacity;
 use crate::flows::driver::Start;
 use crate::flows::network::{Network, Nic};
-use crate::flows::promises::Promises;
+use crate::flows::promises::{LONGEST_WAIT, Promises};
 use crate::flows::{CallPurpose, Flows, LinkState};
 use crate::ledger::redirects::RedirectableTarget;
 
@@ -69,8 +68,7 @@ impl<N: Network> Flows<N> {
             rate: target.rate,
             starts_driver: target.starts_driver,
             phase: Phase::Asked,
-            open_until: (!self.redirects.pauses.contains_key(link))
-                .then(|| now.monotonic.after(LONGEST_WAIT)),
+            open_until: self.open_until(promises, target, now),
             is_end_asked: false,
         };
         self.redirects.places.insert(number, place);
@@ -80,6 +78,22 @@ impl<N: Network> Flows<N> {
             self.settle_link(promises, link, now);
             self.redirects.set_fault(target, why, now);
         }
+    }
+
+    /// Until when a target whose driver is asked now has no ceiling in the classes, see
+    /// [`Place::open_until`].
+    fn open_until(
+        &self,
+        promises: &impl Promises,
+        target: &RedirectableTarget,
+        now: Now,
+    ) -> Option<Instant> {
+        if let Some(until) = promises.awaiting().get(&target.id) {
+            return Some(*until);
+        }
+        let had_its_time = self.redirects.late.contains(&target.id)
+            || self.redirects.pauses.contains_key(&target.link);
+        (!had_its_time).then(|| now.monotonic.after(LONGEST_WAIT))
     }
 
     /// The interface of a link that can have redirected targets.

@@ -1,7 +1,7 @@
 //! Checks a request to set a target before it is installed: whether the driver of the link can keep
 //! its cell contract or slice beside all other promises there. The check fails if a cell contract
 //! cannot be redirected at all, or if a cell contract, or a slice beside other promises, does not
-//! fit.
+//! fit. It also tells whether the driver or the kernel's classes will serve the target.
 
 use std::collections::BTreeSet;
 
@@ -11,52 +11,63 @@ use crate::error::RequestError;
 use crate::flows::Flows;
 use crate::flows::network::Network;
 use crate::flows::promised_flows::PromiseHolder;
-use crate::flows::promises::{LedgerPromises, LinkPromises, TargetDraft};
+use crate::flows::promises::{LedgerPromises, LinkPromises, ServedBy, TargetDraft};
 use crate::ledger::redirects::{RedirectPhase, RedirectPlace, RedirectableTarget};
 use crate::ledger::{HeldTarget, Ledger};
 
 impl<N: Network> Flows<N> {
-    /// Checks a request to set a target.
+    /// Checks a request to set a target, and returns what will serve the target. A target with a
+    /// minimum alone counts as one of the classes.
     ///
     /// # Errors
     /// If the driver cannot keep what the request asks.
-    pub(crate) fn check_target(&mut self, request: &TargetDraft<'_>) -> Result<(), RequestError> {
+    pub(crate) fn check_target(
+        &mut self,
+        request: &TargetDraft<'_>,
+    ) -> Result<ServedBy, RequestError> {
         let wanted = request.draft.redirectable(&BTreeSet::new());
         check_cells(request, &wanted)?;
         let Some(held) = request.draft.get(request.slot) else {
-            return Ok(());
+            return Ok(ServedBy::Classes);
         };
         let Some(target) = wanted.iter().find(|target| target.id == held.id) else {
-            return Ok(());
+            return Ok(ServedBy::Classes);
         };
         let is_cell = target.contract.cell().is_some();
         let nic = match self.nic_for_targets(&target.link) {
             Ok(nic) => nic,
             Err(why) if is_cell => return Err(refusal_of(held, &why)),
-            Err(_) => return Ok(()),
+            Err(_) => return Ok(ServedBy::Classes),
         };
         let is_same = request
             .present
             .redirectable(&BTreeSet::new())
             .contains(target);
+        let pauses = self.redirects.pauses.contains_key(&target.link);
         let has_no_driver = match self.link_states.get(&target.link) {
             Some(state) => state.is_fallback(),
-            None => self.redirects.pauses.contains_key(&target.link),
+            None => pauses,
         };
         if is_same || has_no_driver {
-            return Ok(());
+            return Ok(ServedBy::Classes);
         }
-        self.check_fit(request, &wanted, target, nic.mtu)
+        let fits = self.check_fit(request, &wanted, target, nic.mtu)?;
+        Ok(match fits && !pauses {
+            true => ServedBy::Driver,
+            false => ServedBy::Classes,
+        })
     }
 
-    /// Checks that a target fits at the driver beside all others that are there or will be.
+    /// Checks that a target fits at the driver beside all others that are there or will be. Returns
+    /// false for a slice that does not fit, although no other promise is there: the kernel's
+    /// classes serve it. Fails if a target does not fit otherwise.
     fn check_fit(
         &self,
         request: &TargetDraft<'_>,
         wanted: &[RedirectableTarget],
         target: &RedirectableTarget,
         mtu: u32,
-    ) -> Result<(), RequestError> {
+    ) -> Result<bool, RequestError> {
         let link = &target.link;
         // Minimums go to the classes if the driver needs the rate.
         let served = |one: &&RedirectableTarget| {
@@ -73,13 +84,16 @@ impl<N: Network> Flows<N> {
         held.extend(self.server_promise(link).cloned());
         let others = served.iter().filter(|one| one.id != target.id);
         held.extend(others.map(|one| one.contract.clone()));
-        // Alone, the kernel's classes serve a slice that is too long for the driver.
-        if held.is_empty() && target.contract.slice().is_some() {
-            return Ok(());
-        }
-        let capacity = self.link_capacity(&promises, link, mtu)?;
-        let Err(misfit) = capacity.admit(&held, &target.contract, None) else {
-            return Ok(());
+        let is_lone_slice = held.is_empty() && target.contract.slice().is_some();
+        let capacity = match self.link_capacity(&promises, link, mtu) {
+            Ok(capacity) => capacity,
+            Err(_) if is_lone_slice => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let misfit = match capacity.admit(&held, &target.contract, None) {
+            Ok(_) => return Ok(true),
+            Err(_) if is_lone_slice => return Ok(false),
+            Err(misfit) => misfit,
         };
         let name = promises.name_of(target.id).unwrap_or_default();
         let asks = format!("{name} asks {}", target.contract);

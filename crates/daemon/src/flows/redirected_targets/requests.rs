@@ -3,12 +3,12 @@
 //! is served by the driver from its first packet. Nothing here fails.
 
 use netnice_api::Response;
-use netnice_core::units::{Instant, Nanos};
+use netnice_core::units::Instant;
 
 use super::Phase;
 use crate::clock::Now;
 use crate::flows::network::Network;
-use crate::flows::promises::Promises;
+use crate::flows::promises::{LONGEST_WAIT, Promises};
 use crate::flows::{Flows, ReplySender};
 use crate::server::Reply;
 
@@ -64,7 +64,7 @@ impl<N: Network> Flows<N> {
     }
 
     /// True if a target is about to be redirected.
-    fn is_beginning(&self, target: u32) -> bool {
+    pub(super) fn is_beginning(&self, target: u32) -> bool {
         let Some(link) = self.redirects.wanted.get(&target) else {
             return false;
         };
@@ -73,6 +73,3 @@ impl<N: Network> Flows<N> {
         !is_active && self.redirect_why(target, link).is_none()
     }
 }
-
-/// The longest time that a reply waits.
-pub(super) const LONGEST_WAIT: Nanos = Nanos::from_secs(3);

@@ -16,7 +16,7 @@ use netnice_kernel::nic::NicFeatures;
 use netnice_kernel::routes::{HostKind, Neighbour, RouteEntry};
 
 use crate::error::RequestError;
-use crate::flows::network::{Network, Nic};
+use crate::flows::network::{Network, Nic, PortProtocol};
 
 /// A fake network. 10.0.0.100 is this host. Hosts 10.0.0.* are neighbours on eth0 (index 2), hosts
 /// 10.1.* are behind 10.0.0.1, and hosts 10.9.* are neighbours on eth1 (index 3).
@@ -38,6 +38,8 @@ pub(super) struct FakeNetwork {
     pub randoms: u8,
     /// The port chosen last.
     pub next_port: u16,
+    /// What the kernel was asked to do with held TCP ports.
+    pub port_changes: Vec<&'static str>,
 }
 
 impl Default for FakeNetwork {
@@ -53,6 +55,7 @@ impl Default for FakeNetwork {
             joined: Vec::new(),
             randoms: 0,
             next_port: 40_000,
+            port_changes: Vec::new(),
         }
     }
 }
@@ -121,7 +124,33 @@ impl Network for FakeNetwork {
         Ok(())
     }
 
-    fn hold_port(&mut self, at: SocketAddr) -> io::Result<((), SocketAddr)> {
+    fn interfaces_with(&mut self, address: IpAddr) -> Result<Vec<u32>, RequestError> {
+        Ok(match address.to_string().as_str() {
+            "10.0.0.100" => vec![2],
+            "10.9.0.100" => vec![3],
+            _ => Vec::new(),
+        })
+    }
+
+    fn let_kernel_reset(&mut self, _port: &()) -> io::Result<()> {
+        self.port_changes.push("reset");
+        Ok(())
+    }
+
+    fn silence_port(&mut self, _port: &()) -> io::Result<()> {
+        self.port_changes.push("silent");
+        Ok(())
+    }
+
+    fn tcp_secret(&mut self) -> io::Result<[u8; 16]> {
+        Ok([7; 16])
+    }
+
+    fn hold_port(
+        &mut self,
+        _protocol: PortProtocol,
+        at: SocketAddr,
+    ) -> io::Result<((), SocketAddr)> {
         if !at.ip().is_multicast()
             && !at.ip().is_unspecified()
             && at.ip().to_string() != "10.0.0.100"
@@ -206,6 +235,8 @@ pub(super) struct Driver {
     pub refuses: Option<String>,
     /// The flows that were withdrawn.
     pub withdrawn: Vec<u32>,
+    /// The daemon's numbers of the TCP flows whose connections it was asked to reset.
+    pub resets: Vec<u32>,
     /// The far end of the redirect pair that the driver was sent.
     pub far: Option<String>,
     /// The redirected targets, by place.
@@ -273,7 +304,11 @@ impl Driver {
                 true => self.change(ask),
                 false => failed("no such flow"),
             },
-            DriverRequest::Close { flow } => match self.flows.remove(flow) {
+            DriverRequest::Close { flow, reset } => match self.flows.remove(flow) {
+                Some(flow) if *reset && flow.endpoint.is_tcp() => {
+                    self.resets.push(flow.number);
+                    DriverReply::Closed(Box::default())
+                }
                 Some(_) => DriverReply::Closed(Box::default()),
                 None => failed("no such flow"),
             },

@@ -18,6 +18,7 @@ fn error(opened: &FlowOpened, to: &str, cause: ErrorCause) -> IcmpError {
         remote: to.ip(),
         protocol: 17,
         ports: Some((local.port(), to.port())),
+        sequence: Some(77),
     }
 }
 
@@ -52,6 +53,7 @@ fn an_error_reaches_the_flow_that_it_quotes_and_no_other() {
         by: quoted.reporter,
         why: DeliveryFailure::NoPort,
         mtu: None,
+        sequence: None,
     };
     let flow = hers.flow;
     let expected = [FlowNotification::Undelivered { flow, report }];

@@ -236,7 +236,7 @@ fn a_port_belongs_to_one_user_and_one_remote_end() {
             .expect("an answer"),
     );
     assert!(
-        same.contains("10.0.0.100:7000 of UDP is in use: a direct flow has it"),
+        same.contains("10.0.0.100:7000 of UDP is in use: a direct flow of process 8 has it"),
         "{same}"
     );
     let roots = fixture.attached_client(&Peer::ROOT, 7);
@@ -245,7 +245,10 @@ fn a_port_belongs_to_one_user_and_one_remote_end() {
             .request(&roots, at("10.0.0.4:1"))
             .expect("an answer"),
     );
-    assert!(other.contains("a direct flow has it"), "{other}");
+    assert!(
+        other.contains("a direct flow of process 8 has it"),
+        "{other}"
+    );
     fixture
         .flows
         .network

@@ -1,6 +1,7 @@
 //! Tests of redirected targets: with the fake driver, and at its end; of admission, and of many
 //! quick changes.
 
+mod awaiting;
 mod exhaustion;
 mod random;
 
@@ -93,7 +94,8 @@ impl Fixture {
             "{:?}",
             self.targets_at_driver()
         );
-        assert!(self.service.ledger().redirects().is_empty());
+        let ledger = self.service.ledger();
+        assert!(ledger.redirects().is_empty() && ledger.awaiting().is_empty());
         assert!(!self.has_pair() && self.redirects().is_empty());
         let states = self.flows.link_states.values();
         assert!(
@@ -463,26 +465,6 @@ fn a_reply_waits_until_the_target_is_redirected() {
     assert!(late.try_recv().is_err());
     fixture.advance(Nanos::from_millis(1));
     assert!(late.try_recv().is_ok(), "after 3 s in any case");
-}
-
-/// As for a contract from the policy, which no reply waits for.
-#[test]
-fn a_driver_that_hangs_removes_no_ceiling_for_long() {
-    let mut fixture = Fixture::new();
-    // Another target keeps the driver.
-    fixture.set(8, "slice 1ms/20ms");
-    fixture.driver_answers = false;
-    fixture.set(7, CELL);
-    let max = |fixture: &mut Fixture| {
-        let targets = fixture.desired().targets.into_iter();
-        let mut shares = targets.filter_map(|target| target.share);
-        let cell = shares.find(|share| share.redirect.is_none());
-        cell.expect("a class").max
-    };
-    fixture.advance(Nanos::from_millis(2_999));
-    assert_eq!(max(&mut fixture), None);
-    fixture.advance(Nanos::from_millis(1));
-    assert!(max(&mut fixture).is_some());
 }
 
 const CONTRACTS: [&str; 7] = [

@@ -106,7 +106,7 @@ fn a_late_call_for_a_closed_flow_does_not_reach_the_flow_in_its_place() {
         let late = registry.opened(gone, 5000);
         let number = registry.flows.get(late).unwrap().datapath_no;
         match by_itself {
-            true => drop(registry.close(late).unwrap()),
+            true => drop(registry.close(late, false).unwrap()),
             false => registry.detach(gone).unwrap(),
         }
         let present = registry.opened(other, 5000);
@@ -115,7 +115,7 @@ fn a_late_call_for_a_closed_flow_does_not_reach_the_flow_in_its_place() {
         let calls = [
             registry.change(late, "up 1mbit".to_owned(), None),
             registry.readdress(late, None, 576),
-            registry.close(late).map(drop),
+            registry.close(late, false).map(drop),
         ];
         for call in calls {
             let refused = call.unwrap_err().to_string();
@@ -125,7 +125,7 @@ fn a_late_call_for_a_closed_flow_does_not_reach_the_flow_in_its_place() {
         assert_eq!((before[0].flow, before[0].held), (present, 0));
         // Calls for the present flow succeed.
         registry.readdress(present, None, 576).unwrap();
-        let counts = registry.close(present).unwrap();
+        let counts = registry.close(present, false).unwrap();
         assert_eq!(counts, FlowCounts::default());
     }
 }
@@ -204,7 +204,7 @@ fn a_program_that_was_not_attached_keeps_its_memory_for_its_next_flow() {
     assert_eq!(error.to_string(), "no doorbell");
     assert_eq!(registry.census().unwrap().flows, []);
     let flow = registry.opened(program, 5000);
-    registry.close(flow).unwrap();
+    registry.close(flow, false).unwrap();
     registry.detach(program).unwrap();
 }
 

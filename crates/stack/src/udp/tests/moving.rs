@@ -22,6 +22,7 @@ fn opened(wire: &Wire) -> FlowOpened {
         next_hop: None,
         mtu: 1400,
         contract: String::new(),
+        key: None,
     }
 }
 

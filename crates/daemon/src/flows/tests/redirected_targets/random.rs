@@ -65,6 +65,11 @@ fn check(fixture: &mut Fixture) {
         let at_driver = fixture.driver.redirected.get(&u32::from(*place));
         assert_eq!(at_driver.map(|doc| doc.target), Some(*id));
     }
+    for (id, until) in fixture.service.ledger().awaiting() {
+        assert!(fixture.service.ledger().by_id(*id).is_some(), "it is held");
+        assert!(!redirects.contains_key(id), "the driver serves it");
+        assert!(*until > fixture.now.monotonic, "its time is over");
+    }
     let (promised, naive) = (fixture.rate_promised(), naive(fixture));
     assert!(promised <= 100_000_000, "{promised}");
     assert!(promised >= naive, "{promised} for {naive}");

@@ -1,0 +1,306 @@
+//! The program `netnice-lab traffic direct-tcp`: TCP on the direct path. It connects a number of
+//! times or listens, and on every connection it writes a pattern, reads and compares it, or sends
+//! back what it reads.
+//!
+//! Byte *n* of a connection is [`pattern`]`(n)` in both directions, so either end can be the
+//! kernel's. A wrong byte counts as refused, by its position. A connection that fails is counted as
+//! refused by its error, and prints `{"closed": reason}`. The program fails if it cannot attach to
+//! a driver, or its flows cannot be opened.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use netnice_stack::tcp::{Algorithm, Config, ListenOptions, Stream, TcpOptions};
+use netnice_stack::udp::Buffers;
+use netnice_stack::{Program, RuntimeDir, StackError};
+
+use super::run::{RunArgs, Tally, run_until_end};
+use super::words;
+
+/// The arguments of `netnice-lab traffic direct-tcp`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct DirectTcpArgs {
+    /// Connect to this address.
+    #[arg(long, required_unless_present = "listen", conflicts_with = "listen")]
+    connect: Option<SocketAddr>,
+    /// Listen at this address and serve every connection.
+    #[arg(long)]
+    listen: Option<SocketAddr>,
+    /// The local endpoint of a connection; without it the daemon chooses it.
+    #[arg(long, requires = "connect")]
+    local: Option<SocketAddr>,
+    /// Connections to make.
+    #[arg(long, default_value_t = 1)]
+    flows: u32,
+    /// The contract; without it best effort.
+    #[arg(long)]
+    contract: Option<String>,
+    /// The interface; without it the only one that is managed.
+    #[arg(long)]
+    iface: Option<String>,
+    /// The daemon's folder.
+    #[arg(long)]
+    runtime_dir: Option<PathBuf>,
+    /// Write the pattern on every connection.
+    #[arg(long)]
+    source: bool,
+    /// Read the pattern on every connection.
+    #[arg(long)]
+    sink: bool,
+    /// Send back what comes.
+    #[arg(long, conflicts_with_all = ["source", "sink"])]
+    echo: bool,
+    /// Bytes to write on each connection; then it is shut down. Without it there is no end.
+    #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
+    count: u64,
+    /// Bytes in one write.
+    #[arg(long, default_value_t = 65_536)]
+    chunk: usize,
+    /// Buffers each way.
+    #[arg(long, default_value_t = 512)]
+    buffers: u32,
+    /// Use Reno in place of CUBIC.
+    #[arg(long)]
+    reno: bool,
+    /// Connections of a listener that may wait to be accepted.
+    #[arg(long, default_value_t = 128)]
+    backlog: usize,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+/// A TCP process on the direct path: see the module.
+#[derive(Debug, Clone)]
+pub struct DirectTcp {
+    pub(super) args: Vec<String>,
+}
+
+impl DirectTcp {
+    /// Connects to a listener, by the daemon of this runtime folder.
+    pub fn connect(to: SocketAddr, runtime: &std::path::Path) -> DirectTcp {
+        DirectTcp::new(&["--connect", &to.to_string()], runtime)
+    }
+
+    /// Listens, and serves every connection.
+    pub fn listen(at: SocketAddr, runtime: &std::path::Path) -> DirectTcp {
+        DirectTcp::new(&["--listen", &at.to_string()], runtime)
+    }
+
+    fn new(options: &[&str], runtime: &std::path::Path) -> DirectTcp {
+        let mut args = words(&["direct-tcp"]);
+        args.extend(words(options));
+        DirectTcp { args }.with(&["--runtime-dir", &runtime.display().to_string()])
+    }
+
+    /// Writes `bytes` of the pattern, and shuts down.
+    pub fn source(self, bytes: u64) -> DirectTcp {
+        self.with(&["--source", "--count", &bytes.to_string()])
+    }
+
+    /// Writes the pattern without end.
+    pub fn endless_source(self) -> DirectTcp {
+        self.with(&["--source"])
+    }
+
+    /// Reads the pattern.
+    pub fn sink(self) -> DirectTcp {
+        self.with(&["--sink"])
+    }
+
+    /// Sends back what comes.
+    pub fn echo(self) -> DirectTcp {
+        self.with(&["--echo"])
+    }
+
+    /// The contract of the flow; the default is best effort.
+    pub fn contract(self, contract: &str) -> DirectTcp {
+        self.with(&["--contract", contract])
+    }
+
+    /// Further options of the program.
+    pub fn with(mut self, more: &[&str]) -> DirectTcp {
+        self.args.extend(words(more));
+        self
+    }
+}
+
+/// The byte of the pattern at a position.
+pub fn pattern(position: u64) -> u8 {
+    (position.wrapping_mul(2_654_435_761) >> 13) as u8
+}
+
+/// Runs the program, and ends the process. Returns only if it fails: if its options are invalid, if
+/// it cannot attach to a driver, or if its flows cannot be opened.
+pub fn main(args: &DirectTcpArgs) -> Result<()> {
+    if !args.source && !args.sink && !args.echo {
+        bail!("a direct-tcp program needs --source, --sink, both, or --echo");
+    }
+    let dir = RuntimeDir::choose(
+        args.runtime_dir.clone(),
+        std::env::var_os(RuntimeDir::VARIABLE),
+    );
+    let buffers = Buffers {
+        bytes: 2048,
+        sending: args.buffers,
+        receiving: args.buffers,
+    };
+    let config = |config: Config| Config {
+        algorithm: if args.reno {
+            Algorithm::Reno
+        } else {
+            Algorithm::Cubic
+        },
+        ..config
+    };
+    let tally = Arc::new(Tally::default());
+    if let Some(at) = args.listen {
+        let options = ListenOptions {
+            contract: args.contract.clone(),
+            buffers,
+            backlog: args.backlog,
+            ..ListenOptions::at(at)
+        };
+        let options = ListenOptions {
+            config: config(options.config),
+            ..options
+        };
+        let program = Program::attach(&dir, args.iface.as_deref(), 2, options.region_bytes()?)
+            .context("cannot attach to the direct path")?;
+        let listener = program.listen(&options).context("cannot listen")?;
+        let (args, tally) = (args.clone(), tally.clone());
+        std::thread::spawn(move || {
+            loop {
+                match listener.accept(None) {
+                    Ok(stream) => serve(stream, &args, &tally),
+                    Err(error) => return report(&tally, &error),
+                }
+            }
+        });
+    } else if let Some(to) = args.connect {
+        let options = TcpOptions {
+            contract: args.contract.clone(),
+            buffers,
+            ..TcpOptions::to(to)
+        };
+        let options = TcpOptions {
+            config: config(options.config),
+            local: args.local.unwrap_or(options.local),
+            ..options
+        };
+        let bytes = buffers.region_bytes()? * u64::from(args.flows);
+        let program = Program::attach(&dir, args.iface.as_deref(), args.flows, bytes)
+            .context("cannot attach to the direct path")?;
+        for _ in 0..args.flows {
+            let stream = program.connect(&options, Some(CONNECT_TIMEOUT));
+            serve(stream.context("cannot connect")?, args, &tally);
+        }
+    }
+    run_until_end(&args.run, &tally, || 0)
+}
+
+/// Starts the threads of a connection.
+fn serve(stream: Stream, args: &DirectTcpArgs, tally: &Arc<Tally>) {
+    let stream = Arc::new(stream);
+    let start = |work: fn(&Stream, &DirectTcpArgs, &Tally) -> Result<(), StackError>| {
+        let (stream, args, tally) = (stream.clone(), args.clone(), tally.clone());
+        std::thread::spawn(move || {
+            if let Err(error) = work(&stream, &args, &tally) {
+                report(&tally, &error);
+            }
+        });
+    };
+    if args.echo {
+        start(echo);
+    }
+    if args.source {
+        start(write);
+    }
+    if args.sink {
+        start(read);
+    }
+}
+
+fn report(tally: &Tally, error: &StackError) {
+    tally.count_refused(&error.to_string());
+    println!("{}", serde_json::json!({"closed": error.to_string()}));
+}
+
+fn write(stream: &Stream, args: &DirectTcpArgs, tally: &Tally) -> Result<(), StackError> {
+    tally.await_go();
+    let mut position = 0;
+    let mut bytes = vec![0; args.chunk];
+    let mut filled_at = u64::MAX;
+    while position < args.count {
+        let length = (args.count - position).min(bytes.len() as u64) as usize;
+        if filled_at != position {
+            fill(&mut bytes[..length], position);
+        }
+        let written = stream.write(&bytes[..length], None)?;
+        tally.sends.fetch_add(1, Relaxed);
+        tally.sent.fetch_add(written as u64, Relaxed);
+        position += written as u64;
+        // The pattern repeats itself nowhere near, so each write has its own bytes.
+        filled_at = u64::MAX;
+    }
+    stream.finish(Some(FINISH_TIMEOUT))
+}
+
+/// Writes the pattern from `position` on.
+pub fn fill(bytes: &mut [u8], position: u64) {
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = pattern(position + at as u64);
+    }
+}
+
+/// The position of the first byte that is not the pattern's; `None` if all are.
+pub fn first_wrong(bytes: &[u8], position: u64) -> Option<u64> {
+    let mut positions = position..;
+    bytes
+        .iter()
+        .zip(&mut positions)
+        .find(|(byte, at)| **byte != pattern(*at))
+        .map(|(_, at)| at)
+}
+
+fn read(stream: &Stream, args: &DirectTcpArgs, tally: &Tally) -> Result<(), StackError> {
+    let mut position = 0;
+    let mut bytes = vec![0; args.chunk];
+    loop {
+        let read = stream.read(&mut bytes, None)?;
+        if read == 0 {
+            return Ok(());
+        }
+        if let Some(at) = first_wrong(&bytes[..read], position) {
+            tally.count_refused(&format!("a wrong byte at {at}"));
+        }
+        position += read as u64;
+        tally.received.fetch_add(read as u64, Relaxed);
+    }
+}
+
+fn echo(stream: &Stream, args: &DirectTcpArgs, tally: &Tally) -> Result<(), StackError> {
+    stream.set_no_delay(true);
+    let mut bytes = vec![0; args.chunk];
+    loop {
+        let read = stream.read(&mut bytes, None)?;
+        if read == 0 {
+            return stream.finish(Some(FINISH_TIMEOUT));
+        }
+        tally.received.fetch_add(read as u64, Relaxed);
+        let mut rest = &bytes[..read];
+        while !rest.is_empty() {
+            let written = stream.write(rest, None)?;
+            tally.sent.fetch_add(written as u64, Relaxed);
+            rest = &rest[written..];
+        }
+    }
+}
+
+/// Time for the handshake.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for the peer to acknowledge the last bytes.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,0 +1,255 @@
+//! One flow of an engine, with what each of its buffers is used for.
+//!
+//! A part of the buffers is for receiving: each is primed, or holds payload that was received and
+//! not consumed. The others are for sending: each is free, holds written payload, or holds a
+//! segment without payload until it has left.
+//!
+//! Few packets wait in the submit ring: [`LEAST_QUEUED`], or what the flow was served in the last
+//! [`PERIOD`], whichever is more. The rest waits in the program, so the newest decision, for
+//! example a retransmission, leaves first (paper NTCP).
+
+use std::time::Duration;
+
+use netnice_ring::program::{Chunk, Piece, RecordError};
+use netnice_ring::{Record, Status};
+use netnice_tcp::connection::Token;
+use netnice_tcp::endpoint::ConnectionId;
+use netnice_tcp::time::Instant;
+
+use crate::error::StackError;
+use crate::segments::SegmentFlow;
+
+/// What a buffer holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Content {
+    /// Nothing, or an empty buffer that is primed.
+    #[default]
+    Nothing,
+    /// Payload that was written and is not acknowledged.
+    Written,
+    /// A segment that is needed only until it has left.
+    Passing,
+    /// Payload that was received.
+    Received,
+}
+
+/// The use of a buffer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Use {
+    content: Content,
+    /// The driver has the buffer, to send it.
+    with_driver: bool,
+    /// Who is told when it has left.
+    token: Option<(ConnectionId, Token)>,
+}
+
+/// A segment that the driver has returned.
+pub(super) struct Departure {
+    pub(super) token: (ConnectionId, Token),
+    pub(super) at: Instant,
+    pub(super) status: Status,
+}
+
+/// A flow with its buffers. See the module.
+pub(super) struct FlowBuffers {
+    pub(super) flow: SegmentFlow,
+    uses: Box<[Use]>,
+    /// Buffers for sending, and those of them that are in use.
+    sending: u32,
+    used: u32,
+    /// Buffers that are primed.
+    pub(super) primed: u32,
+    /// Packets in the submit ring, and how many may be there.
+    queued: u32,
+    most_queued: u32,
+    /// Packets that left since `period_from`.
+    served: u32,
+    period_from: Instant,
+}
+
+impl FlowBuffers {
+    /// A flow that was just opened: `receiving` of its buffers are primed.
+    pub(super) fn new(flow: SegmentFlow, receiving: u32) -> FlowBuffers {
+        let chunks = flow.rings.location().shape.chunks;
+        FlowBuffers {
+            uses: vec![Use::default(); chunks as usize].into(),
+            sending: chunks - receiving,
+            used: 0,
+            primed: receiving,
+            queued: 0,
+            most_queued: LEAST_QUEUED,
+            served: 0,
+            period_from: Instant::ZERO,
+            flow,
+        }
+    }
+
+    /// Bytes of a buffer.
+    pub(super) fn chunk_bytes(&self) -> u32 {
+        self.flow.rings.location().shape.chunk_bytes
+    }
+
+    /// Number of buffers for sending that are free.
+    pub(super) fn free(&self) -> u32 {
+        self.sending - self.used
+    }
+
+    /// True if a segment can be queued now: the ring may take one, and a buffer is free for a
+    /// segment without payload.
+    pub(super) fn has_room(&self) -> bool {
+        self.queued < self.most_queued && self.used < self.sending
+    }
+
+    /// Takes a free buffer for sending.
+    pub(super) fn take(&mut self, content: Content) -> Option<Chunk> {
+        if self.used >= self.sending {
+            return None;
+        }
+        let chunk = self.flow.rings.chunk()?;
+        self.used += 1;
+        self.uses[chunk.0 as usize].content = content;
+        Some(chunk)
+    }
+
+    /// What a buffer holds.
+    pub(super) fn content(&self, chunk: Chunk) -> Content {
+        self.uses[chunk.0 as usize].content
+    }
+
+    /// True if the driver has the buffer, to send it.
+    pub(super) fn is_with_driver(&self, chunk: Chunk) -> bool {
+        self.uses[chunk.0 as usize].with_driver
+    }
+
+    /// The bytes of a buffer that the driver does not have.
+    pub(super) fn bytes(&self, chunk: Chunk) -> &[u8] {
+        self.flow.rings.bytes(chunk).unwrap_or_default()
+    }
+
+    /// The same, for writing.
+    pub(super) fn bytes_mut(&mut self, chunk: Chunk) -> &mut [u8] {
+        self.flow.rings.bytes_mut(chunk).unwrap_or_default()
+    }
+
+    /// Queues a frame in a buffer. `token` is told when it has left. Fails if the flow has ended.
+    pub(super) fn submit(
+        &mut self,
+        chunk: Chunk,
+        frame: std::ops::Range<usize>,
+        token: Option<(ConnectionId, Token)>,
+    ) -> Result<(), StackError> {
+        let piece = Piece {
+            chunk,
+            // Offsets in a buffer fit into 32 bits.
+            start: frame.start as u32,
+            length: (frame.end - frame.start) as u32,
+        };
+        match self.flow.rings.submit(&[piece], false) {
+            Ok(()) => {}
+            Err(error) => return Err(self.flow.record_error(error)),
+        }
+        let used = &mut self.uses[chunk.0 as usize];
+        used.with_driver = true;
+        used.token = token;
+        self.queued += 1;
+        Ok(())
+    }
+
+    /// The next segment that the driver has returned and whose departure matters; `None` if there
+    /// is no further one. Fails if the flow has ended.
+    pub(super) fn reclaim(&mut self) -> Result<Option<Departure>, StackError> {
+        loop {
+            let record = match self.flow.rings.reclaim() {
+                Ok(Some(record)) => record,
+                Ok(None) => return Ok(None),
+                Err(error) => return Err(self.flow.flow_error(error)),
+            };
+            let chunk = self.flow.rings.piece(&record.pairs()[0]).chunk;
+            self.queued -= 1;
+            if record.status() == Status::DONE {
+                self.count_service(Instant::from_nanos(record.stamp()));
+            }
+            let used = &mut self.uses[chunk.0 as usize];
+            used.with_driver = false;
+            let token = used.token.take();
+            // A buffer whose payload was acknowledged meanwhile holds nothing.
+            if matches!(used.content, Content::Passing | Content::Nothing) {
+                self.free_for_sending(chunk)?;
+            }
+            if let Some(token) = token {
+                return Ok(Some(Departure {
+                    token,
+                    at: Instant::from_nanos(record.stamp()),
+                    status: record.status(),
+                }));
+            }
+        }
+    }
+
+    /// Learns how many packets the flow is served in a period.
+    fn count_service(&mut self, at: Instant) {
+        self.served += 1;
+        let passed = at.since(self.period_from);
+        if passed >= PERIOD {
+            let in_period = u128::from(self.served) * PERIOD.as_nanos() / passed.as_nanos().max(1);
+            let in_period = u32::try_from(in_period).unwrap_or(u32::MAX);
+            self.most_queued = in_period.clamp(LEAST_QUEUED, self.sending.max(LEAST_QUEUED));
+            self.served = 0;
+            self.period_from = at;
+        }
+    }
+
+    /// The next record with a received frame; `None` if there is no further one. Fails if the flow
+    /// has ended.
+    pub(super) fn receive(&mut self) -> Result<Option<(Chunk, Record)>, StackError> {
+        match self.flow.rings.receive() {
+            Ok(Some(record)) => {
+                self.primed -= 1;
+                Ok(Some((
+                    self.flow.rings.piece(&record.pairs()[0]).chunk,
+                    record,
+                )))
+            }
+            Ok(None) => Ok(None),
+            Err(error) => Err(self.flow.flow_error(error)),
+        }
+    }
+
+    /// The buffer holds received payload that a connection keeps.
+    pub(super) fn keep(&mut self, chunk: Chunk) {
+        self.uses[chunk.0 as usize].content = Content::Received;
+    }
+
+    /// Primes a buffer for receiving. Fails if the flow has ended.
+    pub(super) fn prime(&mut self, chunk: Chunk) -> Result<(), StackError> {
+        self.uses[chunk.0 as usize].content = Content::Nothing;
+        self.flow.prime(chunk)?;
+        self.primed += 1;
+        Ok(())
+    }
+
+    /// A connection does not need the buffer any more. Fails if the flow has ended.
+    pub(super) fn release(&mut self, chunk: Chunk) -> Result<(), StackError> {
+        match self.content(chunk) {
+            Content::Received => self.prime(chunk),
+            Content::Written if self.is_with_driver(chunk) => {
+                self.uses[chunk.0 as usize].content = Content::Nothing;
+                Ok(())
+            }
+            Content::Written | Content::Passing => self.free_for_sending(chunk),
+            Content::Nothing => Ok(()),
+        }
+    }
+
+    fn free_for_sending(&mut self, chunk: Chunk) -> Result<(), StackError> {
+        self.uses[chunk.0 as usize] = Use::default();
+        self.used -= 1;
+        let freed: Result<(), RecordError> = self.flow.rings.free(chunk);
+        freed.map_err(StackError::Buffer)
+    }
+}
+
+/// Packets that may always wait in the submit ring.
+const LEAST_QUEUED: u32 = 4;
+/// Beyond that, what the flow was served in such a time.
+const PERIOD: Duration = Duration::from_millis(2);

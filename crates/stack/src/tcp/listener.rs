@@ -1,0 +1,149 @@
+//! A listener: accepts connections that peers open.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use netnice_tcp::config::Config;
+
+use super::engine::Engine;
+use super::engine_cell::EngineCell;
+use super::stream::Stream;
+use crate::error::StackError;
+use crate::program::Program;
+use crate::segments::SegmentEndpoint;
+use crate::udp::Buffers;
+
+/// The parameters of a listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenOptions {
+    /// The local address, which must be specified, and the port. The daemon chooses one for port 0.
+    pub local: SocketAddr,
+    /// The contract of all accepted connections together, as text. `None` is best effort.
+    pub contract: Option<String>,
+    /// The buffers of all accepted connections together.
+    pub buffers: Buffers,
+    /// Number of connections that may wait to be accepted, at least 1. Beyond half of it, requests
+    /// are answered without memory (SYN cookies, RFC 4987).
+    pub backlog: usize,
+    /// TTL or hop limit of sent packets.
+    pub hops: u8,
+    /// The parameters of TCP. `mss`, `room`, `largest_window` and `padding` are set by the flow.
+    pub config: Config,
+}
+
+impl ListenOptions {
+    /// A listener at `local`: best effort, with a backlog of 128.
+    pub fn at(local: SocketAddr) -> ListenOptions {
+        ListenOptions {
+            local,
+            contract: None,
+            buffers: Buffers {
+                bytes: 2048,
+                sending: 1024,
+                receiving: 1024,
+            },
+            backlog: 128,
+            hops: 64,
+            config: Config::default(),
+        }
+    }
+
+    /// Number of bytes of a program's memory file that the listener's two flows use.
+    ///
+    /// # Errors
+    /// If the number or the size of the buffers is invalid.
+    pub fn region_bytes(&self) -> Result<u64, StackError> {
+        let requests = self.request_buffers().region_bytes()?;
+        Ok(self.buffers.region_bytes()? + requests)
+    }
+
+    fn request_buffers(&self) -> Buffers {
+        Buffers {
+            bytes: self.buffers.bytes,
+            ..REQUEST_BUFFERS
+        }
+    }
+}
+
+/// A listener. Dropping it stops accepting; connections that were accepted go on, and those that
+/// were not are reset.
+pub struct Listener {
+    cell: Arc<EngineCell>,
+    local: SocketAddr,
+}
+
+impl Program {
+    /// Listens at an address and port, with two flows: one for connections, one for requests.
+    ///
+    /// # Errors
+    /// If the backlog is 0 ([`StackError::Backlog`]) or another option is invalid, there is no
+    /// connection to the daemon, or the daemon does not grant a flow: for example, the port is in
+    /// use, the address is not one of the link, or the contract does not fit.
+    pub fn listen(&self, options: &ListenOptions) -> Result<Listener, StackError> {
+        if options.backlog == 0 {
+            return Err(StackError::Backlog);
+        }
+        let endpoint = SegmentEndpoint::Listener {
+            local: options.local,
+        };
+        let contract = options.contract.as_deref();
+        let main = self.open_segments(endpoint, contract, options.buffers)?;
+        let local = main.local();
+        let buffers = options.request_buffers();
+        let endpoint = SegmentEndpoint::ConnectionRequests { local };
+        let requests = self.open_segments(endpoint, None, buffers)?;
+        let receiving = [options.buffers.receiving, buffers.receiving];
+        let mut engine = Engine::new(main, Some(requests), receiving, None, options.hops)?;
+        let config = engine.complete(&options.config);
+        engine.endpoint.listen(options.backlog, config);
+        let cell = EngineCell::new(&self.shared, engine);
+        Ok(Listener { cell, local })
+    }
+}
+
+impl Listener {
+    /// The local address and port.
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The next connection.
+    ///
+    /// # Errors
+    /// [`StackError::WouldBlock`] if none waits. Another error if a flow of the listener has ended.
+    pub fn try_accept(&self) -> Result<Stream, StackError> {
+        self.cell.enter(|engine| self.take(engine))
+    }
+
+    /// [`Listener::try_accept`], which waits for up to `timeout` (`None`: without a limit).
+    ///
+    /// # Errors
+    /// As [`Listener::try_accept`]; [`StackError::WouldBlock`] if the timeout expires.
+    pub fn accept(&self, timeout: Option<Duration>) -> Result<Stream, StackError> {
+        self.cell.block_on(timeout, |engine| self.take(engine))
+    }
+
+    fn take(&self, engine: &mut Engine) -> Result<Stream, StackError> {
+        if engine.has_failed() {
+            return Err(engine.end_reason());
+        }
+        let (id, peer) = engine.endpoint.accept().ok_or(StackError::WouldBlock)?;
+        self.cell.add_user();
+        Ok(Stream::new(self.cell.clone(), id, self.local, peer))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.cell.enter(|engine| engine.endpoint.stop_listening());
+        self.cell.remove_user();
+    }
+}
+
+/// The buffers of the flow of requests: few, since each is free again at once.
+const REQUEST_BUFFERS: Buffers = Buffers {
+    bytes: 2048,
+    sending: 64,
+    receiving: 64,
+};
