@@ -263,6 +263,16 @@ pub fn open_raw_socket(device: &str) -> io::Result<File> {
     Ok(socket.into())
 }
 
+/// Opens a socket that sends complete frames unchanged on a device of the calling thread's
+/// namespace, and receives the frames of IPv4 that arrive there. Fails without CAP_NET_RAW or the
+/// device.
+pub fn open_frame_socket(device: &str) -> io::Result<File> {
+    let socket = packet_socket()?;
+    let index = netdevice::name_to_index(&socket, device)?;
+    bind_packet_socket(&socket, index, libc::ETH_P_IP as u16)?;
+    Ok(socket.into())
+}
+
 /// Opens a socket for complete frames that is not bound and receives nothing. Fails without
 /// CAP_NET_RAW.
 pub(crate) fn packet_socket() -> io::Result<OwnedFd> {

@@ -79,6 +79,17 @@ impl Default for Options {
     }
 }
 
+impl Script {
+    /// The shortest time that the script takes, without handshakes.
+    pub fn shortest_time(&self) -> Duration {
+        let times = self.steps.iter().map(|step| match step.what {
+            What::Nothing(time) => step.wait.0 + time,
+            _ => step.wait.0,
+        });
+        times.sum()
+    }
+}
+
 /// One step of a script.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {

@@ -585,14 +585,14 @@ impl Connection {
 
     /// The next expected sequence number of the peer, and the first own one that is not
     /// acknowledged.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn edges(&self) -> (Seq, Seq) {
         let una = self.sender.queue.una();
         (self.peer_seq_at(self.receiver.next()), self.own_seq(una))
     }
 
     /// The latest timestamp of the peer.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn peer_clock(&self) -> u32 {
         self.peer_timestamp.map_or(0, |recent| recent.value)
     }
@@ -601,7 +601,7 @@ impl Connection {
     ///
     /// # Panics
     /// If a counter is wrong.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn invariants(&self) {
         self.sender.queue.invariants();
         self.receiver.invariants();

@@ -42,6 +42,8 @@ pub use sender::HeldBack;
 
 #[cfg(test)]
 mod differential;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 #[cfg(test)]
 mod pair;
 #[cfg(test)]

@@ -349,7 +349,7 @@ impl ReceiveQueue {
     ///
     /// # Panics
     /// If early parts overlap, or a counter is wrong.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn invariants(&self) {
         let mut at = self.next;
         for early in &self.early {

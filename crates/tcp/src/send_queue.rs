@@ -561,7 +561,7 @@ impl SendQueue {
     ///
     /// # Panics
     /// If they differ.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn invariants(&self) {
         let sum = |count: fn(&Piece) -> u32| self.pieces.iter().map(count).sum::<u32>();
         let mut at = self.una;

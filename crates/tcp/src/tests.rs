@@ -7,8 +7,10 @@ use proptest::prelude::*;
 
 use crate::config::Config;
 use crate::congestion::Algorithm;
-use crate::connection::State;
-use crate::pair::{Hostile, Pair, Wire};
+use crate::connection::{Connection, State};
+use crate::header::{Flags, Header};
+use crate::pair::{Hostile, Pair, Wire, identity};
+use crate::time::Instant;
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -48,6 +50,22 @@ fn the_first_end_to_close_waits_and_the_other_is_closed() {
     assert_eq!(pair.end(0).connection.state(), State::TimeWait);
     assert!(!pair.run(ms(59_000), |pair| pair.end(0).connection.is_closed()));
     assert!(pair.run(ms(2_000), |pair| pair.end(0).connection.is_closed()));
+}
+
+#[test]
+fn an_acknowledgement_before_the_syn_left_is_not_acceptable() {
+    let now = Instant::ZERO;
+    let identity = identity(0);
+    let mut connection = Connection::connect(now, identity, Config::default());
+    let header = Header {
+        flags: Flags::SYN | Flags::ACK,
+        ack: identity.initial_seq.add(1),
+        ..Header::default()
+    };
+    connection.handle_segment(now, &header, None, false);
+    assert_eq!(connection.state(), State::SynSent);
+    let reset = connection.poll_transmit(now).expect("a reset");
+    assert_eq!(reset.header.flags, Flags::RST);
 }
 
 fn config() -> impl Strategy<Value = Config> {

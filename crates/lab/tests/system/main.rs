@@ -67,6 +67,7 @@ mod shell;
 mod simulated;
 mod storm;
 mod tcp_flows;
+mod tcp_scripts;
 mod top;
 mod top_programs;
 mod traffic_quotas;

@@ -53,7 +53,9 @@ impl Connection {
     /// RFC 9293, section 3.10.7.3.
     fn handle_in_syn_sent(&mut self, now: Instant, header: &Header) {
         let acknowledges = header.flags.has(Flags::ACK);
-        let acceptable = acknowledges && self.own_position(header.ack) == 1;
+        // Before the SYN was handed to the driver, nothing can be acknowledged.
+        let was_sent = self.sender.queue.next() > 0;
+        let acceptable = acknowledges && was_sent && self.own_position(header.ack) == 1;
         if acknowledges && !acceptable {
             self.counters.unacceptable += 1;
             if !header.flags.has(Flags::RST) {

@@ -62,7 +62,15 @@ fn the_targets_are_those_of_the_manifest() {
     assert_eq!(names, programs);
     assert_eq!(
         names,
-        ["connection", "frames", "receive", "ring", "transmit"]
+        [
+            "connection",
+            "frames",
+            "receive",
+            "ring",
+            "segment",
+            "stream",
+            "transmit"
+        ]
     );
     for target in &targets {
         assert!(!files(&target.corpus).expect("a corpus").is_empty());
