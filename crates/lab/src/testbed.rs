@@ -71,7 +71,11 @@ impl TestBed {
     /// cannot be made, or if the daemon does not start.
     pub fn with(pair: Pair) -> Result<TestBed> {
         crate::world::begin()?;
-        let world = World::pair(pair)?;
+        TestBed::of(World::pair(pair)?)
+    }
+
+    /// Starts the daemon on the client of a world. Fails if it does not start.
+    pub fn of(world: World) -> Result<TestBed> {
         let netnice = world.netnice("client")?;
         Ok(TestBed {
             netnice,

@@ -42,6 +42,7 @@ mod stream;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+pub use engine::FlowCounters;
 use engine::{Engine, monotonic};
 use engine_cell::EngineCell;
 pub use listener::{ListenOptions, Listener};

@@ -1,24 +1,53 @@
 //! Tests TCP on the direct path, end to end: a daemon, a driver, and a program that runs its own
 //! TCP, with sockets of the kernel at the other end of the cable.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use netnice_lab::experiment::bench::at;
-use netnice_lab::process::EVENT_TIMEOUT;
-use netnice_lab::testbed::TestBed;
+use netnice_lab::process::{self, EVENT_TIMEOUT, Proc};
+use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::direct_tcp::{fill, first_wrong};
-use netnice_lab::traffic::{self, DirectTcp, Report, RunOptions, Running};
-use netnice_lab::world::{Family, Host};
+use netnice_lab::traffic::{self, DirectTcp, RunOptions};
+use netnice_lab::world::bad_wire::Impairments;
+use netnice_lab::world::{self, Family, Host, World};
 
-/// A test bed with a managed link.
-fn test_bed() -> TestBed {
-    let bed = TestBed::new().expect("a test bed");
-    let device = &bed.world.client().port().device;
-    bed.run_ok(&format!("link {device} --rate 1gbit"));
-    bed
+/// A test bed with a managed link, whose driver reaches it in this mode, or in the best one.
+struct Bed {
+    bed: TestBed,
+    _driver: Option<Proc>,
+}
+
+impl Bed {
+    fn new(mode: Option<&str>) -> Result<Bed> {
+        Bed::of(TestBed::new()?, mode)
+    }
+
+    fn of(bed: TestBed, mode: Option<&str>) -> Result<Bed> {
+        let device = &bed.world.client().port().device;
+        bed.run_ok(&format!("link {device} --rate 1gbit"));
+        // A driver that runs already is used.
+        let driver = mode
+            .map(|mode| start_driver(&bed, device, mode))
+            .transpose()?;
+        Ok(Bed {
+            bed,
+            _driver: driver,
+        })
+    }
+}
+
+fn start_driver(bed: &TestBed, device: &str, mode: &str) -> Result<Proc> {
+    let binary = process::binary("netnice-driver")?;
+    let mut command = bed.world.client().ns.command(binary);
+    command.args(["--rate", "1gbit", "--stay", "--mode", mode, "--runtime-dir"]);
+    command.arg(bed.netnice.runtime()).arg(device);
+    let driver = Proc::start(command)?;
+    let socket = bed.netnice.runtime().join(format!("drivers/{device}.sock"));
+    ensure!(becomes_true(|| socket.exists()), "the driver does not run");
+    Ok(driver)
 }
 
 fn both(bed: &TestBed, family: Family, port: u16) -> (SocketAddr, SocketAddr) {
@@ -39,10 +68,6 @@ fn receiving(bytes: u64) -> RunOptions {
         until_received: Some(bytes),
         ..at_once()
     }
-}
-
-fn report(running: Running) -> Report {
-    running.report(EVENT_TIMEOUT).expect("a report in time")
 }
 
 /// Writes the pattern to a socket of the kernel, and shuts it down.
@@ -74,37 +99,113 @@ fn kernel_reads(mut socket: &TcpStream) -> Result<u64> {
     }
 }
 
-const BYTES: u64 = 20_000_000;
+/// A program with its own TCP and a socket of the kernel send `bytes` to each other.
+fn exchange(bed: &TestBed, family: Family, bytes: u64) -> Result<()> {
+    let (client, server) = (bed.world.client(), bed.world.server());
+    let (_, to) = both(bed, family, 7001);
+    let listener = server.ns.enter(|| Ok(TcpListener::bind(to)?))?;
+    let program = DirectTcp::connect(to, bed.netnice.runtime());
+    let program = program.source(bytes).sink();
+    let ours = traffic::start(client, &program, receiving(bytes))?;
+    let (socket, _) = listener.accept()?;
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| kernel_writes(&socket, bytes));
+        let read = kernel_reads(&socket)?;
+        ensure!(read == bytes, "{read} of {bytes} bytes arrived");
+        writer.join().expect("no panic")
+    })?;
+    let ours = ours.report(EVENT_TIMEOUT)?;
+    ensure!(ours.refused.is_empty(), "{:?}", ours.refused);
+    ensure!((ours.sent, ours.received) == (bytes, bytes), "{ours:?}");
+    Ok(())
+}
 
 #[test]
-fn a_connection_to_the_kernel_carries_both_directions() {
-    let bed = test_bed();
-    let (client, server) = (bed.world.client(), bed.world.server());
-    for family in [Family::V4, Family::V6] {
-        let (_, to) = both(&bed, family, 7001);
-        let listener = server
-            .ns
-            .enter(|| Ok(TcpListener::bind(to)?))
-            .expect("a listener");
-        let program = DirectTcp::connect(to, bed.netnice.runtime());
-        let program = program.source(BYTES).sink();
-        let ours = traffic::start(client, &program, receiving(BYTES)).expect("a connection");
-        let (socket, _) = listener.accept().expect("a connection");
-        std::thread::scope(|scope| {
-            let writer = scope.spawn(|| kernel_writes(&socket, BYTES));
-            let read = kernel_reads(&socket).expect("the pattern");
-            assert_eq!(read, BYTES, "{family:?}");
-            writer.join().expect("no panic").expect("written");
-        });
-        let ours = report(ours);
-        assert!(ours.refused.is_empty(), "{family:?}: {:?}", ours.refused);
-        assert_eq!((ours.sent, ours.received), (BYTES, BYTES), "{family:?}");
+fn a_connection_to_the_kernel_carries_both_directions() -> Result<()> {
+    for mode in [None, Some("generic"), Some("fallback")] {
+        let bed = Bed::new(mode)?;
+        for family in [Family::V4, Family::V6] {
+            let what = || format!("{mode:?}, {family:?}");
+            exchange(&bed.bed, family, 10_000_000).with_context(what)?;
+        }
     }
+    Ok(())
+}
+
+#[test]
+fn every_byte_arrives_over_a_bad_wire() -> Result<()> {
+    world::begin()?;
+    let bad = |seed| Impairments {
+        delay: Duration::from_millis(2),
+        loss: 0.01,
+        damage: 0.01,
+        duplicate: 0.01,
+        reorder: 0.02,
+        reorder_by: Duration::from_millis(3),
+        seed,
+        ..Impairments::default()
+    };
+    let bed = TestBed::of(World::bad_wire([bad(1), bad(2)])?)?;
+    let bed = Bed::of(bed, None)?;
+    exchange(&bed.bed, Family::V4, 2_000_000)?;
+    exchange(&bed.bed, Family::V6, 2_000_000)
+}
+
+#[test]
+fn a_peer_hears_of_a_program_that_was_killed() -> Result<()> {
+    let bed = Bed::new(None)?;
+    let bed = &bed.bed;
+    let (client, server) = (bed.world.client(), bed.world.server());
+    let (_, to) = both(bed, Family::V4, 7003);
+    let listener = server.ns.enter(|| Ok(TcpListener::bind(to)?))?;
+    let program = DirectTcp::connect(to, bed.netnice.runtime()).sink();
+    let ours = traffic::start(client, &program, at_once())?;
+    let (mut socket, _) = listener.accept()?;
+    socket.set_read_timeout(Some(EVENT_TIMEOUT))?;
+    let killed = Instant::now();
+    drop(ours);
+    let error = socket.read(&mut [0]).expect_err("the program sent nothing");
+    ensure!(error.kind() == ErrorKind::ConnectionReset, "{error}");
+    // 1 s is required; the machine may be busy.
+    ensure!(
+        killed.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        killed.elapsed()
+    );
+    Ok(())
+}
+
+#[test]
+fn a_connection_that_cannot_be_says_why() -> Result<()> {
+    let bed = Bed::new(None)?;
+    let bed = &bed.bed;
+    let (local, to) = both(bed, Family::V4, 7004);
+    let runtime = bed.netnice.runtime();
+    let fails = |program: DirectTcp| {
+        let started = traffic::start(bed.world.client(), &program, at_once());
+        started
+            .err()
+            .map_or(String::new(), |error| format!("{error:#}"))
+    };
+    let nobody_listens = fails(DirectTcp::connect(to, runtime).sink());
+    ensure!(
+        nobody_listens.contains("the peer refused the connection"),
+        "{nobody_listens}"
+    );
+    let no_backlog = fails(
+        DirectTcp::listen(local, runtime)
+            .sink()
+            .with(&["--backlog", "0"]),
+    );
+    ensure!(no_backlog.contains("a backlog of 0"), "{no_backlog}");
+    let elsewhere = fails(DirectTcp::listen(to, runtime).sink());
+    ensure!(elsewhere.contains(&to.ip().to_string()), "{elsewhere}");
+    Ok(())
 }
 
 #[test]
 fn a_listener_serves_connections_of_the_kernel() {
-    let bed = test_bed();
+    let bed = Bed::new(None).expect("a test bed").bed;
     let (client, server) = (bed.world.client(), bed.world.server());
     for family in [Family::V4, Family::V6] {
         let (local, _) = both(&bed, family, 7002);

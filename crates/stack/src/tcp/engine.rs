@@ -55,12 +55,12 @@ pub(super) struct Engine {
     failed: bool,
     /// Something has changed that a call may wait for.
     changed: bool,
-    counters: EngineCounters,
+    counters: FlowCounters,
 }
 
 /// What an engine has counted, besides its connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EngineCounters {
+pub struct FlowCounters {
     /// Received frames that were no segment for the flow.
     pub foreign: u64,
     /// Received segments with a wrong checksum.
@@ -109,7 +109,7 @@ impl Engine {
             mtu,
             failed: false,
             changed: false,
-            counters: EngineCounters::default(),
+            counters: FlowCounters::default(),
         };
         if let Some(remote) = remote {
             // The driver writes the next hop into each frame.
@@ -127,7 +127,7 @@ impl Engine {
     }
 
     /// What the engine has counted.
-    pub(super) fn counters(&self) -> EngineCounters {
+    pub(super) fn counters(&self) -> FlowCounters {
         self.counters
     }
 
@@ -197,6 +197,14 @@ impl Engine {
     pub(super) fn end_reason(&self) -> StackError {
         let closed = netnice_ring::program::FlowError::Closed;
         self.main.flow.flow_error(closed)
+    }
+
+    /// True if no connection is left, and the driver has sent what was queued: closing the flows
+    /// would drop it.
+    pub(super) fn is_idle(&self) -> bool {
+        let flows = [Some(&self.main), self.requests.as_ref()];
+        let queued = flows.into_iter().flatten().any(FlowBuffers::has_queued);
+        self.endpoint.is_empty() && !queued
     }
 
     /// True if something has changed since the last call.

@@ -146,7 +146,7 @@ impl Served for EngineCell {
         let unused = self.users.load(Ordering::Acquire) == 0;
         unused && {
             let engine = self.lock();
-            engine.endpoint.is_empty() || engine.has_failed()
+            engine.is_idle() || engine.has_failed()
         }
     }
 }

@@ -100,6 +100,11 @@ impl FlowBuffers {
         self.queued < self.most_queued && self.used < self.sending
     }
 
+    /// True if a packet waits in the submit ring.
+    pub(super) fn has_queued(&self) -> bool {
+        self.queued > 0
+    }
+
     /// Takes a free buffer for sending.
     pub(super) fn take(&mut self, content: Content) -> Option<Chunk> {
         if self.used >= self.sending {

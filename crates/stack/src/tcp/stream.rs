@@ -8,7 +8,7 @@ use std::time::Duration;
 use netnice_tcp::connection::{Connection, Info, State, WriteError};
 use netnice_tcp::endpoint::ConnectionId;
 
-use super::engine::{Engine, WriteFailure, monotonic};
+use super::engine::{Engine, FlowCounters, WriteFailure, monotonic};
 use super::engine_cell::EngineCell;
 use crate::error::StackError;
 
@@ -152,6 +152,13 @@ impl Stream {
     pub fn info(&self) -> Result<Info, StackError> {
         self.cell
             .enter(|engine| Ok(connection(engine, self.id)?.info()))
+    }
+}
+
+impl Stream {
+    /// What was counted for the stream's flow, which a listener's connections share.
+    pub fn flow_counters(&self) -> FlowCounters {
+        self.cell.enter(|engine| engine.counters())
     }
 }
 
