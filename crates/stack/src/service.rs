@@ -44,9 +44,16 @@ impl Service {
     /// What is to be served. `None` if that is nothing: the thread ends.
     pub(crate) fn remaining(&self) -> Option<Vec<Arc<dyn Served>>> {
         let mut state = self.lock();
-        state.served.retain(|one| !one.is_over());
+        let served = std::mem::take(&mut state.served);
+        let (over, rest) = served.into_iter().partition(|one| one.is_over());
+        state.served = rest;
         state.runs = !state.served.is_empty();
-        state.runs.then(|| state.served.clone())
+        let remaining = state.runs.then(|| state.served.clone());
+        drop(state);
+        // Their flows are closed now, which waits for the daemon.
+        let over: Vec<Arc<dyn Served>> = over;
+        drop(over);
+        remaining
     }
 
     /// The thread sleeps until `due`.

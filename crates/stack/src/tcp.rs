@@ -31,6 +31,29 @@
 //!     Ok(page)
 //! }
 //! ```
+//!
+//! A server:
+//!
+//! ```no_run
+//! use std::io::Write;
+//!
+//! use netnice_stack::tcp::ListenOptions;
+//! use netnice_stack::{Program, RuntimeDir};
+//!
+//! fn greet(dir: &RuntimeDir) -> Result<(), Box<dyn std::error::Error>> {
+//!     let options = ListenOptions {
+//!         contract: Some("slice 5ms/20ms extra".into()),
+//!         ..ListenOptions::at("192.0.2.7:8080".parse()?)
+//!     };
+//!     let program = Program::attach(dir, Some("eth0"), 2, options.region_bytes()?)?;
+//!     let listener = program.listen(&options)?;
+//!     loop {
+//!         let mut stream = listener.accept(None)?;
+//!         stream.write_all(b"hello\n")?;
+//!         stream.finish(None)?;
+//!     }
+//! }
+//! ```
 
 mod engine;
 mod engine_cell;

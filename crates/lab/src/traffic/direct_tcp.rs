@@ -10,6 +10,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -202,14 +203,28 @@ pub fn main(args: &DirectTcpArgs) -> Result<()> {
     run_until_end(&args.run, &tally, || 0)
 }
 
+/// What the threads of a connection share.
+struct Served {
+    stream: Stream,
+    args: DirectTcpArgs,
+    tally: Arc<Tally>,
+    /// Everything was written and acknowledged, or nothing is to be written.
+    has_written: AtomicBool,
+}
+
 /// Starts the threads of a connection.
 fn serve(stream: Stream, args: &DirectTcpArgs, tally: &Arc<Tally>) {
-    let stream = Arc::new(stream);
-    let start = |work: fn(&Stream, &DirectTcpArgs, &Tally) -> Result<(), StackError>| {
-        let (stream, args, tally) = (stream.clone(), args.clone(), tally.clone());
+    let served = Arc::new(Served {
+        stream,
+        args: args.clone(),
+        tally: tally.clone(),
+        has_written: AtomicBool::new(!args.source),
+    });
+    let start = |work: fn(&Served) -> Result<(), StackError>| {
+        let served = served.clone();
         std::thread::spawn(move || {
-            if let Err(error) = work(&stream, &args, &tally) {
-                report(&tally, &error);
+            if let Err(error) = work(&served) {
+                report(&served.tally, &error);
             }
         });
     };
@@ -217,7 +232,11 @@ fn serve(stream: Stream, args: &DirectTcpArgs, tally: &Arc<Tally>) {
         start(echo);
     }
     if args.source {
-        start(write);
+        start(|served| {
+            let written = write(&served.stream, &served.args, &served.tally);
+            served.has_written.store(true, Relaxed);
+            written
+        });
     }
     if args.sink {
         start(read);
@@ -233,18 +252,13 @@ fn write(stream: &Stream, args: &DirectTcpArgs, tally: &Tally) -> Result<(), Sta
     tally.await_go();
     let mut position = 0;
     let mut bytes = vec![0; args.chunk];
-    let mut filled_at = u64::MAX;
     while position < args.count {
         let length = (args.count - position).min(bytes.len() as u64) as usize;
-        if filled_at != position {
-            fill(&mut bytes[..length], position);
-        }
+        fill(&mut bytes[..length], position);
         let written = stream.write(&bytes[..length], None)?;
         tally.sends.fetch_add(1, Relaxed);
         tally.sent.fetch_add(written as u64, Relaxed);
         position += written as u64;
-        // The pattern repeats itself nowhere near, so each write has its own bytes.
-        filled_at = u64::MAX;
     }
     stream.finish(Some(FINISH_TIMEOUT))
 }
@@ -266,23 +280,44 @@ pub fn first_wrong(bytes: &[u8], position: u64) -> Option<u64> {
         .map(|(_, at)| at)
 }
 
-fn read(stream: &Stream, args: &DirectTcpArgs, tally: &Tally) -> Result<(), StackError> {
+/// Reads up to the end. The last bytes count only when the connection has written too, so that a
+/// program which ends after so many received bytes has done both.
+fn read(served: &Served) -> Result<(), StackError> {
+    let Served {
+        stream,
+        args,
+        tally,
+        has_written,
+    } = served;
     let mut position = 0;
+    let mut held = 0;
     let mut bytes = vec![0; args.chunk];
     loop {
         let read = stream.read(&mut bytes, None)?;
         if read == 0 {
+            while !has_written.load(Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            tally.received.fetch_add(held, Relaxed);
             return Ok(());
         }
         if let Some(at) = first_wrong(&bytes[..read], position) {
             tally.count_refused(&format!("a wrong byte at {at}"));
         }
         position += read as u64;
-        tally.received.fetch_add(read as u64, Relaxed);
+        tally
+            .received
+            .fetch_add(std::mem::replace(&mut held, read as u64), Relaxed);
     }
 }
 
-fn echo(stream: &Stream, args: &DirectTcpArgs, tally: &Tally) -> Result<(), StackError> {
+fn echo(served: &Served) -> Result<(), StackError> {
+    let Served {
+        stream,
+        args,
+        tally,
+        ..
+    } = served;
     stream.set_no_delay(true);
     let mut bytes = vec![0; args.chunk];
     loop {

@@ -572,14 +572,11 @@ impl Engine {
         Ok(written)
     }
 
-    /// Number of buffers for sending that one connection may use.
+    /// Number of buffers for sending that one connection may use: a share of them, while there are
+    /// others.
     fn send_share(&self) -> usize {
-        let all = self.main.free() as usize + self.endpoint.len();
-        let sharers = self.endpoint.len().clamp(1, MOST_SHARERS);
-        match sharers {
-            1 => usize::MAX,
-            _ => (all / sharers).max(LEAST_SHARE as usize),
-        }
+        let sharers = self.endpoint.len().clamp(1, MOST_SHARERS) as u32;
+        (self.main.sending() / sharers).max(LEAST_SHARE) as usize
     }
 
     /// Copies received bytes of a connection. Returns their number.

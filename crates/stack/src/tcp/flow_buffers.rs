@@ -89,6 +89,11 @@ impl FlowBuffers {
         self.flow.rings.location().shape.chunk_bytes
     }
 
+    /// Number of buffers for sending.
+    pub(super) fn sending(&self) -> u32 {
+        self.sending
+    }
+
     /// Number of buffers for sending that are free.
     pub(super) fn free(&self) -> u32 {
         self.sending - self.used
