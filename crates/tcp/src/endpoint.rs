@@ -48,6 +48,8 @@ pub struct Endpoint {
     active: VecDeque<ConnectionId>,
     /// Connections whose state the caller has not seen ([`Endpoint::poll_changed`]), each once.
     changed: VecDeque<ConnectionId>,
+    /// Abandoned connections that entered TIME_WAIT, in that order. A number may have been reused.
+    waiting: VecDeque<ConnectionId>,
     /// Segments without a connection: resets and cookies.
     stray: VecDeque<(SocketAddr, Transmit)>,
     released: Vec<Handle>,
@@ -62,6 +64,8 @@ struct Entry {
     timeout: Option<Instant>,
     is_active: bool,
     is_changed: bool,
+    /// In [`Endpoint::waiting`].
+    is_waiting: bool,
     /// The listener's connection is not complete, or not accepted yet.
     stage: Stage,
 }
@@ -101,6 +105,8 @@ pub struct EndpointCounters {
     pub without_connection: u64,
     /// Resets that were not sent because too many were.
     pub resets_saved: u64,
+    /// Connections in TIME_WAIT that were forgotten early, because too many waited.
+    pub forgotten: u64,
 }
 
 /// A bound on events in time: so many at once, and the same number for each second.
@@ -123,6 +129,7 @@ impl Endpoint {
             timeouts: BTreeSet::new(),
             active: VecDeque::new(),
             changed: VecDeque::new(),
+            waiting: VecDeque::new(),
             stray: VecDeque::new(),
             released: Vec::new(),
             resets: Budget::default(),
@@ -313,7 +320,22 @@ impl Endpoint {
             })
     }
 
+    /// Forgets the connections that have waited longest in TIME_WAIT, if there are too many.
+    fn bound_waiting(&mut self) {
+        while self.waiting.len() > MOST_WAITING {
+            let Some(id) = self.waiting.pop_front() else {
+                return;
+            };
+            let entry = self.connections.get(id.0 as usize);
+            if entry.is_some_and(|entry| entry.is_waiting) {
+                self.counters.forgotten += 1;
+                self.remove(id);
+            }
+        }
+    }
+
     fn handle_syn(&mut self, now: Instant, remote: SocketAddr, syn: &Header) {
+        self.bound_waiting();
         let identity = self.identity(now, remote);
         let Some(listening) = &mut self.listening else {
             return;
@@ -487,6 +509,7 @@ impl Endpoint {
             timeout: None,
             is_active: false,
             is_changed: false,
+            is_waiting: false,
             stage,
         });
         let id = id_of(index);
@@ -530,6 +553,11 @@ impl Endpoint {
         if !entry.is_changed {
             entry.is_changed = true;
             self.changed.push_back(id);
+        }
+        let waits = entry.connection.state() == State::TimeWait;
+        if waits && entry.stage == Stage::Abandoned && !entry.is_waiting {
+            entry.is_waiting = true;
+            self.waiting.push_back(id);
         }
         // What arrives for a connection that has ended belongs to none.
         let remote = entry.remote;
@@ -647,6 +675,8 @@ fn id_of(index: usize) -> ConnectionId {
 
 /// Resets and cookies that wait for room. More are dropped: peers send again.
 const LONGEST_STRAY: usize = 256;
+/// Connections in TIME_WAIT: they take some 7 MB. Linux has a like limit (`tcp_max_tw_buckets`).
+const MOST_WAITING: usize = 4096;
 /// As the limit of Linux for the errors that it sends (`icmp_ratelimit`).
 const RESETS_PER_SECOND: u32 = 1000;
 

@@ -256,6 +256,27 @@ fn a_full_backlog_does_not_answer() {
 }
 
 #[test]
+fn connections_in_time_wait_take_bounded_memory() {
+    let now = start();
+    let mut server = listener(4);
+    for port in 0..MOST_WAITING as u16 + 100 {
+        let (mut peer, id) = opening(now, 1000 + port);
+        exchange(now, &mut peer, &mut server);
+        let (accepted, _) = server.accept().unwrap();
+        server.abandon(now, accepted);
+        exchange(now, &mut peer, &mut server);
+        peer.abandon(now, id);
+        exchange(now, &mut peer, &mut server);
+    }
+    assert!(server.len() <= MOST_WAITING + 1, "{}", server.len());
+    assert_eq!(server.counters().forgotten, 99);
+    // All are forgotten in the end.
+    server.handle_timeout(now + Duration::from_secs(61));
+    outputs(now, &mut server);
+    assert!(server.is_empty());
+}
+
+#[test]
 fn a_new_connection_replaces_one_in_time_wait() {
     let now = start();
     let mut server = listener(4);
