@@ -61,6 +61,8 @@ mod flow_buffers;
 mod frame;
 mod listener;
 mod stream;
+#[cfg(feature = "tokio")]
+mod tokio_traits;
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -18,6 +18,7 @@ use anyhow::{Context, Result, bail};
 use netnice_stack::tcp::{Algorithm, Config, ListenOptions, Stream, TcpOptions};
 use netnice_stack::udp::Buffers;
 use netnice_stack::{Program, RuntimeDir, StackError};
+use tokio::io::AsyncWriteExt;
 
 use super::run::{RunArgs, Tally, run_until_end};
 use super::words;
@@ -55,6 +56,9 @@ pub struct DirectTcpArgs {
     /// Send back what comes.
     #[arg(long, conflicts_with_all = ["source", "sink"])]
     echo: bool,
+    /// Echo with tokio's traits.
+    #[arg(long, requires = "echo")]
+    tokio: bool,
     /// Bytes to write on each connection; then it is shut down. Without it there is no end.
     #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
     count: u64,
@@ -214,6 +218,15 @@ struct Served {
 
 /// Starts the threads of a connection.
 fn serve(stream: Stream, args: &DirectTcpArgs, tally: &Arc<Tally>) {
+    if args.tokio {
+        let tally = tally.clone();
+        std::thread::spawn(move || {
+            if let Err(error) = echo_by_tokio(stream, &tally) {
+                tally.count_refused(&error.to_string());
+            }
+        });
+        return;
+    }
     let served = Arc::new(Served {
         stream,
         args: args.clone(),
@@ -333,6 +346,19 @@ fn echo(served: &Served) -> Result<(), StackError> {
             rest = &rest[written..];
         }
     }
+}
+
+/// The same with the traits of tokio.
+fn echo_by_tokio(stream: Stream, tally: &Tally) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    stream.set_no_delay(true);
+    runtime.block_on(async {
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let copied = tokio::io::copy(&mut reader, &mut writer).await?;
+        tally.received.fetch_add(copied, Relaxed);
+        tally.sent.fetch_add(copied, Relaxed);
+        writer.shutdown().await
+    })
 }
 
 /// Time for the handshake.

@@ -207,9 +207,14 @@ fn a_connection_that_cannot_be_says_why() -> Result<()> {
 fn a_listener_serves_connections_of_the_kernel() {
     let bed = Bed::new(None).expect("a test bed").bed;
     let (client, server) = (bed.world.client(), bed.world.server());
-    for family in [Family::V4, Family::V6] {
+    for (family, more) in [
+        (Family::V4, None),
+        (Family::V6, None),
+        (Family::V4, Some("--tokio")),
+    ] {
         let (local, _) = both(&bed, family, 7002);
         let program = DirectTcp::listen(local, bed.netnice.runtime()).echo();
+        let program = program.with(more.as_slice());
         let ours = traffic::start(client, &program, at_once()).expect("a listener");
         let one = |bytes: u64| -> Result<()> {
             let connect = || Ok(TcpStream::connect_timeout(&local, EVENT_TIMEOUT)?);

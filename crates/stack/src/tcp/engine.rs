@@ -478,10 +478,15 @@ impl Engine {
         Ok(())
     }
 
+    /// Shows the driver what has changed. Wakes it only if an index has moved: it throttles a
+    /// program that wakes it in vain (`docs/reference/ring.md`, section 6).
     fn publish(&mut self) {
-        self.main.flow.publish();
+        let mut moved = self.main.flow.rings.publish();
         if let Some(requests) = &mut self.requests {
-            requests.flow.publish();
+            moved |= requests.flow.rings.publish();
+        }
+        if moved {
+            self.main.flow.shared.notify();
         }
     }
 

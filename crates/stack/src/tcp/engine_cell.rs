@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::engine::{Engine, monotonic};
@@ -20,6 +21,8 @@ pub(super) struct EngineCell {
     engine: Mutex<Engine>,
     /// Something has changed that a call may wait for.
     changed: Condvar,
+    /// The tasks that wait for a change.
+    tasks: Mutex<Vec<Waker>>,
     /// The next time at which the engine has something to do, in ns of `CLOCK_MONOTONIC`.
     due: AtomicU64,
     /// The streams and the listener that refer to the engine.
@@ -34,6 +37,7 @@ impl EngineCell {
             slots: engine.slots().collect(),
             engine: Mutex::new(engine),
             changed: Condvar::new(),
+            tasks: Mutex::default(),
             due: AtomicU64::new(0),
             users: AtomicU64::new(1),
         });
@@ -98,6 +102,31 @@ impl EngineCell {
         }
     }
 
+    /// One `attempt` of a task. If it would block, the task is woken at the next change.
+    pub(super) fn poll<T>(
+        &self,
+        context: &mut Context<'_>,
+        mut attempt: impl FnMut(&mut Engine) -> Result<T, StackError>,
+    ) -> Poll<Result<T, StackError>> {
+        let mut engine = self.lock();
+        loop {
+            let _ = engine.work();
+            let result = attempt(&mut engine);
+            let happened = self.leave(&mut engine);
+            match result {
+                Err(StackError::WouldBlock) if happened => {}
+                Err(StackError::WouldBlock) => break,
+                other => return Poll::Ready(other),
+            }
+        }
+        // The engine is locked, so no change can come before the task is in the list.
+        let mut tasks = lock(&self.tasks);
+        if !tasks.iter().any(|task| task.will_wake(context.waker())) {
+            tasks.push(context.waker().clone());
+        }
+        Poll::Pending
+    }
+
     /// Does what the call has made possible, and wakes the calls that wait. Returns true if
     /// something has happened meanwhile that this call may wait for.
     fn leave(&self, engine: &mut Engine) -> bool {
@@ -107,9 +136,9 @@ impl EngineCell {
         let due = engine.endpoint.poll_timeout();
         let due = due.map_or(u64::MAX, |at| at.as_nanos());
         self.due.store(due, Ordering::Relaxed);
-        self.shared.notify();
         if before || meanwhile {
             self.changed.notify_all();
+            lock(&self.tasks).drain(..).for_each(Waker::wake);
         }
         if self.shared.service.sleeps_beyond(due) {
             self.wake_service();
@@ -186,3 +215,7 @@ fn serve(shared: &Arc<Shared>) {
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 /// Time between attempts to wait.
 const PAUSE: Duration = Duration::from_millis(100);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

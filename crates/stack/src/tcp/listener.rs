@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use netnice_tcp::config::Config;
@@ -122,6 +123,22 @@ impl Listener {
     /// As [`Listener::try_accept`]; [`StackError::WouldBlock`] if the timeout expires.
     pub fn accept(&self, timeout: Option<Duration>) -> Result<Stream, StackError> {
         self.cell.block_on(timeout, |engine| self.take(engine))
+    }
+
+    /// [`Listener::try_accept`] for a task: if no connection waits, the task is woken when one may.
+    ///
+    /// # Errors
+    /// As [`Listener::try_accept`], except that it does not fail with [`StackError::WouldBlock`].
+    pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<Result<Stream, StackError>> {
+        self.cell.poll(context, |engine| self.take(engine))
+    }
+
+    /// [`Listener::accept`] for a task.
+    ///
+    /// # Errors
+    /// As [`Listener::poll_accept`].
+    pub async fn accepted(&self) -> Result<Stream, StackError> {
+        std::future::poll_fn(|context| self.poll_accept(context)).await
     }
 
     fn take(&self, engine: &mut Engine) -> Result<Stream, StackError> {

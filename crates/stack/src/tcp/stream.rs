@@ -3,6 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use netnice_tcp::connection::{Connection, Info, State, WriteError};
@@ -118,15 +119,46 @@ impl Stream {
     /// connection has failed, another error if its flow has ended.
     pub fn finish(&self, timeout: Option<Duration>) -> Result<(), StackError> {
         self.shut_down();
-        self.cell.block_on(timeout, |engine| {
-            let connection = connection(engine, self.id)?;
-            if connection.reason().is_some() || engine.has_failed() {
-                return Err(ended(engine, connection));
-            }
-            match connection.unacknowledged() {
-                0 => Ok(()),
-                _ => Err(StackError::WouldBlock),
-            }
+        self.cell
+            .block_on(timeout, |engine| finished(engine, self.id))
+    }
+
+    /// [`Stream::try_read`] for a task: if nothing has arrived, the task is woken when something may
+    /// have. Any runtime can use it; the feature `tokio` adds the traits of tokio.
+    ///
+    /// # Errors
+    /// As [`Stream::try_read`], except that it does not fail with [`StackError::WouldBlock`].
+    pub fn poll_read(
+        &self,
+        context: &mut Context<'_>,
+        into: &mut [u8],
+    ) -> Poll<Result<usize, StackError>> {
+        let id = self.id;
+        self.cell.poll(context, |engine| read(engine, id, into))
+    }
+
+    /// [`Stream::try_write`] for a task: if there is no room, the task is woken when there may be.
+    ///
+    /// # Errors
+    /// As [`Stream::try_write`], except that it does not fail with [`StackError::WouldBlock`].
+    pub fn poll_write(
+        &self,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<Result<usize, StackError>> {
+        let id = self.id;
+        self.cell.poll(context, |engine| write(engine, id, bytes))
+    }
+
+    /// [`Stream::finish`] for a task.
+    ///
+    /// # Errors
+    /// As [`Stream::finish`], except that it does not fail with [`StackError::WouldBlock`].
+    pub fn poll_finish(&self, context: &mut Context<'_>) -> Poll<Result<(), StackError>> {
+        let id = self.id;
+        self.cell.poll(context, |engine| {
+            engine.endpoint.update(id, Connection::shut_down);
+            finished(engine, id)
         })
     }
 
@@ -204,7 +236,7 @@ impl Write for Stream {
 }
 
 /// The error of the standard library for a failed call on a connection.
-fn io_error(error: StackError) -> io::Error {
+pub(super) fn io_error(error: StackError) -> io::Error {
     use netnice_tcp::connection::CloseReason;
     let kind = match &error {
         StackError::WouldBlock => io::ErrorKind::WouldBlock,
@@ -232,6 +264,18 @@ fn ended(engine: &Engine, connection: &Connection) -> StackError {
         _ if engine.has_failed() => engine.end_reason(),
         Some(reason) => StackError::Connection(reason.into()),
         None => StackError::Connection(WriteError::ShutDown),
+    }
+}
+
+/// Succeeds if the peer has acknowledged everything.
+fn finished(engine: &Engine, id: ConnectionId) -> Result<(), StackError> {
+    let connection = connection(engine, id)?;
+    if connection.reason().is_some() || engine.has_failed() {
+        return Err(ended(engine, connection));
+    }
+    match connection.unacknowledged() {
+        0 => Ok(()),
+        _ => Err(StackError::WouldBlock),
     }
 }
 
