@@ -47,7 +47,12 @@ pub struct Tally {
     pub stops: Mutex<Vec<(u64, u64)>>,
     /// Set when the traffic may begin.
     pub going: AtomicBool,
+    /// What is called once at the end, to add what only the end of the traffic shows.
+    pub at_end: Mutex<Option<AtEnd>>,
 }
+
+/// Adds to a report what is counted elsewhere.
+pub type AtEnd = Box<dyn FnOnce(&mut Report) + Send>;
 
 impl Tally {
     /// Counts a send call that failed, by the name of the error.
@@ -153,6 +158,14 @@ pub fn run_until_end(run: &RunArgs, tally: &Arc<Tally>, wire: impl Fn() -> u64) 
     report.first_ns = tally.first_ns.load(Relaxed);
     let stops = tally.stops.lock().expect("no thread panics with it");
     report.stops = stops.clone();
+    let at_end = tally
+        .at_end
+        .lock()
+        .expect("no thread panics with it")
+        .take();
+    if let Some(add) = at_end {
+        add(&mut report);
+    }
     println!(
         "{}",
         serde_json::to_string(&report).expect("a report is plain data")
