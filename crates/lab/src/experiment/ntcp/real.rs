@@ -10,9 +10,10 @@
 //!
 //! # Bounds of a slice for `netnice check`
 //! The packets of a slice of s in p are those of a limit of s/p of the link with a burst. A flow
-//! alone on the link has its slice at the begin of each period, so the burst is p - s. Beside other
-//! flows it has the slice anywhere in the period, in the worst case at the end of one and at the
-//! begin of the next: the burst is twice that.
+//! alone on the link has its slice at the begin of each period, so the burst is p - s. A packet may
+//! overdraw the slice, and later periods repay the debt: unless whole packets make up the slice,
+//! the burst is p. Beside other flows a flow has its slice anywhere in the period, in the worst
+//! case at the end of one and at the begin of the next: the burst is twice that.
 //!
 //! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
 //! is not netnice, if a step of the measurement fails, or if a plot cannot be written.
@@ -205,7 +206,7 @@ pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let most = context.tolerance(0.02) * 100.0;
         outcome.check(what, farthest, "%", Bound::AtMost(most));
         let what = format!("{name}: packets that netnice check finds early");
-        let early = police(&file, number, slice, 2)?;
+        let early = police(&file, number, slice, 2 * slice.burst(FRAME))?;
         outcome.check(what, early as f64, "", Bound::AtMost(0.0));
     }
     let retransmitted: u64 = sources.iter().map(|report| report.retransmitted).sum();
@@ -287,6 +288,13 @@ impl Slice {
     /// Full packets of `frame` bytes in a period.
     fn packets(&self, frame: u64) -> f64 {
         self.slice as f64 * 1e3 / (frame * 8 * SECOND / LINK) as f64
+    }
+
+    /// The burst of a limit that the slice keeps, in ns, for a flow that is alone on the link.
+    fn burst(&self, frame: u64) -> u64 {
+        let is_whole = self.packets(frame).fract() == 0.0;
+        let unused = if is_whole { self.slice * 1000 } else { 0 };
+        self.period() - unused
     }
 
     /// The rate of so many full packets in a period, in Mbit/s.
@@ -395,7 +403,7 @@ impl TcpLink {
         let wanted = slice.packets(self.frame);
         Ok(Transfer {
             wanted,
-            early: police(&file, number, &slice, 1)?,
+            early: police(&file, number, &slice, slice.burst(self.frame))?,
             counts: bins(&times, begin, until, slice.period()),
             times,
             begin,
@@ -494,11 +502,11 @@ fn check_order(outcome: &mut Outcome, name: &str, retransmitted: u64, out_of_ord
     outcome.check(what, out_of_order as f64, "", Bound::AtMost(0.0));
 }
 
-/// The number of a connection's packets that `netnice check` finds too early for its slice, with a
-/// burst of so many silences.
-fn police(file: &std::path::Path, number: u16, slice: &Slice, silences: u64) -> Result<u64> {
+/// The number of a connection's packets that `netnice check` finds too early for its slice with a
+/// burst in ns.
+fn police(file: &std::path::Path, number: u16, slice: &Slice, burst: u64) -> Result<u64> {
     let rate = format!("{}bit", slice.rate());
-    let burst = format!("{}us", slice.silence() * silences / 1000);
+    let burst = format!("{}us", burst / 1000);
     let flow = format!("tcp from 10.77.0.1:{}", source(number));
     let (judged, early) = check_flow(file, &["--up", &rate, "--burst", &burst], &flow)?;
     ensure!(judged > 0, "netnice check found no packet of {flow}");
