@@ -4,8 +4,8 @@
 //!
 //! Byte *n* of a connection is [`pattern`]`(n)` in both directions, so either end can be the
 //! kernel's. A wrong byte counts as refused, by its position. A connection that fails is counted as
-//! refused by its error, and prints `{"closed": reason}`. The report has the number of segments that
-//! connections which the program made sent again. The program fails if it cannot attach to a
+//! refused by its error, and prints `{"closed": reason}`. The report has the number of segments
+//! that the connections of `--connect` sent again. The program fails if it cannot attach to a
 //! driver, or its flows cannot be opened.
 
 use std::net::SocketAddr;
