@@ -13,7 +13,9 @@
 //! alone on the link has its slice at the begin of each period, so the burst is p - s. A packet may
 //! overdraw the slice, and later periods repay the debt: unless whole packets make up the slice,
 //! the burst is p. Beside other flows a flow has its slice anywhere in the period, in the worst
-//! case at the end of one and at the begin of the next: the burst is twice that.
+//! case at the end of one and at the begin of the next: the burst is twice that. The driver's
+//! work-ahead is added, because the cable between the hosts has no rate: the tap sees a packet when
+//! the driver hands it over, up to 1 ms before it would leave a link of 10 Mbit/s.
 //!
 //! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
 //! is not netnice, if a step of the measurement fails, or if a plot cannot be written.
@@ -24,7 +26,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
 use super::super::bench::{MS, SECOND, netnice_only, pause, wait_until};
-use super::super::front_door::{FrontDoor, note_stops};
+use super::super::front_door::{FrontDoor, WORK_AHEAD, note_stops};
 use super::super::sent_packets::{bins, check_flow};
 use super::super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
@@ -316,7 +318,8 @@ impl Slice {
         self.slice as f64 * 1e3 / (frame * 8 * SECOND / LINK) as f64
     }
 
-    /// The burst of a limit that the slice keeps, in ns, for a flow that is alone on the link.
+    /// The burst of a limit that the slice keeps, in ns, for a flow that is alone on the link,
+    /// without the driver's work-ahead.
     fn burst(&self, frame: u64) -> u64 {
         let is_whole = self.packets(frame).fract() == 0.0;
         let unused = if is_whole { self.slice * 1000 } else { 0 };
@@ -531,10 +534,10 @@ fn check_order(outcome: &mut Outcome, name: &str, retransmitted: u64, out_of_ord
 }
 
 /// The number of a connection's packets that `netnice check` finds too early for its slice with a
-/// burst in ns.
+/// burst in ns, and the driver's work-ahead.
 fn police(file: &std::path::Path, number: u16, slice: &Slice, burst: u64) -> Result<u64> {
     let rate = format!("{}bit", slice.rate());
-    let burst = format!("{}us", burst / 1000);
+    let burst = format!("{}us", (burst + WORK_AHEAD) / 1000);
     let flow = format!("tcp from 10.77.0.1:{}", source(number));
     let (judged, early) = check_flow(file, &["--up", &rate, "--burst", &burst], &flow)?;
     ensure!(judged > 0, "netnice check found no packet of {flow}");
