@@ -508,6 +508,24 @@ pub const REGISTRY: &[Experiment] = &[
         run: ntcp::figure4_simulated,
     },
     Experiment {
+        id: "ntcp-fig4",
+        what: "NTCP, figure 4: packets of a program's own TCP in each period of its slice",
+        minutes: (3.2, 0.4),
+        run: ntcp::real::figure4,
+    },
+    Experiment {
+        id: "ntcp-rate",
+        what: "NTCP, section 4: rate of a program's own TCP for slices of 1.2 to 120 ms in 200 ms",
+        minutes: (4.5, 0.5),
+        run: ntcp::real::rates,
+    },
+    Experiment {
+        id: "ntcp-fig5",
+        what: "NTCP, figure 5: three connections of programs' own TCP come one by one",
+        minutes: (1.1, 0.3),
+        run: ntcp::real::figure5,
+    },
+    Experiment {
         id: "vert-fig5a",
         what: "VERT, figure 5a: six UDP senders with slices of a link, pings are answered meanwhile",
         minutes: (1.1, 0.1),

@@ -133,6 +133,11 @@ pub fn note(outcome: &mut Outcome, stops: &[Stop]) {
         "netniced, netnice-driver and programs as processes of their own (SCHED_OTHER); packets of \
          1500 bytes with all headers, 120 us at 100 Mbit/s",
     );
+    note_stops(outcome, stops);
+}
+
+/// Adds to the outcome how often the machine stopped the driver.
+pub fn note_stops(outcome: &mut Outcome, stops: &[Stop]) {
     let longest = stops.iter().map(|stop| stop.length.0).max().unwrap_or(0);
     let total: u64 = stops.iter().map(|stop| stop.length.0).sum();
     let number = |kind: StopKind| stops.iter().filter(|stop| stop.kind == kind).count();

@@ -4,14 +4,15 @@
 //!
 //! Byte *n* of a connection is [`pattern`]`(n)` in both directions, so either end can be the
 //! kernel's. A wrong byte counts as refused, by its position. A connection that fails is counted as
-//! refused by its error, and prints `{"closed": reason}`. The program fails if it cannot attach to
-//! a driver, or its flows cannot be opened.
+//! refused by its error, and prints `{"closed": reason}`. The report has the number of segments
+//! that the connections of `--connect` sent again. The program fails if it cannot attach to a
+//! driver, or its flows cannot be opened.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -126,6 +127,11 @@ impl DirectTcp {
         self.with(&["--contract", contract])
     }
 
+    /// The local endpoint; the default is one that the daemon chooses.
+    pub fn local(self, at: SocketAddr) -> DirectTcp {
+        self.with(&["--local", &at.to_string()])
+    }
+
     /// Further options of the program.
     pub fn with(mut self, more: &[&str]) -> DirectTcp {
         self.args.extend(words(more));
@@ -180,7 +186,7 @@ pub fn main(args: &DirectTcpArgs) -> Result<()> {
         std::thread::spawn(move || {
             loop {
                 match listener.accept(None) {
-                    Ok(stream) => serve(stream, &args, &tally),
+                    Ok(stream) => drop(serve(stream, &args, &tally)),
                     Err(error) => return report(&tally, &error),
                 }
             }
@@ -199,10 +205,16 @@ pub fn main(args: &DirectTcpArgs) -> Result<()> {
         let bytes = buffers.region_bytes()? * u64::from(args.flows);
         let program = Program::attach(&dir, args.iface.as_deref(), args.flows, bytes)
             .context("cannot attach to the direct path")?;
+        let mut served = Vec::new();
         for _ in 0..args.flows {
             let stream = program.connect(&options, Some(CONNECT_TIMEOUT));
-            serve(stream.context("cannot connect")?, args, &tally);
+            served.push(serve(stream.context("cannot connect")?, args, &tally));
         }
+        *tally.at_end.lock().expect("no thread panics with it") = Some(Box::new(move |report| {
+            let open = served.iter().filter_map(Weak::upgrade);
+            let info = open.filter_map(|served| served.stream.info().ok());
+            report.retransmitted = info.map(|info| info.counters.retransmitted).sum();
+        }));
     }
     run_until_end(&args.run, &tally, || 0)
 }
@@ -216,8 +228,8 @@ struct Served {
     has_written: AtomicBool,
 }
 
-/// Starts the threads of a connection.
-fn serve(stream: Stream, args: &DirectTcpArgs, tally: &Arc<Tally>) {
+/// Starts the threads of a connection. The last of them to end closes it.
+fn serve(stream: Stream, args: &DirectTcpArgs, tally: &Arc<Tally>) -> Weak<Served> {
     if args.tokio {
         let tally = tally.clone();
         std::thread::spawn(move || {
@@ -225,7 +237,7 @@ fn serve(stream: Stream, args: &DirectTcpArgs, tally: &Arc<Tally>) {
                 tally.count_refused(&error.to_string());
             }
         });
-        return;
+        return Weak::new();
     }
     let served = Arc::new(Served {
         stream,
@@ -254,6 +266,7 @@ fn serve(stream: Stream, args: &DirectTcpArgs, tally: &Arc<Tally>) {
     if args.sink {
         start(read);
     }
+    Arc::downgrade(&served)
 }
 
 fn report(tally: &Tally, error: &StackError) {

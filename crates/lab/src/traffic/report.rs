@@ -39,6 +39,10 @@ pub struct Report {
     /// Stops of a direct program's thread: start (wall clock) and length, both in ns.
     #[serde(default)]
     pub stops: Vec<(u64, u64)>,
+    /// Segments that a direct TCP program sent again, over the connections that it made and that
+    /// were open at its end.
+    #[serde(default)]
+    pub retransmitted: u64,
     /// UDP probes without a reply; at a direct sink, packets that the driver counted as lost.
     pub lost: u64,
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::BufRead;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::Report;
@@ -47,7 +47,12 @@ pub struct Tally {
     pub stops: Mutex<Vec<(u64, u64)>>,
     /// Set when the traffic may begin.
     pub going: AtomicBool,
+    /// What is called once at the end, to add what only the end of the traffic shows.
+    pub at_end: Mutex<Option<AtEnd>>,
 }
+
+/// Adds to a report what is counted elsewhere.
+pub type AtEnd = Box<dyn FnOnce(&mut Report) + Send>;
 
 impl Tally {
     /// Counts a send call that failed, by the name of the error.
@@ -63,7 +68,7 @@ impl Tally {
 
     /// Counts a packet that was not sent, by the reason `why`.
     pub fn count_refused(&self, why: &str) {
-        let mut refused = self.refused.lock().expect("no thread panics with it");
+        let mut refused = locked(&self.refused);
         *refused.entry(why.to_owned()).or_default() += 1;
     }
 
@@ -139,25 +144,24 @@ pub fn run_until_end(run: &RunArgs, tally: &Arc<Tally>, wire: impl Fn() -> u64) 
     report.received = tally.received.load(Relaxed);
     report.received_wire = tally.received_wire.load(Relaxed) + wire();
     report.sends = tally.sends.load(Relaxed);
-    report.refused = tally
-        .refused
-        .lock()
-        .expect("no thread panics with it")
-        .clone();
-    report.round_trips = tally
-        .round_trips
-        .lock()
-        .expect("no thread panics with it")
-        .clone();
+    report.refused = locked(&tally.refused).clone();
+    report.round_trips = locked(&tally.round_trips).clone();
     report.lost = tally.lost.load(Relaxed);
     report.first_ns = tally.first_ns.load(Relaxed);
-    let stops = tally.stops.lock().expect("no thread panics with it");
-    report.stops = stops.clone();
+    report.stops = locked(&tally.stops).clone();
+    let at_end = locked(&tally.at_end).take();
+    if let Some(add) = at_end {
+        add(&mut report);
+    }
     println!(
         "{}",
         serde_json::to_string(&report).expect("a report is plain data")
     );
     std::process::exit(0);
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no thread panics with it")
 }
 
 /// Lines from standard input; the channel closes at end of input.

@@ -3,7 +3,7 @@
 //! link are right within 3 % or more. The experiments themselves judge the exact figures; what a
 //! busy machine can break is judged by them alone.
 
-use netnice_lab::experiment::{self, Outcome};
+use netnice_lab::experiment::{self, Bound, Outcome};
 
 fn outcome(id: &str) -> Outcome {
     let experiment = experiment::find(id).expect("an experiment");
@@ -90,3 +90,36 @@ fn an_overload_is_shared_in_proportion() {
         outcome.ours
     );
 }
+
+/// A connection under a slice keeps to it, and sends nothing again.
+#[test]
+fn a_connection_keeps_its_slice() {
+    let outcome = outcome("ntcp-fig4");
+    // A packet more in a period than 2 of 2.4 ms, or 3 of 3 ms, would be early.
+    assert_checks(&outcome, &KEPT, 12);
+}
+
+/// The same for short and for long slices.
+#[test]
+fn connections_keep_short_and_long_slices() {
+    let outcome = outcome("ntcp-rate");
+    assert_checks(&outcome, &KEPT, 20);
+    for check in &outcome.checks {
+        let Bound::Near { aim, share } = check.bound else {
+            continue;
+        };
+        let most = aim * (1.0 + share);
+        assert!(check.value <= most, "{}: {}", check.what, check.value);
+    }
+}
+
+/// Connections beside each other, with extra time and without.
+#[test]
+fn connections_beside_each_other_keep_their_slices() {
+    let outcome = outcome("ntcp-fig5");
+    assert_checks(&outcome, &KEPT, 4);
+    assert_checks(&outcome, &["is not exceeded"], 2);
+}
+
+/// What a busy machine does not break of a connection.
+const KEPT: [&str; 4] = ["finds early", "not full", "sent again", "behind a missing"];

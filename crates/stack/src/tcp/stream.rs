@@ -123,8 +123,8 @@ impl Stream {
             .block_on(timeout, |engine| finished(engine, self.id))
     }
 
-    /// [`Stream::try_read`] for a task: if nothing has arrived, the task is woken when something may
-    /// have. Any runtime can use it; the feature `tokio` adds the traits of tokio.
+    /// [`Stream::try_read`] for a task: if nothing has arrived, the task is woken when something
+    /// may have. Any runtime can use it; the feature `tokio` adds the traits of tokio.
     ///
     /// # Errors
     /// As [`Stream::try_read`], except that it does not fail with [`StackError::WouldBlock`].
