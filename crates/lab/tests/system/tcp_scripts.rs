@@ -119,5 +119,5 @@ fn the_kernel_differs_where_the_document_says() {
 const DOCUMENTED: &str = "6.18";
 /// The scripts mostly wait.
 const AT_A_TIME: usize = 12;
-const ATTEMPTS: usize = 3;
+const ATTEMPTS: u32 = 4;
 const NOT_DIFFERENT: &str = "is listed and does not differ";

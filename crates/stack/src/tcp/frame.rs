@@ -73,9 +73,7 @@ impl Layout {
         };
         let end = begin + self.lower + length + payload;
         let frame = &mut bytes[begin..end];
-        let (lower, segment) = frame.split_at_mut(self.lower);
-        header.write(segment);
-        let _ = lower;
+        header.write(&mut frame[self.lower..]);
         headers.write(frame);
         if ecn_capable {
             mark_capable(frame);
