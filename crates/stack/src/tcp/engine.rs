@@ -26,7 +26,7 @@ use netnice_tcp::buffer::{Handle, Slice};
 use netnice_tcp::config::Config;
 use netnice_tcp::connection::{Connection, Transmit};
 use netnice_tcp::endpoint::{ConnectionId, Endpoint};
-use netnice_tcp::header::Seq;
+use netnice_tcp::header::{Flags, Seq};
 use netnice_tcp::time::Instant;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -134,7 +134,7 @@ impl Engine {
     /// Completes the parameters of a connection: the MSS, and the windows for the buffers.
     pub(super) fn complete(&self, config: &Config) -> Config {
         let mss = self.mtu.saturating_sub(self.layout.fixed()).max(1);
-        let bytes = u64::from(self.main.primed) * u64::from(mss);
+        let bytes = u64::from(self.main.room()) * u64::from(mss);
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(LARGEST_WINDOW);
         Config {
             mss,
@@ -288,8 +288,10 @@ impl Engine {
             return false;
         }
         self.counters.partial_checksum += u64::from(segment.is_partial);
-        // The flow of requests has few buffers: no payload is kept there.
-        let payload = (!segment.payload.is_empty() && which == Which::Main).then_some(Slice {
+        // The flow of requests has few buffers, and the last ones of the other flow are for
+        // segments without payload: no payload is kept there, and the peer sends it again.
+        let keeps = which == Which::Main && self.main.room() > 0;
+        let payload = (!segment.payload.is_empty() && keeps).then_some(Slice {
             handle: Handle(chunk.0),
             // Offsets in a buffer fit into 32 bits.
             offset: segment.payload.start as u32,
@@ -301,7 +303,12 @@ impl Engine {
             None if self.headers.is_none() => self.remember(segment.from, source),
             None => {}
         }
-        let (header, marked) = (&segment.header, segment.marked);
+        let (mut header, marked) = (segment.header, segment.marked);
+        if payload.is_none() && !segment.payload.is_empty() {
+            // Without the payload the end has another place.
+            header.flags.0 &= !Flags::FIN.0;
+        }
+        let header = &header;
         let kept = self
             .endpoint
             .handle_segment(now, segment.from, header, payload, marked);
@@ -353,11 +360,12 @@ impl Engine {
     /// connections together exceed the buffers, since few of them receive at the same time.
     fn offer_room(&mut self, id: ConnectionId) {
         let sharers = self.endpoint.len().clamp(1, MOST_SHARERS) as u32;
-        let buffers = (self.main.primed / sharers).max(LEAST_SHARE.min(self.main.primed));
+        let free = self.main.room();
+        let buffers = (free / sharers).max(LEAST_SHARE.min(free));
         let mss = self.mtu.saturating_sub(self.layout.fixed());
         let room = u64::from(buffers) * u64::from(mss);
         // A buffer stays free for the segment that fills the first gap.
-        let early = (self.main.primed / sharers / 2).max(1) as usize;
+        let early = (free / sharers / 2).max(1) as usize;
         self.endpoint.update(id, |connection| {
             connection.set_longest_early(early);
             connection.set_room(room);
@@ -388,7 +396,7 @@ impl Engine {
             self.give_up(token, now);
             return Ok(());
         };
-        let answers = transmit.header.flags.has(netnice_tcp::header::Flags::SYN);
+        let answers = transmit.header.flags.has(Flags::SYN);
         let layout = self.layout;
         let buffers = match (&mut self.requests, answers) {
             (Some(requests), true) if requests.has_room() => requests,

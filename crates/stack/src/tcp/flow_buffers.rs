@@ -59,6 +59,10 @@ pub(super) struct FlowBuffers {
     used: u32,
     /// Buffers that are primed.
     pub(super) primed: u32,
+    /// So many stay primed: received payload is not kept in the last ones, because each
+    /// acknowledgement needs one. Else connections that wait for acknowledgements could hold all
+    /// buffers with payload that nobody reads.
+    reserved: u32,
     /// Packets in the submit ring, and how many may be there.
     queued: u32,
     most_queued: u32,
@@ -76,6 +80,7 @@ impl FlowBuffers {
             sending: chunks - receiving,
             used: 0,
             primed: receiving,
+            reserved: (receiving / 8).clamp(1, MOST_RESERVED),
             queued: 0,
             most_queued: LEAST_QUEUED,
             served: 0,
@@ -103,6 +108,11 @@ impl FlowBuffers {
     /// segment without payload.
     pub(super) fn has_room(&self) -> bool {
         self.queued < self.most_queued && self.used < self.sending
+    }
+
+    /// Number of primed buffers that received payload may take.
+    pub(super) fn room(&self) -> u32 {
+        self.primed.saturating_sub(self.reserved)
     }
 
     /// True if a packet waits in the submit ring.
@@ -259,6 +269,8 @@ impl FlowBuffers {
     }
 }
 
+/// Buffers that are kept for segments without payload.
+const MOST_RESERVED: u32 = 32;
 /// Packets that may always wait in the submit ring.
 const LEAST_QUEUED: u32 = 4;
 /// Beyond that, what the flow was served in such a time.
