@@ -9,8 +9,8 @@ use crate::send_queue::Covered;
 use crate::time::Instant;
 
 impl Sender {
-    /// Handles the acknowledgement of a segment. `ack` must lie between [`SendQueue::una`] and
-    /// [`SendQueue::next`]. Returns true if it advanced.
+    /// Handles the acknowledgement of a segment. `ack` must lie between the first position that is
+    /// not acknowledged and the next one to be sent. Returns true if it advanced.
     pub(crate) fn acknowledged(
         &mut self,
         now: Instant,
