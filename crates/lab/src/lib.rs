@@ -42,3 +42,8 @@ pub mod traffic;
 pub mod wire;
 mod worker;
 pub mod world;
+
+/// The example of the manual's page about TCP, which is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/manual/tcp.md")]
+struct TcpManual;

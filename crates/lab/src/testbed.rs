@@ -33,11 +33,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use crate::experiment::bench::{self, Rate, SECOND, wait_until};
-use crate::process::{EVENT_TIMEOUT, Proc};
+use crate::process::{self, EVENT_TIMEOUT, Proc};
 use crate::sys;
 use crate::traffic::{self, Running, Tcp, Udp};
 use crate::wire::{self, Record, Tap, WireFlow};
@@ -82,6 +82,23 @@ impl TestBed {
             sinks: RefCell::default(),
             world,
         })
+    }
+
+    /// Starts the driver of the client's interface `device` for a link of this rate, in a mode:
+    /// `native`, `generic` or `fallback`. The daemon uses a driver that runs already. Fails if it
+    /// does not run in time.
+    pub fn start_driver(&self, device: &str, rate: &str, mode: &str) -> Result<Proc> {
+        let binary = process::binary("netnice-driver")?;
+        let mut command = self.world.client().ns.command(binary);
+        command.args(["--rate", rate, "--stay", "--mode", mode, "--runtime-dir"]);
+        command.arg(self.netnice.runtime()).arg(device);
+        let driver = Proc::start(command)?;
+        let socket = self
+            .netnice
+            .runtime()
+            .join(format!("drivers/{device}.sock"));
+        await_some("the driver runs", || Ok(socket.exists().then_some(())))?;
+        Ok(driver)
     }
 
     /// Runs `netnice LINE`. Panics unless the exit status is 0.
@@ -367,5 +384,20 @@ pub fn becomes_true(what: impl Fn() -> bool) -> bool {
             return false;
         }
         std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Polls `look` until it has a result. Fails after [`EVENT_TIMEOUT`], or as `look` does.
+pub fn await_some<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let until = Instant::now() + EVENT_TIMEOUT;
+    loop {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        ensure!(
+            Instant::now() < until,
+            "{what}: not within {EVENT_TIMEOUT:?}"
+        );
+        std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! Written bytes are copied into buffers, and stay there until the peer has acknowledged them.
 //! Received bytes stay in buffers until they are read. The window that the peer may use is what
-//! there are empty buffers for. A thread of the library serves the connections while no call does.
+//! there are empty buffers for; connections that receive at the same time share them. A thread of the library serves the connections while no call does.
 //!
 //! ```no_run
 //! use std::io::{Read, Write};
@@ -60,6 +60,7 @@ mod engine_cell;
 mod flow_buffers;
 mod frame;
 mod listener;
+mod receive_shares;
 mod stream;
 #[cfg(feature = "tokio")]
 mod tokio_traits;

@@ -220,13 +220,12 @@ impl SendQueue {
         self.pieces.push_back(piece);
     }
 
-    /// The payload of the last piece if it is unsent, so that more bytes can be added to it.
+    /// The payload of the last piece, so that more bytes can be added to it. `None` if something of
+    /// its buffer was sent: the second part of a split piece has no room of its own behind it.
     pub(crate) fn last_unsent(&self) -> Option<Slice> {
         let last = self.pieces.back()?;
-        match last.sent || last.fin {
-            true => None,
-            false => last.payload,
-        }
+        let payload = last.payload.filter(|payload| payload.offset == 0);
+        payload.filter(|_| !last.sent && !last.fin)
     }
 
     /// Adds `more` bytes to the payload of the last piece, which must be unsent
@@ -273,8 +272,7 @@ impl SendQueue {
 
     /// The piece that begins at `start`.
     pub(crate) fn at(&self, start: u64) -> Option<&Piece> {
-        let piece = self.pieces.get(self.index_from(start))?;
-        (piece.start == start).then_some(piece)
+        Some(&self.pieces[self.index_of(start)?])
     }
 
     /// Splits the piece that begins at `start` behind `length` bytes of its payload. Does nothing
@@ -320,14 +318,10 @@ impl SendQueue {
 
     /// Marks a piece as handed to the driver. Returns false if no such piece exists.
     pub(crate) fn handed_over(&mut self, start: u64, timestamp: u32) -> bool {
-        let index = self.index_from(start);
-        let Some(piece) = self
-            .pieces
-            .get_mut(index)
-            .filter(|piece| piece.start == start)
-        else {
+        let Some(index) = self.index_of(start) else {
             return false;
         };
+        let piece = &mut self.pieces[index];
         let length = piece.length();
         piece.timestamp = timestamp;
         piece.retransmitted |= piece.sent;
@@ -353,14 +347,10 @@ impl SendQueue {
     /// The driver has sent the piece that was handed over as `start`. Ignores a piece that was
     /// acknowledged meanwhile.
     pub(crate) fn departed(&mut self, start: u64, at: Instant) {
-        let index = self.index_from(start);
-        let Some(piece) = self
-            .pieces
-            .get_mut(index)
-            .filter(|piece| piece.start == start)
-        else {
+        let Some(index) = self.index_of(start) else {
             return;
         };
+        let piece = &mut self.pieces[index];
         if !piece.with_driver {
             return;
         }
@@ -375,14 +365,10 @@ impl SendQueue {
 
     /// The driver returned the piece unsent: it is lost at once.
     pub(crate) fn returned_unsent(&mut self, start: u64) {
-        let index = self.index_from(start);
-        let Some(piece) = self
-            .pieces
-            .get_mut(index)
-            .filter(|piece| piece.start == start)
-        else {
+        let Some(index) = self.index_of(start) else {
             return;
         };
+        let piece = &mut self.pieces[index];
         if piece.with_driver {
             piece.with_driver = false;
             self.with_driver -= 1;
@@ -528,6 +514,13 @@ impl SendQueue {
         if piece.with_driver {
             self.with_driver -= 1;
         }
+    }
+
+    /// Index of the piece that begins at `start`.
+    fn index_of(&self, start: u64) -> Option<usize> {
+        let index = self.index_from(start);
+        let piece = self.pieces.get(index)?;
+        (piece.start == start).then_some(index)
     }
 
     /// Index of the first piece that begins at `position` or behind it.

@@ -12,11 +12,11 @@ mod shell;
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use netnice_lab::experiment::bench::at;
-use netnice_lab::process::EVENT_TIMEOUT;
+use netnice_lab::testbed::await_some;
 use netnice_lab::traffic::{self, Direct, Running};
 use netnice_lab::world::{Family, Netnice, Pair, World};
 use serde_json::Value;
@@ -93,21 +93,6 @@ fn bits(rate: &str) -> Result<u64> {
         Some(number * scale)
     });
     read.with_context(|| format!("{rate} is no rate of tc"))
-}
-
-/// Polls `look` until it has a result. Fails after [`EVENT_TIMEOUT`].
-fn await_some<T>(what: &str, look: impl Fn() -> Result<Option<T>>) -> Result<T> {
-    let until = Instant::now() + EVENT_TIMEOUT;
-    loop {
-        if let Some(found) = look()? {
-            return Ok(found);
-        }
-        ensure!(
-            Instant::now() < until,
-            "{what}: not within {EVENT_TIMEOUT:?}"
-        );
-        std::thread::sleep(POLL_INTERVAL);
-    }
 }
 
 #[test]

@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use netnice_lab::process::EVENT_TIMEOUT;
+use netnice_lab::testbed::await_some;
 use netnice_lab::traffic::segments::bytes_of;
 use netnice_lab::world::Family;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::users::ANN;
-use rig::{Connection, Flags, TcpBed, await_ok};
+use rig::{Connection, Flags, TcpBed};
 
 /// Accepts one connection of a kernel's socket by hand: the request comes by the first flow, and
 /// what follows by the second one.
@@ -117,7 +118,7 @@ fn the_program_dies(bed: &mut TcpBed, mut idle: TcpStream, own: SocketAddr) -> R
     ensure!(error.kind() == ErrorKind::ConnectionReset, "{error}");
     ensure!(waited < Duration::from_secs(1), "{waited:?}");
     // The kernel holds the port and answers for the program.
-    await_ok("a new connection is refused", || {
+    await_some("a new connection is refused", || {
         let stream = bed
             .server()
             .ns
@@ -347,7 +348,7 @@ fn an_icmp_error_reaches_the_connection_with_its_sequence_number() -> Result<()>
     })?;
     let message = rig::too_long(own, to, 0x0102_0304, 1300)?;
     raw.send_to(&message, &SocketAddr::new(own.ip(), 0).into())?;
-    let told = await_ok("a notification", || {
+    let told = await_some("a notification", || {
         let answer = bed.ask("notification")?;
         Ok(answer["notification"].as_str().map(str::to_owned))
     })?;

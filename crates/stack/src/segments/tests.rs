@@ -23,7 +23,7 @@ fn open(program: &Program, endpoint: SegmentEndpoint) -> SegmentFlow {
     program.open_segments(endpoint, None, SMALL).unwrap()
 }
 
-/// A frame of IPv4 with a segment. The checksums are not right, and nobody checks them here.
+/// A frame of IPv4 with a segment. The checksums are wrong; these tests do not check them.
 fn segment(from: &str, to: &str, flags: u8) -> Vec<u8> {
     let mut frame = vec![0; 54];
     (frame[12], frame[14], frame[23], frame[46], frame[47]) = (8, 0x45, 6, 5 << 4, flags);

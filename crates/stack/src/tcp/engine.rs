@@ -32,6 +32,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::flow_buffers::{Content, FlowBuffers};
 use super::frame::{self, Layout};
+use super::receive_shares::{ReceiveShares, first_share};
 use crate::DeliveryFailure;
 use crate::error::StackError;
 use crate::headers::{FlowAddress, Headers};
@@ -44,12 +45,8 @@ pub(super) struct Engine {
     main: FlowBuffers,
     /// The flow of connection requests.
     requests: Option<FlowBuffers>,
-    /// The headers to the peer of a client's connection.
-    headers: Option<Headers>,
-    /// The headers to the peer of each connection of a listener.
-    peers: Vec<Option<(SocketAddr, Headers)>>,
-    /// Those to hosts whose last segment belongs to no connection.
-    strangers: HashMap<SocketAddr, Headers>,
+    peers: Peers,
+    shares: ReceiveShares,
     hops: u8,
     mtu: u32,
     failed: bool,
@@ -102,9 +99,8 @@ impl Engine {
             layout,
             main: FlowBuffers::new(main, receiving[0]),
             requests: requests.map(|flow| FlowBuffers::new(flow, receiving[1])),
-            headers: None,
-            peers: Vec::new(),
-            strangers: HashMap::new(),
+            peers: Peers::default(),
+            shares: ReceiveShares::default(),
             hops,
             mtu,
             failed: false,
@@ -114,7 +110,7 @@ impl Engine {
         if let Some(remote) = remote {
             // The driver writes the next hop into each frame.
             let next_hop = engine.main.flow.next_hop().unwrap_or_default();
-            engine.headers = Some(engine.headers_to(remote, next_hop)?);
+            engine.peers.only = Some(engine.headers_to(remote, next_hop)?);
         }
         Ok(engine)
     }
@@ -131,15 +127,23 @@ impl Engine {
         self.counters
     }
 
-    /// Completes the parameters of a connection: the MSS, and the windows for the buffers.
+    /// Completes the parameters of a connection: the MSS, and the windows for the buffers. A
+    /// listener's connections share the buffers.
     pub(super) fn complete(&self, config: &Config) -> Config {
-        let mss = self.mtu.saturating_sub(self.layout.fixed()).max(1);
-        let bytes = u64::from(self.main.room()) * u64::from(mss);
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(LARGEST_WINDOW);
+        let mss = self.largest_mss();
+        let window = |buffers: u32| {
+            let bytes = u64::from(buffers) * u64::from(mss);
+            u32::try_from(bytes).unwrap_or(u32::MAX).min(LARGEST_WINDOW)
+        };
+        let empty = self.main.room();
+        let first = match self.peers.only {
+            Some(_) => empty,
+            None => first_share(empty),
+        };
         Config {
             mss,
-            room: bytes,
-            largest_window: bytes,
+            room: window(first),
+            largest_window: window(empty),
             padding: PADDING,
             ..*config
         }
@@ -184,12 +188,14 @@ impl Engine {
             self.changed = true;
         }
         // The indices of a ring that is closed and never moved look like those of an idle one.
-        let open = self
-            .flow_of(Which::Main)
-            .is_none_or(|buffers| buffers.flow.rings.is_open());
-        match open {
-            true => Ok(()),
-            false => Err(self.end_reason()),
+        let flows = [Some(&self.main), self.requests.as_ref()];
+        let mut closed = flows
+            .into_iter()
+            .flatten()
+            .filter(|one| !one.flow.rings.is_open());
+        match closed.next() {
+            None => Ok(()),
+            Some(_) => Err(self.end_reason()),
         }
     }
 
@@ -299,8 +305,13 @@ impl Engine {
         });
         let known = self.endpoint.find(segment.from);
         match known {
-            Some(id) => self.offer_room(id),
-            None if self.headers.is_none() => self.remember(segment.from, source),
+            Some(id) => {
+                if !segment.payload.is_empty() {
+                    self.shares.received(id, now);
+                }
+                self.offer_room(id);
+            }
+            None if self.peers.only.is_none() => self.remember(segment.from, source),
             None => {}
         }
         let (mut header, marked) = (segment.header, segment.marked);
@@ -337,10 +348,10 @@ impl Engine {
 
     /// Keeps the way back to a host that is no peer yet: the frame came from there.
     fn remember(&mut self, remote: SocketAddr, next_hop: [u8; 6]) {
-        if self.strangers.len() < MOST_STRANGERS
+        if self.peers.strangers.len() < MOST_STRANGERS
             && let Ok(headers) = self.headers_to(remote, next_hop)
         {
-            self.strangers.insert(remote, headers);
+            self.peers.strangers.insert(remote, headers);
         }
     }
 
@@ -356,27 +367,38 @@ impl Engine {
         Ok(Headers::ip(&address, TCP)?)
     }
 
-    /// Tells a connection how much it may receive: a share of the empty buffers. The shares of many
-    /// connections together exceed the buffers, since few of them receive at the same time.
+    /// Tells a connection how much it may receive.
     fn offer_room(&mut self, id: ConnectionId) {
-        let sharers = self.endpoint.len().clamp(1, MOST_SHARERS) as u32;
-        let free = self.main.room();
-        let buffers = (free / sharers).max(LEAST_SHARE.min(free));
-        let mss = self.mtu.saturating_sub(self.layout.fixed());
-        let room = u64::from(buffers) * u64::from(mss);
+        let buffers = self.shares.share(id, self.main.room());
+        let room = u64::from(buffers) * u64::from(self.largest_mss());
         // A buffer stays free for the segment that fills the first gap.
-        let early = (free / sharers / 2).max(1) as usize;
+        let early = (buffers / 2).max(1) as usize;
         self.endpoint.update(id, |connection| {
             connection.set_longest_early(early);
             connection.set_room(room);
         });
     }
 
+    /// Offers room to starved connections, as far as buffers are empty.
+    fn offer_room_to_starved(&mut self) {
+        for _ in 0..self.main.room() {
+            let Some(id) = self.shares.take_starved() else {
+                return;
+            };
+            self.offer_room(id);
+        }
+    }
+
+    /// The MSS of this link.
+    fn largest_mss(&self) -> u32 {
+        self.mtu.saturating_sub(self.layout.fixed()).max(1)
+    }
+
     /// Queues segments, as long as there are some and the ring may take them.
     fn transmit(&mut self, now: Instant) -> Result<(), StackError> {
         while self.main.has_room() {
             let Some((id, remote, transmit)) = self.endpoint.poll_transmit(now) else {
-                self.strangers.clear();
+                self.peers.strangers.clear();
                 return Ok(());
             };
             self.send(id, remote, &transmit, now)?;
@@ -384,6 +406,7 @@ impl Engine {
         Ok(())
     }
 
+    /// Queues a segment. One that cannot leave now counts as lost on the way.
     fn send(
         &mut self,
         id: Option<ConnectionId>,
@@ -392,90 +415,61 @@ impl Engine {
         now: Instant,
     ) -> Result<(), StackError> {
         let token = id.zip(transmit.token);
-        let Some(headers) = self.headers_of(id, remote) else {
-            self.give_up(token, now);
-            return Ok(());
+        if self.queue(id, remote, transmit)? == Queued::No
+            && let Some((id, token)) = token
+        {
+            self.endpoint.handle_unsent(id, token, now, false);
+        }
+        Ok(())
+    }
+
+    fn queue(
+        &mut self,
+        id: Option<ConnectionId>,
+        remote: SocketAddr,
+        transmit: &Transmit,
+    ) -> Result<Queued, StackError> {
+        let Some(headers) = self.peers.headers_to(id, remote) else {
+            return Ok(Queued::No);
         };
-        let answers = transmit.header.flags.has(Flags::SYN);
-        let layout = self.layout;
-        let buffers = match (&mut self.requests, answers) {
+        let buffers = match (&mut self.requests, transmit.header.flags.has(Flags::SYN)) {
             (Some(requests), true) if requests.has_room() => requests,
-            (Some(_), true) => {
-                self.give_up(token, now);
-                return Ok(());
-            }
+            (Some(_), true) => return Ok(Queued::No),
             _ => &mut self.main,
         };
+        let layout = self.layout;
         let length = transmit
             .payload
             .map_or(0, |payload| payload.length as usize);
-        let own = transmit.payload.map(|payload| Chunk(payload.handle.0));
-        let whole = transmit.payload.is_some_and(|payload| payload.offset == 0);
-        let in_place = own.filter(|chunk| whole && !buffers.is_with_driver(*chunk));
-        let chunk = match in_place {
-            Some(chunk) => chunk,
-            None => {
-                let Some(chunk) = buffers.take(Content::Passing) else {
-                    self.give_up(token, now);
-                    return Ok(());
-                };
-                if let (Some(from), Some(payload)) = (own, transmit.payload) {
-                    if buffers.is_with_driver(from) {
-                        buffers.release(chunk)?;
-                        self.give_up(token, now);
-                        return Ok(());
-                    }
-                    let begin = layout.payload + payload.offset as usize;
-                    let part = buffers.bytes(from)[begin..begin + length].to_vec();
-                    let bytes = buffers.bytes_mut(chunk);
-                    bytes[layout.payload..layout.payload + length].copy_from_slice(&part);
-                    self.counters.copied += 1;
+        let chunk = match transmit.payload {
+            // The payload is in its place, behind the room for headers.
+            Some(own) if own.offset == 0 && !buffers.is_with_driver(Chunk(own.handle.0)) => {
+                Chunk(own.handle.0)
+            }
+            Some(own) => {
+                let from = Chunk(own.handle.0);
+                if buffers.is_with_driver(from) {
+                    return Ok(Queued::No);
                 }
+                let Some(chunk) = buffers.take(Content::Passing) else {
+                    return Ok(Queued::No);
+                };
+                let begin = layout.payload + own.offset as usize;
+                let part = buffers.bytes(from)[begin..begin + length].to_vec();
+                let place = layout.payload..layout.payload + length;
+                buffers.bytes_mut(chunk)[place].copy_from_slice(&part);
+                self.counters.copied += 1;
                 chunk
             }
+            None => match buffers.take(Content::Passing) {
+                Some(chunk) => chunk,
+                None => return Ok(Queued::No),
+            },
         };
-        let capable = transmit.ecn_capable;
-        let frame = layout.write(
-            buffers.bytes_mut(chunk),
-            &headers,
-            &transmit.header,
-            length,
-            capable,
-        );
-        buffers.submit(chunk, frame, token)
-    }
-
-    /// A segment cannot leave now: it counts as lost on the way.
-    fn give_up(
-        &mut self,
-        token: Option<(ConnectionId, netnice_tcp::connection::Token)>,
-        now: Instant,
-    ) {
-        if let Some((id, token)) = token {
-            self.endpoint.handle_unsent(id, token, now, false);
-        }
-    }
-
-    /// The headers to a peer.
-    fn headers_of(&mut self, id: Option<ConnectionId>, remote: SocketAddr) -> Option<Headers> {
-        if let Some(headers) = &self.headers {
-            return Some(headers.clone());
-        }
-        let Some(ConnectionId(index)) = id else {
-            return self.strangers.get(&remote).cloned();
-        };
-        let index = index as usize;
-        if self.peers.len() <= index {
-            self.peers.resize_with(index + 1, || None);
-        }
-        let place = &mut self.peers[index];
-        if place.as_ref().is_none_or(|(of, _)| *of != remote) {
-            *place = self
-                .strangers
-                .get(&remote)
-                .map(|headers| (remote, headers.clone()));
-        }
-        place.as_ref().map(|(_, headers)| headers.clone())
+        let (header, capable) = (&transmit.header, transmit.ecn_capable);
+        let frame = layout.write(buffers.bytes_mut(chunk), headers, header, length, capable);
+        buffers.submit(chunk, frame, id.zip(transmit.token))?;
+        Ok(Queued::Yes)
     }
 
     /// Takes back the buffers that connections do not need any more.
@@ -483,6 +477,7 @@ impl Engine {
         while let Some(handle) = self.endpoint.poll_released() {
             self.main.release(Chunk(handle.0))?;
         }
+        self.offer_room_to_starved();
         Ok(())
     }
 
@@ -546,15 +541,12 @@ impl Engine {
             let connection = self.endpoint.connection(id).ok_or(WriteFailure::Gone)?;
             let mss = connection.mss() as usize;
             let (chunk, begin, length) = match connection.last_unsent() {
-                Some(last) if !self.main.is_with_driver(Chunk(last.handle.0)) => {
+                Some(last) => {
                     let room = mss - last.length as usize;
-                    (
-                        Chunk(last.handle.0),
-                        last.end() as usize,
-                        rest.len().min(room),
-                    )
+                    let begin = last.end() as usize;
+                    (Chunk(last.handle.0), begin, rest.len().min(room))
                 }
-                _ => {
+                None => {
                     let most = self.send_share();
                     let free = self.main.free() > RESERVED;
                     if connection.send_buffers() >= most || !free {
@@ -589,11 +581,11 @@ impl Engine {
     /// others.
     fn send_share(&self) -> usize {
         let sharers = self.endpoint.len().clamp(1, MOST_SHARERS) as u32;
-        (self.main.sending() / sharers).max(LEAST_SHARE) as usize
+        (self.main.sending() / sharers).max(self.main.least_share()) as usize
     }
 
     /// Copies received bytes of a connection. Returns their number.
-    pub(super) fn read(&mut self, id: ConnectionId, into: &mut [u8]) -> Result<usize, StackError> {
+    pub(super) fn read(&mut self, id: ConnectionId, into: &mut [u8]) -> usize {
         let mut read = 0;
         while read < into.len() {
             let Some(part) = self.endpoint.connection(id).and_then(Connection::front) else {
@@ -606,12 +598,54 @@ impl Engine {
             read += length;
             self.endpoint
                 .update(id, |connection| connection.consume(length as u32));
-            self.take_released()?;
         }
         if read > 0 {
+            // A flow that has ended is found by the next round of work.
+            let _ = self.take_released();
             self.offer_room(id);
         }
-        Ok(read)
+        read
+    }
+}
+
+/// Whether a segment is in the submit ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Queued {
+    Yes,
+    No,
+}
+
+/// The headers of Ethernet and IP to each peer.
+#[derive(Default)]
+struct Peers {
+    /// To the peer of a client's connection.
+    only: Option<Headers>,
+    /// To the peer of each connection of a listener, by the connection's number.
+    of_connections: Vec<Option<(SocketAddr, Headers)>>,
+    /// To hosts whose last segment belongs to no connection.
+    strangers: HashMap<SocketAddr, Headers>,
+}
+
+impl Peers {
+    /// The headers to the peer of a connection, or to a stranger. A connection's first segment
+    /// takes over those of the stranger that opened it.
+    fn headers_to(&mut self, id: Option<ConnectionId>, remote: SocketAddr) -> Option<&Headers> {
+        if self.only.is_some() {
+            return self.only.as_ref();
+        }
+        let Some(ConnectionId(index)) = id else {
+            return self.strangers.get(&remote);
+        };
+        let index = index as usize;
+        if self.of_connections.len() <= index {
+            self.of_connections.resize_with(index + 1, || None);
+        }
+        let place = &mut self.of_connections[index];
+        if place.as_ref().is_none_or(|(of, _)| *of != remote) {
+            let headers = self.strangers.get(&remote)?;
+            *place = Some((remote, headers.clone()));
+        }
+        place.as_ref().map(|(_, headers)| headers)
     }
 }
 
@@ -636,8 +670,6 @@ const BATCH: usize = 32;
 const MOST_BATCHES: usize = 8;
 /// Buffers for sending that payload does not take: acknowledgements and resets leave by them.
 const RESERVED: u32 = 4;
-/// A connection gets this many buffers whatever the others have.
-const LEAST_SHARE: u32 = 8;
 /// Connections that are expected to use buffers at the same time.
 const MOST_SHARERS: usize = 16;
 /// Hosts that wait for an answer without memory.

@@ -82,11 +82,7 @@ impl EngineCell {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let mut engine = self.lock();
         loop {
-            let _ = engine.work();
-            let result = attempt(&mut engine);
-            let happened = self.leave(&mut engine);
-            match result {
-                Err(StackError::WouldBlock) if happened => continue,
+            match self.attempt(&mut engine, &mut attempt) {
                 Err(StackError::WouldBlock) => {}
                 other => return other,
             }
@@ -109,15 +105,9 @@ impl EngineCell {
         mut attempt: impl FnMut(&mut Engine) -> Result<T, StackError>,
     ) -> Poll<Result<T, StackError>> {
         let mut engine = self.lock();
-        loop {
-            let _ = engine.work();
-            let result = attempt(&mut engine);
-            let happened = self.leave(&mut engine);
-            match result {
-                Err(StackError::WouldBlock) if happened => {}
-                Err(StackError::WouldBlock) => break,
-                other => return Poll::Ready(other),
-            }
+        match self.attempt(&mut engine, &mut attempt) {
+            Err(StackError::WouldBlock) => {}
+            other => return Poll::Ready(other),
         }
         // The engine is locked, so no change can come before the task is in the list.
         let mut tasks = lock(&self.tasks);
@@ -125,6 +115,23 @@ impl EngineCell {
             tasks.push(context.waker().clone());
         }
         Poll::Pending
+    }
+
+    /// Makes an attempt, and repeats it while something happens that it may succeed by.
+    fn attempt<T>(
+        &self,
+        engine: &mut Engine,
+        attempt: &mut impl FnMut(&mut Engine) -> Result<T, StackError>,
+    ) -> Result<T, StackError> {
+        loop {
+            let _ = engine.work();
+            let result = attempt(engine);
+            let happened = self.leave(engine);
+            match result {
+                Err(StackError::WouldBlock) if happened => {}
+                other => return other,
+            }
+        }
     }
 
     /// Does what the call has made possible, and wakes the calls that wait. Returns true if
@@ -211,11 +218,11 @@ fn serve(shared: &Arc<Shared>) {
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The thread looks at everything once in such a time.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 /// Time between attempts to wait.
 const PAUSE: Duration = Duration::from_millis(100);
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

@@ -39,7 +39,7 @@ struct Use {
     content: Content,
     /// The driver has the buffer, to send it.
     with_driver: bool,
-    /// Who is told when it has left.
+    /// The connection and the segment whose departure is to be reported.
     token: Option<(ConnectionId, Token)>,
 }
 
@@ -59,9 +59,9 @@ pub(super) struct FlowBuffers {
     used: u32,
     /// Buffers that are primed.
     pub(super) primed: u32,
-    /// So many stay primed: received payload is not kept in the last ones, because each
-    /// acknowledgement needs one. Else connections that wait for acknowledgements could hold all
-    /// buffers with payload that nobody reads.
+    /// Number of buffers that stay primed: received payload is not kept in them, because each
+    /// acknowledgement needs one. Without them, programs that wait for acknowledgements before they
+    /// read could hold all buffers with unread payload.
     reserved: u32,
     /// Packets in the submit ring, and how many may be there.
     queued: u32,
@@ -108,6 +108,11 @@ impl FlowBuffers {
     /// segment without payload.
     pub(super) fn has_room(&self) -> bool {
         self.queued < self.most_queued && self.used < self.sending
+    }
+
+    /// Number of buffers for sending that a connection may use whatever the others have.
+    pub(super) fn least_share(&self) -> u32 {
+        MOST_LEAST_SHARE.min(self.sending / 4).max(1)
     }
 
     /// Number of primed buffers that received payload may take.
@@ -271,6 +276,9 @@ impl FlowBuffers {
 
 /// Buffers that are kept for segments without payload.
 const MOST_RESERVED: u32 = 32;
+/// A connection that has so many buffers makes progress. Where there are few buffers in all, it has
+/// a quarter of them.
+const MOST_LEAST_SHARE: u32 = 8;
 /// Packets that may always wait in the submit ring.
 const LEAST_QUEUED: u32 = 4;
 /// Beyond that, what the flow was served in such a time.

@@ -280,7 +280,7 @@ fn finished(engine: &Engine, id: ConnectionId) -> Result<(), StackError> {
 }
 
 fn read(engine: &mut Engine, id: ConnectionId, into: &mut [u8]) -> Result<usize, StackError> {
-    let read = engine.read(id, into)?;
+    let read = engine.read(id, into);
     if read > 0 || into.is_empty() {
         return Ok(read);
     }

@@ -469,7 +469,7 @@ fn hystart_limits_the_loss_at_the_end_of_slow_start() {
     for (algorithm, queue, windows, losses) in cases {
         println!("{algorithm:?}, queue of {queue} segments");
         let (window, lost) = Bottleneck::new(algorithm, queue).slow_start();
-        println!("slow start ends at {window} segments, of which {lost} are lost");
+        println!("slow start ends at {window} segments; {lost} segments are lost");
         assert!(windows.contains(&window), "{window}");
         assert!(losses.contains(&lost), "{lost}");
     }

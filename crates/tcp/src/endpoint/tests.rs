@@ -45,6 +45,15 @@ fn outputs(now: Instant, endpoint: &mut Endpoint) -> Vec<(SocketAddr, Header, u3
     outputs
 }
 
+/// A client and the server with an accepted connection between them.
+fn connected(now: Instant, server: &mut Endpoint, port: u16) -> (Endpoint, [ConnectionId; 2]) {
+    let (mut client, id) = opening(now, port);
+    exchange(now, &mut client, server);
+    let (accepted, remote) = server.accept().unwrap();
+    assert_eq!(remote, client.local());
+    (client, [id, accepted])
+}
+
 /// Passes segments between a client and the server until neither sends any.
 fn exchange(now: Instant, client: &mut Endpoint, server: &mut Endpoint) {
     for _ in 0..20 {
@@ -73,10 +82,7 @@ fn exchange(now: Instant, client: &mut Endpoint, server: &mut Endpoint) {
 fn a_listener_accepts_and_forgets() {
     let now = start();
     let mut server = listener(8);
-    let (mut client, id) = opening(now, 1000);
-    exchange(now, &mut client, &mut server);
-    let (accepted, remote) = server.accept().unwrap();
-    assert_eq!(remote, client.local());
+    let (mut client, [id, accepted]) = connected(now, &mut server, 1000);
     assert_eq!(client.connection(id).unwrap().state(), State::Established);
     client.abandon(now, id);
     exchange(now, &mut client, &mut server);
@@ -260,9 +266,7 @@ fn connections_in_time_wait_take_bounded_memory() {
     let now = start();
     let mut server = listener(4);
     for port in 0..MOST_WAITING as u16 + 100 {
-        let (mut peer, id) = opening(now, 1000 + port);
-        exchange(now, &mut peer, &mut server);
-        let (accepted, _) = server.accept().unwrap();
+        let (mut peer, [id, accepted]) = connected(now, &mut server, 1000 + port);
         server.abandon(now, accepted);
         exchange(now, &mut peer, &mut server);
         peer.abandon(now, id);
@@ -280,9 +284,7 @@ fn connections_in_time_wait_take_bounded_memory() {
 fn a_new_connection_replaces_one_in_time_wait() {
     let now = start();
     let mut server = listener(4);
-    let (mut peer, id) = opening(now, 1000);
-    exchange(now, &mut peer, &mut server);
-    let (accepted, _) = server.accept().unwrap();
+    let (mut peer, [id, accepted]) = connected(now, &mut server, 1000);
     server.abandon(now, accepted);
     exchange(now, &mut peer, &mut server);
     peer.abandon(now, id);
@@ -335,4 +337,28 @@ fn sequence_numbers_go_on_behind_earlier_ones_of_the_same_key() {
 fn a_connection_takes_little_memory() {
     let bytes = std::mem::size_of::<Entry>();
     assert!(bytes <= 1700, "{bytes} bytes");
+}
+
+#[test]
+fn a_buffer_of_which_a_part_was_sent_takes_no_more() {
+    let now = start();
+    let mut server = Endpoint::new(server(), [7; 16]);
+    let small = Config {
+        room: 700,
+        largest_window: 700,
+        ..Config::default()
+    };
+    server.listen(4, small);
+    let (mut client, [id, _]) = connected(now, &mut server, 1000);
+    let written = client.update(id, |connection| connection.write(Handle(1), 1400));
+    assert_eq!(written, Some(Ok(())));
+    // The window takes half of the buffer.
+    let sent: Vec<u32> = outputs(now, &mut client)
+        .iter()
+        .map(|sent| sent.2)
+        .collect();
+    assert_eq!(sent, [700]);
+    let connection = client.connection(id).unwrap();
+    assert_eq!(connection.unacknowledged(), 1400);
+    assert_eq!(connection.last_unsent(), None);
 }

@@ -1,5 +1,5 @@
-//! Tests the flows of TCP: who may share a port, what their programs get, what the driver is asked
-//! at their ends, and which ICMP errors reach them.
+//! Tests the flows of TCP: which flows may share a port, the responses to their programs, the
+//! requests to the driver when they end, and the ICMP errors that reach them.
 
 use netnice_api::direct::{Attached, Resume, Undelivered};
 use netnice_kernel::icmp_errors::{ErrorCause, IcmpError};

@@ -4,12 +4,12 @@
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use netnice_lab::experiment::bench::at;
-use netnice_lab::process::{self, EVENT_TIMEOUT, Proc};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::testbed::TestBed;
 use netnice_lab::traffic::Commanded;
 use netnice_lab::traffic::segments::{bytes_of, text_of};
@@ -188,32 +188,8 @@ impl TcpBed {
     pub(super) fn new(mode: Option<&str>) -> Result<TcpBed> {
         let bed = TestBed::new()?;
         bed.run_ok("link eth0 --rate 100mbit");
-        // A driver that runs already is used.
-        let driver = match mode {
-            None => None,
-            Some(mode) => {
-                let mut command = bed
-                    .world
-                    .client()
-                    .ns
-                    .command(process::binary("netnice-driver")?);
-                command
-                    .args([
-                        "--rate",
-                        "100mbit",
-                        "--stay",
-                        "--mode",
-                        mode,
-                        "--runtime-dir",
-                    ])
-                    .arg(bed.netnice.runtime())
-                    .arg("eth0");
-                let driver = Proc::start(command)?;
-                let socket = bed.netnice.runtime().join("drivers/eth0.sock");
-                await_ok("the driver runs", || Ok(socket.exists().then_some(())))?;
-                Some(driver)
-            }
-        };
+        let start = |mode| bed.start_driver("eth0", "100mbit", mode);
+        let driver = mode.map(start).transpose()?;
         Ok(TcpBed {
             program: None,
             _driver: driver,
@@ -360,19 +336,4 @@ pub(super) fn too_long(
     }
     message[2..4].copy_from_slice(&(!(sum as u16)).to_be_bytes());
     Ok(message)
-}
-
-/// Polls `look` until it has a result. Fails after [`EVENT_TIMEOUT`].
-pub(super) fn await_ok<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    let until = Instant::now() + EVENT_TIMEOUT;
-    loop {
-        if let Some(found) = look()? {
-            return Ok(found);
-        }
-        ensure!(
-            Instant::now() < until,
-            "{what}: not within {EVENT_TIMEOUT:?}"
-        );
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
