@@ -8,7 +8,8 @@
 //!
 //! Written bytes are copied into buffers, and stay there until the peer has acknowledged them.
 //! Received bytes stay in buffers until they are read. The window that the peer may use is what
-//! there are empty buffers for; connections that receive at the same time share them. A thread of the library serves the connections while no call does.
+//! there are empty buffers for; connections that receive at the same time share them. A thread of
+//! the library serves the connections while no call does.
 //!
 //! ```no_run
 //! use std::io::{Read, Write};
