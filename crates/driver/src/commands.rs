@@ -85,6 +85,8 @@ pub(crate) enum Command {
     CodePoints(CodePoints),
     /// Sets whether the link is up.
     Link(bool),
+    /// Sets whether the interface cuts long packets of TCP.
+    Segmentation(bool),
     /// Sets the link's Ethernet address.
     Mac(Mac),
     /// Receives from one more queue of the interface.
@@ -485,6 +487,7 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
         Command::CodePoints(code_points) => done(|| datapath.set_code_points(code_points)),
         Command::Discard(patterns) => done(|| datapath.demux().discard(patterns)),
         Command::Link(is_up) => done(|| datapath.set_link(is_up)),
+        Command::Segmentation(cuts) => done(|| event_loop.link().set_joins(cuts)),
         Command::Mac(mac) => done(|| datapath.set_mac(mac)),
         Command::AddQueue(queue) => report(event_loop.link().add_queue(*queue), |()| Report::Done),
         Command::Redirects(pair) => {

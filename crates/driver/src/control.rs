@@ -451,6 +451,7 @@ impl Control {
         if (is.mac, is.mtu) != (was.mac, was.mtu) {
             self.registry.update_interface(is.mac, is.mtu)?;
         }
+        self.registry.set_segmentation(is.cuts_segments)?;
         Ok(self.registry.set_link(is.is_up)?)
     }
 

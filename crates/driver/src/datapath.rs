@@ -75,7 +75,7 @@ use crate::code_points::CodePoints;
 use crate::demux::{Demux, FlowNo, Match, MatchError, Reassembly, Verdict};
 use crate::doorbells::Doorbells;
 use crate::frame::Mac;
-use crate::frames::MAX_IN_FLIGHT;
+use crate::frames::{FRAME, MAX_IN_FLIGHT};
 use crate::receive_budget::shared::{ActiveSet, SharedBudget};
 use crate::receive_budget::{Cost, ReceiveBudget};
 use crate::template::Template;
@@ -124,6 +124,8 @@ pub struct Datapath {
     redirected: RedirectedTargets,
     /// The code points of sent packets.
     code_points: CodePoints,
+    /// Length in bytes of the longest packet of joined segments; 0: segments are not joined.
+    most_joined: usize,
     /// RSTs of ended connections that wait to be sent.
     resets: VecDeque<tcp_reset::Reset>,
     totals: Totals,
@@ -188,6 +190,7 @@ impl Datapath {
             kernel_path: KernelPath::new(),
             redirected: RedirectedTargets::new(wire.rate, mac),
             code_points: CodePoints::default(),
+            most_joined: most_joined(wire.rate),
             resets: VecDeque::new(),
             totals: Totals::default(),
         })
@@ -452,6 +455,7 @@ impl Datapath {
         self.scheduler.set_wire(wire)?;
         self.kernel_path.set_rate(classes, wire.overhead);
         self.redirected.set_rate(wire.rate);
+        self.most_joined = most_joined(wire.rate);
         Ok(())
     }
 
@@ -633,10 +637,21 @@ impl Datapath {
     }
 }
 
+/// The longest packet of joined segments on a link of this rate, in bytes: others on the link wait
+/// for all of it. 0 if it would hold only one segment.
+fn most_joined(rate: Rate) -> usize {
+    match usize::try_from(rate.bytes_in(LONGEST_JOINED).0) {
+        Ok(bytes) if bytes < 2 * FRAME => 0,
+        bytes => bytes.unwrap_or(usize::MAX),
+    }
+}
+
 /// Most packets per iteration. Between iterations the kernel's memory falls out of the cache: with
 /// twice the kernel's batch a packet takes 10 % less time, with four times no less than that, and
 /// all other flows would wait longer.
 pub(crate) const BATCH: usize = 64;
+/// The longest time for which joined segments occupy the link.
+const LONGEST_JOINED: Nanos = Nanos(20_000);
 /// Most noticed flows per iteration. Later iterations handle the others.
 pub(crate) const FLOWS_PER_ITERATION: usize = 128;
 

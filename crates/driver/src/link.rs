@@ -20,10 +20,11 @@
 //! [`MAX_QUEUES`] receive queues), or if the kernel refuses a step. [`Link::flush`] fails with the
 //! kernel's error while the interface is down.
 //!
-//! All frames leave through [`Link::send`]: the caller writes into a free frame and returns the
+//! All frames leave through [`Link::send`] or [`Link::send_segment`]: the caller writes into a free frame and returns the
 //! [`Checked`] bytes from a template, so an unchecked frame cannot leave.
 
 mod ingress;
+mod long_packets;
 mod packet;
 mod socket;
 mod xdp;
@@ -44,6 +45,7 @@ use crate::frames::{Frames, Tally};
 use crate::template::{Checked, Forbidden};
 
 pub use ingress::Ingress;
+use long_packets::LongPackets;
 use packet::PacketLink;
 use socket::system;
 pub(crate) use xdp::Queue;
@@ -84,6 +86,8 @@ pub struct Interface {
     pub mtu: u32,
     /// Whether the interface is up and has a carrier.
     pub is_up: bool,
+    /// Whether the interface cuts long packets of TCP into segments.
+    pub cuts_segments: bool,
 }
 
 impl Interface {
@@ -231,6 +235,8 @@ pub struct LinkCounters {
 pub struct Link {
     interface: Interface,
     kind: Kind,
+    /// The packets of joined segments; `None` if they cannot be sent here.
+    long_packets: Option<Box<LongPackets>>,
 }
 
 #[derive(Debug)]
@@ -254,9 +260,9 @@ impl Link {
         let packet = || PacketLink::open(&interface);
         match wanted {
             Some(Mode::Fallback) => Link::by_packets(&interface, packet()?, None),
-            Some(mode) => Ok(Link::by_xdp(&interface, xdp()?, mode)),
+            Some(mode) => Link::by_xdp(&interface, xdp()?, mode),
             None => match xdp() {
-                Ok(link) => Ok(Link::by_xdp(&interface, link, Mode::Native)),
+                Ok(link) => Link::by_xdp(&interface, link, Mode::Native),
                 Err(why) => match packet() {
                     Ok(link) => Link::by_packets(&interface, link, Some(why)),
                     // AF_XDP is the better mode, so its error is reported.
@@ -273,6 +279,7 @@ impl Link {
         let link = Link {
             interface: interface.clone(),
             kind: Kind::Packet(Box::new(PacketLink::of(socket))),
+            long_packets: None,
         };
         (link, Ingress::fake(interface, ingress))
     }
@@ -281,12 +288,13 @@ impl Link {
         interface: &Interface,
         (link, program, spare): (XdpLink, XdpProgram, SpareQueues),
         mode: Mode,
-    ) -> (Link, Ingress) {
+    ) -> Result<(Link, Ingress), LinkError> {
         let link = Link {
             interface: interface.clone(),
             kind: Kind::Xdp(Box::new(link)),
+            long_packets: Some(Box::new(LongPackets::open(interface)?)),
         };
-        (link, Ingress::of_xdp(interface, program, spare, mode))
+        Ok((link, Ingress::of_xdp(interface, program, spare, mode)))
     }
 
     fn by_packets(
@@ -300,6 +308,7 @@ impl Link {
         let link = Link {
             interface: interface.clone(),
             kind: Kind::Packet(Box::new(link)),
+            long_packets: None,
         };
         Ok((link, Ingress::of_packets(interface, socket, why)))
     }
@@ -312,6 +321,11 @@ impl Link {
     /// Number of frames that can be queued for sending now.
     #[inline]
     pub(crate) fn room(&mut self) -> usize {
+        if let Some(packets) = &mut self.long_packets
+            && packets.is_stuck()
+        {
+            return 0;
+        }
         match &mut self.kind {
             Kind::Xdp(link) => link.room(),
             Kind::Packet(link) => link.room(),
@@ -331,6 +345,27 @@ impl Link {
         }
     }
 
+    /// As [`Link::send`], for a segment of TCP that may leave in one packet of at most `most` bytes
+    /// with others of its connection. 0: by itself, as by [`Link::send`]. All segments of a flow must be sent either by this
+    /// function or by the other, since frames of the two can overtake each other.
+    #[inline]
+    pub fn send_segment<F>(&mut self, most: usize, write: F) -> Option<Result<(), Forbidden>>
+    where
+        F: for<'a> FnOnce(&'a mut [u8]) -> Result<Checked<'a>, Forbidden>,
+    {
+        match &mut self.long_packets {
+            Some(packets) if most > 0 && packets.joins() => packets.send(most, write),
+            _ => self.send(write),
+        }
+    }
+
+    /// Joins segments from now on, or not: whether the interface cuts packets.
+    pub(crate) fn set_joins(&mut self, joins: bool) {
+        if let Some(packets) = &mut self.long_packets {
+            packets.set_joins(joins);
+        }
+    }
+
     /// Hands the queued frames to the kernel. A frame that the kernel refuses for good is dropped
     /// and counted in [`LinkCounters::refused`].
     ///
@@ -339,10 +374,18 @@ impl Link {
     /// flush tries again.
     #[inline]
     pub fn flush(&mut self) -> io::Result<Flushed> {
-        match &mut self.kind {
-            Kind::Xdp(link) => link.flush(),
-            Kind::Packet(link) => link.flush(),
-        }
+        let long = match &mut self.long_packets {
+            Some(packets) => packets.flush()?,
+            None => Flushed::All,
+        };
+        let rest = match &mut self.kind {
+            Kind::Xdp(link) => link.flush()?,
+            Kind::Packet(link) => link.flush()?,
+        };
+        Ok(match (long, rest) {
+            (Flushed::All, Flushed::All) => Flushed::All,
+            _ => Flushed::Partly,
+        })
     }
 
     /// Takes at most `most` received frames, passes them to `each`, and returns their number. The
@@ -404,18 +447,31 @@ impl Link {
     /// Number of frames that were handed to the kernel. Cheaper than [`Link::counters`].
     #[inline]
     pub fn sent(&self) -> u64 {
-        match &self.kind {
-            Kind::Xdp(link) => link.sent(),
-            Kind::Packet(link) => link.sent(),
-        }
+        let (segments, _) = self.long_counts();
+        segments
+            + match &self.kind {
+                Kind::Xdp(link) => link.sent(),
+                Kind::Packet(link) => link.sent(),
+            }
     }
 
     /// The counters of the link.
     pub fn counters(&self) -> LinkCounters {
-        match &self.kind {
+        let mut counters = match &self.kind {
             Kind::Xdp(link) => link.counters(),
             Kind::Packet(link) => link.counters(),
-        }
+        };
+        let (sent, refused) = self.long_counts();
+        counters.sent += sent;
+        counters.refused += refused;
+        counters
+    }
+
+    /// Segments that were sent and refused in packets of their own or joined.
+    #[inline]
+    fn long_counts(&self) -> (u64, u64) {
+        let packets = self.long_packets.as_ref();
+        packets.map_or((0, 0), |packets| packets.counts())
     }
 
     /// The frames with their holders; `None` in the fallback mode, which shares no frames with the
@@ -457,6 +513,14 @@ impl FrameSink for Link {
         F: for<'a> FnOnce(&'a mut [u8]) -> Result<Checked<'a>, Forbidden>,
     {
         Link::send(self, write)
+    }
+
+    #[inline]
+    fn send_segment<F>(&mut self, most: usize, write: F) -> Option<Result<(), Forbidden>>
+    where
+        F: for<'a> FnOnce(&'a mut [u8]) -> Result<Checked<'a>, Forbidden>,
+    {
+        Link::send_segment(self, most, write)
     }
 }
 

@@ -319,6 +319,11 @@ impl Template {
         self.addresses.next_hop.is_none()
     }
 
+    /// Whether the frames are segments of TCP.
+    pub(crate) fn is_tcp(&self) -> bool {
+        matches!(self.layout, Layout::Ip(_, Some(Transport::Tcp)))
+    }
+
     /// Offset of the header of TCP in the frames of a flow with one remote endpoint; `None` for
     /// another flow.
     pub(crate) fn connection(&self) -> Option<usize> {

@@ -1,5 +1,5 @@
 //! Reads properties that the driver of an interface reports by the ethtool ioctl (speed, number of
-//! receive queues, flow steering), and switches off the offloads of netnice's own interfaces. A
+//! receive queues, flow steering, segmentation of TCP), and switches off the offloads of netnice's own interfaces. A
 //! property that the driver does not report is `None` or false; the functions fail if there is no
 //! such interface, or if the kernel refuses the socket or the ioctl for another reason.
 //!
@@ -52,6 +52,18 @@ pub(crate) fn has_flow_steering(name: &str) -> io::Result<bool> {
         bits: 0,
     };
     Ok(ioctl(&socket()?, name, &mut flags)? && flags.bits & ETH_FLAG_NTUPLE != 0)
+}
+
+/// Whether an interface cuts long packets of TCP into segments (`ethtool -K IFACE tso on`).
+///
+/// # Errors
+/// As [`speed`].
+pub fn has_tcp_segmentation(name: &str) -> io::Result<bool> {
+    let mut value = Flags {
+        command: ETHTOOL_GTSO,
+        bits: 0,
+    };
+    Ok(ioctl(&socket()?, name, &mut value)? && value.bits != 0)
 }
 
 /// The number of receive queues of an interface; `None` if its driver does not report it. Fails as
@@ -170,6 +182,7 @@ impl Default for LinkSettings {
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_STXCSUM: u32 = 0x17;
 const ETHTOOL_SSG: u32 = 0x19;
+const ETHTOOL_GTSO: u32 = 0x1e;
 const ETHTOOL_STSO: u32 = 0x1f;
 const ETHTOOL_SGSO: u32 = 0x24;
 const ETHTOOL_GFLAGS: u32 = 0x25;

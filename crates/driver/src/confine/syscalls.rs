@@ -150,6 +150,7 @@ const BPF_COMMANDS: &[u64] = &[1, 2, 3, 15, 28, 29, 34];
 const SOCKET_FAMILIES: &[u64] = &[libc::AF_INET as u64];
 const IOCTL_REQUESTS: &[u64] = &[
     libc::FIONBIO,
+    libc::SIOCETHTOOL,
     libc::SIOCGIFFLAGS,
     libc::SIOCGIFHWADDR,
     libc::SIOCGIFINDEX,

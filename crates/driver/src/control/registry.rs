@@ -485,6 +485,11 @@ impl Registry {
         self.execute(Command::Link(is_up))
     }
 
+    /// Sets whether the interface cuts long packets of TCP. Fails if the packet thread has ended.
+    pub(crate) fn set_segmentation(&mut self, cuts: bool) -> Result<(), RegistryError> {
+        self.execute(Command::Segmentation(cuts))
+    }
+
     /// Takes over a new Ethernet address and MTU of the interface. After a failure the call tries
     /// to return to the former ones.
     pub(crate) fn update_interface(&mut self, mac: Mac, mtu: u32) -> Result<(), RegistryError> {

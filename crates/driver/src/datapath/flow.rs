@@ -159,6 +159,8 @@ pub(super) struct FlowState {
     has_next_hop: bool,
     /// `connection` is `Some`.
     is_connection: bool,
+    /// Its segments may leave joined in one packet.
+    may_join: bool,
     /// The kind of its contract, for its code point.
     kind: ContractKind,
     /// The class of the link's server that its contract names.
@@ -212,6 +214,7 @@ impl FlowState {
     ) -> FlowState {
         let connection = template.connection();
         FlowState {
+            may_join: template.is_tcp() && may_join(service.into()),
             is_connection: connection.is_some(),
             connection: connection.map(|at| (at, SentSegments::default())),
             id,
@@ -350,6 +353,7 @@ impl FlowState {
     /// Takes over what depends on a changed contract, except its longest packet.
     pub(super) fn set_service(&mut self, service: &Service) {
         (self.tolerance, self.kind) = (service.tolerance(), service.into());
+        self.may_join = self.template.is_tcp() && may_join(self.kind);
     }
 
     /// Sets the longest packet that the contract can let go.
@@ -410,7 +414,7 @@ impl FlowState {
         since: Instant,
         sink: Option<&mut impl FrameSink>,
         departure: &Departure,
-        code_points: &CodePoints,
+        (code_points, most_joined): (&CodePoints, usize),
     ) -> SendResult {
         if head.bytes() > self.longest {
             self.counters.too_long += 1;
@@ -425,9 +429,10 @@ impl FlowState {
             false => None,
         };
         let code_point = code_points.of(self.kind);
+        let most_joined = if self.may_join { most_joined } else { 0 };
         let sink = sink.filter(|_| self.has_next_hop);
         let done = sink.and_then(|sink| {
-            sink.send(|frame| {
+            sink.send_segment(most_joined, |frame| {
                 let length = ring.read(head, frame);
                 let checked = template.check_and_mark(&mut frame[..length], code_point);
                 if let (Some((at, sent)), Ok(checked)) = (&mut connection, &checked) {
@@ -540,6 +545,12 @@ impl FlowState {
         let lost = counters.no_buffer + counters.too_short + counters.over_budget;
         assert_eq!(counters.received, counters.delivered + lost, "{counters:?}");
     }
+}
+
+/// Whether segments under a contract of this kind may leave together: not where each packet has a
+/// time of its own.
+fn may_join(kind: ContractKind) -> bool {
+    !matches!(kind, ContractKind::Cell | ContractKind::Channel)
 }
 
 /// As [`FlowState::latest_departure`], for a contract with this tolerance.

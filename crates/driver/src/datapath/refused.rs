@@ -69,7 +69,8 @@ impl Datapath {
             let Some(Some(flow)) = self.flows.get_mut(number) else {
                 continue;
             };
-            match flow.send(record, since, sink, departure, &self.code_points) {
+            let how = (&self.code_points, self.most_joined);
+            match flow.send(record, since, sink, departure, how) {
                 SendResult::Sent => {
                     self.totals.sent += 1;
                     self.totals.sent_bytes += record.bytes() as u64;

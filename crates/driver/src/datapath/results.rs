@@ -22,6 +22,16 @@ pub trait FrameSink {
     fn send<F>(&mut self, write: F) -> Option<Result<(), Forbidden>>
     where
         F: for<'a> FnOnce(&'a mut [u8]) -> Result<Checked<'a>, Forbidden>;
+
+    /// As [`FrameSink::send`], for a segment of TCP that may leave in one packet of at most `most`
+    /// bytes with others of its connection. 0: by itself.
+    fn send_segment<F>(&mut self, most: usize, write: F) -> Option<Result<(), Forbidden>>
+    where
+        F: for<'a> FnOnce(&'a mut [u8]) -> Result<Checked<'a>, Forbidden>,
+    {
+        let _ = most;
+        self.send(write)
+    }
 }
 
 /// Why a flow cannot be opened.

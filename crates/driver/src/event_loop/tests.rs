@@ -44,6 +44,7 @@ fn rig_with<const N: usize>(contracts: [&str; N]) -> (Rig, Vec<ProgramRings>) {
         mac: OWN,
         mtu: 1500,
         is_up: true,
+        cuts_segments: false,
     };
     let (socket, wire) = UnixDatagram::pair().unwrap();
     socket.set_nonblocking(true).unwrap();

@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use netnice_kernel::ethtool;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::{Interface, LinkError};
@@ -49,6 +50,7 @@ pub(super) fn interface(name: &str) -> Result<Interface, LinkError> {
         mac: Mac([0, 1, 2, 3, 4, 5].map(|k| address.sa_data[k] as u8)),
         mtu: mtu as u32,
         is_up: flags & both == both,
+        cuts_segments: ethtool::has_tcp_segmentation(name).unwrap_or(false),
     })
 }
 

@@ -2,17 +2,17 @@
 //! times or listens, and on every connection it writes a pattern, reads and compares it, or sends
 //! back what it reads.
 //!
-//! Byte *n* of a connection is [`pattern`]`(n)` in both directions, so either end can be the
-//! kernel's. A wrong byte counts as refused, by its position. A connection that fails is counted as
-//! refused by its error, and prints `{"closed": reason}`. The report has the number of segments
-//! that the connections of `--connect` sent again. The program fails if it cannot attach to a
-//! driver, or its flows cannot be opened.
+//! The bytes of a connection are a pattern in both directions ([`fill`], [`first_wrong`]), so
+//! either end can be the kernel's. A wrong byte counts as refused, by its position. A connection
+//! that fails is counted as refused by its error, and prints `{"closed": reason}`. The report has
+//! the number of segments that the connections of `--connect` sent again. The program fails if it
+//! cannot attach to a driver, or its flows cannot be opened.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -139,9 +139,17 @@ impl DirectTcp {
     }
 }
 
-/// The byte of the pattern at a position.
-pub fn pattern(position: u64) -> u8 {
-    (position.wrapping_mul(2_654_435_761) >> 13) as u8
+/// The pattern, twice: copying and comparing it takes little of a sender's or receiver's time.
+static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let once = (0..PERIOD).map(|position| (position.wrapping_mul(2_654_435_761) >> 13) as u8);
+    let once: Vec<u8> = once.collect();
+    once.repeat(2)
+});
+
+/// The pattern from `position` on: at most `length` bytes, and at least 1 if `length` is.
+fn pattern(position: u64, length: usize) -> &'static [u8] {
+    let begin = (position % PERIOD) as usize;
+    &PATTERN[begin..begin + length.min(PERIOD as usize)]
 }
 
 /// Runs the program, and ends the process. Returns only if it fails: if its options are invalid, if
@@ -290,20 +298,24 @@ fn write(stream: &Stream, args: &DirectTcpArgs, tally: &Tally) -> Result<(), Sta
 }
 
 /// Writes the pattern from `position` on.
-pub fn fill(bytes: &mut [u8], position: u64) {
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = pattern(position + at as u64);
+pub fn fill(bytes: &mut [u8], mut position: u64) {
+    for part in bytes.chunks_mut(PERIOD as usize) {
+        part.copy_from_slice(pattern(position, part.len()));
+        position += part.len() as u64;
     }
 }
 
 /// The position of the first byte that is not the pattern's; `None` if all are.
-pub fn first_wrong(bytes: &[u8], position: u64) -> Option<u64> {
-    let mut positions = position..;
-    bytes
-        .iter()
-        .zip(&mut positions)
-        .find(|(byte, at)| **byte != pattern(*at))
-        .map(|(_, at)| at)
+pub fn first_wrong(bytes: &[u8], mut position: u64) -> Option<u64> {
+    for part in bytes.chunks(PERIOD as usize) {
+        let right = pattern(position, part.len());
+        if part != right {
+            let wrong = part.iter().zip(right).position(|(one, other)| one != other);
+            return wrong.map(|at| position + at as u64);
+        }
+        position += part.len() as u64;
+    }
+    None
 }
 
 /// Reads up to the end. The last bytes count only when the connection has written too, so that a
@@ -374,6 +386,8 @@ fn echo_by_tokio(stream: Stream, tally: &Tally) -> std::io::Result<()> {
     })
 }
 
+/// Length of the pattern, a prime: no power of two hides behind it.
+const PERIOD: u64 = 65_537;
 /// Time for the handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for the peer to acknowledge the last bytes.

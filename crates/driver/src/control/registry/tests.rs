@@ -36,6 +36,7 @@ fn registry_with(
         mac: OWN,
         mtu: 1500,
         is_up: true,
+        cuts_segments: false,
     };
     let (socket, _) = UnixDatagram::pair().unwrap();
     socket.set_nonblocking(true).unwrap();

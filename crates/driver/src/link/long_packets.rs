@@ -1,0 +1,414 @@
+//! Joins segments of TCP into long packets, which the interface cuts again (segmentation offload).
+//!
+//! Segments of one connection that leave in the same iteration, and differ only as the segments of
+//! one packet do, cost the kernel as much as one packet if they are given to it as one. A segment
+//! joins the packet before it if the headers are equal, except for lengths, checksums and IPv4's
+//! identification (which means nothing in a packet that is not to be fragmented, RFC 6864), and if
+//! its payload follows in sequence. A short segment and one with PSH or FIN end their packet;
+//! segments with SYN, RST, URG or CWR stay alone, and so do those without payload. A packet has at
+//! most as many bytes as the caller allows, and at most 65,535 behind the header of Ethernet.
+//!
+//! The packets leave by an AF_PACKET socket past the interface's qdisc, each with a virtio-net
+//! header (`PACKET_VNET_HDR`) that has the length of its segments. The kernel drops such a packet
+//! if the interface does not cut it (ENOBUFS). Then segments stay alone until the interface was
+//! read again, and TCP of the program sends the lost ones again.
+//!
+//! Packets leave in the order in which their first segments came, so the segments of a connection
+//! stay in order. Opening fails with [`LinkError`] if the kernel refuses a step,
+//! [`LongPackets::flush`] while the interface is down.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use super::packet::bind_to;
+use super::socket::{check, set, system};
+use super::{Flushed, Interface, LinkError};
+use crate::frame::{
+    ETHERNET, ETHERTYPE_AT, Family, IPV4, TCP_ACK, TCP_FIN, TCP_FLAGS_AT, TCP_OFFSET_AT,
+    TCP_SEQUENCE_AT, V4_HEADER, be16, be32, checksum,
+};
+use crate::frames::FRAME;
+use crate::template::{Checked, Forbidden};
+
+/// The packets that wait to be sent, and their socket. See the module.
+#[derive(Debug)]
+pub(super) struct LongPackets {
+    socket: OwnedFd,
+    packets: Vec<LongPacket>,
+    /// Of `packets`, those that wait.
+    waiting: Range<usize>,
+    /// The interface cuts packets.
+    joins: bool,
+    sent: u64,
+    refused: u64,
+}
+
+/// A packet of one segment or of several.
+#[derive(Debug)]
+struct LongPacket {
+    /// Room for the longest packet, and for one more frame.
+    bytes: Box<[u8]>,
+    length: usize,
+    /// Where its headers begin and end; `None`: nothing joins it.
+    headers: Option<Headers>,
+    /// Payload of its first segment, in bytes.
+    segment_bytes: usize,
+    segments: u32,
+    /// Further segments may join it.
+    is_open: bool,
+}
+
+/// The places of the headers of a segment of TCP in its frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Headers {
+    family: Family,
+    tcp: usize,
+    payload: usize,
+}
+
+impl LongPackets {
+    /// Opens the socket, which receives nothing. Fails if the kernel refuses a step.
+    pub(super) fn open(interface: &Interface) -> Result<LongPackets, LinkError> {
+        let name = &interface.name;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
+            .map_err(system("cannot open a socket for long packets of", name))?;
+        for option in [libc::PACKET_QDISC_BYPASS, libc::PACKET_VNET_HDR] {
+            set(socket.as_fd(), libc::SOL_PACKET, option, &1_i32)
+                .map_err(system("cannot set up the socket for long packets of", name))?;
+        }
+        // Beyond the limit for unprivileged programs; if that is refused, up to the limit.
+        sockopt::set_socket_send_buffer_size_force(&socket, SEND_BYTES)
+            .or_else(|_| sockopt::set_socket_send_buffer_size(&socket, SEND_BYTES))
+            .map_err(system("no room for the long packets of", name))?;
+        bind_to(socket.as_fd(), interface, 0)?;
+        Ok(LongPackets::of(socket, interface.cuts_segments))
+    }
+
+    fn of(socket: OwnedFd, joins: bool) -> LongPackets {
+        LongPackets {
+            socket,
+            packets: Vec::new(),
+            waiting: 0..0,
+            joins,
+            sent: 0,
+            refused: 0,
+        }
+    }
+
+    /// Whether segments are joined.
+    pub(super) fn joins(&self) -> bool {
+        self.joins
+    }
+
+    /// Joins segments from now on, or not: whether the interface cuts packets.
+    pub(super) fn set_joins(&mut self, joins: bool) {
+        self.joins = joins;
+    }
+
+    /// Whether packets wait that the kernel did not take.
+    pub(super) fn is_stuck(&mut self) -> bool {
+        !self.waiting.is_empty() && !matches!(self.flush(), Ok(Flushed::All))
+    }
+
+    /// Frames that the kernel took, and those that it refused.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (self.sent, self.refused)
+    }
+
+    /// As [`super::Link::send_segment`].
+    pub(super) fn send<F>(&mut self, most: usize, write: F) -> Option<Result<(), Forbidden>>
+    where
+        F: for<'a> FnOnce(&'a mut [u8]) -> Result<Checked<'a>, Forbidden>,
+    {
+        if self.waiting.end == MOST_PACKETS && !matches!(self.flush(), Ok(Flushed::All)) {
+            return None;
+        }
+        let at = self.waiting.end;
+        if self.packets.len() == at {
+            self.packets.push(LongPacket::new());
+        }
+        let (before, rest) = self.packets.split_at_mut(at);
+        let new = &mut rest[0];
+        match write(&mut new.bytes[..FRAME]) {
+            Ok(checked) => {
+                let length = checked.bytes().len();
+                new.begin(length);
+            }
+            Err(forbidden) => return Some(Err(forbidden)),
+        }
+        let joined = self.joins
+            && new.headers.is_some_and(|headers| {
+                let waiting = &mut before[self.waiting.start..];
+                // No segment overtakes one whose connection is unknown.
+                let mut newest_first = waiting.iter_mut().rev();
+                let last = newest_first.find(|packet| match packet.headers {
+                    Some(its) => its.family == headers.family && packet.has_ends_of(new, headers),
+                    None => true,
+                });
+                last.is_some_and(|packet| packet.join(new, headers, most))
+            });
+        if !joined {
+            self.waiting.end += 1;
+        }
+        Some(Ok(()))
+    }
+
+    /// Hands the packets to the kernel; see [`super::Link::flush`]. A packet that can never leave
+    /// is dropped. Fails if the interface is down.
+    pub(super) fn flush(&mut self) -> io::Result<Flushed> {
+        for packet in &mut self.packets[self.waiting.clone()] {
+            packet.finish();
+        }
+        while !self.waiting.is_empty() {
+            match self.send_waiting().map_err(|e| (e.raw_os_error(), e)) {
+                Ok(count) => {
+                    let left = &self.packets[self.waiting.clone()][..count];
+                    self.sent += left.iter().map(|one| u64::from(one.segments)).sum::<u64>();
+                    self.waiting.start += count;
+                }
+                Err((Some(libc::EAGAIN | libc::EINTR), _)) => return Ok(Flushed::Partly),
+                Err((Some(libc::ENETDOWN), e)) => return Err(e),
+                Err((error, _)) => {
+                    let first = &self.packets[self.waiting.start];
+                    if first.segments == 1 && error == Some(libc::ENOBUFS) {
+                        return Ok(Flushed::Partly);
+                    }
+                    self.joins &= first.segments == 1;
+                    self.refused += u64::from(first.segments);
+                    self.waiting.start += 1;
+                }
+            }
+        }
+        self.waiting = 0..0;
+        Ok(Flushed::All)
+    }
+
+    /// Hands the waiting packets to the kernel and returns how many it took. An error concerns the
+    /// first one.
+    fn send_waiting(&mut self) -> io::Result<usize> {
+        let waiting = &mut self.packets[self.waiting.clone()];
+        let mut virtio: [VirtioHeader; MOST_PACKETS] = [VirtioHeader::default(); MOST_PACKETS];
+        let mut pieces = [[NO_PIECE; 2]; MOST_PACKETS];
+        for ((packet, virtio), pieces) in waiting.iter_mut().zip(&mut virtio).zip(&mut pieces) {
+            *virtio = packet.virtio_header();
+            pieces[0].iov_base = (&raw mut *virtio).cast();
+            pieces[0].iov_len = size_of::<VirtioHeader>();
+            pieces[1].iov_base = packet.bytes.as_mut_ptr().cast();
+            pieces[1].iov_len = packet.length;
+        }
+        let count = waiting.len() as u32;
+        let mut messages = pieces.each_mut().map(|pieces| {
+            // SAFETY: all bits zero are a value of this plain structure.
+            let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+            message.msg_hdr.msg_iov = pieces.as_mut_ptr();
+            message.msg_hdr.msg_iovlen = pieces.len();
+            message
+        });
+        let (socket, flags) = (self.socket.as_raw_fd(), libc::MSG_DONTWAIT);
+        // SAFETY: `count` messages, each with two pieces (a header and the bytes of a packet), all
+        // of which outlive the call.
+        let done =
+            unsafe { libc::sendmmsg(socket, messages.as_mut_ptr(), count, flags as libc::c_int) };
+        check(i64::from(done)).map(|sent| sent as usize)
+    }
+}
+
+impl LongPacket {
+    fn new() -> LongPacket {
+        LongPacket {
+            bytes: vec![0; ETHERNET + MOST_BYTES + FRAME].into(),
+            length: 0,
+            headers: None,
+            segment_bytes: 0,
+            segments: 0,
+            is_open: false,
+        }
+    }
+
+    /// The packet is one frame of this length, which a template of TCP has checked.
+    fn begin(&mut self, length: usize) {
+        self.length = length;
+        self.segments = 1;
+        self.headers = Headers::of(&self.bytes[..length]);
+        let payload = self.headers.map_or(length, |headers| headers.payload);
+        self.segment_bytes = length - payload;
+        self.is_open = self.headers.is_some_and(|headers| {
+            let flags = self.bytes[headers.tcp + TCP_FLAGS_AT];
+            self.segment_bytes > 0 && flags & !TCP_ECE == TCP_ACK
+        });
+    }
+
+    /// Whether both are of one connection: they have the same addresses and ports.
+    fn has_ends_of(&self, other: &LongPacket, headers: Headers) -> bool {
+        let addresses = headers.addresses();
+        self.bytes[..ETHERNET] == other.bytes[..ETHERNET]
+            && self.bytes[addresses.clone()] == other.bytes[addresses]
+    }
+
+    /// Adds the segment of `other`, of the same connection, if it may join. Returns true if so.
+    fn join(&mut self, other: &LongPacket, headers: Headers, most: usize) -> bool {
+        let added = other.length - headers.payload;
+        let fits = self.length + added <= most.min(ETHERNET + MOST_BYTES);
+        if !self.is_open || self.headers != Some(headers) || added == 0 || !fits {
+            return false;
+        }
+        let (own, new) = (&self.bytes, &other.bytes);
+        let (tcp, payload) = (headers.tcp, headers.payload);
+        let same = |range: Range<usize>| own[range.clone()] == new[range];
+        let flags = new[tcp + TCP_FLAGS_AT];
+        let follows = be32(own, tcp + TCP_SEQUENCE_AT).wrapping_add((self.length - payload) as u32)
+            == be32(new, tcp + TCP_SEQUENCE_AT);
+        let joins = added <= self.segment_bytes
+            && follows
+            && own[tcp + TCP_FLAGS_AT] == flags & !(TCP_PSH | TCP_FIN)
+            && headers.ip_fields().into_iter().all(same)
+            && same(tcp + TCP_ACK_FIELD..tcp + TCP_FLAGS_AT)
+            && same(tcp + TCP_WINDOW..tcp + TCP_CHECKSUM)
+            && same(tcp + TCP_URGENT..payload);
+        if joins {
+            self.bytes[self.length..self.length + added]
+                .copy_from_slice(&other.bytes[payload..other.length]);
+            self.length += added;
+            self.segments += 1;
+            self.is_open = added == self.segment_bytes && other.is_open;
+            // The last segment's flags; the kernel clears them in the others.
+            self.bytes[tcp + TCP_FLAGS_AT] = flags;
+        }
+        joins
+    }
+
+    /// Writes the headers of a packet of several segments: the lengths, the checksum of IPv4, and
+    /// the sum of TCP's pseudo header, which the kernel completes for each segment.
+    fn finish(&mut self) {
+        self.is_open = false;
+        let Some(headers) = self.headers.filter(|_| self.segments > 1) else {
+            return;
+        };
+        // The packet's length fits, by `join`.
+        let behind = |from: usize| ((self.length - from) as u16).to_be_bytes();
+        let (whole, segment) = (behind(ETHERNET), behind(headers.tcp));
+        let bytes = &mut self.bytes;
+        let put = |bytes: &mut [u8], at: usize, value: [u8; 2]| {
+            bytes[at..at + 2].copy_from_slice(&value);
+        };
+        match headers.family {
+            Family::V4 => {
+                put(bytes, ETHERNET + 2, whole);
+                put(bytes, V4_CHECKSUM, [0; 2]);
+                let sum = checksum(&bytes[ETHERNET..ETHERNET + V4_HEADER]);
+                put(bytes, V4_CHECKSUM, sum.to_be_bytes());
+            }
+            Family::V6 => put(bytes, ETHERNET + 4, segment),
+        }
+        let mut pseudo = [0; 36];
+        let addresses = headers.addresses().start..headers.tcp;
+        let length = addresses.len();
+        pseudo[..length].copy_from_slice(&bytes[addresses]);
+        pseudo[length + 1] = crate::frame::TCP;
+        put(&mut pseudo, length + 2, segment);
+        let sum = !checksum(&pseudo);
+        put(bytes, headers.tcp + TCP_CHECKSUM, sum.to_be_bytes());
+    }
+
+    fn virtio_header(&self) -> VirtioHeader {
+        match self.headers {
+            Some(headers) if self.segments > 1 => VirtioHeader {
+                flags: NEEDS_CHECKSUM,
+                kind: match headers.family {
+                    Family::V4 => GSO_TCP_V4,
+                    Family::V6 => GSO_TCP_V6,
+                },
+                // Lengths of headers and of a frame.
+                headers: headers.payload as u16,
+                segment: self.segment_bytes as u16,
+                checksum_from: headers.tcp as u16,
+                checksum_at: TCP_CHECKSUM as u16,
+            },
+            _ => VirtioHeader::default(),
+        }
+    }
+}
+
+impl Headers {
+    /// Those of a frame that a template of TCP has checked. `None` if it is shorter than its
+    /// headers, or may be fragmented.
+    fn of(frame: &[u8]) -> Option<Headers> {
+        let family = match be16(frame.get(..ETHERNET)?, ETHERTYPE_AT) {
+            IPV4 => Family::V4,
+            _ => Family::V6,
+        };
+        let tcp = family.headers_end();
+        let offset = usize::from(frame.get(tcp + TCP_OFFSET_AT)? >> 4) * 4;
+        let payload = tcp + offset;
+        let may_be_fragmented =
+            family == Family::V4 && frame[ETHERNET + V4_FLAGS] & DONT_FRAGMENT == 0;
+        let complete = offset > TCP_URGENT && payload <= frame.len();
+        (complete && !may_be_fragmented).then_some(Headers {
+            family,
+            tcp,
+            payload,
+        })
+    }
+
+    /// The addresses of IP, and the ports.
+    fn addresses(self) -> Range<usize> {
+        let length = match self.family {
+            Family::V4 => 8,
+            Family::V6 => 32,
+        };
+        self.tcp - length..self.tcp + 4
+    }
+
+    /// The parts of the header of IP before the addresses that all segments have in common: not
+    /// the lengths, the identification and the checksum.
+    fn ip_fields(self) -> [Range<usize>; 2] {
+        let parts = match self.family {
+            Family::V4 => [0..2, V4_FLAGS..V4_CHECKSUM - ETHERNET],
+            Family::V6 => [0..4, 6..8],
+        };
+        parts.map(|part| ETHERNET + part.start..ETHERNET + part.end)
+    }
+}
+
+/// `struct virtio_net_hdr`, in the machine's byte order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+struct VirtioHeader {
+    flags: u8,
+    kind: u8,
+    headers: u16,
+    segment: u16,
+    checksum_from: u16,
+    checksum_at: u16,
+}
+
+const NEEDS_CHECKSUM: u8 = 1;
+const GSO_TCP_V4: u8 = 1;
+const GSO_TCP_V6: u8 = 4;
+/// Fields of headers.
+const V4_FLAGS: usize = 6;
+const V4_CHECKSUM: usize = ETHERNET + 10;
+const DONT_FRAGMENT: u8 = 0x40;
+const TCP_ACK_FIELD: usize = 8;
+const TCP_WINDOW: usize = 14;
+const TCP_CHECKSUM: usize = 16;
+const TCP_URGENT: usize = 18;
+const TCP_PSH: u8 = 0x08;
+const TCP_ECE: u8 = 0x40;
+/// The longest packet of IP, in bytes.
+const MOST_BYTES: usize = 65_535;
+/// Packets that wait at most: as many connections take part in an iteration, at best.
+const MOST_PACKETS: usize = 16;
+/// Requested size of the send buffer, in bytes.
+const SEND_BYTES: usize = 8 << 20;
+const NO_PIECE: libc::iovec = libc::iovec {
+    iov_base: std::ptr::null_mut(),
+    iov_len: 0,
+};
+
+#[cfg(test)]
+mod tests;
