@@ -3,6 +3,8 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -26,9 +28,13 @@ impl Bed {
     }
 
     fn of(bed: TestBed, mode: Option<&str>) -> Result<Bed> {
+        Bed::at("1gbit", bed, mode)
+    }
+
+    fn at(rate: &str, bed: TestBed, mode: Option<&str>) -> Result<Bed> {
         let device = &bed.world.client().port().device;
-        bed.run_ok(&format!("link {device} --rate 1gbit"));
-        let start = |mode| bed.start_driver(device, "1gbit", mode);
+        bed.run_ok(&format!("link {device} --rate {rate}"));
+        let start = |mode| bed.start_driver(device, rate, mode);
         let driver = mode.map(start).transpose()?;
         Ok(Bed {
             bed,
@@ -117,6 +123,53 @@ fn a_connection_to_the_kernel_carries_both_directions() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Segments leave joined in long packets while the interface cuts packets, and alone while not.
+#[test]
+fn segments_leave_together_where_the_interface_cuts_packets() -> Result<()> {
+    const BYTES: u64 = 30_000_000;
+    // 20 us of this link are more than the longest packet.
+    let bed = Bed::at("40gbit", TestBed::with_offloads()?, None)?;
+    let (client, server) = (bed.bed.world.client(), bed.bed.world.server());
+    let arrived = || Ok::<_, anyhow::Error>(server.ns.counters(&server.port().device)?.rx_packets);
+    let cuts = |state| {
+        let device = &client.port().device;
+        client
+            .ns
+            .run("ethtool", &format!("-K {device} tso {state}"))
+    };
+    let packets_for = |family| {
+        let before = arrived()?;
+        exchange(&bed.bed, family, BYTES)?;
+        Ok::<_, anyhow::Error>(arrived()? - before)
+    };
+    for family in [Family::V4, Family::V6] {
+        let packets = packets_for(family)?;
+        // Alone, they would be 20,000 packets, beside the acknowledgements.
+        ensure!(packets < BYTES / 3000, "{family:?}: {packets} packets");
+    }
+    cuts("off")?;
+    let packets = packets_for(Family::V4)?;
+    ensure!(packets > BYTES / 1500, "{packets} packets");
+    cuts("on")?;
+    let packets = packets_for(Family::V6)?;
+    ensure!(packets < BYTES / 3000, "{packets} packets");
+    // Nothing is lost while it changes.
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let changes = scope.spawn(|| {
+            while !done.load(Relaxed) {
+                cuts("off")?;
+                cuts("on")?;
+            }
+            Ok::<_, anyhow::Error>(())
+        });
+        let exchanged = exchange(&bed.bed, Family::V4, 5 * BYTES);
+        done.store(true, Relaxed);
+        changes.join().expect("no panic")?;
+        exchanged
+    })
 }
 
 #[test]
