@@ -227,6 +227,7 @@ impl Datapath {
             memory: *memory,
             slots: Vec::new(),
             receivers: ActiveSet::default(),
+            active: 0,
             wakeup_credit: WakeupCredit::default(),
             doorbell_written: false,
             may_repeat_event: false,
@@ -532,6 +533,11 @@ impl Datapath {
         }
         self.send_chosen(sink, now);
         self.publish_rings();
+        for number in &self.to_notify {
+            if let Some(program) = self.programs.get_mut(*number) {
+                self.shared_budget.count_active(&mut program.active, now);
+            }
+        }
         let next = match self.scheduler.poll_timeout() {
             _ if self.handled < self.noticed.len() => Next::Again,
             Some(at) if at <= now && room == 0 => Next::Full,

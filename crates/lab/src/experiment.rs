@@ -526,6 +526,12 @@ pub const REGISTRY: &[Experiment] = &[
         run: ntcp::real::figure5,
     },
     Experiment {
+        id: "ntcp-raw",
+        what: "NTCP, section 4: speed of a program's own TCP beside the kernel's, and its cost",
+        minutes: (7.5, 1.2),
+        run: ntcp::raw::speed,
+    },
+    Experiment {
         id: "vert-fig5a",
         what: "VERT, figure 5a: six UDP senders with slices of a link, pings are answered meanwhile",
         minutes: (1.1, 0.1),

@@ -142,6 +142,13 @@ pub(crate) fn cpu_time() -> (Duration, Duration) {
     times.unwrap_or_default()
 }
 
+/// Seconds of processor time that a process has used so far, with all of its threads, in steps of
+/// 10 ms. Fails if there is no such process.
+pub fn cpu_seconds(pid: u32) -> ProcResult<f64> {
+    let stat = Stat::from_file(format!("/proc/{pid}/stat"))?;
+    Ok((stat.utime + stat.stime) as f64 / 100.0)
+}
+
 /// Nanoseconds that the first thread of a process has been on a processor so far. Fails if there is
 /// no such process.
 pub(crate) fn time_on_cpu(pid: u32) -> ProcResult<u64> {

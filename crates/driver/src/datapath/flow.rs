@@ -494,7 +494,7 @@ impl FlowState {
         let (lookup, delivery) = (cost.lookup(), cost.delivery(packet.len()));
         self.counters.receiving += lookup.0;
         if let Some(budget) = &mut self.budget
-            && let Err(until) = budget.admit(among, (lookup, delivery), now)
+            && let Err(until) = budget.admit(among, (lookup, delivery), (self.counters.sent, now))
         {
             self.counters.over_budget += 1;
             self.ring.count_lost(Loss::OverBudget);

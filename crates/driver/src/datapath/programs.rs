@@ -29,6 +29,8 @@ pub(super) struct Program {
     pub(super) slots: Vec<Option<u32>>,
     /// Those of its flows that received frames recently.
     pub(super) receivers: ActiveSet,
+    /// The period in which the program's rings last moved ([`SharedBudget::count_active`]).
+    pub(super) active: u64,
     /// The program's allowance of spurious wake-ups.
     pub(super) wakeup_credit: WakeupCredit,
     /// Whether the program has written its doorbell, which stays readable from then on.

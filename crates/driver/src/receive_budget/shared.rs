@@ -19,6 +19,11 @@
 //! the flows do not return all at once; for one flow of a million the part alone would take many
 //! seconds.
 //!
+//! While nobody else wants the driver's time, more of it is *lent*: [`LENT_PART`] in place of the
+//! shared budget. Nobody else wants it if only one program's rings have moved recently. The flow
+//! must have the largest budget, and it must answer: a flow that sent nothing in the period before
+//! may be one that is flooded.
+//!
 //! A flow whose contract has `receive P%` has that part of the shared budget for certain: its
 //! *share*. Such a flow is not counted as a receiver. The other receivers divide the rest of the
 //! shared budget. The daemon admits shares of at most [`MAX_RESERVED_RECEIVE`] in all.
@@ -45,9 +50,11 @@ pub(crate) struct SharedBudget {
     reserved: u32,
     /// The least burst of a part.
     least_burst: Nanos,
+    /// Programs that sent or received something.
+    active: ActiveSet,
 }
 
-/// Counts recent receivers: programs of a driver, or flows of a program.
+/// Counts recent users: programs of a driver, or flows of a program.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ActiveSet {
     /// The period that is counted now.
@@ -68,6 +75,10 @@ pub(crate) struct FlowBudget {
     divided_by: (u32, u64),
     /// The part's burst, unless it is less than the least.
     part_burst: Nanos,
+    /// Packets that the flow had sent when the period began, and whether that was more than when
+    /// the period before began.
+    sent: u64,
+    answers: bool,
 }
 
 impl Default for SharedBudget {
@@ -77,6 +88,7 @@ impl Default for SharedBudget {
             programs: ActiveSet::default(),
             reserved: 0,
             least_burst: Nanos(0),
+            active: ActiveSet::default(),
         }
     }
 }
@@ -95,7 +107,23 @@ impl SharedBudget {
             period: 0,
             divided_by: (0, 0),
             part_burst: Nanos(0),
+            sent: 0,
+            answers: false,
         }
+    }
+
+    /// The rings of a program moved. `period` is that in which they were last counted.
+    pub(crate) fn count_active(&mut self, period: &mut u64, now: Instant) {
+        let present = now.0 / ACTIVE_PERIOD + 1;
+        if std::mem::replace(period, present) != present {
+            self.active.count(present);
+        }
+    }
+
+    /// Whether only one program has used the driver recently.
+    fn is_alone(&self, period: u64) -> bool {
+        let active = &self.active;
+        period <= active.period + 1 && active.size() <= 1
     }
 
     /// A flow is closed.
@@ -158,8 +186,8 @@ impl ActiveSet {
 }
 
 impl FlowBudget {
-    /// A packet arrived for a flow of this program. Charges the look-up, and `delivery` too if
-    /// the flow can pay for it.
+    /// A packet arrived for a flow of this program, which has sent `sent` packets so far. Charges
+    /// the look-up, and `delivery` too if the flow can pay for it.
     ///
     /// # Errors
     /// The time until which the flow cannot pay.
@@ -167,7 +195,7 @@ impl FlowBudget {
         &mut self,
         (shared, program): (&mut SharedBudget, &mut ActiveSet),
         (lookup, delivery): (Nanos, Nanos),
-        now: Instant,
+        (sent, now): (u64, Instant),
     ) -> Result<(), Instant> {
         let period = now.0 / ACTIVE_PERIOD + 1;
         let is_first = std::mem::replace(&mut self.period, period) != period;
@@ -182,9 +210,25 @@ impl FlowBudget {
             self.part.part = shared.part_of(shared.budget.part, share, receivers);
             self.part_burst = Nanos(shared.part_of(shared.budget.burst, share, receivers));
         }
+        if is_first {
+            self.answers = std::mem::replace(&mut self.sent, sent) != sent;
+        }
         self.part.burst = self.part_burst.max(shared.least_burst).0;
-        for budget in [&mut self.own, &mut self.part, &mut shared.budget] {
+        let may_borrow = self.answers && self.own.part == shared.budget.part;
+        let lent = may_borrow && shared.is_alone(period);
+        for (budget, may_borrow) in [
+            (&mut self.own, lent),
+            (&mut self.part, false),
+            (&mut shared.budget, lent),
+        ] {
+            let part = budget.part;
+            budget.part = if may_borrow {
+                part.max(LENT_PART)
+            } else {
+                part
+            };
             budget.earn(now);
+            budget.part = part;
             budget.charge(lookup);
         }
         let has_part = self.part.covers(delivery) || shared.budget.covers(delivery);
@@ -213,6 +257,9 @@ impl FlowBudget {
 
 /// Parts are in millionths.
 const MILLION: u64 = 1_000_000;
+/// What is lent, in the units of [`ReceiveBudget`]: three quarters of real time. The rest is for
+/// the programs that run on the driver's processor, which come after it.
+const LENT_PART: u64 = 750_000 * super::MILLIONTH;
 /// Length of a period, in ns: longer than the gaps between the frames of a steady receiver, and too
 /// short for a person to notice.
 const ACTIVE_PERIOD: u64 = 10_000_000;

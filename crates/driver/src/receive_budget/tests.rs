@@ -13,7 +13,7 @@ impl Alone {
 
     fn admit(&mut self, lookup: Nanos, delivery: Nanos, now: Instant) -> Result<(), Instant> {
         let Alone(shared, program, member) = self;
-        member.admit((shared, program), (lookup, delivery), now)
+        member.admit((shared, program), (lookup, delivery), (0, now))
     }
 
     fn is_nearly_exhausted(&self) -> bool {

@@ -15,7 +15,6 @@ use netnice_lab::world::{self, Pair, World};
 use netnice_ring::program::Piece;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
-use crate::driver::cpu_seconds;
 use crate::driver_client::{Caller, Driver, Program, close, flow, udp, wait_for};
 use crate::users::{ANN, BOB};
 
@@ -94,13 +93,19 @@ fn flow_of(daemon: &mut Caller, number: u32) -> Result<DriverFlowDoc> {
 /// Measures the good flow and the driver from now on, until the flow has what it must keep or the
 /// last window is over. Fails if a packet of the flow is lost.
 fn measure(driver: &Driver, daemon: &mut Caller, number: u32, bounds: Bounds) -> Result<Measured> {
-    let (before, worked) = (flow_of(daemon, number)?.counts, cpu_seconds(driver.pid())?);
+    let (before, worked) = (
+        flow_of(daemon, number)?.counts,
+        sys::cpu_seconds(driver.pid())?,
+    );
     let begin = Instant::now();
     let mut windows = 0..bounds.windows;
     loop {
         windows.next();
         thread::sleep(Duration::from_secs_f64(bounds.seconds));
-        let (after, work) = (flow_of(daemon, number)?.counts, cpu_seconds(driver.pid())?);
+        let (after, work) = (
+            flow_of(daemon, number)?.counts,
+            sys::cpu_seconds(driver.pid())?,
+        );
         let seconds = begin.elapsed().as_secs_f64();
         let lost = after.forbidden + after.too_long + after.no_link;
         ensure!(lost == 0, "the good flow lost {lost}: {after:?}");

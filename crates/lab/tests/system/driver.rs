@@ -16,10 +16,11 @@ use netnice_api::driver::{
 use netnice_api::encode_driver_call;
 use netnice_lab::experiment::bench::at;
 use netnice_lab::process::EVENT_TIMEOUT;
+use netnice_lab::sys;
 use netnice_lab::world::{self, Family, Pair, World};
 use netnice_ring::record::Status;
 use procfs_core::FromRead;
-use procfs_core::process::{Stat, StatM};
+use procfs_core::process::StatM;
 
 /// A world with a driver, for programs whose flows connect its two hosts.
 struct Rig {
@@ -479,12 +480,6 @@ fn resources(pid: u32) -> Result<(usize, u64)> {
     Ok((descriptors, memory.resident))
 }
 
-/// Processor time of a process in seconds.
-pub fn cpu_seconds(pid: u32) -> Result<f64> {
-    let stat = Stat::from_file(format!("/proc/{pid}/stat"))?;
-    Ok((stat.utime + stat.stime) as f64 / 100.0)
-}
-
 /// The holders of the driver's frames. Fails unless each frame has a holder. Between two iterations
 /// the driver itself holds none, and each received frame is back in the fill ring.
 fn check_frames(rig: &mut Rig, filling: Option<u32>) -> Result<FramesDoc> {
@@ -667,9 +662,9 @@ fn many_flows(programs: usize, each: usize) -> Result<()> {
     );
     // Time for the last packets to leave.
     std::thread::sleep(Duration::from_secs(1));
-    let before = cpu_seconds(rig.driver.pid())?;
+    let before = sys::cpu_seconds(rig.driver.pid())?;
     std::thread::sleep(Duration::from_secs(10));
-    let idle = (cpu_seconds(rig.driver.pid())? - before) / 10.0;
+    let idle = (sys::cpu_seconds(rig.driver.pid())? - before) / 10.0;
     println!("idle: {:.2} % of a processor", idle * 100.0);
     ensure!(idle < 0.01, "{idle}");
     ensure!(rate >= 1000.0, "{rate:.0} flows a second");

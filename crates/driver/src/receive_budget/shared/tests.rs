@@ -22,7 +22,7 @@ fn parts_used_with(flows: &[(usize, u64)], share: u32) -> Vec<f64> {
             }
             let among = (&mut shared, &mut programs[*program]);
             let price = (Nanos(0), Nanos(1_000));
-            let admitted = members[number].admit(among, price, Instant(now * 1_000));
+            let admitted = members[number].admit(among, price, (0, Instant(now * 1_000)));
             got[number] += u64::from(admitted.is_ok());
         }
     }
@@ -121,7 +121,13 @@ fn the_bursts_of_many_flows_are_bounded_together() {
     let mut got = 0;
     let now = Instant(1_000_000_000);
     for member in &mut members {
-        let mut admit = || member.admit((&mut shared, &mut program), (Nanos(0), Nanos(1_000)), now);
+        let mut admit = || {
+            member.admit(
+                (&mut shared, &mut program),
+                (Nanos(0), Nanos(1_000)),
+                (0, now),
+            )
+        };
         got += (0..1000).take_while(|_| admit().is_ok()).count();
     }
     // Out of 4 s for flows that are alone: the shared budget's millisecond, and the least burst of
@@ -142,11 +148,14 @@ fn a_flow_among_many_can_pay_for_a_packet_that_wakes_the_driver() {
         shared.begin(lone_packet);
         for flood in 0..40 {
             let among = (&mut shared, &mut programs[flood]);
-            let _ = members[flood].admit(among, (Nanos(0), Nanos(1_000)), at);
+            let _ = members[flood].admit(among, (Nanos(0), Nanos(1_000)), (0, at));
         }
         if now % 8_000 == 7_999 {
-            let admitted =
-                members[40].admit((&mut shared, &mut programs[40]), (lookup, delivery), at);
+            let admitted = members[40].admit(
+                (&mut shared, &mut programs[40]),
+                (lookup, delivery),
+                (0, at),
+            );
             assert_eq!(admitted, Ok(()), "after {now} us");
         }
     }
@@ -164,11 +173,11 @@ fn one_flow_of_a_million_is_suspended_only_until_the_shared_budget_is_full() {
     shared.begin(Nanos(10_000));
     for (number, member) in members.iter_mut().enumerate() {
         let program = &mut programs[number.saturating_sub(1_000)];
-        let _ = member.admit((&mut shared, program), price, now);
+        let _ = member.admit((&mut shared, program), price, (0, now));
     }
     let first = &mut members[0];
     let until = loop {
-        match first.admit((&mut shared, &mut programs[0]), price, now) {
+        match first.admit((&mut shared, &mut programs[0]), price, (0, now)) {
             Ok(()) => now.0 += 1,
             Err(until) => break until,
         }
@@ -176,8 +185,50 @@ fn one_flow_of_a_million_is_suspended_only_until_the_shared_budget_is_full() {
     let wait = until.0 - now.0;
     assert!((1_900_000..=4_000_000).contains(&wait), "{wait}");
     // No other flow has received meanwhile.
-    let again = first.admit((&mut shared, &mut programs[0]), price, until);
+    let again = first.admit((&mut shared, &mut programs[0]), price, (0, until));
     assert_eq!(again, Ok(()));
     // Its part of the shared budget is small, and not zero.
     assert!(first.part.part > 0);
+}
+
+/// One flow that is sent a packet of 1 µs each µs and has sent `sent(now)` packets, now in µs.
+/// Returns its part of the driver's time.
+fn lent(part: u32, sent: impl Fn(u64) -> u64, active: impl Fn(u64) -> usize) -> f64 {
+    let mut shared = SharedBudget::default();
+    let budget = |part| ReceiveBudget::new(part, Nanos::from_millis(1));
+    shared.add_flow(budget(500_000));
+    let mut flow = shared.add_flow(budget(part));
+    let (mut program, mut periods) = (ActiveSet::default(), [0; 2]);
+    let mut got = 0;
+    for micros in 0..LONG {
+        let now = Instant(micros * 1_000);
+        for period in &mut periods[..active(micros)] {
+            shared.count_active(period, now);
+        }
+        let price = (Nanos(0), Nanos(1_000));
+        let among = (&mut shared, &mut program);
+        got += u64::from(flow.admit(among, price, (sent(micros), now)).is_ok());
+    }
+    got as f64 / LONG as f64
+}
+
+#[test]
+fn a_flow_that_answers_may_use_time_that_nobody_else_wants() {
+    let got = lent(500_000, |micros| micros / 100, |_| 1);
+    assert!((0.72..=0.76).contains(&got), "{got}");
+}
+
+#[test]
+fn nothing_is_lent_to_a_flood_nor_beside_others() {
+    let half = 0.495..=0.52;
+    let flooded = lent(500_000, |_| 0, |_| 1);
+    assert!(half.contains(&flooded), "{flooded}");
+    let beside = lent(500_000, |micros| micros / 100, |_| 2);
+    assert!(half.contains(&beside), "{beside}");
+    let small = lent(20_000, |micros| micros / 100, |_| 1);
+    assert!((0.019..=0.03).contains(&small), "{small}");
+    // Another program is active in the second half of the time only.
+    let active = |micros| if micros < LONG / 2 { 1 } else { 2 };
+    let changing = lent(500_000, |micros| micros / 100, active);
+    assert!((0.60..=0.65).contains(&changing), "{changing}");
 }

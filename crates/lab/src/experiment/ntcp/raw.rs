@@ -1,0 +1,349 @@
+//! Repeats the comparison of the paper NTCP (section 4) of a program's own TCP with the kernel's:
+//! how fast one connection sends and receives, and what it costs, with segmentation, receive
+//! offload and checksums off at both ends, and with all of them on.
+//!
+//! Each round measures the ways one after the other, so all meet the same machine, and the medians
+//! of the rounds are compared. The kernel's connections run between two hosts without netnice. The
+//! program's run through netniced, netnice-driver and the library on a managed link of 100 Gbit/s,
+//! whose schedule never delays a packet. The peer is a socket of the kernel. An idle machine with
+//! two processors has three processes to run: the program, the driver and the peer.
+//!
+//! [`speed`] adds its checks and the measured values to an [`Outcome`]. It fails if the subject is
+//! not netnice, or if a step of the measurement fails.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+use super::super::bench::{netnice_only, pause};
+use super::super::front_door::FrontDoor;
+use super::super::{Bound, Context, Outcome};
+use crate::stats::{self, Cumulative};
+use crate::sys;
+use crate::traffic::{self, DirectTcp, Echo, Probe, Program, Report, RunOptions, Running, Tcp};
+use crate::world::{Host, Offloads, Pair, World};
+
+/// The speed of one connection beside the kernel's, of 64 connections to one listener beside one,
+/// and the time of one byte there and back. Fails as the module says.
+pub fn speed(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context.subject)?;
+    let (rounds, seconds) = if context.quick { (3, 1.0) } else { (9, 3.0) };
+    outcome.paper = json!({"user-level TCP": "58 Mbit/s", "the kernel's": "81 Mbit/s (0.72)"});
+    for (offloads, name) in [(Offloads::Off, "off"), (Offloads::On, "on")] {
+        if !context.selects(name) {
+            continue;
+        }
+        let bed = Bed::new(offloads)?;
+        let mut rates = vec![Vec::new(); WAYS.len()];
+        for round in 0..rounds {
+            for (way, rates) in WAYS.iter().zip(&mut rates) {
+                let got = bed.measure(*way, seconds)?;
+                context.say(format!("offloads {name}, round {round}, {way:?}: {got}"));
+                rates.push(got);
+            }
+        }
+        let median = |way: Way| {
+            let at = WAYS.iter().position(|one| *one == way).unwrap_or_default();
+            let rates: Vec<f64> = rates[at].iter().map(|one| one.rate).collect();
+            stats::median(&rates)
+        };
+        for (way, measured) in WAYS.iter().zip(&rates) {
+            let key = format!("offloads {name}, {way:?}");
+            outcome.ours(&key, Measured::summary(measured));
+        }
+        let mut compare = |what: &str, ours, other, least: Option<f64>| {
+            let ratio = median(ours) / median(other).max(1.0);
+            let what = format!("offloads {name}: {what}");
+            match least {
+                Some(least) => outcome.check(what, ratio, "", Bound::AtLeast(least)),
+                None => outcome.ours(&what, ratio),
+            }
+        };
+        let (send, receive) = match offloads {
+            Offloads::On => (0.7, None),
+            _ => (0.9, Some(0.9)),
+        };
+        compare(
+            "sending, of the kernel's rate",
+            Way::Send,
+            Way::Kernel,
+            Some(send),
+        );
+        compare(
+            "receiving, of the kernel's rate",
+            Way::Receive,
+            Way::KernelBack,
+            receive,
+        );
+        compare(
+            "64 connections, of the rate of one",
+            Way::Many,
+            Way::One,
+            Some(0.9),
+        );
+        for (echo, times) in bed.round_trips(seconds)? {
+            outcome.ours(
+                &format!("offloads {name}: one byte there and back, {echo}"),
+                times,
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// From a socket of the kernel to another one.
+    Kernel,
+    /// From the program to a socket of the kernel.
+    Send,
+    /// The same in the other direction.
+    KernelBack,
+    Receive,
+    /// From sockets of the kernel to a listener of the program.
+    One,
+    Many,
+}
+
+const WAYS: [Way; 6] = [
+    Way::Kernel,
+    Way::Send,
+    Way::KernelBack,
+    Way::Receive,
+    Way::One,
+    Way::Many,
+];
+
+/// One measurement: bit/s of payload, and the processor time of each process for each second, in
+/// seconds.
+#[derive(Clone, Debug)]
+struct Measured {
+    rate: f64,
+    client: f64,
+    server: f64,
+    driver: f64,
+}
+
+impl Measured {
+    /// The medians of several measurements.
+    fn summary(all: &[Measured]) -> Value {
+        let of = |field: fn(&Measured) -> f64| {
+            let values: Vec<f64> = all.iter().map(field).collect();
+            (stats::median(&values) * 1000.0).round() / 1000.0
+        };
+        json!({
+            "Gbit/s": of(|one| one.rate / 1e9),
+            "processors, client": of(|one| one.client),
+            "server": of(|one| one.server),
+            "driver": of(|one| one.driver),
+        })
+    }
+}
+
+impl std::fmt::Display for Measured {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Measured {
+            rate,
+            client,
+            server,
+            driver,
+        } = self;
+        let rate = rate / 1e9;
+        write!(
+            f,
+            "{rate:.2} Gbit/s; processors: client {client:.2}, server {server:.2}, driver {driver:.2}"
+        )
+    }
+}
+
+/// Two hosts with a managed link, and two without netnice.
+struct Bed {
+    front: FrontDoor,
+    bare: World,
+}
+
+impl Bed {
+    fn new(offloads: Offloads) -> Result<Bed> {
+        let world = || {
+            let world = World::pair(Pair {
+                offloads,
+                ..Pair::default()
+            })?;
+            if offloads == Offloads::Off {
+                for host in [world.client(), world.server()] {
+                    let device = &host.port().device;
+                    host.ns.run("ethtool", &format!("-K {device} tx off"))?;
+                }
+            }
+            Ok::<_, anyhow::Error>(world)
+        };
+        let front = FrontDoor::on(world()?, "100gbit")?;
+        let bare = world()?;
+        Ok(Bed { front, bare })
+    }
+
+    fn measure(&self, way: Way, seconds: f64) -> Result<Measured> {
+        let world = match way {
+            Way::Kernel | Way::KernelBack => &self.bare,
+            _ => &self.front.world,
+        };
+        let (client, server) = (world.client(), world.server());
+        let at = |host: &Host| SocketAddr::from((host.port().v4, PORT));
+        let runtime = self.front.netnice.runtime();
+        let connect = || {
+            let program = DirectTcp::connect(at(server), runtime);
+            program.with(&["--buffers", BUFFERS])
+        };
+        let listen = || {
+            let program = DirectTcp::listen(at(client), runtime).sink();
+            program.with(&["--buffers", BUFFERS])
+        };
+        let sink = |host: &Host| Tcp::listen(at(host)).sink();
+        let source = |host: &Host, flows| Tcp::connect(at(host), flows).source();
+        match way {
+            Way::Kernel => self.run(
+                (server, sink(server)),
+                (client, source(server, 1)),
+                true,
+                seconds,
+            ),
+            Way::KernelBack => self.run(
+                (client, sink(client)),
+                (server, source(client, 1)),
+                false,
+                seconds,
+            ),
+            Way::Send => self.run(
+                (server, sink(server)),
+                (client, connect().endless_source()),
+                true,
+                seconds,
+            ),
+            Way::Receive => self.run(
+                (server, Tcp::listen(at(server)).source()),
+                (client, connect().sink()),
+                true,
+                seconds,
+            ),
+            Way::One => self.run(
+                (client, listen()),
+                (server, source(client, 1)),
+                false,
+                seconds,
+            ),
+            Way::Many => self.run(
+                (client, listen()),
+                (server, source(client, 64)),
+                false,
+                seconds,
+            ),
+        }
+    }
+
+    /// Runs a listening program and a connecting one, and measures for some seconds. `is_client`:
+    /// the connecting one runs on the client.
+    fn run(
+        &self,
+        (listening, listener): (&Host, impl Program),
+        (connecting, connector): (&Host, impl Program),
+        is_client: bool,
+        seconds: f64,
+    ) -> Result<Measured> {
+        let listener = traffic::start_now(listening, &listener)?;
+        let mut connector = traffic::start_waiting(connecting, &connector)?;
+        let driver = self.driver();
+        connector.go()?;
+        pause(SETTLE);
+        let (from, before) = (sys::now_ns(), Times::of(&listener, &connector, driver)?);
+        pause(seconds);
+        let (until, after) = (sys::now_ns(), Times::of(&listener, &connector, driver)?);
+        // The series must span the measured time.
+        pause(0.1);
+        let (connector, listener) = (connector.stop()?, listener.stop()?);
+        let received = |report: &Report| -> Option<f64> {
+            let series: Cumulative = report.received_payload();
+            series.rate(from, until)
+        };
+        let rate = [received(&connector), received(&listener)];
+        let rate = rate.into_iter().flatten().reduce(f64::max);
+        let rate = rate.context("no program has received through the measured time")?;
+        let spent = |field: fn(&Times) -> f64| (field(&after) - field(&before)) / seconds;
+        let (listener, connector) = (spent(|one| one.listener), spent(|one| one.connector));
+        let (client, server) = match is_client {
+            true => (connector, listener),
+            false => (listener, connector),
+        };
+        Ok(Measured {
+            rate,
+            client,
+            server,
+            driver: spent(|one| one.driver),
+        })
+    }
+
+    /// The driver's process of the managed link; `None` while there is none.
+    fn driver(&self) -> Option<u32> {
+        let device = &self.front.world.client().port().device;
+        let lock = self
+            .front
+            .netnice
+            .runtime()
+            .join(format!("drivers/{device}.lock"));
+        std::fs::read_to_string(lock).ok()?.trim().parse().ok()
+    }
+
+    /// Median times of one byte there and back, in us: to an echo of the kernel and to one of a
+    /// program.
+    fn round_trips(&self, seconds: f64) -> Result<[(&'static str, f64); 2]> {
+        let measure = |world: &World, echo: Running| -> Result<f64> {
+            let client = world.client();
+            let to = SocketAddr::from((client.port().v4, PORT));
+            let probe = Probe::tcp(to, Duration::from_millis(1));
+            let probe = traffic::start(world.server(), &probe, RunOptions::at_once())?;
+            pause(seconds);
+            let report = probe.stop()?;
+            drop(echo);
+            let times: Vec<f64> = report
+                .round_trips
+                .iter()
+                .map(|one| one.1 as f64 / 1e3)
+                .collect();
+            Ok(stats::median(&times))
+        };
+        let (bare, front) = (&self.bare, &self.front.world);
+        let at = |world: &World| SocketAddr::from((world.client().port().v4, PORT));
+        let kernel = traffic::start_now(bare.client(), &Echo::listen(at(bare)))?;
+        let kernel = measure(bare, kernel).context("an echo of the kernel")?;
+        let program = DirectTcp::listen(at(front), self.front.netnice.runtime()).echo();
+        let program = traffic::start_now(front.client(), &program)?;
+        let program = measure(front, program).context("an echo of a program")?;
+        Ok([("kernel, us", kernel), ("program, us", program)])
+    }
+}
+
+/// Processor time so far, in seconds.
+struct Times {
+    listener: f64,
+    connector: f64,
+    driver: f64,
+}
+
+impl Times {
+    fn of(listener: &Running, connector: &Running, driver: Option<u32>) -> Result<Times> {
+        Ok(Times {
+            listener: sys::cpu_seconds(listener.pid())?,
+            connector: sys::cpu_seconds(connector.pid())?,
+            driver: driver.map_or(Ok(0.0), sys::cpu_seconds)?,
+        })
+    }
+}
+
+/// The port of all connections.
+const PORT: u16 = 7400;
+/// Buffers of a program each way: a window of 3 MB.
+const BUFFERS: &str = "2048";
+/// Time for slow start, in seconds.
+const SETTLE: f64 = 0.3;
