@@ -400,6 +400,12 @@ impl Connection {
         }
     }
 
+    /// True if [`Connection::write`] accepts a buffer: the connection has not ended and was not
+    /// shut down.
+    pub fn accepts_data(&self) -> bool {
+        self.check_writable().is_ok()
+    }
+
     /// Bytes and control bits that were written and that the peer has not acknowledged.
     pub fn unacknowledged(&self) -> u64 {
         self.sender.queue.end() - self.sender.queue.una()
@@ -515,6 +521,14 @@ impl Connection {
     pub fn cut_off(&mut self) {
         self.abort();
         self.reset_due = false;
+    }
+
+    /// Ends TIME_WAIT early: a new connection of the peer replaces this one. What was received can
+    /// still be read.
+    pub(crate) fn expire(&mut self) {
+        if self.state == State::TimeWait {
+            self.end(None);
+        }
     }
 
     /// Ends the connection, and releases all buffers except those with data to be read.
