@@ -201,6 +201,8 @@ pub struct Counters {
 pub struct Info {
     /// The state.
     pub state: State,
+    /// Why the connection ended; `None` while it exists, or if both ends shut down.
+    pub reason: Option<CloseReason>,
     /// The congestion window in bytes.
     pub congestion_window: u32,
     /// The slow start threshold in bytes.
@@ -552,6 +554,7 @@ impl Connection {
     pub fn info(&self) -> Info {
         Info {
             state: self.state,
+            reason: self.reason,
             congestion_window: self.sender.congestion.window(),
             threshold: self.sender.congestion.threshold(),
             in_flight: self.sender.queue.in_flight(),
