@@ -392,7 +392,11 @@ impl Connection {
         Ok(())
     }
 
-    fn check_writable(&self) -> Result<(), WriteError> {
+    /// Why [`Connection::write`] accepts no buffer.
+    ///
+    /// # Errors
+    /// If the connection has ended or was shut down.
+    pub fn check_writable(&self) -> Result<(), WriteError> {
         if let Some(reason) = self.reason {
             return Err(reason.into());
         }

@@ -134,13 +134,15 @@ impl EngineCell {
         waker: Option<&Waker>,
     ) -> Result<T, StackError> {
         let mut engine = self.lock();
+        let mut tries = 0;
         loop {
             let _ = engine.work();
             let result = attempt(&mut engine);
             let blocks = matches!(result, Err(StackError::WouldBlock));
             // Does what the call has made possible.
             let _ = engine.work();
-            if blocks && engine.is_possible(wanted) {
+            tries += 1;
+            if blocks && tries < MOST_TRIES && engine.is_possible(wanted) {
                 continue;
             }
             match waker {
@@ -257,5 +259,7 @@ fn waker_of_this_thread() -> Waker {
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 /// Buffers that were free for so long are offered to the next connections that wait for one.
 const BUFFERS_PAUSE: Duration = Duration::from_millis(1);
+/// Attempts of a call before it leaves the engine to others.
+const MOST_TRIES: u32 = 4;
 /// Time between attempts to wait.
 const PAUSE: Duration = Duration::from_millis(100);

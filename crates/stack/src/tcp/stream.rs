@@ -507,6 +507,8 @@ fn finished(engine: &Engine, id: ConnectionId) -> Result<(), StackError> {
     }
     match connection.unacknowledged() {
         0 => Ok(()),
+        // Both ends have shut down.
+        _ if connection.state() == State::Closed => Ok(()),
         _ => Err(StackError::WouldBlock),
     }
 }

@@ -261,6 +261,30 @@ fn connections_that_wait_for_buffers_of_others_become_writable() {
     });
 }
 
+/// Its peer resets it while other connections have all buffers.
+#[test]
+fn writing_to_a_connection_that_has_failed_does_not_wait_for_buffers() {
+    let bed = Bed::new("tcp-failed");
+    let (client, server) = bed.pair();
+    let others: Vec<_> = (0..20).map(|_| bed.pair()).collect();
+    let mut reserved = Vec::new();
+    for (_, other) in &others {
+        while let Ok(one) = other.try_reserve() {
+            reserved.push(one);
+        }
+    }
+    let error = server.try_write(b"x");
+    assert!(matches!(error, Err(StackError::WouldBlock)));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| server.write(b"x", SOON));
+        client.abort();
+        let error = waits.join().unwrap().unwrap_err();
+        assert!(error.to_string().contains("reset"), "{error}");
+    });
+    let error = server.try_reserve().err().expect("it has failed");
+    assert!(error.to_string().contains("reset"), "{error}");
+}
+
 #[test]
 fn a_stream_has_a_descriptor_of_its_own() {
     let bed = Bed::new("tcp-descriptor");

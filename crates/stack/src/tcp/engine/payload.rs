@@ -28,6 +28,9 @@ impl Engine {
         id: ConnectionId,
         bytes: &[u8],
     ) -> Result<usize, WriteFailure> {
+        if !bytes.is_empty() {
+            self.writable(id)?;
+        }
         let mut written = 0;
         let at = self.layout.payload;
         while written < bytes.len() {
@@ -99,6 +102,14 @@ impl Engine {
         read
     }
 
+    /// The connection, if it can be written to.
+    fn writable(&self, id: ConnectionId) -> Result<&Connection, WriteFailure> {
+        let connection = self.endpoint.connection(id).ok_or(WriteFailure::Gone)?;
+        let checked = connection.check_writable();
+        checked.map_err(WriteFailure::Connection)?;
+        Ok(connection)
+    }
+
     /// True if the connection may take a further buffer for sending.
     pub(in crate::tcp) fn has_room_for(&self, id: ConnectionId, connection: &Connection) -> bool {
         let used = connection.send_buffers() + self.watches.reserved(id) as usize;
@@ -116,13 +127,7 @@ impl Engine {
         &mut self,
         id: ConnectionId,
     ) -> Result<Option<(Chunk, usize)>, WriteFailure> {
-        let connection = self.endpoint.connection(id).ok_or(WriteFailure::Gone)?;
-        if let Some(reason) = connection.reason() {
-            return Err(WriteFailure::Connection(reason.into()));
-        }
-        if !connection.accepts_data() {
-            return Err(WriteFailure::Connection(WriteError::ShutDown));
-        }
+        let connection = self.writable(id)?;
         let capacity = connection.mss() as usize;
         if !self.has_room_for(id, connection) {
             return Ok(None);
