@@ -2,7 +2,7 @@
  *
  * libnetnice: limits on what a process, a process group or a user sends and
  * receives, modelled on getpriority(2) and setpriority(2), see netnice_set(3);
- * and flows on the direct path, see netnice_flow(3).
+ * flows on the direct path, see netnice_flow(3), and TCP on them, see netnice_tcp(3).
  */
 #ifndef NETNICE_H
 #define NETNICE_H
@@ -61,7 +61,7 @@ const char *netnice_error(void);
  * made no call of it or held a buffer of it for 10 s, the flow is closed. */
 int netnice_attach(const char *iface, unsigned int flows, unsigned long long bytes);
 
-/* Closes all flows of the program and detaches it. Returns 0. */
+/* Closes all flows, streams and listeners of the program and detaches it. Returns 0. */
 int netnice_detach(int program);
 
 /* Returns a descriptor for poll(2) and epoll(7). After netnice_arm() has returned
@@ -391,6 +391,181 @@ struct netnice_outcome {
  * returned packets that were not read yet; each further one replaces the oldest,
  * so gaps in `number` are packets whose results were lost. */
 int netnice_flow_outcome(int flow, struct netnice_outcome *outcome);
+
+/*
+ * TCP on the direct path. The program itself sends, receives, acknowledges and
+ * retransmits, in a thread of the library and in its calls; the driver sends each
+ * segment by the contract. Streams and listeners have numbers like flows. Any number
+ * of threads may use one at the same time. A call fails with the errno of a socket:
+ * ECONNREFUSED, ECONNRESET, ETIMEDOUT, EHOSTUNREACH, ECONNABORTED after
+ * netnice_tcp_abort(), EPIPE after netnice_tcp_shutdown(); EAGAIN if the timeout has
+ * expired. The library raises no SIGPIPE.
+ */
+
+/* The parameters of a connection or a listener. If all bytes are 0, the addresses
+ * are missing and everything else has its default. A connection has `remote`; a
+ * listener has `local` and no `remote`. */
+struct netnice_tcp {
+    const struct sockaddr *local;  /* NULL, port 0: chosen; a listener needs the address */
+    const struct sockaddr *remote; /* NULL: a listener */
+    socklen_t local_length;
+    socklen_t remote_length;
+    const char *contract;      /* NULL: best effort; of all connections of a listener together */
+    unsigned int buffer_bytes; /* as in struct netnice_udp */
+    unsigned int sending;      /* number of buffers for what is written and not acknowledged;
+                                  0: 512, for a listener 1024, which its connections share */
+    unsigned int receiving;    /* number of buffers for what is received and not read; as above */
+    unsigned int hops;         /* TTL or hop limit, at most 255; 0: 64 */
+    unsigned int backlog;      /* connections that may wait to be accepted; 0: 128; for a
+                                  connection 0 */
+    unsigned int flags;        /* 0 */
+};
+
+/* Returns the bytes of the program's memory that a connection or a listener uses.
+ * A connection is 1 flow for netnice_attach(), a listener with all its connections 2. */
+long long netnice_tcp_bytes(const struct netnice_tcp *tcp);
+
+/* Opens a connection, and waits until the peer has accepted it. Returns the number
+ * of the stream. Fails as netnice_open_udp() too. */
+int netnice_tcp_connect(int program, const struct netnice_tcp *tcp, int timeout);
+
+/* Listens. Returns the number of the listener. Fails as netnice_open_udp(). */
+int netnice_tcp_listen(int program, const struct netnice_tcp *tcp);
+
+/* Takes the next connection of a listener. Returns the number of the stream. */
+int netnice_tcp_accept(int listener, int timeout);
+
+/* Reads at most `length` bytes, as soon as there are some. Returns their number; 0
+ * if the peer has shut down its end, or `length` is 0. */
+ssize_t netnice_tcp_read(int stream, void *bytes, size_t length, int timeout);
+
+/* Writes as many bytes as there is room for, as soon as there is some. Returns their
+ * number. */
+ssize_t netnice_tcp_write(int stream, const void *bytes, size_t length, int timeout);
+
+/* The same with several parts, one after the other. Those of netnice_tcp_readv()
+ * must not overlap. */
+ssize_t netnice_tcp_readv(int stream, const struct iovec *parts, int count, int timeout);
+ssize_t netnice_tcp_writev(int stream, const struct iovec *parts, int count, int timeout);
+
+/*
+ * Payload in place, without a copy. A buffer is the caller's, and its memory is
+ * valid, until it is given back by netnice_tcp_commit() or netnice_tcp_release(), or
+ * the stream is closed. A buffer that is not given back is missing for sending or
+ * receiving; on a listener's stream, for all its connections.
+ */
+
+/* Takes a free buffer for payload; its `length` is the largest payload of a segment.
+ * Returns 0. */
+int netnice_tcp_reserve(int stream, struct netnice_buffer *buffer, int timeout);
+
+/* Sends the first `length` bytes of a buffer, at least 1, behind what was written
+ * before. Returns 0. If the call fails, the caller still holds the buffer. */
+int netnice_tcp_commit(int stream, const struct netnice_buffer *buffer, size_t length);
+
+/* Takes the next received payload in its buffer. It counts as read. Returns 1, or 0
+ * if the peer has shut down its end and there is no buffer. */
+int netnice_tcp_receive(int stream, struct netnice_buffer *buffer, int timeout);
+
+/* Gives a received buffer back, or a reserved one without sending it. Returns 0. */
+int netnice_tcp_release(int stream, const struct netnice_buffer *buffer);
+
+/* Shuts down the sending end: the peer reads an end after what was written. Reading
+ * goes on. Returns 0. */
+int netnice_tcp_shutdown(int stream);
+
+/* The same, and waits until the peer has acknowledged everything. Returns 0. */
+int netnice_tcp_finish(int stream, int timeout);
+
+/* Resets the connection: what was not sent is lost. Returns 0. */
+int netnice_tcp_abort(int stream);
+
+/* Closes a stream or a listener. Returns 0. What was written to a stream is still
+ * sent, while the program lives, see NETNICE_TCP_LINGER; if something was not read,
+ * the peer gets a reset. Connections that a listener has not handed out are reset.
+ * If another thread is in a call of the stream, it is closed when that call returns;
+ * netnice_tcp_abort() makes such a call return. */
+int netnice_tcp_close(int number);
+
+/* Options of a stream, with their values. */
+#define NETNICE_TCP_NO_DELAY 1     /* 1: send short segments at once; 0: Nagle's algorithm */
+#define NETNICE_TCP_QUICK 2        /* 1: acknowledge each segment at once */
+#define NETNICE_TCP_USER_TIMEOUT 3 /* ms without an acknowledgement that the peer owes, after
+                                      which the connection ends: 1 to a year */
+#define NETNICE_TCP_LINGER 4       /* -1: closing does not wait; else ms that it waits until all
+                                      is acknowledged, before it resets; 0: resets at once */
+
+/* Sets an option. Returns 0. Fails with ENOPROTOOPT if there is no such option, and
+ * with EINVAL if the value is out of its range. */
+int netnice_tcp_set(int stream, int option, long long value);
+
+/* Probes the peer when nothing was received for `idle` ms, each `interval` ms, and
+ * ends the connection when `probes` (1 to 127) were not answered. `idle` 0: does
+ * not. Returns 0. */
+int netnice_tcp_keepalive(int stream, long long idle, long long interval, unsigned int probes);
+
+/* What holds the sender back. */
+#define NETNICE_TCP_BY_PROGRAM 0     /* the program has written nothing more */
+#define NETNICE_TCP_BY_PEER 1        /* the peer's window is full */
+#define NETNICE_TCP_BY_CONGESTION 2  /* the congestion window is full */
+#define NETNICE_TCP_BY_NAGLE 3       /* a short segment waits for an acknowledgement */
+
+struct netnice_tcp_info {
+    struct sockaddr_storage local;
+    struct sockaddr_storage remote; /* AF_UNSPEC for a listener; all below is 0 for it but state */
+    int state;                      /* TCP_ESTABLISHED, ... of <netinet/tcp.h> */
+    int error;                      /* why the connection ended, an errno; else 0 */
+    int held_back;                  /* NETNICE_TCP_BY_... */
+    unsigned int mss;               /* largest payload of a segment, in bytes */
+    unsigned int congestion_window; /* this and the next three in bytes */
+    unsigned int threshold;         /* of slow start */
+    unsigned int in_flight;
+    unsigned int peer_window;
+    unsigned long long rtt;          /* smoothed round trip in us; 0: not measured */
+    unsigned long long timeout;      /* of retransmissions, in us */
+    unsigned long long acknowledged; /* bytes */
+    unsigned long long received;     /* bytes */
+    unsigned long long segments_sent;
+    unsigned long long segments_received;
+    unsigned long long retransmitted; /* segments */
+    unsigned long long timeouts;
+};
+
+/* Stores the state of a stream or a listener. Returns 0. */
+int netnice_tcp_info(int number, struct netnice_tcp_info *info);
+
+/*
+ * Many connections over one descriptor. A program watches streams and listeners with
+ * netnice_tcp_watch(), waits until netnice_tcp_descriptor() is readable, and takes the
+ * events with netnice_tcp_poll(). An event comes once. The next one of its kind comes
+ * when a call has found that nothing more is possible (EAGAIN, or it read or wrote less
+ * than it could have), and something is possible again. This descriptor is another one
+ * than netnice_descriptor(), and needs no netnice_arm().
+ */
+#define NETNICE_TCP_READABLE 1 /* bytes or an end can be read, or a connection accepted */
+#define NETNICE_TCP_WRITABLE 2 /* there is room for bytes */
+#define NETNICE_TCP_ENDED 4    /* the connection has failed, or both ends have shut down;
+                                  a flow of the listener has ended */
+
+struct netnice_tcp_event {
+    int number; /* of the stream or listener */
+    unsigned int events;
+};
+
+/* Returns the descriptor. The library owns it: do not read or close it. */
+int netnice_tcp_descriptor(int program);
+
+/* Begins (`on` 1) or ends (0) the events of a stream or listener. What is possible
+ * already is an event. Returns 0. */
+int netnice_tcp_watch(int number, int on);
+
+/* Stores the oldest events, at most `room`, without waiting. Returns their number. */
+int netnice_tcp_poll(int program, struct netnice_tcp_event *events, int room);
+
+/* Returns a descriptor (eventfd(2)) for one stream, which becomes readable at each
+ * event of the stream. Read 8 bytes from it, then make calls until they fail with
+ * EAGAIN. The library owns it, and closes it with the stream. */
+int netnice_tcp_event_fd(int stream);
 
 #ifdef __cplusplus
 }

@@ -6,18 +6,22 @@
 //! flows by these numbers too. On failure each call returns -1 and sets errno ([`CallError`]). A
 //! call fails if the call of [`netnice_stack`] fails, if an argument is invalid, if a handle is not
 //! that of an open program or flow, if another thread is in a call of the same flow, or if no
-//! handle is free. A timeout is a number of milliseconds; -1 is without a limit.
+//! handle is free. Streams and listeners of TCP have handles too, and any number of threads may use
+//! one. A timeout is a number of milliseconds; -1 is without a limit.
 
 mod buffers;
 mod copying;
 mod messages;
 mod protocol;
+mod tcp;
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use libc::{c_char, c_int, c_longlong, c_uint, c_ulonglong, sockaddr, sockaddr_storage, socklen_t};
+use libc::{
+    c_char, c_int, c_longlong, c_uint, c_ulonglong, sockaddr, sockaddr_storage, socklen_t, ssize_t,
+};
 use netnice_api::RuntimeDir;
 use netnice_ring::driver::Loss;
 use netnice_stack::udp::{Buffers, Checks, Remote, UdpOptions};
@@ -96,8 +100,8 @@ pub(crate) fn attach(
     handles::add_program(Arc::new(ProgramHandle::new(program)))
 }
 
-/// Closes all flows of a program and detaches it. Returns 0. Fails with EBUSY, and closes nothing,
-/// if another thread is in a call of one of the flows.
+/// Closes all flows, streams and listeners of a program and detaches it. Returns 0. Fails with
+/// EBUSY, and closes nothing, if another thread is in a call of one of the flows.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_detach(program: c_int) -> c_int {
@@ -121,6 +125,8 @@ pub extern "C" fn netnice_detach(program: c_int) -> c_int {
             handles::remove(*number);
             drop(open.take());
         }
+        let connections = std::mem::take(&mut *handle.connections());
+        connections.into_iter().for_each(handles::remove);
         Ok(0)
     })
 }
@@ -435,6 +441,12 @@ fn buffers(
 fn guarded_int(work: impl FnOnce() -> Result<c_int, CallError>) -> c_int {
     // `work` returned an int, so it fits.
     guarded(|| work().map(i64::from)) as c_int
+}
+
+/// [`guarded`] for calls that return a number of bytes.
+fn guarded_size(work: impl FnOnce() -> Result<usize, CallError>) -> ssize_t {
+    // No object has more bytes than fit.
+    guarded(|| work().map(|bytes| bytes as i64)) as ssize_t
 }
 
 /// The duration of a timeout in milliseconds; `None`, for -1, is without a limit.

@@ -30,9 +30,12 @@ pub(crate) enum CallError {
     /// A system call failed with this errno.
     #[error("{}", std::io::Error::from_raw_os_error(*.0))]
     System(i32),
-    /// The handle is not that of an open program, for a call that takes a program, or of an open
-    /// flow, for a call that takes a flow.
-    #[error("the number is not that of an open program or flow, whichever the call takes")]
+    /// The handle is not that of an open program, flow, stream or listener, whichever the call
+    /// takes.
+    #[error(
+        "the number is not that of an open program, flow, stream or listener, whichever the call \
+         takes"
+    )]
     BadHandle,
     /// Another thread is in a call of the same flow.
     #[error("another thread is in a call of this flow")]
@@ -46,6 +49,24 @@ pub(crate) enum CallError {
     /// A text is not UTF-8.
     #[error("the text is not UTF-8")]
     NotUtf8,
+    /// Elements of an array of memory overlap.
+    #[error("two elements of the array of memory overlap")]
+    Overlap,
+    /// An option of a stream has another range.
+    #[error("{option} is {value}: {least} to {most} are possible")]
+    OutOfRange {
+        /// The option, or the argument.
+        option: &'static str,
+        /// The value.
+        value: i64,
+        /// The smallest possible value.
+        least: i64,
+        /// The largest possible value.
+        most: i64,
+    },
+    /// There is no option with this number.
+    #[error("there is no option {0}")]
+    NoOption(i32),
     /// An address is neither IPv4 nor IPv6 nor Ethernet, or too short.
     #[error(
         "the address is neither a sockaddr_in nor a sockaddr_in6 of full length, nor a \
@@ -64,7 +85,12 @@ impl CallError {
     /// The errno that C gets for this error.
     pub(crate) fn errno(&self) -> i32 {
         match self {
-            CallError::Invalid | CallError::NotUtf8 | CallError::NotHeld => libc::EINVAL,
+            CallError::Invalid
+            | CallError::NotUtf8
+            | CallError::NotHeld
+            | CallError::Overlap
+            | CallError::OutOfRange { .. } => libc::EINVAL,
+            CallError::NoOption(_) => libc::ENOPROTOOPT,
             CallError::NoSuchProcess => libc::ESRCH,
             CallError::NotPermitted => libc::EPERM,
             CallError::NotAdmitted => libc::ENOSPC,
@@ -140,7 +166,7 @@ fn stack_errno(error: &StackError) -> i32 {
 }
 
 /// The errno of a TCP connection, as of a socket.
-fn connection_errno(error: &WriteError) -> i32 {
+pub(crate) fn connection_errno(error: &WriteError) -> i32 {
     match error {
         WriteError::ShutDown => libc::EPIPE,
         WriteError::Length { .. } => libc::EINVAL,

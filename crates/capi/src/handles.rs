@@ -1,4 +1,4 @@
-//! The table of handles: the numbers by which C refers to programs and flows.
+//! The table of handles: the numbers by which C refers to programs, flows, streams and listeners.
 //!
 //! A handle contains the index of a table entry and the number of times that the entry was used. So
 //! the number of a closed flow becomes the handle of another object only at the 32,767th further
@@ -7,12 +7,13 @@
 //!
 //! A call locks its flow. If another call holds the lock, the call fails with EBUSY and does not
 //! wait, because the other call may wait for packets for any time. It fails with EIO if an earlier
-//! call of the flow panicked.
+//! call of the flow panicked. Several threads may use a stream or a listener at the same time.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 
 use libc::c_int;
+use netnice_stack::tcp::{Listener, Poller, Received, Reserved, Stream};
 use netnice_stack::udp::Socket;
 use netnice_stack::{Datagram, Packet, Program};
 
@@ -23,6 +24,9 @@ pub(crate) struct ProgramHandle {
     /// The attached program.
     pub(crate) program: Program,
     flows: Mutex<ProgramFlows>,
+    /// The handles of the streams and listeners of the program.
+    connections: Mutex<HashSet<c_int>>,
+    poller: OnceLock<Poller>,
 }
 
 /// The flows of a program.
@@ -67,7 +71,25 @@ impl ProgramHandle {
         ProgramHandle {
             program,
             flows: Mutex::default(),
+            connections: Mutex::default(),
+            poller: OnceLock::new(),
         }
+    }
+
+    /// The poller of the program's streams and listeners. The first call makes it, and fails if
+    /// there are too many descriptors.
+    pub(crate) fn poller(&self) -> Result<&Poller, CallError> {
+        if let Some(poller) = self.poller.get() {
+            return Ok(poller);
+        }
+        let new = Poller::new()?;
+        // Another thread may have been faster.
+        Ok(self.poller.get_or_init(|| new))
+    }
+
+    /// Locks the handles of the streams and listeners.
+    pub(crate) fn connections(&self) -> MutexGuard<'_, HashSet<c_int>> {
+        lock(&self.connections)
     }
 
     /// Locks the list of the program's flows. Waits while another thread has the lock.
@@ -166,11 +188,103 @@ impl OpenSocket {
     }
 }
 
+/// The stream of a handle, and the buffers of it that C holds.
+pub(crate) struct StreamHandle {
+    /// The program that opened the stream.
+    pub(crate) owner: Arc<ProgramHandle>,
+    lent: Mutex<LentPayloads>,
+    // Dropped after the buffers.
+    /// The stack's stream.
+    pub(crate) stream: Stream,
+}
+
+/// The listener of a handle.
+pub(crate) struct ListenerHandle {
+    /// The program that opened the listener.
+    pub(crate) owner: Arc<ProgramHandle>,
+    /// The stack's listener.
+    pub(crate) listener: Listener,
+}
+
+/// The buffers of a stream that C holds, by id.
+#[derive(Default)]
+struct LentPayloads {
+    payloads: HashMap<u64, LentPayload>,
+    next_id: u64,
+}
+
+/// A buffer of a stream that C holds.
+pub(crate) enum LentPayload {
+    /// A buffer for sending.
+    Reserved(Reserved),
+    /// A buffer with received payload, which dropping it gives back.
+    Received(#[expect(dead_code, reason = "it is only dropped")] Received),
+}
+
+/// A stream or a listener.
+pub(crate) enum Connection {
+    /// A stream.
+    Stream(Arc<StreamHandle>),
+    /// A listener.
+    Listener(Arc<ListenerHandle>),
+}
+
+impl StreamHandle {
+    /// An open stream of `owner`.
+    pub(crate) fn new(owner: Arc<ProgramHandle>, stream: Stream) -> StreamHandle {
+        StreamHandle {
+            owner,
+            lent: Mutex::default(),
+            stream,
+        }
+    }
+
+    /// Lends C a buffer. Returns its id.
+    pub(crate) fn lend(&self, payload: LentPayload) -> u64 {
+        let mut lent = lock(&self.lent);
+        lent.next_id += 1;
+        let id = lent.next_id;
+        lent.payloads.insert(id, payload);
+        id
+    }
+
+    /// Takes a buffer for sending back from C. Fails if C holds none with this id.
+    pub(crate) fn take_reserved(&self, id: u64) -> Result<Reserved, CallError> {
+        let mut lent = lock(&self.lent);
+        match lent.payloads.remove(&id) {
+            Some(LentPayload::Reserved(reserved)) => Ok(reserved),
+            Some(other) => {
+                lent.payloads.insert(id, other);
+                Err(CallError::NotHeld)
+            }
+            None => Err(CallError::NotHeld),
+        }
+    }
+
+    /// Lends C a buffer for sending again, under its old id.
+    pub(crate) fn lend_again(&self, id: u64, reserved: Reserved) {
+        let payload = LentPayload::Reserved(reserved);
+        lock(&self.lent).payloads.insert(id, payload);
+    }
+
+    /// Takes a buffer back from C. Fails if C holds none with this id.
+    pub(crate) fn take_any(&self, id: u64) -> Result<LentPayload, CallError> {
+        let taken = lock(&self.lent).payloads.remove(&id);
+        taken.ok_or(CallError::NotHeld)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The object of a handle.
 #[derive(Clone)]
 enum Object {
     Program(Arc<ProgramHandle>),
     Flow(Arc<FlowHandle>),
+    Stream(Arc<StreamHandle>),
+    Listener(Arc<ListenerHandle>),
 }
 
 /// All handles.
@@ -216,15 +330,47 @@ pub(crate) fn flow(number: c_int) -> Result<Arc<FlowHandle>, CallError> {
     }
 }
 
+/// Creates a handle for a stream or a listener. Fails with ENFILE if [`MAX_HANDLES`] are valid.
+pub(crate) fn add_connection(connection: Connection) -> Result<c_int, CallError> {
+    let (object, owner) = match connection {
+        Connection::Stream(stream) => (Object::Stream(stream.clone()), stream.owner.clone()),
+        Connection::Listener(one) => (Object::Listener(one.clone()), one.owner.clone()),
+    };
+    let number = add(object)?;
+    owner.connections().insert(number);
+    Ok(number)
+}
+
+/// The stream of a handle. Fails if the handle is not that of a stream.
+pub(crate) fn stream(number: c_int) -> Result<Arc<StreamHandle>, CallError> {
+    match find(number) {
+        Some(Object::Stream(stream)) => Ok(stream),
+        _ => Err(CallError::BadHandle),
+    }
+}
+
+/// The stream or listener of a handle. Fails if the handle is that of neither.
+pub(crate) fn connection(number: c_int) -> Result<Connection, CallError> {
+    match find(number) {
+        Some(Object::Stream(stream)) => Ok(Connection::Stream(stream)),
+        Some(Object::Listener(listener)) => Ok(Connection::Listener(listener)),
+        _ => Err(CallError::BadHandle),
+    }
+}
+
 /// Removes a handle; does nothing if it is not valid.
 pub(crate) fn remove(number: c_int) {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
     let (index, uses) = index_and_uses(number);
     let entry = table.entries.get_mut(index);
-    if let Some(entry) = entry.filter(|entry| entry.uses == uses && entry.object.is_some()) {
-        entry.object = None;
+    let entry = entry.filter(|entry| entry.uses == uses);
+    let object = entry.and_then(|entry| entry.object.take());
+    if object.is_some() {
         table.free.push(index);
     }
+    // Closing a stream can take time: the table is not locked then.
+    drop(table);
+    drop(object);
 }
 
 fn add(object: Object) -> Result<c_int, CallError> {

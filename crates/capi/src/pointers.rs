@@ -117,6 +117,27 @@ pub(crate) fn byte_slices<'a>(
         .collect()
 }
 
+/// The same, for writing. Fails as [`byte_slices`], and if two elements overlap.
+pub(crate) fn byte_slices_mut<'a>(
+    from: *const iovec,
+    count: c_int,
+) -> Result<Vec<&'a mut [u8]>, CallError> {
+    let parts = || elements(from, count, "the array of memory");
+    let mut ranges = Vec::new();
+    for part in parts()?.filter(|part| part.iov_len > 0) {
+        let start = part.iov_base as usize;
+        let end = start.checked_add(part.iov_len).ok_or(CallError::Invalid)?;
+        ranges.push((start, end));
+    }
+    ranges.sort_unstable();
+    if ranges.windows(2).any(|pair| pair[1].0 < pair[0].1) {
+        return Err(CallError::Overlap);
+    }
+    parts()?
+        .map(|part| bytes_mut(part.iov_base, part.iov_len))
+        .collect()
+}
+
 /// A copy of a text of C; `None` for NULL. Fails if it is not UTF-8.
 pub(crate) fn text(from: *const c_char) -> Result<Option<String>, CallError> {
     if from.is_null() {

@@ -486,7 +486,10 @@ impl Session {
                 };
                 let mut frame = [0; 4096];
                 let bytes = flow.read(&record, &mut frame);
-                self.now += 1;
+                // The clock of the stamps of a driver. No two frames leave at the same time.
+                let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+                let time = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+                self.now = time.max(self.now + 1);
                 flow.give_back(&record, Status::DONE, self.now);
                 self.deliver(&frame[..bytes]);
             }

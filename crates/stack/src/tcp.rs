@@ -60,11 +60,14 @@ mod engine;
 mod engine_cell;
 mod flow_buffers;
 mod frame;
+mod in_place;
 mod listener;
+mod readiness;
 mod receive_shares;
 mod stream;
 #[cfg(feature = "tokio")]
 mod tokio_traits;
+mod watches;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -72,11 +75,13 @@ use std::time::Duration;
 pub use engine::FlowCounters;
 use engine::{Engine, monotonic};
 use engine_cell::EngineCell;
+pub use in_place::{Received, Reserved};
 pub use listener::{ListenOptions, Listener};
 pub use netnice_tcp::HeldBack;
 pub use netnice_tcp::config::{Config, Keepalive};
 pub use netnice_tcp::congestion::Algorithm;
 pub use netnice_tcp::connection::{CloseReason, Counters, Info, State, WriteError};
+pub use readiness::{Event, Poller};
 pub use stream::Stream;
 
 use crate::error::StackError;
@@ -154,8 +159,9 @@ impl Program {
             // A new endpoint has no connection.
             return Err(engine.end_reason());
         };
+        let place = (id, engine.watches.open(id));
         let cell = EngineCell::new(&self.shared, engine);
-        let stream = Stream::new(cell, id, local, remote);
+        let stream = Stream::new(cell, place, local, remote);
         stream.wait_established(timeout)?;
         Ok(stream)
     }
@@ -167,3 +173,6 @@ const DEFAULT_BUFFERS: Buffers = Buffers {
     sending: 512,
     receiving: 512,
 };
+
+#[cfg(test)]
+mod tests;

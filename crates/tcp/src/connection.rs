@@ -201,6 +201,8 @@ pub struct Counters {
 pub struct Info {
     /// The state.
     pub state: State,
+    /// Why the connection ended; `None` while it exists, or if both ends shut down.
+    pub reason: Option<CloseReason>,
     /// The congestion window in bytes.
     pub congestion_window: u32,
     /// The slow start threshold in bytes.
@@ -390,7 +392,11 @@ impl Connection {
         Ok(())
     }
 
-    fn check_writable(&self) -> Result<(), WriteError> {
+    /// Why [`Connection::write`] accepts no buffer.
+    ///
+    /// # Errors
+    /// If the connection has ended or was shut down.
+    pub fn check_writable(&self) -> Result<(), WriteError> {
         if let Some(reason) = self.reason {
             return Err(reason.into());
         }
@@ -398,6 +404,12 @@ impl Connection {
             true => Err(WriteError::ShutDown),
             false => Ok(()),
         }
+    }
+
+    /// True if [`Connection::write`] accepts a buffer: the connection has not ended and was not
+    /// shut down.
+    pub fn accepts_data(&self) -> bool {
+        self.check_writable().is_ok()
     }
 
     /// Bytes and control bits that were written and that the peer has not acknowledged.
@@ -517,6 +529,14 @@ impl Connection {
         self.reset_due = false;
     }
 
+    /// Ends TIME_WAIT early: a new connection of the peer replaces this one. What was received can
+    /// still be read.
+    pub(crate) fn expire(&mut self) {
+        if self.state == State::TimeWait {
+            self.end(None);
+        }
+    }
+
     /// Ends the connection, and releases all buffers except those with data to be read.
     fn end(&mut self, reason: Option<CloseReason>) {
         self.state = State::Closed;
@@ -538,6 +558,7 @@ impl Connection {
     pub fn info(&self) -> Info {
         Info {
             state: self.state,
+            reason: self.reason,
             congestion_window: self.sender.congestion.window(),
             threshold: self.sender.congestion.threshold(),
             in_flight: self.sender.queue.in_flight(),

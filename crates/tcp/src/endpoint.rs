@@ -289,8 +289,10 @@ impl Endpoint {
                 };
                 return self.update(id, handle).unwrap_or(false);
             }
-            // RFC 6191: the new connection replaces one that only waits.
-            self.remove(id);
+            // RFC 6191: the new connection replaces one that only waits. The program may still have
+            // that one, and its number must not become that of the new one.
+            self.update(id, Connection::expire);
+            self.forget_if_over(id);
         }
         let opens = Flags::SYN | Flags::ACK | Flags::RST;
         match header.flags.0 & opens.0 {

@@ -10,9 +10,9 @@ use std::net::SocketAddr;
 use libc::{c_int, iovec, sockaddr, sockaddr_storage, socklen_t, ssize_t};
 use netnice_stack::{Address, Datagram, Socket};
 
-use crate::direct::{duration, guarded_int};
+use crate::direct::{duration, guarded_int, guarded_size};
 use crate::error::CallError;
-use crate::{guarded, handles, pointers};
+use crate::{handles, pointers};
 
 /// `struct netnice_received`: a datagram that was received.
 #[repr(C)]
@@ -217,10 +217,4 @@ fn sender(socket: &Socket, ip: SocketAddr, mac: [u8; 6]) -> Address {
         Some(_) => Address::Ethernet(mac),
         None => Address::Ip(ip),
     }
-}
-
-/// [`guarded`] for calls that return a number of bytes.
-fn guarded_size(work: impl FnOnce() -> Result<usize, CallError>) -> ssize_t {
-    // No object has more bytes than fit.
-    guarded(|| work().map(|bytes| bytes as i64)) as ssize_t
 }

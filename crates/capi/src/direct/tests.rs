@@ -13,6 +13,9 @@ use super::buffers::*;
 use super::copying::*;
 use super::messages::*;
 use super::protocol::*;
+use super::tcp::payload::*;
+use super::tcp::readiness::*;
+use super::tcp::*;
 use super::*;
 use crate::netnice_error;
 
@@ -21,6 +24,7 @@ mod protocol;
 #[path = "../../../stack/src/fake_daemon.rs"]
 mod fake_daemon;
 mod messages;
+mod tcp;
 
 use fake_daemon::{DaemonCommand, FakeDaemon};
 
@@ -147,6 +151,12 @@ fn structures_have_the_layout_of_the_header() {
     layout!("netnice_buffer", Buffer: data length id);
     layout!("netnice_messages", Messages: queued waiting held_back dropped retry_after);
     layout!("netnice_outcome", Outcome: number stamp status);
+    layout!("netnice_tcp", Tcp: local remote local_length remote_length contract buffer_bytes
+        sending receiving hops backlog flags);
+    layout!("netnice_tcp_info", TcpInfo: local remote state error held_back mss congestion_window
+        threshold in_flight peer_window rtt timeout acknowledged received segments_sent
+        segments_received retransmitted timeouts);
+    layout!("netnice_tcp_event", TcpEvent: number events);
     assert_eq!(String::from_utf8(printed).unwrap(), here);
 }
 

@@ -16,6 +16,8 @@ use netnice_lab::traffic::{self, DirectTcp, RunOptions};
 use netnice_lab::world::bad_wire::Impairments;
 use netnice_lab::world::{self, Family, Host, World};
 
+use crate::c_compiler::{Link, compile};
+
 /// A test bed with a managed link, whose driver reaches it in this mode, or in the best one.
 struct Bed {
     bed: TestBed,
@@ -273,6 +275,51 @@ fn a_listener_with_few_buffers_serves_connections_of_the_kernel() {
     serve_the_kernel(&[(Family::V4, &["--buffers", "32"])], 50_000);
 }
 
+/// A socket of the kernel writes the pattern to `to`, and reads it back.
+fn echoed(host: &Host, to: SocketAddr, bytes: u64) -> Result<()> {
+    let connect = || Ok(TcpStream::connect_timeout(&to, EVENT_TIMEOUT)?);
+    let socket = host.ns.enter(connect).context("cannot connect")?;
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| kernel_writes(&socket, bytes));
+        let read = kernel_reads(&socket)?;
+        ensure!(read == bytes, "{read} bytes of {bytes} came back");
+        writer.join().expect("no panic")
+    })
+}
+
+/// A C program, linked with the library in both ways.
+#[test]
+fn a_program_in_c_echoes_to_sockets_of_the_kernel() {
+    let bed = Bed::new(None).expect("a test bed").bed;
+    let (client, server) = (bed.world.client(), bed.world.server());
+    let root = bed.world.folder().join("usr");
+    crate::c_compiler::install(&root);
+    for (family, link) in [(Family::V4, Link::Static), (Family::V6, Link::Shared)] {
+        let program = root.join("echo");
+        compile(&root, "tests/tcp.c", &program, link);
+        let (local, _) = both(&bed, family, 7006);
+        let mut command = client.ns.command(&program);
+        command.env("NETNICE_RUNTIME_DIR", bed.netnice.runtime());
+        command.args([local.ip().to_string(), local.port().to_string()]);
+        let mut echo = Proc::start(command).expect("it starts");
+        assert_eq!(echo.next_line(EVENT_TIMEOUT).expect("a line"), "ready");
+        std::thread::scope(|scope| {
+            let bytes = |number| 1 + 30_000 * number;
+            let all: Vec<_> = (0..20)
+                .map(|number| scope.spawn(move || echoed(server, local, bytes(number))))
+                .collect();
+            for (number, one) in all.into_iter().enumerate() {
+                one.join()
+                    .expect("no panic")
+                    .unwrap_or_else(|error| panic!("{number}: {error:#}"));
+            }
+        });
+        echo.write_line("end").expect("it runs");
+        let last = echo.next_line(EVENT_TIMEOUT).expect("a line");
+        assert_eq!(last, "20 served, 0 failed");
+    }
+}
+
 /// Listeners with these options send back what sockets of the kernel write: ten times `bytes` on a
 /// connection, then `bytes` on each of twenty.
 fn serve_the_kernel(cases: &[(Family, &[&str])], bytes: u64) {
@@ -283,16 +330,7 @@ fn serve_the_kernel(cases: &[(Family, &[&str])], bytes: u64) {
         let program = DirectTcp::listen(local, bed.netnice.runtime()).echo();
         let program = program.with(more);
         let ours = traffic::start(client, &program, at_once()).expect("a listener");
-        let one = |bytes: u64| -> Result<()> {
-            let connect = || Ok(TcpStream::connect_timeout(&local, EVENT_TIMEOUT)?);
-            let socket = server.ns.enter(connect).context("cannot connect")?;
-            std::thread::scope(|scope| {
-                let writer = scope.spawn(|| kernel_writes(&socket, bytes));
-                let read = kernel_reads(&socket)?;
-                ensure!(read == bytes, "{read} bytes of {bytes} came back");
-                writer.join().expect("no panic")
-            })
-        };
+        let one = |bytes: u64| echoed(server, local, bytes);
         one(1).expect("a byte comes back");
         one(10 * bytes).expect("the pattern comes back");
         std::thread::scope(|scope| {

@@ -17,6 +17,8 @@
 //! The engine fails with a [`StackError`] when one of its flows has ended. Then all connections
 //! have.
 
+mod payload;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
@@ -33,10 +35,12 @@ use rustix::time::{ClockId, clock_gettime};
 use super::flow_buffers::{Content, FlowBuffers};
 use super::frame::{self, Layout};
 use super::receive_shares::{ReceiveShares, first_share};
+use super::watches::Watches;
 use crate::DeliveryFailure;
 use crate::error::StackError;
 use crate::headers::{FlowAddress, Headers};
 use crate::segments::SegmentFlow;
+pub(super) use payload::WriteFailure;
 
 /// The engine. See the module.
 pub(super) struct Engine {
@@ -50,8 +54,8 @@ pub(super) struct Engine {
     hops: u8,
     mtu: u32,
     failed: bool,
-    /// Something has changed that a call may wait for.
-    changed: bool,
+    /// What waits for changes of the connections.
+    pub(super) watches: Watches,
     counters: FlowCounters,
 }
 
@@ -104,7 +108,7 @@ impl Engine {
             hops,
             mtu,
             failed: false,
-            changed: false,
+            watches: Watches::default(),
             counters: FlowCounters::default(),
         };
         if let Some(remote) = remote {
@@ -161,7 +165,6 @@ impl Engine {
     /// Ends all connections: their flow has ended.
     fn fail(&mut self) {
         self.failed = true;
-        self.changed = true;
         let ids: Vec<_> = self.endpoint.ids().collect();
         for id in ids {
             self.endpoint.update(id, Connection::cut_off);
@@ -183,9 +186,6 @@ impl Engine {
                 break;
             }
             now = monotonic();
-        }
-        while self.endpoint.poll_changed().is_some() {
-            self.changed = true;
         }
         // The indices of a ring that is closed and never moved look like those of an idle one.
         let flows = [Some(&self.main), self.requests.as_ref()];
@@ -211,11 +211,6 @@ impl Engine {
         let flows = [Some(&self.main), self.requests.as_ref()];
         let queued = flows.into_iter().flatten().any(FlowBuffers::has_queued);
         self.endpoint.is_empty() && !queued
-    }
-
-    /// True if something has changed since the last call.
-    pub(super) fn take_changed(&mut self) -> bool {
-        std::mem::take(&mut self.changed)
     }
 
     /// True if a flow has ended.
@@ -531,81 +526,6 @@ impl Engine {
             Which::Requests => self.requests.as_mut(),
         }
     }
-
-    /// Copies bytes into buffers of a connection, as many as fit. Returns their number.
-    pub(super) fn write(&mut self, id: ConnectionId, bytes: &[u8]) -> Result<usize, WriteFailure> {
-        let mut written = 0;
-        let at = self.layout.payload;
-        while written < bytes.len() {
-            let rest = &bytes[written..];
-            let connection = self.endpoint.connection(id).ok_or(WriteFailure::Gone)?;
-            let mss = connection.mss() as usize;
-            let (chunk, begin, length) = match connection.last_unsent() {
-                Some(last) => {
-                    let room = mss - last.length as usize;
-                    let begin = last.end() as usize;
-                    (Chunk(last.handle.0), begin, rest.len().min(room))
-                }
-                None => {
-                    let most = self.send_share();
-                    let free = self.main.free() > RESERVED;
-                    if connection.send_buffers() >= most || !free {
-                        break;
-                    }
-                    let Some(chunk) = self.main.take(Content::Written) else {
-                        break;
-                    };
-                    (chunk, 0, rest.len().min(mss))
-                }
-            };
-            let place = &mut self.main.bytes_mut(chunk)[at + begin..at + begin + length];
-            place.copy_from_slice(&rest[..length]);
-            // At most the MSS, which has 32 bits.
-            let count = length as u32;
-            let accepted = self.endpoint.update(id, |connection| match begin {
-                0 => connection.write(Handle(chunk.0), count),
-                _ => connection.extend(count),
-            });
-            if let Some(Err(error)) = accepted {
-                if begin == 0 {
-                    let _ = self.main.release(chunk);
-                }
-                return Err(WriteFailure::Connection(error));
-            }
-            written += length;
-        }
-        Ok(written)
-    }
-
-    /// Number of buffers for sending that one connection may use: a share of them, while there are
-    /// others.
-    fn send_share(&self) -> usize {
-        let sharers = self.endpoint.len().clamp(1, MOST_SHARERS) as u32;
-        (self.main.sending() / sharers).max(self.main.least_share()) as usize
-    }
-
-    /// Copies received bytes of a connection. Returns their number.
-    pub(super) fn read(&mut self, id: ConnectionId, into: &mut [u8]) -> usize {
-        let mut read = 0;
-        while read < into.len() {
-            let Some(part) = self.endpoint.connection(id).and_then(Connection::front) else {
-                break;
-            };
-            let length = (part.length as usize).min(into.len() - read);
-            let bytes = self.main.bytes(Chunk(part.handle.0));
-            let begin = part.offset as usize;
-            into[read..read + length].copy_from_slice(&bytes[begin..begin + length]);
-            read += length;
-            self.endpoint
-                .update(id, |connection| connection.consume(length as u32));
-        }
-        if read > 0 {
-            // A flow that has ended is found by the next round of work.
-            let _ = self.take_released();
-            self.offer_room(id);
-        }
-        read
-    }
 }
 
 /// Whether a segment is in the submit ring.
@@ -649,14 +569,6 @@ impl Peers {
     }
 }
 
-/// Why bytes were not written.
-#[derive(Debug)]
-pub(super) enum WriteFailure {
-    /// The connection does not exist any more.
-    Gone,
-    Connection(netnice_tcp::connection::WriteError),
-}
-
 /// The present time, from the clock that the driver stamps with.
 pub(super) fn monotonic() -> Instant {
     let now = clock_gettime(ClockId::Monotonic);
@@ -668,10 +580,6 @@ pub(super) fn monotonic() -> Instant {
 const BATCH: usize = 32;
 /// Batches in one call: a call ends although more arrives.
 const MOST_BATCHES: usize = 8;
-/// Buffers for sending that payload does not take: acknowledgements and resets leave by them.
-const RESERVED: u32 = 4;
-/// Connections that are expected to use buffers at the same time.
-const MOST_SHARERS: usize = 16;
 /// Hosts that wait for an answer without memory.
 const MOST_STRANGERS: usize = 1024;
 /// Without timestamps, so much padding keeps payload aligned: see `frame`.

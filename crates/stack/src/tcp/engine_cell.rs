@@ -5,11 +5,13 @@
 //! is woken by the thread that served the connection. A call fails as the work that it was given.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use super::engine::{Engine, monotonic};
+use super::watches::Wanted;
 use crate::error::StackError;
 use crate::program::Shared;
 use crate::service::Served;
@@ -19,10 +21,6 @@ pub(super) struct EngineCell {
     shared: Arc<Shared>,
     slots: Vec<u32>,
     engine: Mutex<Engine>,
-    /// Something has changed that a call may wait for.
-    changed: Condvar,
-    /// The tasks that wait for a change.
-    tasks: Mutex<Vec<Waker>>,
     /// The next time at which the engine has something to do, in ns of `CLOCK_MONOTONIC`.
     due: AtomicU64,
     /// The streams and the listener that refer to the engine.
@@ -36,8 +34,6 @@ impl EngineCell {
             shared: shared.clone(),
             slots: engine.slots().collect(),
             engine: Mutex::new(engine),
-            changed: Condvar::new(),
-            tasks: Mutex::default(),
             due: AtomicU64::new(0),
             users: AtomicU64::new(1),
         });
@@ -68,89 +64,118 @@ impl EngineCell {
         let mut engine = self.lock();
         let _ = engine.work();
         let result = use_it(&mut engine);
-        self.leave(&mut engine);
+        self.leave(engine);
         result
+    }
+
+    /// Runs `use_it` in the engine, without work before or after: for what changes no connection.
+    pub(super) fn look<T>(&self, use_it: impl FnOnce(&mut Engine) -> T) -> T {
+        use_it(&mut self.lock())
+    }
+
+    /// One `attempt`. [`StackError::WouldBlock`] if it is not possible now.
+    pub(super) fn attempt<T>(
+        &self,
+        wanted: Wanted,
+        mut attempt: impl FnMut(&mut Engine) -> Result<T, StackError>,
+    ) -> Result<T, StackError> {
+        self.attempt_or_wait(wanted, &mut attempt, None)
     }
 
     /// Repeats `attempt` until it succeeds, fails, or the time is over
     /// ([`StackError::WouldBlock`]).
     pub(super) fn block_on<T>(
         &self,
+        wanted: Wanted,
         timeout: Option<Duration>,
         mut attempt: impl FnMut(&mut Engine) -> Result<T, StackError>,
     ) -> Result<T, StackError> {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
-        let mut engine = self.lock();
+        let mut waker = None;
         loop {
-            match self.attempt(&mut engine, &mut attempt) {
+            // The first attempt of a call that must not wait makes no waker.
+            let waits = timeout != Some(Duration::ZERO);
+            let waker = waits.then(|| &*waker.get_or_insert_with(waker_of_this_thread));
+            match self.attempt_or_wait(wanted, &mut attempt, waker) {
                 Err(StackError::WouldBlock) => {}
                 other => return other,
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
+                if let Some(waker) = waker {
+                    self.lock().remove_waiter(wanted, waker);
+                }
                 return Err(StackError::WouldBlock);
             }
-            let left = left.unwrap_or(LONGEST_SLEEP);
-            engine = match self.changed.wait_timeout(engine, left) {
-                Ok((engine, _)) => engine,
-                Err(poisoned) => poisoned.into_inner().0,
-            };
+            // Returns at once if the thread was woken meanwhile.
+            std::thread::park_timeout(left.unwrap_or(LONGEST_SLEEP));
         }
     }
 
-    /// One `attempt` of a task. If it would block, the task is woken at the next change.
+    /// One `attempt` of a task. If it would block, the task is woken when it is possible.
     pub(super) fn poll<T>(
         &self,
+        wanted: Wanted,
         context: &mut Context<'_>,
         mut attempt: impl FnMut(&mut Engine) -> Result<T, StackError>,
     ) -> Poll<Result<T, StackError>> {
-        let mut engine = self.lock();
-        match self.attempt(&mut engine, &mut attempt) {
-            Err(StackError::WouldBlock) => {}
-            other => return Poll::Ready(other),
+        match self.attempt_or_wait(wanted, &mut attempt, Some(context.waker())) {
+            Err(StackError::WouldBlock) => Poll::Pending,
+            other => Poll::Ready(other),
         }
-        // The engine is locked, so no change can come before the task is in the list.
-        let mut tasks = lock(&self.tasks);
-        if !tasks.iter().any(|task| task.will_wake(context.waker())) {
-            tasks.push(context.waker().clone());
-        }
-        Poll::Pending
     }
 
-    /// Makes an attempt, and repeats it while something happens that it may succeed by.
-    fn attempt<T>(
+    /// Makes an attempt. If it would block, `waker` is woken when it is possible. The event for
+    /// readiness is armed when nothing more is possible.
+    fn attempt_or_wait<T>(
         &self,
-        engine: &mut Engine,
+        wanted: Wanted,
         attempt: &mut impl FnMut(&mut Engine) -> Result<T, StackError>,
+        waker: Option<&Waker>,
     ) -> Result<T, StackError> {
+        let mut engine = self.lock();
+        let mut tries = 0;
         loop {
             let _ = engine.work();
-            let result = attempt(engine);
-            let happened = self.leave(engine);
-            match result {
-                Err(StackError::WouldBlock) if happened => {}
-                other => return other,
+            let result = attempt(&mut engine);
+            let blocks = matches!(result, Err(StackError::WouldBlock));
+            // Does what the call has made possible.
+            let _ = engine.work();
+            tries += 1;
+            if blocks && tries < MOST_TRIES && engine.is_possible(wanted) {
+                continue;
             }
+            match waker {
+                Some(waker) if blocks => engine.add_waiter(wanted, waker),
+                _ => {}
+            }
+            engine.arm(wanted);
+            self.finish(engine);
+            return result;
         }
     }
 
-    /// Does what the call has made possible, and wakes the calls that wait. Returns true if
-    /// something has happened meanwhile that this call may wait for.
-    fn leave(&self, engine: &mut Engine) -> bool {
-        let before = engine.take_changed();
+    /// Does what a call has made possible, and wakes what waits for it.
+    fn leave(&self, mut engine: MutexGuard<'_, Engine>) {
         let _ = engine.work();
-        let meanwhile = engine.take_changed();
+        self.finish(engine);
+    }
+
+    /// Wakes what waits for the connections that have changed, and unlocks the engine.
+    fn finish(&self, mut engine: MutexGuard<'_, Engine>) {
+        let more = engine.report_changes();
         let due = engine.endpoint.poll_timeout();
-        let due = due.map_or(u64::MAX, |at| at.as_nanos());
-        self.due.store(due, Ordering::Relaxed);
-        if before || meanwhile {
-            self.changed.notify_all();
-            lock(&self.tasks).drain(..).for_each(Waker::wake);
+        let mut due = due.map_or(u64::MAX, |at| at.as_nanos());
+        if more {
+            due = due.min((monotonic() + BUFFERS_PAUSE).as_nanos());
         }
+        self.due.store(due, Ordering::Relaxed);
+        let woken = engine.watches.take_woken();
+        drop(engine);
+        woken.into_iter().for_each(Waker::wake);
         if self.shared.service.sleeps_beyond(due) {
             self.wake_service();
         }
-        meanwhile
     }
 
     fn wake_service(&self) {
@@ -174,8 +199,7 @@ impl Served for EngineCell {
     }
 
     fn serve(&self) {
-        let mut engine = self.lock();
-        self.leave(&mut engine);
+        self.leave(self.lock());
     }
 
     fn is_over(&self) -> bool {
@@ -218,11 +242,24 @@ fn serve(shared: &Arc<Shared>) {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Wakes a thread that is parked.
+struct ParkedThread(Thread);
+
+impl Wake for ParkedThread {
+    fn wake(self: Arc<ParkedThread>) {
+        self.0.unpark();
+    }
+}
+
+fn waker_of_this_thread() -> Waker {
+    Waker::from(Arc::new(ParkedThread(std::thread::current())))
 }
 
 /// The thread looks at everything once in such a time.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+/// Buffers that were free for so long are offered to the next connections that wait for one.
+const BUFFERS_PAUSE: Duration = Duration::from_millis(1);
+/// Attempts of a call before it leaves the engine to others.
+const MOST_TRIES: u32 = 4;
 /// Time between attempts to wait.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -31,6 +31,8 @@ pub(super) enum Content {
     Passing,
     /// Payload that was received.
     Received,
+    /// The same, and the program uses it in place.
+    Lent,
 }
 
 /// The use of a buffer.
@@ -245,6 +247,11 @@ impl FlowBuffers {
         self.uses[chunk.0 as usize].content = Content::Received;
     }
 
+    /// The program uses the received payload in place, until the buffer is primed.
+    pub(super) fn lend(&mut self, chunk: Chunk) {
+        self.uses[chunk.0 as usize].content = Content::Lent;
+    }
+
     /// Primes a buffer for receiving. Fails if the flow has ended.
     pub(super) fn prime(&mut self, chunk: Chunk) -> Result<(), StackError> {
         self.uses[chunk.0 as usize].content = Content::Nothing;
@@ -262,7 +269,7 @@ impl FlowBuffers {
                 Ok(())
             }
             Content::Written | Content::Passing => self.free_for_sending(chunk),
-            Content::Nothing => Ok(()),
+            Content::Nothing | Content::Lent => Ok(()),
         }
     }
 

@@ -9,7 +9,9 @@ use netnice_tcp::config::Config;
 
 use super::engine::Engine;
 use super::engine_cell::EngineCell;
+use super::readiness::{Poller, Registration};
 use super::stream::Stream;
+use super::watches::Wanted;
 use crate::error::StackError;
 use crate::program::Program;
 use crate::segments::SegmentEndpoint;
@@ -114,7 +116,8 @@ impl Listener {
     /// # Errors
     /// [`StackError::WouldBlock`] if none waits. Another error if a flow of the listener has ended.
     pub fn try_accept(&self) -> Result<Stream, StackError> {
-        self.cell.enter(|engine| self.take(engine))
+        self.cell
+            .attempt(Wanted::Accept, |engine| self.take(engine))
     }
 
     /// [`Listener::try_accept`], which waits for up to `timeout` (`None`: without a limit).
@@ -122,7 +125,8 @@ impl Listener {
     /// # Errors
     /// As [`Listener::try_accept`]; [`StackError::WouldBlock`] if the timeout expires.
     pub fn accept(&self, timeout: Option<Duration>) -> Result<Stream, StackError> {
-        self.cell.block_on(timeout, |engine| self.take(engine))
+        self.cell
+            .block_on(Wanted::Accept, timeout, |engine| self.take(engine))
     }
 
     /// [`Listener::try_accept`] for a task: if no connection waits, the task is woken when one may.
@@ -130,7 +134,8 @@ impl Listener {
     /// # Errors
     /// As [`Listener::try_accept`], except that it does not fail with [`StackError::WouldBlock`].
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<Result<Stream, StackError>> {
-        self.cell.poll(context, |engine| self.take(engine))
+        self.cell
+            .poll(Wanted::Accept, context, |engine| self.take(engine))
     }
 
     /// [`Listener::accept`] for a task.
@@ -147,13 +152,31 @@ impl Listener {
         }
         let (id, peer) = engine.endpoint.accept().ok_or(StackError::WouldBlock)?;
         self.cell.add_user();
-        Ok(Stream::new(self.cell.clone(), id, self.local, peer))
+        let place = (id, engine.watches.open(id));
+        Ok(Stream::new(self.cell.clone(), place, self.local, peer))
+    }
+
+    /// Sends the events of the listener to a poller, with this number: a connection waits to be
+    /// accepted, or the listener has ended. What is possible already is an event. The listener has
+    /// one poller at most: another one replaces it. Dropping the listener ends its events.
+    pub fn register(&self, poller: &Poller, token: u64) {
+        let registration = Registration::new(poller, token);
+        self.cell
+            .enter(|engine| engine.register(None, Some(registration)));
+    }
+
+    /// Ends the events of the listener for its poller.
+    pub fn deregister(&self) {
+        self.cell.enter(|engine| engine.register(None, None));
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.cell.enter(|engine| engine.endpoint.stop_listening());
+        self.cell.enter(|engine| {
+            engine.watches.close_listener();
+            engine.endpoint.stop_listening();
+        });
         self.cell.remove_user();
     }
 }

@@ -302,6 +302,29 @@ fn a_new_connection_replaces_one_in_time_wait() {
 }
 
 #[test]
+fn a_replaced_connection_stays_while_the_program_has_it() {
+    let now = start();
+    let mut server = listener(4);
+    let (mut peer, [id, accepted]) = connected(now, &mut server, 1000);
+    server.update(accepted, Connection::shut_down);
+    exchange(now, &mut peer, &mut server);
+    peer.abandon(now, id);
+    exchange(now, &mut peer, &mut server);
+    let later = now + ms(100);
+    let (mut again, id) = opening(later, 1000);
+    exchange(later, &mut again, &mut server);
+    assert_eq!(again.connection(id).unwrap().state(), State::Established);
+    let (new, _) = server.accept().unwrap();
+    assert_ne!(new, accepted, "the program would use the new connection");
+    assert_eq!(server.connection(accepted).unwrap().state(), State::Closed);
+    // Closing the old one does not end the new one.
+    server.abandon(later, accepted);
+    exchange(later, &mut again, &mut server);
+    assert_eq!(server.len(), 1);
+    assert_eq!(server.connection(new).unwrap().state(), State::Established);
+}
+
+#[test]
 fn an_old_connection_challenges_a_new_one_after_a_restart() {
     // RFC 9293, section 3.5.1: the peer has forgotten the connection, and opens it again.
     let now = start();

@@ -1,0 +1,207 @@
+//! Payload of a connection: copied into and out of buffers, or filled and used in place.
+//!
+//! A buffer that the program fills, or uses, is the program's: no connection refers to it. Received
+//! payload counts as read when the program takes its buffer.
+
+use std::ops::Range;
+
+use netnice_ring::program::Chunk;
+use netnice_tcp::buffer::Handle;
+use netnice_tcp::connection::{Connection, WriteError};
+use netnice_tcp::endpoint::ConnectionId;
+
+use super::Engine;
+use crate::tcp::flow_buffers::Content;
+
+/// Why bytes were not written.
+#[derive(Debug)]
+pub(in crate::tcp) enum WriteFailure {
+    /// The connection does not exist any more.
+    Gone,
+    Connection(WriteError),
+}
+
+impl Engine {
+    /// Copies bytes into buffers of a connection, as many as fit. Returns their number.
+    pub(in crate::tcp) fn write(
+        &mut self,
+        id: ConnectionId,
+        bytes: &[u8],
+    ) -> Result<usize, WriteFailure> {
+        if !bytes.is_empty() {
+            self.writable(id)?;
+        }
+        let mut written = 0;
+        let at = self.layout.payload;
+        while written < bytes.len() {
+            let rest = &bytes[written..];
+            let connection = self.endpoint.connection(id).ok_or(WriteFailure::Gone)?;
+            let mss = connection.mss() as usize;
+            let (chunk, begin, length) = match connection.last_unsent() {
+                Some(last) => {
+                    let room = mss - last.length as usize;
+                    let begin = last.end() as usize;
+                    (Chunk(last.handle.0), begin, rest.len().min(room))
+                }
+                None => {
+                    if !self.has_room_for(id, connection) {
+                        break;
+                    }
+                    let Some(chunk) = self.main.take(Content::Written) else {
+                        break;
+                    };
+                    (chunk, 0, rest.len().min(mss))
+                }
+            };
+            let place = &mut self.main.bytes_mut(chunk)[at + begin..at + begin + length];
+            place.copy_from_slice(&rest[..length]);
+            // At most the MSS, which has 32 bits.
+            let count = length as u32;
+            let accepted = self.endpoint.update(id, |connection| match begin {
+                0 => connection.write(Handle(chunk.0), count),
+                _ => connection.extend(count),
+            });
+            if let Some(Err(error)) = accepted {
+                if begin == 0 {
+                    let _ = self.main.release(chunk);
+                }
+                return Err(WriteFailure::Connection(error));
+            }
+            written += length;
+        }
+        Ok(written)
+    }
+
+    /// Number of buffers for sending that one connection may use: a share of them, while there are
+    /// others.
+    fn send_share(&self) -> usize {
+        let sharers = self.endpoint.len().clamp(1, MOST_SHARERS) as u32;
+        (self.main.sending() / sharers).max(self.main.least_share()) as usize
+    }
+
+    /// Copies received bytes of a connection. Returns their number.
+    pub(in crate::tcp) fn read(&mut self, id: ConnectionId, into: &mut [u8]) -> usize {
+        let mut read = 0;
+        while read < into.len() {
+            let Some(part) = self.endpoint.connection(id).and_then(Connection::front) else {
+                break;
+            };
+            let length = (part.length as usize).min(into.len() - read);
+            let bytes = self.main.bytes(Chunk(part.handle.0));
+            let begin = part.offset as usize;
+            into[read..read + length].copy_from_slice(&bytes[begin..begin + length]);
+            read += length;
+            self.endpoint
+                .update(id, |connection| connection.consume(length as u32));
+        }
+        if read > 0 {
+            // A flow that has ended is found by the next round of work.
+            let _ = self.take_released();
+            self.offer_room(id);
+        }
+        read
+    }
+
+    /// The connection, if it can be written to.
+    fn writable(&self, id: ConnectionId) -> Result<&Connection, WriteFailure> {
+        let connection = self.endpoint.connection(id).ok_or(WriteFailure::Gone)?;
+        let checked = connection.check_writable();
+        checked.map_err(WriteFailure::Connection)?;
+        Ok(connection)
+    }
+
+    /// True if the connection may take a further buffer for sending.
+    pub(in crate::tcp) fn has_room_for(&self, id: ConnectionId, connection: &Connection) -> bool {
+        let used = connection.send_buffers() + self.watches.reserved(id) as usize;
+        used < self.send_share() && self.spare_buffers() > 0
+    }
+
+    /// Number of free buffers for sending that payload may take.
+    pub(in crate::tcp) fn spare_buffers(&self) -> u32 {
+        self.main.free().saturating_sub(RESERVED)
+    }
+
+    /// Takes a buffer for sending, which the program fills. Returns it with its capacity; `None` if
+    /// there is none now.
+    pub(in crate::tcp) fn reserve(
+        &mut self,
+        id: ConnectionId,
+    ) -> Result<Option<(Chunk, usize)>, WriteFailure> {
+        let connection = self.writable(id)?;
+        let capacity = connection.mss() as usize;
+        if !self.has_room_for(id, connection) {
+            return Ok(None);
+        }
+        let Some(chunk) = self.main.take(Content::Written) else {
+            return Ok(None);
+        };
+        let count = self.watches.reserved(id) + 1;
+        self.watches.set_reserved(id, count);
+        Ok(Some((chunk, capacity)))
+    }
+
+    /// The place for payload in a buffer that the program fills.
+    pub(in crate::tcp) fn reserved(&mut self, chunk: Chunk, capacity: usize) -> &mut [u8] {
+        let at = self.layout.payload;
+        let bytes = self.main.bytes_mut(chunk);
+        bytes.get_mut(at..at + capacity).unwrap_or_default()
+    }
+
+    /// Hands over a buffer that the program has filled. It stays the program's if that fails.
+    pub(in crate::tcp) fn commit(
+        &mut self,
+        id: ConnectionId,
+        chunk: Chunk,
+        length: u32,
+    ) -> Result<(), WriteFailure> {
+        let write = |connection: &mut Connection| connection.write(Handle(chunk.0), length);
+        let written = self.endpoint.update(id, write);
+        written
+            .ok_or(WriteFailure::Gone)?
+            .map_err(WriteFailure::Connection)?;
+        self.count_returned(id);
+        Ok(())
+    }
+
+    /// Takes back a buffer for sending that the program does not use.
+    pub(in crate::tcp) fn return_reserved(&mut self, chunk: Chunk) {
+        // A flow that has ended is found by the next round of work.
+        let _ = self.main.release(chunk);
+    }
+
+    /// The program fills one buffer less.
+    pub(in crate::tcp) fn count_returned(&mut self, id: ConnectionId) {
+        let count = self.watches.reserved(id).saturating_sub(1);
+        self.watches.set_reserved(id, count);
+    }
+
+    /// Takes the first part that was received, with its buffer: it counts as read. `None` if
+    /// nothing can be read.
+    pub(in crate::tcp) fn take_front(&mut self, id: ConnectionId) -> Option<(Chunk, Range<usize>)> {
+        let part = self.endpoint.connection(id)?.front()?;
+        let chunk = Chunk(part.handle.0);
+        self.main.lend(chunk);
+        let length = part.length;
+        self.endpoint
+            .update(id, |connection| connection.consume(length));
+        let _ = self.take_released();
+        self.offer_room(id);
+        Some((chunk, part.offset as usize..part.end() as usize))
+    }
+
+    /// The payload of a buffer that the program has taken.
+    pub(in crate::tcp) fn taken(&self, chunk: Chunk, range: Range<usize>) -> &[u8] {
+        self.main.bytes(chunk).get(range).unwrap_or_default()
+    }
+
+    /// Takes back a buffer with received payload.
+    pub(in crate::tcp) fn return_taken(&mut self, chunk: Chunk) {
+        let _ = self.main.prime(chunk);
+        self.offer_room_to_starved();
+    }
+}
+
+/// Buffers for sending that payload does not take: acknowledgements and resets leave by them.
+const RESERVED: u32 = 4;
+/// Connections that are expected to use buffers at the same time.
+const MOST_SHARERS: usize = 16;
