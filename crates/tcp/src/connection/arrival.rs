@@ -263,13 +263,13 @@ impl Connection {
         let last_ack = self.last_ack as i64;
         if let (Some(recent), Some(timestamps)) =
             (&mut self.peer_timestamp, header.options.timestamps)
+            && start <= last_ack
+            && !recent.makes_old(timestamps.value, now)
         {
-            if start <= last_ack && !recent.makes_old(timestamps.value, now) {
-                *recent = PeerTimestamp {
-                    value: timestamps.value,
-                    at: now,
-                };
-            }
+            *recent = PeerTimestamp {
+                value: timestamps.value,
+                at: now,
+            };
         }
     }
 
