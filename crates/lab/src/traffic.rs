@@ -29,12 +29,14 @@ use crate::process::{self, Proc};
 use crate::world::Host;
 
 mod commanded;
+pub mod connections;
 mod delayed_socket;
 mod direct;
 pub mod direct_tcp;
 mod echo;
 mod fetch;
 pub mod ftp;
+mod http;
 mod many_flows;
 pub mod many_programs;
 mod messages;

@@ -76,7 +76,7 @@ pub use engine::FlowCounters;
 use engine::{Engine, monotonic};
 use engine_cell::EngineCell;
 pub use in_place::{Received, Reserved};
-pub use listener::{ListenOptions, Listener};
+pub use listener::{ListenOptions, Listener, ListenerUsage};
 pub use netnice_tcp::HeldBack;
 pub use netnice_tcp::config::{Config, Keepalive};
 pub use netnice_tcp::congestion::Algorithm;

@@ -22,6 +22,7 @@
 mod acknowledging;
 mod arrival;
 mod output;
+pub(crate) mod time_wait;
 mod timeouts;
 
 use std::time::Duration;
@@ -171,6 +172,15 @@ struct PeerTimestamp {
     value: u32,
     /// When it was received.
     at: Instant,
+}
+
+impl PeerTimestamp {
+    /// True if a segment with this timestamp is an old duplicate (RFC 7323, section 5). After 24
+    /// days without a segment the recent value says nothing (section 5.5).
+    fn makes_old(&self, value: u32, now: Instant) -> bool {
+        let is_earlier = (value.wrapping_sub(self.value) as i32) < 0;
+        is_earlier && now.since(self.at) <= LONGEST_PAWS_IDLE
+    }
 }
 
 /// What a connection has counted.
@@ -629,5 +639,7 @@ impl Connection {
     }
 }
 
+/// RFC 7323, section 5.5.
+const LONGEST_PAWS_IDLE: Duration = Duration::from_secs(24 * 24 * 60 * 60);
 /// Parts that may wait behind a gap, unless the caller sets another number.
 const DEFAULT_EARLY: usize = 256;

@@ -4,6 +4,7 @@
 //! ```text
 //!   received segment ──▶ connection of its sender? ──yes──▶ Connection
 //!                              │ no
+//!                              ├─ one in TIME_WAIT ──▶ an acknowledgement, or nothing
 //!                              ├─ SYN, while listening ──▶ a new connection, or a SYN cookie
 //!                              ├─ ACK with a valid cookie ──▶ a new connection
 //!                              └─ else ──▶ RST, limited in rate
@@ -11,12 +12,16 @@
 //! A connection is found by the peer's address and port. The endpoint knows which connections may
 //! have something to send, and when each has something to do, so a call looks only at these.
 //!
+//! A connection that the program has closed and that enters TIME_WAIT is replaced by a small entry
+//! (`waiting`). There are at most 32,768 of these; then the oldest is forgotten for each new one.
+//!
 //! A listener keeps at most `backlog` connections that are not accepted yet, complete or not. While
 //! half of that number are incomplete, further SYNs are answered with cookies, which take no memory
 //! (RFC 4987, section 3.6). If as many complete connections wait as the backlog has, SYNs are not
 //! answered at all, so peers try again.
 
 mod cookies;
+mod waiting;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -30,6 +35,7 @@ use crate::connection::{Connection, Identity, State, Token, Transmit};
 use crate::header::{Flags, Header, Seq};
 use crate::time::Instant;
 use cookies::Cookies;
+use waiting::Waiting;
 
 /// Names a connection of an endpoint. It can be reused after [`Endpoint::remove`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,8 +54,8 @@ pub struct Endpoint {
     active: VecDeque<ConnectionId>,
     /// Connections whose state the caller has not seen ([`Endpoint::poll_changed`]), each once.
     changed: VecDeque<ConnectionId>,
-    /// Abandoned connections that entered TIME_WAIT, in that order. A number may have been reused.
-    waiting: VecDeque<ConnectionId>,
+    /// Abandoned connections in TIME_WAIT.
+    waiting: Waiting,
     /// Segments without a connection: resets and cookies.
     stray: VecDeque<(SocketAddr, Transmit)>,
     released: Vec<Handle>,
@@ -64,8 +70,6 @@ struct Entry {
     timeout: Option<Instant>,
     is_active: bool,
     is_changed: bool,
-    /// In [`Endpoint::waiting`].
-    is_waiting: bool,
     /// The listener's connection is not complete, or not accepted yet.
     stage: Stage,
 }
@@ -129,7 +133,7 @@ impl Endpoint {
             timeouts: BTreeSet::new(),
             active: VecDeque::new(),
             changed: VecDeque::new(),
-            waiting: VecDeque::new(),
+            waiting: Waiting::default(),
             stray: VecDeque::new(),
             released: Vec::new(),
             resets: Budget::default(),
@@ -176,14 +180,15 @@ impl Endpoint {
         }
     }
 
-    /// Opens a connection to a peer; `None` if there is one to this peer already.
+    /// Opens a connection to a peer; `None` if there is one to this peer already, or one that waits
+    /// in TIME_WAIT.
     pub fn connect(
         &mut self,
         now: Instant,
         remote: SocketAddr,
         config: Config,
     ) -> Option<ConnectionId> {
-        if self.by_remote.contains_key(&remote) {
+        if self.by_remote.contains_key(&remote) || self.waiting.has(remote) {
             return None;
         }
         let identity = self.identity(now, remote);
@@ -217,7 +222,7 @@ impl Endpoint {
         Some(entry.remote)
     }
 
-    /// The connection with the peer `remote`, unless it has ended.
+    /// The connection with the peer `remote`, unless it has ended or was replaced in TIME_WAIT.
     pub fn find(&self, remote: SocketAddr) -> Option<ConnectionId> {
         self.by_remote.get(&remote).copied()
     }
@@ -227,14 +232,19 @@ impl Endpoint {
         self.connections.iter().map(|(index, _)| id_of(index))
     }
 
-    /// Number of connections.
+    /// Number of connections, without those that were replaced in TIME_WAIT.
     pub fn len(&self) -> usize {
         self.connections.len()
     }
 
-    /// True if there is no connection.
+    /// Number of connections in TIME_WAIT that the program has closed.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// True if there is no connection, also none in TIME_WAIT.
     pub fn is_empty(&self) -> bool {
-        self.connections.is_empty()
+        self.connections.is_empty() && self.waiting.len() == 0
     }
 
     /// Applies `change` to a connection, and takes over what follows from it. `None` if there is no
@@ -294,6 +304,17 @@ impl Endpoint {
             self.update(id, Connection::expire);
             self.forget_if_over(id);
         }
+        if self.waiting.has(remote) {
+            if !self.is_opening(header) || !self.waiting.permits(remote, header) {
+                let length = payload.map_or(0, |payload| payload.length);
+                let answer = self.waiting.handle_segment(now, remote, header, length);
+                if let Some(answer) = answer {
+                    self.push_stray(remote, bare(answer));
+                }
+                return false;
+            }
+            self.waiting.remove(remote);
+        }
         let opens = Flags::SYN | Flags::ACK | Flags::RST;
         match header.flags.0 & opens.0 {
             bits if bits == Flags::SYN.0 && self.listening.is_some() => {
@@ -313,31 +334,17 @@ impl Endpoint {
     /// True if a SYN may replace a connection in TIME_WAIT (RFC 6191, section 2; RFC 9293, section
     /// 3.6.1).
     fn opens_again(&self, id: ConnectionId, header: &Header) -> bool {
-        let is_syn = header.flags.has(Flags::SYN) && !header.flags.has(Flags::ACK);
-        let connection = self.connection(id);
-        is_syn
-            && self.listening.is_some()
-            && connection.is_some_and(|connection| {
-                connection.state() == State::TimeWait && connection.is_after(header)
-            })
+        let waits = || self.connection(id).and_then(Connection::time_wait);
+        self.is_opening(header) && waits().is_some_and(|entry| entry.is_before(header))
     }
 
-    /// Forgets the connections that have waited longest in TIME_WAIT, if there are too many.
-    fn bound_waiting(&mut self) {
-        while self.waiting.len() > MOST_WAITING {
-            let Some(id) = self.waiting.pop_front() else {
-                return;
-            };
-            let entry = self.connections.get(id.0 as usize);
-            if entry.is_some_and(|entry| entry.is_waiting) {
-                self.counters.forgotten += 1;
-                self.remove(id);
-            }
-        }
+    /// True if the segment asks for a new connection, and the endpoint accepts some.
+    fn is_opening(&self, header: &Header) -> bool {
+        let is_syn = header.flags.has(Flags::SYN) && !header.flags.has(Flags::ACK);
+        is_syn && self.listening.is_some()
     }
 
     fn handle_syn(&mut self, now: Instant, remote: SocketAddr, syn: &Header) {
-        self.bound_waiting();
         let identity = self.identity(now, remote);
         let Some(listening) = &mut self.listening else {
             return;
@@ -461,11 +468,13 @@ impl Endpoint {
 
     /// The next time at which [`Endpoint::handle_timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timeouts.first().map(|&(at, _)| at)
+        let first = self.timeouts.first().map(|&(at, _)| at);
+        first.into_iter().chain(self.waiting.first_end()).min()
     }
 
     /// Does what is due at the time `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.waiting.handle_timeout(now);
         while let Some(&(at, id)) = self.timeouts.first() {
             if at > now {
                 break;
@@ -511,7 +520,6 @@ impl Endpoint {
             timeout: None,
             is_active: false,
             is_changed: false,
-            is_waiting: false,
             stage,
         });
         let id = id_of(index);
@@ -556,11 +564,6 @@ impl Endpoint {
             entry.is_changed = true;
             self.changed.push_back(id);
         }
-        let waits = entry.connection.state() == State::TimeWait;
-        if waits && entry.stage == Stage::Abandoned && !entry.is_waiting {
-            entry.is_waiting = true;
-            self.waiting.push_back(id);
-        }
         // What arrives for a connection that has ended belongs to none.
         let remote = entry.remote;
         if entry.connection.state() == State::Closed && self.by_remote.get(&remote) == Some(&id) {
@@ -577,15 +580,23 @@ impl Endpoint {
     }
 
     /// Removes a connection that ended before the handshake was complete, or after the program
-    /// closed it. One that was reset while it waits to be accepted stays: the program finds it
-    /// closed, as with the calls of POSIX.
+    /// closed it; it has nothing to send now. One that was reset while it waits to be accepted
+    /// stays: the program finds it closed, as with the calls of POSIX.
     fn forget_if_over(&mut self, id: ConnectionId) {
-        let over = self.connections.get(id.0 as usize).is_some_and(|entry| {
-            let asked_for = matches!(entry.stage, Stage::Ready | Stage::Taken);
-            entry.connection.is_closed() && !asked_for
-        });
-        if over {
+        let Some(entry) = self.connections.get(id.0 as usize) else {
+            return;
+        };
+        if matches!(entry.stage, Stage::Ready | Stage::Taken) {
+            return;
+        }
+        let remote = entry.remote;
+        if entry.connection.is_closed() {
             self.forget(id);
+        } else if let Some(waiting) = entry.connection.time_wait() {
+            self.forget(id);
+            if !self.waiting.add(remote, waiting) {
+                self.counters.forgotten += 1;
+            }
         }
     }
 
@@ -677,8 +688,6 @@ fn id_of(index: usize) -> ConnectionId {
 
 /// Resets and cookies that wait for room. More are dropped: peers send again.
 const LONGEST_STRAY: usize = 256;
-/// Connections in TIME_WAIT: they take some 7 MB. Linux has a like limit (`tcp_max_tw_buckets`).
-const MOST_WAITING: usize = 4096;
 /// As the limit of Linux for the errors that it sends (`icmp_ratelimit`).
 const RESETS_PER_SECOND: u32 = 1000;
 

@@ -5,8 +5,8 @@
 use anyhow::Result;
 
 use super::{
-    direct, direct_tcp, echo, fetch, many_flows, messages, parent, quic, quic_flows, segments, tcp,
-    udp, unruly,
+    connections, direct, direct_tcp, echo, fetch, http, many_flows, messages, parent, quic,
+    quic_flows, segments, tcp, udp, unruly,
 };
 
 /// The programs of the traffic generator, as subcommands of `netnice-lab traffic`.
@@ -40,6 +40,16 @@ pub enum Program {
     QuicServe(quic::ServeArgs),
     /// Fetches a file over QUIC.
     QuicFetch(quic::FetchArgs),
+    /// Serves files from memory over HTTP.
+    HttpServe(http::ServeArgs),
+    /// Fetches a file over HTTP.
+    HttpFetch(http::FetchArgs),
+    /// Serves many connections.
+    ServeConnections(connections::ServeArgs),
+    /// Opens many connections.
+    OpenConnections(connections::OpenArgs),
+    /// Sends SYNs from forged addresses.
+    SynFlood(connections::FloodArgs),
     /// Sends or receives over QUIC connections, each a flow of the direct path.
     QuicFlows(quic_flows::QuicFlowsArgs),
     /// Starts other programs as its children.
@@ -64,6 +74,11 @@ pub fn main(program: &Program) -> Result<()> {
         Program::Fetch(args) => fetch::fetch(args),
         Program::QuicServe(args) => quic::serve(args),
         Program::QuicFetch(args) => quic::fetch(args),
+        Program::HttpServe(args) => http::serve(args),
+        Program::HttpFetch(args) => http::fetch(args),
+        Program::ServeConnections(args) => connections::serve(args),
+        Program::OpenConnections(args) => connections::open(args),
+        Program::SynFlood(args) => connections::flood(args),
         Program::QuicFlows(args) => quic_flows::main(args),
         Program::Parent(_) => parent::main(),
     }

@@ -205,6 +205,12 @@ impl Engine {
         self.main.flow.flow_error(closed)
     }
 
+    /// Number of buffers that hold data, or packets that have not left.
+    pub(super) fn buffers_in_use(&self) -> u32 {
+        let flows = [Some(&self.main), self.requests.as_ref()];
+        flows.into_iter().flatten().map(FlowBuffers::in_use).sum()
+    }
+
     /// True if no connection is left, and the driver has sent what was queued: closing the flows
     /// would drop it.
     pub(super) fn is_idle(&self) -> bool {

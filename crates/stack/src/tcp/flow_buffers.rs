@@ -101,6 +101,11 @@ impl FlowBuffers {
         self.sending
     }
 
+    /// Number of buffers that are neither free nor primed.
+    pub(super) fn in_use(&self) -> u32 {
+        self.uses.len() as u32 - self.free() - self.primed
+    }
+
     /// Number of buffers for sending that are free.
     pub(super) fn free(&self) -> u32 {
         self.sending - self.used

@@ -76,6 +76,18 @@ pub struct Listener {
     local: SocketAddr,
 }
 
+/// What a listener and its connections use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListenerUsage {
+    /// Connections, also those that are not accepted yet and those that the program has closed and
+    /// whose end is not complete.
+    pub connections: usize,
+    /// Connections in TIME_WAIT that the program has closed. They are not in `connections`.
+    pub waiting: usize,
+    /// Buffers of both flows that hold data, or packets that have not left.
+    pub buffers: u32,
+}
+
 impl Program {
     /// Listens at an address and port, with two flows: one for connections, one for requests.
     ///
@@ -109,6 +121,15 @@ impl Listener {
     /// The local address and port.
     pub fn local(&self) -> SocketAddr {
         self.local
+    }
+
+    /// What the listener and its connections use now.
+    pub fn usage(&self) -> ListenerUsage {
+        self.cell.enter(|engine| ListenerUsage {
+            connections: engine.endpoint.len(),
+            waiting: engine.endpoint.waiting(),
+            buffers: engine.buffers_in_use(),
+        })
     }
 
     /// The next connection.

@@ -21,9 +21,29 @@ pub(super) struct Acks {
     at: Option<Instant>,
     /// Payload received since the last acknowledgement.
     bytes: u32,
-    /// Challenges since `challenges_from`.
-    challenges: u8,
-    challenges_from: Instant,
+    challenges: Challenges,
+}
+
+/// The challenge acknowledgements of a connection (RFC 5961). Section 7 limits their rate: to 10 in
+/// 5 s here.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Challenges {
+    /// Those since `from`.
+    count: u8,
+    from: Instant,
+}
+
+impl Challenges {
+    /// True if one may be sent now. It counts as sent.
+    pub(super) fn take(&mut self, now: Instant) -> bool {
+        if now.since(self.from) >= CHALLENGE_PERIOD {
+            self.from = now;
+            self.count = 0;
+        }
+        let may = self.count < CHALLENGES;
+        self.count += u8::from(may);
+        may
+    }
 }
 
 impl Acks {
@@ -35,8 +55,10 @@ impl Acks {
             due: false,
             at: None,
             bytes: 0,
-            challenges: 0,
-            challenges_from: Instant::ZERO,
+            challenges: Challenges {
+                count: 0,
+                from: Instant::ZERO,
+            },
         }
     }
 
@@ -71,17 +93,14 @@ impl Acks {
         }
     }
 
-    /// A challenge acknowledgement is due (RFC 5961), unless too many were sent: section 7 limits
-    /// them to 10 in 5 s here.
+    /// A challenge acknowledgement is due, unless too many were sent.
     pub(super) fn challenge(&mut self, now: Instant) {
-        if now.since(self.challenges_from) >= CHALLENGE_PERIOD {
-            self.challenges_from = now;
-            self.challenges = 0;
-        }
-        if self.challenges < CHALLENGES {
-            self.challenges += 1;
-            self.due = true;
-        }
+        self.due |= self.challenges.take(now);
+    }
+
+    /// The challenges so far.
+    pub(super) fn challenges(&self) -> Challenges {
+        self.challenges
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant) {

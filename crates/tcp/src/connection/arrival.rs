@@ -1,8 +1,6 @@
 //! What a received segment does to a connection (RFC 9293, section 3.10.7, with RFC 5961 and
 //! RFC 7323).
 
-use std::time::Duration;
-
 use super::{CloseReason, Connection, Identity, PeerTimestamp, State};
 use crate::buffer::Slice;
 use crate::config::Config;
@@ -193,9 +191,7 @@ impl Connection {
             self.counters.old_timestamps += 1;
             return false;
         };
-        let old = (value.wrapping_sub(recent.value) as i32) < 0;
-        // Section 5.5: after 24 days without a segment the recent value says nothing.
-        if !old || now.since(recent.at) > LONGEST_PAWS_IDLE {
+        if !recent.makes_old(value, now) {
             return true;
         }
         self.counters.old_timestamps += 1;
@@ -267,15 +263,13 @@ impl Connection {
         let last_ack = self.last_ack as i64;
         if let (Some(recent), Some(timestamps)) =
             (&mut self.peer_timestamp, header.options.timestamps)
+            && start <= last_ack
+            && !recent.makes_old(timestamps.value, now)
         {
-            let not_older = (timestamps.value.wrapping_sub(recent.value) as i32) >= 0;
-            let waited = now.since(recent.at) > LONGEST_PAWS_IDLE;
-            if start <= last_ack && (not_older || waited) {
-                *recent = PeerTimestamp {
-                    value: timestamps.value,
-                    at: now,
-                };
-            }
+            *recent = PeerTimestamp {
+                value: timestamps.value,
+                at: now,
+            };
         }
     }
 
@@ -523,16 +517,6 @@ impl Connection {
         }
     }
 
-    /// True if a SYN begins behind everything that this connection has received, by its sequence
-    /// number or its timestamp (RFC 6191, section 2).
-    pub(crate) fn is_after(&self, syn: &Header) -> bool {
-        let later_clock = match (self.peer_timestamp, syn.options.timestamps) {
-            (Some(recent), Some(own)) => (own.value.wrapping_sub(recent.value) as i32) > 0,
-            _ => false,
-        };
-        later_clock || self.peer_position(syn.seq) > self.receiver.next() as i64
-    }
-
     fn enter_time_wait(&mut self, now: Instant) {
         self.state = State::TimeWait;
         let released = &mut self.released;
@@ -546,5 +530,3 @@ impl Connection {
 const DEFAULT_MSS: u16 = 536;
 /// A peer that asks for less makes its own data expensive for this end. Linux has the same bound.
 const SMALLEST_MSS: u32 = 48;
-/// RFC 7323, section 5.5.
-const LONGEST_PAWS_IDLE: Duration = Duration::from_secs(24 * 24 * 60 * 60);

@@ -39,6 +39,11 @@ impl Timers {
         self.ending = at;
     }
 
+    /// The end of FIN_WAIT_2 or TIME_WAIT.
+    pub(super) fn ending(&self) -> Option<Instant> {
+        self.ending
+    }
+
     pub(super) fn made_progress(&mut self, now: Instant) {
         self.progress = now;
     }

@@ -1,5 +1,9 @@
 use std::time::Duration;
 
+use netnice_cases::cases;
+use proptest::prelude::*;
+
+use super::waiting::MOST_WAITING;
 use super::*;
 use crate::header::{Options, Timestamps};
 
@@ -96,7 +100,7 @@ fn a_listener_accepts_and_forgets() {
         server.is_empty(),
         "the end that closed second forgets at once"
     );
-    assert_eq!(client.len(), 1);
+    assert_eq!((client.len(), client.waiting()), (0, 1));
     let later = now + Duration::from_secs(61);
     client.handle_timeout(later);
     assert!(outputs(later, &mut client).is_empty());
@@ -272,8 +276,8 @@ fn connections_in_time_wait_take_bounded_memory() {
         peer.abandon(now, id);
         exchange(now, &mut peer, &mut server);
     }
-    assert!(server.len() <= MOST_WAITING + 1, "{}", server.len());
-    assert_eq!(server.counters().forgotten, 99);
+    assert_eq!((server.len(), server.waiting()), (0, MOST_WAITING));
+    assert_eq!(server.counters().forgotten, 100);
     // All are forgotten in the end.
     server.handle_timeout(now + Duration::from_secs(61));
     outputs(now, &mut server);
@@ -289,16 +293,138 @@ fn a_new_connection_replaces_one_in_time_wait() {
     exchange(now, &mut peer, &mut server);
     peer.abandon(now, id);
     exchange(now, &mut peer, &mut server);
-    assert_eq!(
-        server.connection(accepted).unwrap().state(),
-        State::TimeWait
-    );
+    assert_eq!((server.len(), server.waiting()), (0, 1));
     // The same port again: the clock of sequence numbers has gone on.
     let later = now + ms(100);
     let (mut again, id) = opening(later, 1000);
     exchange(later, &mut again, &mut server);
     assert_eq!(again.connection(id).unwrap().state(), State::Established);
-    assert_eq!(server.len(), 1);
+    assert_eq!((server.len(), server.waiting()), (1, 0));
+}
+
+#[test]
+fn a_retransmitted_fin_is_acknowledged_in_time_wait_and_restarts_it() {
+    let now = start();
+    let mut server = listener(4);
+    let (mut peer, [id, accepted]) = connected(now, &mut server, 1000);
+    server.abandon(now, accepted);
+    exchange(now, &mut peer, &mut server);
+    peer.update(id, Connection::shut_down);
+    let (_, fin, _) = outputs(now, &mut peer)[0];
+    server.handle_segment(now, peer.local(), &fin, None, false);
+    let first = outputs(now, &mut server);
+    assert_eq!(server.waiting(), 1);
+    let later = now + Duration::from_secs(30);
+    server.handle_segment(later, peer.local(), &fin, None, false);
+    let again = outputs(later, &mut server);
+    let said = |sent: &[(SocketAddr, Header, u32)]| {
+        let one = &sent[0].1;
+        (sent.len(), one.flags, one.seq, one.ack, one.window)
+    };
+    assert_eq!(said(&again), said(&first));
+    assert_eq!(
+        server.poll_timeout(),
+        Some(later + Config::default().time_wait)
+    );
+    // What is older than the connection opens nothing.
+    let old = Header {
+        flags: Flags::SYN,
+        seq: fin.seq.add(u32::MAX - 1000),
+        ..Header::default()
+    };
+    server.handle_segment(later, peer.local(), &old, None, false);
+    assert_eq!((server.len(), server.waiting()), (0, 1));
+}
+
+#[test]
+fn an_entry_in_time_wait_takes_little_memory() {
+    let bytes = std::mem::size_of::<crate::connection::time_wait::TimeWait>();
+    assert!(bytes <= 112, "{bytes} bytes");
+}
+
+/// A segment near a connection: sequence and acknowledgement numbers and the timestamp relative to
+/// the next expected ones, flags, length of the payload, and the time since the last segment.
+type NearSegment = (i32, i32, Option<i32>, u8, u32, u64);
+
+fn near_segment() -> impl Strategy<Value = NearSegment> {
+    let number = || prop_oneof![4 => -3..3_i32, 2 => -70_000..70_000_i32, 1 => any::<i32>()];
+    let timestamp = prop_oneof![1 => Just(None), 5 => number().prop_map(Some)];
+    let flags = prop_oneof![
+        3 => Just(Flags::ACK.0),
+        2 => Just(Flags::ACK.0 | Flags::FIN.0),
+        1 => any::<u8>()
+    ];
+    let length = prop_oneof![Just(0), 1..100_u32];
+    (number(), number(), timestamp, flags, length, 0..1000_u64)
+}
+
+proptest! {
+    #![proptest_config(cases(256))]
+
+    /// Random segments get the same answers from a connection in TIME_WAIT and from its small
+    /// entry, which end at the same time too.
+    #[test]
+    fn an_entry_in_time_wait_answers_as_the_connection_does(
+        timestamps in any::<bool>(),
+        window_scaling in any::<bool>(),
+        segments in proptest::collection::vec(near_segment(), 1..40),
+    ) {
+        let mut now = start();
+        let mut server = listener(4);
+        let config = Config { timestamps, window_scaling, ..Config::default() };
+        let mut peer = Endpoint::new(client(1000), [9; 16]);
+        let id = peer.connect(now, super::tests::server(), config).unwrap();
+        exchange(now, &mut peer, &mut server);
+        let (accepted, _) = server.accept().unwrap();
+        // The program keeps the connection, so it stays whole.
+        server.update(accepted, Connection::shut_down);
+        exchange(now, &mut peer, &mut server);
+        peer.abandon(now, id);
+        exchange(now, &mut peer, &mut server);
+        let whole = server.connection(accepted).unwrap();
+        let mut entry = whole.time_wait().unwrap();
+        let (expected, own) = whole.edges();
+        let clock = whole.peer_clock();
+        for (seq, ack, timestamp, flags, length, millis) in segments {
+            now = now + ms(millis);
+            let header = Header {
+                source: 1000,
+                destination: 80,
+                seq: expected.add(seq as u32),
+                ack: own.add(ack as u32),
+                flags: Flags(flags),
+                options: Options {
+                    timestamps: timestamp.map(|value| Timestamps {
+                        value: clock.wrapping_add(value as u32),
+                        echo: 0,
+                    }),
+                    ..Options::default()
+                },
+                ..Header::default()
+            };
+            let payload = (length > 0).then_some(Slice { handle: Handle(9), offset: 0, length });
+            let kept = server.update(accepted, |connection| {
+                connection.handle_segment(now, &header, payload, false)
+            });
+            prop_assert_eq!(kept, Some(false));
+            let whole: Vec<_> = outputs(now, &mut server)
+                .into_iter()
+                .map(|(_, mut header, _)| {
+                    header.options.sack = Default::default();
+                    header
+                })
+                .collect();
+            let answers = entry.handle_segment(now, &header, length);
+            let small: Vec<_> = answers
+                .then(|| entry.acknowledgement(now, 80, 1000))
+                .into_iter()
+                .collect();
+            prop_assert_eq!(small, whole, "{:?}", header);
+            let connection = server.connection(accepted).unwrap();
+            let until = connection.time_wait().map(|entry| entry.until());
+            prop_assert_eq!(until, Some(entry.until()));
+        }
+    }
 }
 
 #[test]
