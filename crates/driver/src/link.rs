@@ -20,8 +20,8 @@
 //! [`MAX_QUEUES`] receive queues), or if the kernel refuses a step. [`Link::flush`] fails with the
 //! kernel's error while the interface is down.
 //!
-//! All frames leave through [`Link::send`] or [`Link::send_segment`]: the caller writes into a free frame and returns the
-//! [`Checked`] bytes from a template, so an unchecked frame cannot leave.
+//! All frames leave through [`Link::send`] or [`Link::send_segment`]: the caller writes into a free
+//! frame and returns the [`Checked`] bytes from a template, so an unchecked frame cannot leave.
 
 mod ingress;
 mod long_packets;
@@ -346,8 +346,9 @@ impl Link {
     }
 
     /// As [`Link::send`], for a segment of TCP that may leave in one packet of at most `most` bytes
-    /// with others of its connection. 0: by itself, as by [`Link::send`]. All segments of a flow must be sent either by this
-    /// function or by the other, since frames of the two can overtake each other.
+    /// with others of its connection. 0: by itself, as by [`Link::send`]. All segments of a flow
+    /// must be sent either by this function or by the other, since frames of the two can overtake
+    /// each other.
     #[inline]
     pub fn send_segment<F>(&mut self, most: usize, write: F) -> Option<Result<(), Forbidden>>
     where

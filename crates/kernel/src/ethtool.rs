@@ -1,7 +1,8 @@
 //! Reads properties that the driver of an interface reports by the ethtool ioctl (speed, number of
-//! receive queues, flow steering, segmentation of TCP), and switches off the offloads of netnice's own interfaces. A
-//! property that the driver does not report is `None` or false; the functions fail if there is no
-//! such interface, or if the kernel refuses the socket or the ioctl for another reason.
+//! receive queues, flow steering, segmentation of TCP), and switches off the offloads of netnice's
+//! own interfaces. A property that the driver does not report is `None` or false; the functions
+//! fail if there is no such interface, or if the kernel refuses the socket or the ioctl for another
+//! reason.
 //!
 //! `/sys/class/net` shows the interfaces of the namespace in which it was mounted, so this module
 //! does not use it. Virtual interfaces report no speed, or a meaningless one (veth: 10 Gbit/s), so
