@@ -251,7 +251,7 @@ fn a_program_in_c_echoes_to_sockets_of_the_kernel() {
         let mut echo = Proc::start(command).expect("it starts");
         assert_eq!(echo.next_line(EVENT_TIMEOUT).expect("a line"), "ready");
         std::thread::scope(|scope| {
-            let bytes = |number| 1 + 30_000 * number;
+            let bytes = |number: u64| 1 + 30_000 * number;
             let all: Vec<_> = (0..20)
                 .map(|number| scope.spawn(move || echoed(server, local, bytes(number))))
                 .collect();
