@@ -140,7 +140,7 @@ impl EngineCell {
         let before = engine.take_changed();
         let _ = engine.work();
         let meanwhile = engine.take_changed();
-        let due = engine.endpoint.poll_timeout();
+        let due = engine.due();
         let due = due.map_or(u64::MAX, |at| at.as_nanos());
         self.due.store(due, Ordering::Relaxed);
         if before || meanwhile {
@@ -193,7 +193,7 @@ fn serve(shared: &Arc<Shared>) {
         let due = served.iter().map(|one| one.due()).min().unwrap_or(u64::MAX);
         shared.service.sleep_until(due);
         let left = Duration::from_nanos(due.saturating_sub(monotonic().as_nanos()));
-        let deadline = Instant::now() + left.min(LONGEST_SLEEP);
+        let deadline = Instant::now() + left.clamp(SHORTEST_SLEEP, LONGEST_SLEEP);
         let mut ready = Vec::new();
         let waited = shared.wait_until(Some(deadline), || {
             let slots = served.iter().flat_map(|one| one.slots().iter());
@@ -222,6 +222,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Between two rounds of work, calls can enter, and notices of all flows are taken.
+const SHORTEST_SLEEP: Duration = Duration::from_micros(10);
 /// The thread looks at everything once in such a time.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 /// Time between attempts to wait.
