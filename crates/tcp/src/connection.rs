@@ -25,6 +25,7 @@ mod output;
 pub(crate) mod time_wait;
 mod timeouts;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use acknowledging::Acks;
@@ -120,7 +121,8 @@ pub struct Identity {
 /// A connection. See the module.
 #[derive(Debug)]
 pub struct Connection {
-    config: Config,
+    /// Shared with the other connections of a listener, until it is changed.
+    config: Arc<Config>,
     identity: Identity,
     state: State,
     reason: Option<CloseReason>,
@@ -235,11 +237,11 @@ pub struct Info {
 
 impl Connection {
     /// A connection that this end opens. Its first segment is a SYN.
-    pub fn connect(now: Instant, identity: Identity, config: Config) -> Connection {
-        Connection::new(now, identity, config, State::SynSent)
+    pub fn connect(now: Instant, identity: Identity, config: impl Into<Arc<Config>>) -> Connection {
+        Connection::new(now, identity, config.into(), State::SynSent)
     }
 
-    fn new(now: Instant, identity: Identity, config: Config, state: State) -> Connection {
+    fn new(now: Instant, identity: Identity, config: Arc<Config>, state: State) -> Connection {
         // What is written before the handshake leaves room for the options that may be agreed on.
         let options = match config.timestamps {
             true => Options::TIMESTAMPS_LENGTH as u32,
@@ -256,7 +258,10 @@ impl Connection {
             .room
             .min(config.largest_window)
             .min(u32::from(u16::MAX));
+        let room = u64::from(config.room);
+        let acks = Acks::new(config.quick, config.ack_delay);
         Connection {
+            peer_mss: config.mss,
             config,
             identity,
             state,
@@ -265,11 +270,10 @@ impl Connection {
             is_active: state == State::SynSent,
             sender,
             receiver: ReceiveQueue::new(window),
-            acks: Acks::new(config.quick, config.ack_delay),
-            room: u64::from(config.room),
+            acks,
+            room,
             longest_early: DEFAULT_EARLY,
             peer_timestamp: None,
-            peer_mss: config.mss,
             largest_received: 0,
             sack: false,
             scales: false,
@@ -325,6 +329,11 @@ impl Connection {
         &self.config
     }
 
+    /// The parameters, to be changed for this connection alone.
+    fn own_config(&mut self) -> &mut Config {
+        Arc::make_mut(&mut self.config)
+    }
+
     /// Sets how many bytes of payload the caller has empty buffers for. What was promised to the
     /// peer before stays promised.
     pub fn set_room(&mut self, room: u64) {
@@ -339,25 +348,25 @@ impl Connection {
 
     /// Switches Nagle's algorithm off or on.
     pub fn set_no_delay(&mut self, no_delay: bool) {
-        self.config.no_delay = no_delay;
+        self.own_config().no_delay = no_delay;
         self.sender.set_no_delay(no_delay);
     }
 
     /// Acknowledges each segment at once, or not.
     pub fn set_quick(&mut self, quick: bool) {
-        self.config.quick = quick;
+        self.own_config().quick = quick;
         self.acks.set_quick(quick);
     }
 
     /// Sets the probes of an idle connection.
     pub fn set_keepalive(&mut self, now: Instant, keepalive: Option<Keepalive>) {
-        self.config.keepalive = keepalive;
+        self.own_config().keepalive = keepalive;
         self.rearm_keepalive(now);
     }
 
     /// Sets the user timeout.
     pub fn set_user_timeout(&mut self, timeout: Duration) {
-        self.config.user_timeout = timeout;
+        self.own_config().user_timeout = timeout;
     }
 
     /// Hands over a buffer with `length` bytes of payload, to be sent. Before the handshake is

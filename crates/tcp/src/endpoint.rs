@@ -25,6 +25,7 @@ mod waiting;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use slab::Slab;
@@ -89,7 +90,7 @@ enum Stage {
 #[derive(Debug)]
 struct Listening {
     backlog: usize,
-    config: Config,
+    config: Arc<Config>,
     incomplete: usize,
     ready: VecDeque<ConnectionId>,
 }
@@ -156,7 +157,7 @@ impl Endpoint {
     pub fn listen(&mut self, backlog: usize, config: Config) {
         self.listening = Some(Listening {
             backlog: backlog.max(1),
-            config,
+            config: config.into(),
             incomplete: 0,
             ready: VecDeque::new(),
         });
@@ -353,7 +354,7 @@ impl Endpoint {
             self.counters.backlog_full += 1;
             return;
         }
-        let config = listening.config;
+        let config = listening.config.clone();
         if listening.incomplete >= listening.backlog.div_ceil(2) {
             let answer = self.cookies.answer(now, self.local, remote, syn, &config);
             if self.push_stray(remote, answer) {
@@ -378,7 +379,7 @@ impl Endpoint {
         let Some(listening) = &self.listening else {
             return false;
         };
-        let config = listening.config;
+        let config = listening.config.clone();
         let full = listening.ready.len() >= listening.backlog;
         let opened = self.cookies.open(now, self.local, remote, header, &config);
         let Some(connection) = opened else {

@@ -181,6 +181,8 @@ impl SendQueue {
 
     /// Adds the SYN.
     pub(crate) fn push_syn(&mut self) {
+        // Many connections wait for a first request: no memory for more than this piece.
+        self.pieces.reserve_exact(1);
         self.push(None, true, false);
     }
 

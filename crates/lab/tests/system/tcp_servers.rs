@@ -187,9 +187,10 @@ fn leave_nothing(count: u64) -> Result<()> {
     ensure!(after.failed == 0, "{after:?}");
     ensure!(after.accepted == count + 200, "{after:?}");
     ensure!(after.descriptors == before.descriptors, "{after:?}");
+    // The most connections that were open or in TIME_WAIT at the same time need some memory.
     let grown = after.resident.saturating_sub(middle.resident);
     ensure!(
-        grown <= 1 << 20,
+        grown <= 4 << 20,
         "{grown} bytes more: {middle:?}, {after:?}"
     );
     // The port is free for the next server at once.
@@ -277,6 +278,8 @@ struct Flooded {
     opened: Vec<Duration>,
     /// Those that failed.
     failed: Vec<String>,
+    /// Why the established connection failed.
+    established: Option<String>,
     /// Forged SYNs.
     sent: u64,
     /// Resident memory of the listener's process before and after, in bytes.
@@ -340,17 +343,15 @@ fn flood(lasts: Duration, loaded: bool) -> Result<Flooded> {
         drop(sender);
         let resident_after = resident(listener.pid())?;
         going.store(false, Relaxed);
-        match echo {
-            Some(echo) => echo
-                .join()
-                .expect("no panic")
-                .context("the established one")?,
-            None => echo_all(&established, &going, &back)?,
-        }
+        let established = match echo {
+            Some(echo) => echo.join().expect("no panic"),
+            None => echo_all(&established, &going, &back),
+        };
         Ok(Flooded {
             rates: (before, during),
             opened,
             failed,
+            established: established.err().map(|error| format!("{error:#}")),
             sent,
             resident: (resident_before, resident_after),
         })
@@ -407,15 +408,28 @@ fn honest_clients_get_in_during_a_flood_of_syns() -> Result<()> {
         flooded.resident
     );
     ensure!(flooded.failed.is_empty(), "{:?}", flooded.failed);
+    ensure!(flooded.established.is_none(), "{:?}", flooded.established);
     let grown = flooded.resident.1.saturating_sub(flooded.resident.0);
     ensure!(grown <= 8 << 20, "{grown} bytes more");
     Ok(())
 }
 
 #[test]
+#[ignore = "judges rates, on a quiet machine"]
+fn ten_seconds_of_syns_disturb_nobody() -> Result<()> {
+    disturb_nobody(Duration::from_secs(10))
+}
+
+#[test]
 #[ignore = "a minute of flood, judged on a quiet machine"]
 fn a_minute_of_syns_disturbs_nobody() -> Result<()> {
-    let flooded = flood(Duration::from_secs(60), true)?;
+    disturb_nobody(Duration::from_secs(60))
+}
+
+/// A flood of this length changes neither the rate of an established connection nor the time in
+/// which honest clients get in.
+fn disturb_nobody(lasts: Duration) -> Result<()> {
+    let flooded = flood(lasts, true)?;
     let quick = flooded.opened.iter();
     let quick = quick
         .filter(|took| **took <= Duration::from_secs(4))
@@ -425,9 +439,13 @@ fn a_minute_of_syns_disturbs_nobody() -> Result<()> {
     let share = quick as f64 / all as f64;
     println!(
         "{} forged SYNs; {before:.3e} byte/s before, {during:.3e} during; {share:.4} of {all} in \
-         4 s; failed {:?}; resident {:?}",
-        flooded.sent, flooded.failed, flooded.resident
+         4 s; {} failed: {:?}; resident {:?}",
+        flooded.sent,
+        flooded.failed.len(),
+        flooded.failed.first(),
+        flooded.resident
     );
+    ensure!(flooded.established.is_none(), "{:?}", flooded.established);
     ensure!(during >= 0.95 * before, "{during}, {before}");
     ensure!(share >= 0.99, "{share}");
     let grown = flooded.resident.1.saturating_sub(flooded.resident.0);

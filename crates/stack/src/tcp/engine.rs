@@ -54,6 +54,8 @@ pub(super) struct Engine {
     hops: u8,
     mtu: u32,
     failed: bool,
+    /// The last round of work left received segments in the rings.
+    unfinished: bool,
     /// What waits for changes of the connections.
     pub(super) watches: Watches,
     counters: FlowCounters,
@@ -108,6 +110,7 @@ impl Engine {
             hops,
             mtu,
             failed: false,
+            unfinished: false,
             watches: Watches::default(),
             counters: FlowCounters::default(),
         };
@@ -174,10 +177,13 @@ impl Engine {
     fn work_once(&mut self) -> Result<(), StackError> {
         let mut now = monotonic();
         self.follow_reports();
-        for _ in 0..MOST_BATCHES {
+        // Requests may come without end: one batch of them, so that no connection waits for them.
+        let requests = self.receive(Which::Requests, now)?;
+        for batch in 1..=MOST_BATCHES {
             self.reclaim(Which::Main, now)?;
             self.reclaim(Which::Requests, now)?;
-            let received = self.receive(Which::Requests, now)? + self.receive(Which::Main, now)?;
+            let received = self.receive(Which::Main, now)?;
+            self.unfinished = requests == BATCH || (received == BATCH && batch == MOST_BATCHES);
             self.endpoint.handle_timeout(now);
             self.transmit(now)?;
             self.take_released()?;
@@ -217,6 +223,12 @@ impl Engine {
         let flows = [Some(&self.main), self.requests.as_ref()];
         let queued = flows.into_iter().flatten().any(FlowBuffers::has_queued);
         self.endpoint.is_empty() && !queued
+    }
+
+    /// When the engine has something to do next.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let now = self.unfinished.then_some(Instant::ZERO);
+        now.or_else(|| self.endpoint.poll_timeout())
     }
 
     /// True if a flow has ended.
@@ -439,9 +451,7 @@ impl Engine {
             _ => &mut self.main,
         };
         let layout = self.layout;
-        let length = transmit
-            .payload
-            .map_or(0, |payload| payload.length as usize);
+        let length = transmit.payload.map_or(0, |own| own.length as usize);
         let chunk = match transmit.payload {
             // The payload is in its place, behind the room for headers.
             Some(own) if own.offset == 0 && !buffers.is_with_driver(Chunk(own.handle.0)) => {

@@ -164,7 +164,7 @@ impl EngineCell {
     /// Wakes what waits for the connections that have changed, and unlocks the engine.
     fn finish(&self, mut engine: MutexGuard<'_, Engine>) {
         let more = engine.report_changes();
-        let due = engine.endpoint.poll_timeout();
+        let due = engine.due();
         let mut due = due.map_or(u64::MAX, |at| at.as_nanos());
         if more {
             due = due.min((monotonic() + BUFFERS_PAUSE).as_nanos());
@@ -217,7 +217,7 @@ fn serve(shared: &Arc<Shared>) {
         let due = served.iter().map(|one| one.due()).min().unwrap_or(u64::MAX);
         shared.service.sleep_until(due);
         let left = Duration::from_nanos(due.saturating_sub(monotonic().as_nanos()));
-        let deadline = Instant::now() + left.min(LONGEST_SLEEP);
+        let deadline = Instant::now() + left.clamp(SHORTEST_SLEEP, LONGEST_SLEEP);
         let mut ready = Vec::new();
         let waited = shared.wait_until(Some(deadline), || {
             let slots = served.iter().flat_map(|one| one.slots().iter());
@@ -255,6 +255,8 @@ fn waker_of_this_thread() -> Waker {
     Waker::from(Arc::new(ParkedThread(std::thread::current())))
 }
 
+/// Between two rounds of work, calls can enter, and notices of all flows are taken.
+const SHORTEST_SLEEP: Duration = Duration::from_micros(10);
 /// The thread looks at everything once in such a time.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 /// Buffers that were free for so long are offered to the next connections that wait for one.

@@ -1,6 +1,8 @@
 //! What a received segment does to a connection (RFC 9293, section 3.10.7, with RFC 5961 and
 //! RFC 7323).
 
+use std::sync::Arc;
+
 use super::{CloseReason, Connection, Identity, PeerTimestamp, State};
 use crate::buffer::Slice;
 use crate::config::Config;
@@ -11,12 +13,19 @@ use crate::time::Instant;
 
 impl Connection {
     /// A connection that a listener's SYN opens. Its first segment answers the SYN.
-    pub fn accept(now: Instant, identity: Identity, config: Config, syn: &Header) -> Connection {
+    pub fn accept(
+        now: Instant,
+        identity: Identity,
+        config: impl Into<Arc<Config>>,
+        syn: &Header,
+    ) -> Connection {
+        let config = config.into();
+        let may_mark = config.ecn;
         let mut connection = Connection::new(now, identity, config, State::SynReceived);
         connection.peer_seq = syn.seq;
         connection.negotiate(now, syn);
         let asks = Flags::ECE | Flags::CWR;
-        connection.set_ecn(config.ecn && syn.flags.has(asks));
+        connection.set_ecn(may_mark && syn.flags.has(asks));
         connection
             .sender
             .set_first_window(0, 0, u32::from(syn.window));

@@ -309,7 +309,9 @@ impl Connection {
     /// found that out by a message of the network that it believes
     /// ([`Connection::is_in_flight`]), or from a route.
     pub fn set_path_mss(&mut self, mss: u32) {
-        self.config.mss = mss;
+        if self.config.mss != mss {
+            self.own_config().mss = mss;
+        }
         let effective = self.effective_mss();
         if effective != self.sender.mss() && self.is_synchronized() {
             self.sender.set_mss(effective);

@@ -13,6 +13,7 @@
 
 use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use siphasher::sip::SipHasher24;
@@ -109,7 +110,7 @@ impl Cookies {
         local: SocketAddr,
         remote: SocketAddr,
         header: &Header,
-        config: &Config,
+        config: &Arc<Config>,
     ) -> Option<Connection> {
         let cookie = header.ack.add(u32::MAX);
         let peer_seq = header.seq.add(u32::MAX);
@@ -143,7 +144,7 @@ impl Cookies {
             initial_seq: cookie,
             timestamp_offset: self.timestamp_offset(local, remote),
         };
-        let mut connection = Connection::accept(now, identity, *config, &syn);
+        let mut connection = Connection::accept(now, identity, config.clone(), &syn);
         // Its SYN has left before.
         if let Some(token) = connection.poll_transmit(now).and_then(|syn| syn.token) {
             connection.handle_departure(token, now);

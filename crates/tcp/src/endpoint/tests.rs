@@ -485,7 +485,7 @@ fn sequence_numbers_go_on_behind_earlier_ones_of_the_same_key() {
 #[test]
 fn a_connection_takes_little_memory() {
     let bytes = std::mem::size_of::<Entry>();
-    assert!(bytes <= 1700, "{bytes} bytes");
+    assert!(bytes <= 1536, "{bytes} bytes");
 }
 
 #[test]
