@@ -14,6 +14,8 @@ use netnice_lab::traffic::{self, DirectTcp, RunOptions};
 use netnice_lab::world::bad_wire::Impairments;
 use netnice_lab::world::{self, Family, Host, World};
 
+use crate::tcp_flows::rig::Capture;
+
 /// A test bed with a managed link, whose driver reaches it in this mode, or in the best one.
 struct Bed {
     bed: TestBed,
@@ -21,8 +23,21 @@ struct Bed {
 }
 
 impl Bed {
+    /// A bed without offloads.
     fn new(mode: Option<&str>) -> Result<Bed> {
         Bed::of(TestBed::new()?, mode)
+    }
+
+    /// A bed whose devices have their default offloads: the peer sends packets of up to 64 KiB with
+    /// partial checksums.
+    fn with_offloads(mode: Option<&str>) -> Result<Bed> {
+        Bed::of(TestBed::with_offloads()?, mode)
+    }
+
+    /// Captures the segments of a port, on the server's device.
+    fn capture(&self, port: u16) -> Result<Capture> {
+        let world = &self.bed.world;
+        Capture::start(world.server(), world.folder(), port)
     }
 
     fn of(bed: TestBed, mode: Option<&str>) -> Result<Bed> {
@@ -114,6 +129,25 @@ fn a_connection_to_the_kernel_carries_both_directions() -> Result<()> {
         for family in [Family::V4, Family::V6] {
             let what = || format!("{mode:?}, {family:?}");
             exchange(&bed.bed, family, 10_000_000).with_context(what)?;
+        }
+    }
+    Ok(())
+}
+
+/// In these modes the packets of the peer arrive as they are, and the driver cuts them.
+#[test]
+fn long_packets_of_the_peer_arrive_as_segments() -> Result<()> {
+    for mode in ["generic", "fallback"] {
+        let bed = Bed::with_offloads(Some(mode))?;
+        for family in [Family::V4, Family::V6] {
+            let what = || format!("{mode}, {family:?}");
+            let capture = bed.capture(7001)?;
+            exchange(&bed.bed, family, 10_000_000).with_context(what)?;
+            let server = bed.bed.world.server();
+            capture.end_without_reset(server).with_context(what)?;
+            // The program's TCP sends a lost segment again. Without the driver's cutting most were.
+            let missed = missed(&bed)?;
+            ensure!(missed == 0, "{}: {missed} packets are missing", what());
         }
     }
     Ok(())

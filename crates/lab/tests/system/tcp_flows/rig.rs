@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use netnice_lab::experiment::bench::at;
 use netnice_lab::process::{EVENT_TIMEOUT, Proc};
@@ -148,15 +148,37 @@ impl Connection {
 }
 
 /// A capture of the segments of one port, on the server's device.
-pub(super) struct Capture {
+pub(crate) struct Capture {
     tap: Tap,
     file: PathBuf,
 }
 
 impl Capture {
+    /// Captures the segments that `host` sends from or to a port, or receives. `folder` gets the
+    /// file.
+    pub(crate) fn start(host: &Host, folder: &Path, port: u16) -> Result<Capture> {
+        let file = folder.join("segments.pcap");
+        let device = &host.port().device;
+        let tap = Tap::start_capturing(&host.ns, device, &file, move |flow| flow.has_port(port))?;
+        Ok(Capture { tap, file })
+    }
+
+    /// Ends the capture. Fails if it is not complete, or has a reset or no segment at all.
+    pub(crate) fn end_without_reset(self, host: &Host) -> Result<()> {
+        let all = self.end(host)?;
+        ensure!(all.len() > 8, "{} segments", all.len());
+        let resets = all.iter().filter(|flags| flags.has(Flags::RST)).count();
+        ensure!(
+            resets == 0,
+            "{resets} resets among {} segments",
+            all.len()
+        );
+        Ok(())
+    }
+
     /// Ends the capture and returns the flags of each segment.
-    pub(super) fn end(self, bed: &TcpBed) -> Result<Vec<Flags>> {
-        self.tap.stop(&bed.server().ns)?.validate()?;
+    fn end(self, host: &Host) -> Result<Vec<Flags>> {
+        self.tap.stop(&host.ns)?.validate()?;
         let bytes = std::fs::read(&self.file)?;
         let mut rest = bytes.get(24..).context("the header of the file")?;
         let mut all = Vec::new();
@@ -184,9 +206,13 @@ pub(super) struct TcpBed {
 }
 
 impl TcpBed {
-    /// A bed whose driver reaches the link in this mode, or in the best one.
+    /// A bed whose driver reaches the link in this mode, or in the best one. In a given mode all
+    /// devices have their default offloads.
     pub(super) fn new(mode: Option<&str>) -> Result<TcpBed> {
-        let bed = TestBed::new()?;
+        let bed = match mode {
+            None => TestBed::new()?,
+            Some(_) => TestBed::with_offloads()?,
+        };
         bed.run_ok("link eth0 --rate 100mbit");
         let start = |mode| bed.start_driver("eth0", "100mbit", mode);
         let driver = mode.map(start).transpose()?;
@@ -284,12 +310,7 @@ impl TcpBed {
 
     /// Captures the segments of a port of the client.
     pub(super) fn capture(&self, port: u16) -> Result<Capture> {
-        let file = self.bed.world.folder().join("segments.pcap");
-        let device = &self.server().port().device;
-        let tap = Tap::start_capturing(&self.server().ns, device, &file, move |flow| {
-            flow.has_port(port)
-        })?;
-        Ok(Capture { tap, file })
+        Capture::start(self.server(), self.bed.world.folder(), port)
     }
 
     /// Runs `netnice LINE`, and returns what it prints.
