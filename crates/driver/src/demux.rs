@@ -229,8 +229,8 @@ impl Demux {
         self.verdict(route)
     }
 
-    /// The flows that get this frame if it is no fragment and no discard pattern matches it: the flow
-    /// if it is one. `None` for no flow. Counts nothing.
+    /// The receiver of this frame if it is no fragment and no discard pattern matches it: a flow,
+    /// or `None` for several flows. `None` in its place if no flow gets the frame. Counts nothing.
     pub(crate) fn receiver(&self, bytes: &[u8]) -> Option<Option<FlowNo>> {
         let (to, _) = frame::macs(bytes)?;
         let Ok(Frame::Ip(ip)) = frame::read(bytes) else {

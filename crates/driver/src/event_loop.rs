@@ -568,8 +568,8 @@ const RETRY_REFUSED: u64 = 1_000_000;
 /// When the loop retries frames that the kernel had no room for, in ns: at 1 Gbit/s some packets of
 /// 1500 bytes have left by then.
 const RETRY_FULL: u64 = 50_000;
-/// After so many received frames waiting packets are sent. A long packet counts as its segments; the
-/// last one may exceed the number.
+/// After so many received frames waiting packets are sent. A long packet counts as its segments;
+/// the last one may exceed the number.
 const FRAMES_PER_ITERATION: usize = 64;
 /// How long received frames gather, in ns, while a flow's receive load is near or above its share
 /// of the driver's time. So a flood wakes the driver 10,000 times a second at most, and not for

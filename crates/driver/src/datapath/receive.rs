@@ -19,9 +19,9 @@ impl Datapath {
         self.shared_budget.begin(self.cost.lone_packet());
     }
 
-    /// As [`Datapath::receive`], for a frame of which the kernel states this. If it is for a flow, a
-    /// long packet is cut into segments, and a partial checksum is completed. Returns the number of
-    /// segments; 0 if the packet could not be cut.
+    /// As [`Datapath::receive`], for a frame about which the kernel states this. If the frame is
+    /// for a flow, a long packet is cut into segments, and a partial checksum is completed. Returns
+    /// the number of segments; 0 if the packet could not be cut.
     pub fn receive_offloaded(
         &mut self,
         frame: &mut [u8],

@@ -169,8 +169,7 @@ impl PacketLink {
         self.lengths.drain(..frames);
     }
 
-    /// As [`super::Link::receive`]. Frames that are received and not yet handed over are for the next
-    /// call.
+    /// As [`super::Link::receive`]. The next call hands over what was received and not handed over.
     pub(super) fn receive(
         &mut self,
         most: usize,
@@ -358,3 +357,6 @@ const SEND_STRIDE: usize = FRONT + FRAME;
 /// From one received frame to the next: room for the longest packet, and no multiple of a page, so
 /// that the headers of the frames do not share a set of the cache.
 const RECEIVE_STRIDE: usize = (FRONT + LONGEST).next_multiple_of(4096) + 128;
+
+#[cfg(test)]
+mod tests;

@@ -8,10 +8,10 @@
 //! which every interface supports. The kernel sends only inside `sendto`, and a limited number of
 //! frames in one call. So [`XdpLink::flush`] repeats the call until the ring is empty or the kernel
 //! takes no more frames. The driver trusts the kernel's ring indices, and checks each returned
-//! frame address by [`Frames`]. In generic mode a received frame can be a packet of many segments, up
-//! to 64 KiB, which the kernel copies into several frames (`XDP_USE_SG`, Linux 6.6). Opening fails with [`LinkError`] if the kernel refuses a step or if
-//! there are more than [`MAX_QUEUES`] (64) receive queues. [`XdpLink::flush`] fails if the
-//! interface cannot send.
+//! frame address by [`Frames`]. In generic mode a received frame can be a packet of many segments,
+//! up to 64 KiB, which the kernel copies into several frames (`XDP_USE_SG`, Linux 6.6). Opening
+//! fails with [`LinkError`] if the kernel refuses a step or if there are more than [`MAX_QUEUES`]
+//! (64) receive queues. [`XdpLink::flush`] fails if the interface cannot send.
 
 mod gates;
 mod queue;

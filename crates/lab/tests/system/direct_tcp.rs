@@ -145,9 +145,13 @@ fn long_packets_of_the_peer_arrive_as_segments() -> Result<()> {
             exchange(&bed.bed, family, 10_000_000).with_context(what)?;
             let server = bed.bed.world.server();
             capture.end_without_reset(server).with_context(what)?;
-            // The program's TCP sends a lost segment again. Without the driver's cutting most were.
-            let missed = missed(&bed)?;
-            ensure!(missed == 0, "{}: {missed} packets are missing", what());
+            // The peer sends a lost packet again, and the exchange would succeed all the same.
+            let device = &bed.bed.world.client().port().device;
+            let page = bed.bed.run_ok(&format!("explain direct:{device}")).stdout;
+            ensure!(
+                page.contains("driver") && !page.contains("frames: missed"),
+                "{page}"
+            );
         }
     }
     Ok(())
@@ -244,23 +248,36 @@ fn a_connection_that_cannot_be_says_why() -> Result<()> {
 fn a_listener_serves_connections_of_the_kernel() {
     let tokio: &[&str] = &["--tokio"];
     let cases: &[(Family, &[&str])] = &[(Family::V4, &[]), (Family::V6, &[]), (Family::V4, tokio)];
-    serve_the_kernel(cases, 200_000);
+    let bed = Bed::new(None).expect("a test bed");
+    serve_the_kernel(&bed, cases, 200_000);
+}
+
+#[test]
+fn a_listener_serves_connections_of_the_kernel_in_every_mode() {
+    for mode in ["generic", "fallback"] {
+        let bed = Bed::with_offloads(Some(mode)).expect("a test bed");
+        let capture = bed.capture(7002).expect("a capture");
+        serve_the_kernel(&bed, &[(Family::V4, &[]), (Family::V6, &[])], 200_000);
+        let server = bed.bed.world.server();
+        capture.end_without_reset(server).expect(mode);
+    }
 }
 
 /// Twenty connections want many more buffers than there are. Segments are lost when all of them
 /// send at once, so less is sent here.
 #[test]
 fn a_listener_with_few_buffers_serves_connections_of_the_kernel() {
-    serve_the_kernel(&[(Family::V4, &["--buffers", "32"])], 50_000);
+    let bed = Bed::new(None).expect("a test bed");
+    serve_the_kernel(&bed, &[(Family::V4, &["--buffers", "32"])], 50_000);
 }
 
 /// Listeners with these options send back what sockets of the kernel write: ten times `bytes` on a
 /// connection, then `bytes` on each of twenty.
-fn serve_the_kernel(cases: &[(Family, &[&str])], bytes: u64) {
-    let bed = Bed::new(None).expect("a test bed").bed;
+fn serve_the_kernel(bed: &Bed, cases: &[(Family, &[&str])], bytes: u64) {
+    let bed = &bed.bed;
     let (client, server) = (bed.world.client(), bed.world.server());
     for &(family, more) in cases {
-        let (local, _) = both(&bed, family, 7002);
+        let (local, _) = both(bed, family, 7002);
         let program = DirectTcp::listen(local, bed.netnice.runtime()).echo();
         let program = program.with(more);
         let ours = traffic::start(client, &program, at_once()).expect("a listener");

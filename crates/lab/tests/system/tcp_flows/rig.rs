@@ -163,38 +163,46 @@ impl Capture {
         Ok(Capture { tap, file })
     }
 
-    /// Ends the capture. Fails if it is not complete, or has a reset or no segment at all.
+    /// Ends the capture. Fails if it is not complete, has no connection, or has a kernel's reset.
     pub(crate) fn end_without_reset(self, host: &Host) -> Result<()> {
         let all = self.end(host)?;
         ensure!(all.len() > 8, "{} segments", all.len());
-        let resets = all.iter().filter(|flags| flags.has(Flags::RST)).count();
+        let is_reset = |(_, head): &(usize, &Vec<u8>)| is_reset_of_kernel(head);
+        let resets: Vec<_> = all.iter().enumerate().filter(is_reset).collect();
         ensure!(
-            resets == 0,
-            "{resets} resets among {} segments",
+            resets.is_empty(),
+            "resets among {} segments: {resets:02x?}",
             all.len()
         );
         Ok(())
     }
 
-    /// Ends the capture and returns the flags of each segment.
-    fn end(self, host: &Host) -> Result<Vec<Flags>> {
+    /// Ends the capture and returns the first bytes of each segment.
+    fn end(self, host: &Host) -> Result<Vec<Vec<u8>>> {
         self.tap.stop(&host.ns)?.validate()?;
         let bytes = std::fs::read(&self.file)?;
         let mut rest = bytes.get(24..).context("the header of the file")?;
         let mut all = Vec::new();
         while rest.len() >= 16 {
             let length = u32::from_le_bytes(rest[8..12].try_into()?) as usize;
-            let head = &rest[16..16 + length];
-            // The offset of TCP's flags, behind a header without options.
-            let at = match head[12..14] {
-                [0x08, 0x00] => 14 + 20 + 13,
-                _ => 14 + 40 + 13,
-            };
-            all.push(Flags::of(head[at]));
+            all.push(rest[16..16 + length].to_vec());
             rest = &rest[16 + length..];
         }
         Ok(all)
     }
+}
+
+/// A kernel answers a segment by a reset without ACK, and a connection request by one with the
+/// sequence number 0 (RFC 9293, section 3.5.2). The driver resets a connection by one that has
+/// neither, also in TIME_WAIT, when its program ends.
+fn is_reset_of_kernel(head: &[u8]) -> bool {
+    // Behind an IP header without options.
+    let segment = match head[12..14] {
+        [0x08, 0x00] => &head[34..],
+        _ => &head[54..],
+    };
+    let flags = Flags::of(segment[13]);
+    flags.has(Flags::RST) && (!flags.has(Flags::ACK) || segment[4..8] == [0; 4])
 }
 
 /// The bed; see the module.
