@@ -229,6 +229,23 @@ impl Demux {
         self.verdict(route)
     }
 
+    /// The receiver of this frame if it is no fragment and no discard pattern matches it: a flow,
+    /// or `None` for several flows. `None` in its place if no flow gets the frame. Counts nothing.
+    pub(crate) fn receiver(&self, bytes: &[u8]) -> Option<Option<FlowNo>> {
+        let (to, _) = frame::macs(bytes)?;
+        let Ok(Frame::Ip(ip)) = frame::read(bytes) else {
+            return None;
+        };
+        if ip.fragment.is_some() || (to != self.mac && !to.is_group()) {
+            return None;
+        }
+        match self.classify(&ip, bytes).ok()? {
+            Owner::One(flow) => Some(Some(flow)),
+            Owner::Group(_) => Some(None),
+            Owner::Unclaimed => None,
+        }
+    }
+
     /// A fragment that was held and is released, with its verdict. Call until it returns `None`.
     pub(crate) fn poll_released(&mut self) -> Option<(Box<[u8]>, Verdict<'_>)> {
         let (owner, bytes) = self.fragments.poll_released()?;

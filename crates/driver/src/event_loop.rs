@@ -330,9 +330,9 @@ impl EventLoop {
             true => self.wakeup_cost.mean(),
             false => Nanos(0),
         });
-        let received = self
-            .link
-            .receive(FRAMES_PER_ITERATION, |frame| datapath.receive(frame, began));
+        let received = self.link.receive(FRAMES_PER_ITERATION, |frame, offload| {
+            datapath.receive_offloaded(frame, offload, began)
+        });
         while let Some((flow, until)) = datapath.poll_suspended() {
             self.link.suspend(flow, until);
             datapath.count_dropped(flow, self.link.dropped(flow));
@@ -367,7 +367,7 @@ impl EventLoop {
         self.stops.record(stops::slow(from, to, explained(frames)));
         match flushed {
             Ok(_)
-                if received.max(redirected) == FRAMES_PER_ITERATION
+                if received.max(redirected) >= FRAMES_PER_ITERATION
                     || self.datapath.has_disconnected() =>
             {
                 Next::Again
@@ -568,7 +568,8 @@ const RETRY_REFUSED: u64 = 1_000_000;
 /// When the loop retries frames that the kernel had no room for, in ns: at 1 Gbit/s some packets of
 /// 1500 bytes have left by then.
 const RETRY_FULL: u64 = 50_000;
-/// Most received frames per iteration, before waiting packets are sent.
+/// After so many received frames waiting packets are sent. A long packet counts as its segments;
+/// the last one may exceed the number.
 const FRAMES_PER_ITERATION: usize = 64;
 /// How long received frames gather, in ns, while a flow's receive load is near or above its share
 /// of the driver's time. So a flood wakes the driver 10,000 times a second at most, and not for

@@ -309,7 +309,11 @@ pub(crate) const TCP_FLAGS_AT: usize = 13;
 pub(crate) const TCP_FIN: u8 = 0x01;
 pub(crate) const TCP_SYN: u8 = 0x02;
 pub(crate) const TCP_RST: u8 = 0x04;
+pub(crate) const TCP_PSH: u8 = 0x08;
 pub(crate) const TCP_ACK: u8 = 0x10;
+pub(crate) const TCP_URG: u8 = 0x20;
+/// The congestion window was reduced (RFC 3168).
+pub(crate) const TCP_CWR: u8 = 0x80;
 /// IP's protocol number of UDP.
 pub(crate) const UDP: u8 = 17;
 /// IP's protocol number of IPv6's fragment header.

@@ -10,6 +10,7 @@
 //! - [`frame`] reads the headers of a received frame, strictly and once.
 //! - [`template`] restricts what a flow may send: it compares the headers of each packet, in the
 //!   driver's own copy, under a mask.
+//! - [`segments`] cuts received packets that are longer than those of the wire.
 //! - [`demux`] finds the flow of a received frame by endpoints, port, group, the first fragment of
 //!   its datagram, or the pattern of another protocol. Other frames are the kernel's, or are
 //!   discarded with a reason.
@@ -55,6 +56,7 @@ pub mod protocol;
 pub mod receive_budget;
 pub mod redirect_map;
 pub mod run;
+pub mod segments;
 pub(crate) mod setup;
 pub(crate) mod stop_file;
 pub mod template;
@@ -70,5 +72,6 @@ mod test_frames;
 pub mod hostile {
     pub use crate::control::hostile as connection;
     pub use crate::demux::hostile as receive;
+    pub use crate::segments::hostile as cut;
     pub use crate::template::hostile as transmit;
 }

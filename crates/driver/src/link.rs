@@ -42,6 +42,7 @@ use crate::datapath::FrameSink;
 use crate::demux::FlowNo;
 use crate::frame::Mac;
 use crate::frames::{Frames, Tally};
+use crate::segments::Offload;
 use crate::template::{Checked, Forbidden};
 
 pub use ingress::Ingress;
@@ -219,8 +220,8 @@ pub struct LinkCounters {
     /// Received frames.
     pub received: u64,
     /// Received frames that were dropped, because there was no empty frame, the receive ring (in
-    /// the fallback mode the socket's buffer) was full, or the frame did not fit into a frame of
-    /// the driver.
+    /// the fallback mode the socket's buffer) was full, or the frame stood for several segments and
+    /// could not be cut.
     pub missed: u64,
     /// Addresses that the kernel returned and that are in no frame of the expected holder.
     pub unexpected: u64,
@@ -278,7 +279,7 @@ impl Link {
         let ingress = socket.try_clone().expect("a descriptor");
         let link = Link {
             interface: interface.clone(),
-            kind: Kind::Packet(Box::new(PacketLink::of(socket))),
+            kind: Kind::Packet(Box::new(PacketLink::of(socket, 0))),
             long_packets: None,
         };
         (link, Ingress::fake(interface, ingress))
@@ -389,10 +390,17 @@ impl Link {
         })
     }
 
-    /// Takes at most `most` received frames, passes them to `each`, and returns their number. The
-    /// number includes frames that are not passed on, which are counted as missed or unexpected.
+    /// Takes received frames and passes them to `each`, with what the kernel states about them.
+    /// `each` returns how many frames of the wire the frame stood for; 0 if it was lost, which
+    /// counts as one, and as missed. Ends when there are `most` or more, or when no frame waits.
+    /// Returns the number, with frames that are not passed on: these are counted as missed or
+    /// unexpected.
     #[inline]
-    pub fn receive(&mut self, most: usize, each: impl FnMut(&[u8])) -> usize {
+    pub fn receive(
+        &mut self,
+        most: usize,
+        each: impl FnMut(&mut [u8], &Offload) -> usize,
+    ) -> usize {
         match &mut self.kind {
             Kind::Xdp(link) => link.receive(most, each),
             Kind::Packet(link) => link.receive(most, each),

@@ -237,8 +237,7 @@ static __always_inline int classify_v6(struct xdp_md *ctx, struct ipv6hdr *ip, b
 	return classify(ctx, &packet, payload);
 }
 
-SEC("xdp")
-int direct(struct xdp_md *ctx)
+static __always_inline int select(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
@@ -267,6 +266,22 @@ int direct(struct xdp_md *ctx)
 	}
 	kind = ethernet->h_proto;
 	return bpf_map_lookup_elem(&ethertypes, &kind) ? to_driver(ctx) : XDP_PASS;
+}
+
+SEC("xdp")
+int direct(struct xdp_md *ctx)
+{
+	return select(ctx);
+}
+
+/*
+ * For generic mode, where a frame can be a packet of many segments. The kernel then need not make
+ * one piece of memory of it; the headers are in the first piece.
+ */
+SEC("xdp.frags")
+int direct_long(struct xdp_md *ctx)
+{
+	return select(ctx);
 }
 
 /* The far end of the link's redirect pair: all its frames go to the driver. */

@@ -25,7 +25,10 @@ use crate::error::{KernelError, errno};
 #[derive(Debug)]
 pub struct XdpProgram {
     ebpf: Ebpf,
-    link: Option<XdpLinkId>,
+    /// The attached program and its attachment.
+    link: Option<(&'static str, XdpLinkId)>,
+    /// The program for generic mode.
+    generic: &'static str,
     /// The attachment at the far end of the redirect pair.
     redirect_link: Option<XdpLinkId>,
 }
@@ -35,7 +38,8 @@ pub struct XdpProgram {
 pub enum AttachMode {
     /// In the interface's driver, before the kernel makes a packet of the frame.
     Native,
-    /// Behind the driver. Every interface supports this; merged segments arrive as one packet.
+    /// Behind the driver. Every interface supports this. Merged segments arrive as one packet of up
+    /// to 64 KiB, which only a socket with `XDP_USE_SG` gets.
     Generic,
 }
 
@@ -85,9 +89,15 @@ impl XdpProgram {
                 .load()
                 .map_err(|e| KernelError::bpf("load the direct path's program", e))?;
         }
+        // Kernels before 5.18 have no programs for frames in several pieces.
+        let generic = match program(&mut ebpf, DIRECT_LONG)?.load() {
+            Ok(()) => DIRECT_LONG,
+            Err(_) => DIRECT,
+        };
         let mut program = XdpProgram {
             ebpf,
             link: None,
+            generic,
             redirect_link: None,
         };
         program.set_mac(mac)?;
@@ -115,12 +125,12 @@ impl XdpProgram {
     /// If another XDP program stays attached, the interface's driver does not support the mode, or
     /// the kernel refuses for another reason.
     pub fn attach(&mut self, index: u32, mode: AttachMode) -> Result<(), KernelError> {
-        let mode = match mode {
-            AttachMode::Native => XdpMode::Driver,
-            AttachMode::Generic => XdpMode::Skb,
+        let (name, mode) = match mode {
+            AttachMode::Native => (DIRECT, XdpMode::Driver),
+            AttachMode::Generic => (self.generic, XdpMode::Skb),
         };
         self.detach()?;
-        self.link = Some(self.attach_program(DIRECT, index, mode)?);
+        self.link = Some((name, self.attach_program(name, index, mode)?));
         Ok(())
     }
 
@@ -172,7 +182,7 @@ impl XdpProgram {
     pub fn detach(&mut self) -> Result<(), KernelError> {
         match self.link.take() {
             None => Ok(()),
-            Some(link) => program(&mut self.ebpf, DIRECT)?
+            Some((name, link)) => program(&mut self.ebpf, name)?
                 .detach(link)
                 .map_err(|e| KernelError::bpf("detach XDP", e)),
         }
@@ -311,6 +321,8 @@ fn is_busy(error: &aya::programs::ProgramError) -> bool {
 
 /// The program that selects the frames of direct flows.
 const DIRECT: &str = "direct";
+/// The same for generic mode, where a frame can be in several pieces of memory.
+const DIRECT_LONG: &str = "direct_long";
 /// The program of the redirect pair.
 const REDIRECTED: &str = "redirected";
 /// Number of attempts to attach; with the pauses, half a second in total.

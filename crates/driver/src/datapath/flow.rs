@@ -479,6 +479,11 @@ impl FlowState {
         self.has_next_hop = next_hop.is_some() || self.template.program_sets_next_hop();
     }
 
+    /// The longest frame on the flow's route, with the Ethernet header.
+    pub(super) fn longest_frame(&self) -> usize {
+        self.template.longest()
+    }
+
     /// Delivers a received packet, or counts why it was not delivered. With `may_pass`, a
     /// connection whose program has never primed a record passes the packet instead. Fails if the
     /// program broke a rule.

@@ -9,6 +9,7 @@
 //! before, so none is lost.
 
 use super::*;
+use crate::segments::{self, Merged, Offload};
 
 impl Datapath {
     /// Begins an iteration. `woke` is the cost of waking up for received frames, or 0; the first
@@ -16,6 +17,30 @@ impl Datapath {
     pub(crate) fn begin(&mut self, woke: Nanos) {
         self.cost.begin(woke);
         self.shared_budget.begin(self.cost.lone_packet());
+    }
+
+    /// As [`Datapath::receive`], for a frame about which the kernel states this. If the frame is
+    /// for a flow, a long packet is cut into segments, and a partial checksum is completed. Returns
+    /// the number of segments; 0 if the packet could not be cut.
+    pub fn receive_offloaded(
+        &mut self,
+        frame: &mut [u8],
+        offload: &Offload,
+        now: Instant,
+    ) -> usize {
+        if offload.is_unfinished()
+            && let Some(flow) = self.demux.receiver(frame)
+        {
+            if offload.merged != Merged::No {
+                let known = flow.and_then(|flow| self.flows.get(flow.0 as usize)?.as_ref());
+                let longest = known.map_or(usize::MAX, FlowState::longest_frame);
+                let cut = segments::cut(frame, offload, longest, |one| self.receive(one, now));
+                return cut.unwrap_or(0);
+            }
+            segments::complete(frame, offload.checksum);
+        }
+        self.receive(frame, now);
+        1
     }
 
     /// Classifies a received frame, charges its flows, and copies it to those that can pay and have

@@ -3,7 +3,9 @@
 //!
 //! The kernel's own stack gets a copy of every received frame. So a kernel socket must hold the
 //! port of each direct flow; otherwise the kernel answers that the port is unreachable. Received
-//! frames that had a VLAN tag or are longer than a frame of the driver (2048 bytes) are dropped.
+//! frames that had a VLAN tag are dropped. A frame can be a packet of many segments, up to 64 KiB:
+//! the kernel states that in a header in front of each frame (`PACKET_VNET_HDR`), which becomes an
+//! [`Offload`]. In the header in front of sent frames all fields are 0: they leave as they are.
 //! Opening fails with [`LinkError`] if the kernel refuses a step. [`PacketLink::flush`] fails while
 //! the interface is down.
 //!
@@ -19,16 +21,24 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use super::socket::{bind, check, get, set, system};
 use super::{Flushed, Interface, LinkCounters, LinkError};
 use crate::frames::FRAME;
+use crate::segments::{Checksum, LONGEST, Merged, Offload};
 use crate::template::{Checked, Forbidden};
 
 /// A packet socket, and frames that wait to be sent.
 #[derive(Debug)]
 pub(super) struct PacketLink {
     socket: OwnedFd,
-    /// Waiting frames side by side; `lengths` has their lengths.
+    /// Length of the kernel's header in front of each frame: 0 without one.
+    front: usize,
+    /// Waiting frames side by side, each behind [`FRONT`] bytes; `lengths` has their lengths.
     waiting: Vec<u8>,
     lengths: Vec<usize>,
+    /// Received frames side by side, each behind [`FRONT`] bytes. `received` has their lengths
+    /// with the kernel's header; 0 for a frame that did not fit.
     buffers: Vec<u8>,
+    received: Vec<usize>,
+    /// How many of the received frames were handed over.
+    handed_over: usize,
     counters: LinkCounters,
     /// Frames that the kernel dropped because the socket's buffer was full. Reading the kernel's
     /// counter resets that counter.
@@ -60,16 +70,22 @@ impl PacketLink {
         };
         set(it, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)
             .map_err(system("cannot filter the packets of", name))?;
+        set(it, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &on)
+            .map_err(system("cannot set up the packet socket of", name))?;
         bind_to(it, interface, 0)?;
-        Ok(PacketLink::of(socket))
+        Ok(PacketLink::of(socket, OFFLOAD_HEADER))
     }
 
-    /// Wraps a socket that is set up.
-    pub(super) fn of(socket: OwnedFd) -> PacketLink {
+    /// Wraps a socket that is set up. `front` is the length of the kernel's header in front of each
+    /// frame.
+    pub(super) fn of(socket: OwnedFd, front: usize) -> PacketLink {
         PacketLink {
-            waiting: vec![0; BATCH * FRAME],
+            front,
+            waiting: vec![0; BATCH * SEND_STRIDE],
             lengths: Vec::with_capacity(BATCH),
-            buffers: vec![0; BATCH * FRAME],
+            buffers: vec![0; BATCH * RECEIVE_STRIDE],
+            received: Vec::with_capacity(BATCH),
+            handed_over: 0,
             counters: LinkCounters::default(),
             dropped: Cell::new(0),
             socket,
@@ -93,7 +109,7 @@ impl PacketLink {
         if self.room() == 0 {
             return None;
         }
-        let begin = self.lengths.len() * FRAME;
+        let begin = self.lengths.len() * SEND_STRIDE + FRONT;
         let frame = &mut self.waiting[begin..begin + FRAME];
         let length = write(frame).map(|checked| checked.bytes().len());
         Some(length.map(|length| self.lengths.push(length)))
@@ -126,10 +142,10 @@ impl PacketLink {
     /// first frame.
     fn send_waiting(&mut self) -> io::Result<usize> {
         let mut pieces: [libc::iovec; BATCH] = [NO_PIECE; BATCH];
-        let frames = self.waiting.chunks_exact_mut(FRAME).zip(&self.lengths);
-        for (piece, (frame, length)) in pieces.iter_mut().zip(frames) {
-            piece.iov_base = frame.as_mut_ptr().cast();
-            piece.iov_len = *length;
+        let frames = self.waiting.chunks_exact_mut(SEND_STRIDE);
+        for (piece, (frame, length)) in pieces.iter_mut().zip(frames.zip(&self.lengths)) {
+            piece.iov_base = frame[FRONT - self.front..].as_mut_ptr().cast();
+            piece.iov_len = self.front + *length;
         }
         let mut messages = pieces.each_mut().map(message);
         let count = self.lengths.len() as u32;
@@ -148,44 +164,76 @@ impl PacketLink {
 
     /// Removes the first `frames` waiting frames.
     fn remove_first(&mut self, frames: usize) {
-        let rest = frames * FRAME..self.lengths.len() * FRAME;
+        let rest = frames * SEND_STRIDE..self.lengths.len() * SEND_STRIDE;
         self.waiting.copy_within(rest, 0);
         self.lengths.drain(..frames);
     }
 
-    /// As [`super::Link::receive`].
-    pub(super) fn receive(&mut self, most: usize, mut each: impl FnMut(&[u8])) -> usize {
-        let mut pieces: [libc::iovec; BATCH] = [NO_PIECE; BATCH];
-        for (piece, buffer) in pieces.iter_mut().zip(self.buffers.chunks_exact_mut(FRAME)) {
-            piece.iov_base = buffer.as_mut_ptr().cast();
-            piece.iov_len = FRAME;
+    /// As [`super::Link::receive`]. The next call hands over what was received and not handed over.
+    pub(super) fn receive(
+        &mut self,
+        most: usize,
+        mut each: impl FnMut(&mut [u8], &Offload) -> usize,
+    ) -> usize {
+        if self.handed_over == self.received.len() {
+            self.receive_batch(most);
         }
-        let mut messages = pieces.each_mut().map(message);
-        let count = most.min(BATCH) as u32;
-        let socket = self.socket.as_raw_fd();
-        // SAFETY: `count` messages, each with one buffer, all of which outlive the call.
-        let done = unsafe {
-            libc::recvmmsg(
-                socket,
-                messages.as_mut_ptr(),
-                count,
-                libc::MSG_DONTWAIT as _,
-                std::ptr::null_mut(),
-            )
-        };
-        let count = check(i64::from(done)).map_or(0, |count| count as usize);
-        for (message, buffer) in messages[..count]
-            .iter()
-            .zip(self.buffers.chunks_exact(FRAME))
-        {
+        let mut count = 0;
+        while count < most && self.handed_over < self.received.len() {
+            let number = self.handed_over;
+            self.handed_over += 1;
             self.counters.received += 1;
-            match message.msg_hdr.msg_flags & libc::MSG_TRUNC {
-                0 => each(&buffer[..message.msg_len as usize]),
-                // Segments that were merged into one packet, which no frame can hold.
-                _ => self.counters.missed += 1,
-            }
+            let begin = number * RECEIVE_STRIDE + FRONT - self.front;
+            let bytes = &mut self.buffers[begin..begin + self.received[number]];
+            let handed_over = match bytes.split_at_mut_checked(self.front) {
+                Some((stated, frame)) => each(frame, &offload(stated)),
+                None => 0,
+            };
+            self.counters.missed += u64::from(handed_over == 0);
+            count += handed_over.max(1);
         }
         count
+    }
+
+    /// Receives frames from the kernel.
+    fn receive_batch(&mut self, most: usize) {
+        self.received.clear();
+        self.handed_over = 0;
+        let mut pieces: [libc::iovec; BATCH] = [NO_PIECE; BATCH];
+        let buffers = self.buffers.chunks_exact_mut(RECEIVE_STRIDE);
+        for (piece, buffer) in pieces.iter_mut().zip(buffers) {
+            let buffer = &mut buffer[FRONT - self.front..];
+            piece.iov_base = buffer.as_mut_ptr().cast();
+            piece.iov_len = buffer.len();
+        }
+        let mut messages = pieces.each_mut().map(message);
+        let most = most.min(BATCH) as u32;
+        let socket = self.socket.as_raw_fd();
+        for _ in 0..BATCH {
+            // SAFETY: `most` messages, each with one buffer, all of which outlive the call.
+            let done = unsafe {
+                libc::recvmmsg(
+                    socket,
+                    messages.as_mut_ptr(),
+                    most,
+                    libc::MSG_DONTWAIT as _,
+                    std::ptr::null_mut(),
+                )
+            };
+            match check(i64::from(done)) {
+                Ok(count) => {
+                    let messages = messages[..count as usize].iter();
+                    self.received.extend(messages.map(received_bytes));
+                    return;
+                }
+                // A frame whose segments the header cannot state, which the kernel drops.
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                    self.counters.received += 1;
+                    self.counters.missed += 1;
+                }
+                Err(_) => return,
+            }
+        }
     }
 
     /// The number of frames that the kernel has taken.
@@ -238,6 +286,40 @@ fn message(piece: &mut libc::iovec) -> libc::mmsghdr {
     message
 }
 
+/// Bytes of a received message; 0 if it did not fit.
+fn received_bytes(message: &libc::mmsghdr) -> usize {
+    match message.msg_hdr.msg_flags & libc::MSG_TRUNC {
+        0 => message.msg_len as usize,
+        _ => 0,
+    }
+}
+
+/// What the kernel's header (`struct virtio_net_hdr`) states about a frame; without a header, that
+/// the frame is what the wire carried.
+fn offload(stated: &[u8]) -> Offload {
+    let Ok(&[flags, kind, _, _, size, more_size, start, more_start, _, _]) =
+        <&[u8; OFFLOAD_HEADER]>::try_from(stated)
+    else {
+        return Offload::default();
+    };
+    let size = u16::from_ne_bytes([size, more_size]);
+    Offload {
+        merged: match kind & !GSO_ECN {
+            GSO_NONE => Merged::No,
+            GSO_TCP_V4 | GSO_TCP_V6 => Merged::Tcp(size),
+            GSO_UDP => Merged::Udp(size),
+            _ => Merged::Unknown,
+        },
+        checksum: match flags {
+            flags if flags & NEEDS_CHECKSUM != 0 => Checksum::Partial {
+                start: u16::from_ne_bytes([start, more_start]),
+            },
+            flags if flags & CHECKSUM_VALID != 0 => Checksum::Valid,
+            _ => Checksum::Unknown,
+        },
+    }
+}
+
 /// Rejects frames that had a VLAN tag: the kernel removes the tag, and the frame would look like
 /// one of this interface. The program loads whether there was a tag, and accepts the frame if not.
 const NO_TAGS: [libc::sock_filter; 4] = [
@@ -260,3 +342,21 @@ const PACKET_IGNORE_OUTGOING: i32 = 23;
 const RECEIVE_BYTES: usize = 4 << 20;
 /// Frames per system call.
 const BATCH: usize = 32;
+/// Length of `struct virtio_net_hdr`, and the values of its fields (linux/virtio_net.h).
+const OFFLOAD_HEADER: usize = 10;
+const NEEDS_CHECKSUM: u8 = 1;
+const CHECKSUM_VALID: u8 = 2;
+const GSO_NONE: u8 = 0;
+const GSO_TCP_V4: u8 = 1;
+const GSO_TCP_V6: u8 = 4;
+const GSO_UDP: u8 = 5;
+const GSO_ECN: u8 = 0x80;
+/// Bytes in front of each frame, for the kernel's header.
+const FRONT: usize = 16;
+const SEND_STRIDE: usize = FRONT + FRAME;
+/// From one received frame to the next: room for the longest packet, and no multiple of a page, so
+/// that the headers of the frames do not share a set of the cache.
+const RECEIVE_STRIDE: usize = (FRONT + LONGEST).next_multiple_of(4096) + 128;
+
+#[cfg(test)]
+mod tests;

@@ -8,9 +8,10 @@
 //! which every interface supports. The kernel sends only inside `sendto`, and a limited number of
 //! frames in one call. So [`XdpLink::flush`] repeats the call until the ring is empty or the kernel
 //! takes no more frames. The driver trusts the kernel's ring indices, and checks each returned
-//! frame address by [`Frames`]. Opening fails with [`LinkError`] if the kernel refuses a step or if
-//! there are more than [`MAX_QUEUES`] (64) receive queues. [`XdpLink::flush`] fails if the
-//! interface cannot send.
+//! frame address by [`Frames`]. In generic mode a received frame can be a packet of many segments,
+//! up to 64 KiB, which the kernel copies into several frames (`XDP_USE_SG`, Linux 6.6). Opening
+//! fails with [`LinkError`] if the kernel refuses a step or if there are more than [`MAX_QUEUES`]
+//! (64) receive queues. [`XdpLink::flush`] fails if the interface cannot send.
 
 mod gates;
 mod queue;
@@ -35,6 +36,7 @@ use super::socket::system;
 use super::{Flushed, Interface, LinkCounters, LinkError};
 use crate::frames::{FRAME, Frames, Holder, MAX_IN_FLIGHT, Tally};
 use crate::mapping::Mapping;
+use crate::segments::{Merged, Offload};
 use crate::template::{Checked, Forbidden};
 
 /// AF_XDP sockets on all receive queues. Frames leave by the first.
@@ -193,13 +195,17 @@ impl XdpLink {
 
     /// Reads all queues in turn, so a flooded queue delays the others by one call at most.
     #[inline]
-    pub(super) fn receive(&mut self, most: usize, mut each: impl FnMut(&[u8])) -> usize {
+    pub(super) fn receive(
+        &mut self,
+        most: usize,
+        mut each: impl FnMut(&mut [u8], &Offload) -> usize,
+    ) -> usize {
         let mut count = 0;
         for _ in 0..self.queues.len() {
             let number = self.next;
             self.next = (number + 1) % self.queues.len();
             count += self.receive_from(number, most - count, &mut each);
-            if count == most {
+            if count >= most {
                 break;
             }
         }
@@ -214,7 +220,14 @@ impl XdpLink {
         };
         let (frames, memory) = (&mut self.frames, &mut self.memory);
         let (queue, counters) = (&mut redirected.queue, &mut redirected.counters);
-        receive(queue, (frames, memory, counters), most, &mut each)
+        // The pair has no segmentation offload, so a long frame is none of a target.
+        receive(queue, (frames, memory, counters), most, &mut |frame, to| {
+            let is_whole = to.merged == Merged::No;
+            if is_whole {
+                each(frame);
+            }
+            usize::from(is_whole)
+        })
     }
 
     /// Receives from the far end of a redirect pair from now on, in place of an earlier one. Fails
@@ -254,7 +267,12 @@ impl XdpLink {
     }
 
     #[inline]
-    fn receive_from(&mut self, number: usize, most: usize, each: &mut impl FnMut(&[u8])) -> usize {
+    fn receive_from(
+        &mut self,
+        number: usize,
+        most: usize,
+        each: &mut impl FnMut(&mut [u8], &Offload) -> usize,
+    ) -> usize {
         let holders = (&mut self.frames, &mut self.memory, &mut self.counters);
         receive(&mut self.queues[number], holders, most, each)
     }
@@ -352,32 +370,42 @@ impl XdpLink {
     }
 }
 
-/// Takes at most `most` received frames of a queue, passes them to `each`, and gives them to the
-/// kernel again. Returns their number.
+/// Takes received frames of a queue, passes them to `each`, and gives them to the kernel again, as
+/// [`super::Link::receive`]. A frame in several parts is passed as one.
 #[inline]
 fn receive(
     queue: &mut Queue,
     (frames, memory, counters): (&mut Frames, &mut Mapping, &mut LinkCounters),
     most: usize,
-    each: &mut impl FnMut(&[u8]),
+    each: &mut impl FnMut(&mut [u8], &Offload) -> usize,
 ) -> usize {
-    let mut count = 0;
+    let (mut count, mut any) = (0, false);
     while count < most
         && let Some(descriptor) = queue.receive.pop()
     {
-        count += 1;
-        counters.received += 1;
+        any = true;
         let begin = match frames.transfer(descriptor.addr, Holder::Filling, Holder::Driver) {
             Ok(begin) => begin,
             Err(_) => {
+                count += 1;
+                counters.received += 1;
                 counters.unexpected += 1;
                 continue;
             }
         };
         let inside = (descriptor.addr - begin) as usize;
         let frame = memory.frame_mut(begin);
-        if let Some(bytes) = frame.get(inside..inside + descriptor.len as usize) {
-            each(bytes);
+        if let Some(bytes) = frame.get_mut(inside..inside + descriptor.len as usize) {
+            let is_part = descriptor.options.contains(XdpDescOptions::XDP_PKT_CONTD);
+            let handed_over = match is_part || !queue.parts.is_empty() {
+                false => Some(each(bytes, &Offload::default())),
+                true => queue.add_part(bytes, is_part, each),
+            };
+            if let Some(handed_over) = handed_over {
+                count += handed_over.max(1);
+                counters.received += 1;
+                counters.missed += u64::from(handed_over == 0);
+            }
         }
         queue.fill.push(begin);
         if frames
@@ -387,7 +415,7 @@ fn receive(
             counters.unexpected += 1;
         }
     }
-    if count > 0 {
+    if any {
         queue.receive.release();
         queue.fill.publish();
     }

@@ -17,6 +17,7 @@ use netnice_lab::world::bad_wire::Impairments;
 use netnice_lab::world::{self, Family, Host, World};
 
 use crate::c_compiler::{Link, compile};
+use crate::tcp_flows::rig::Capture;
 
 /// A test bed with a managed link, whose driver reaches it in this mode, or in the best one.
 struct Bed {
@@ -25,8 +26,21 @@ struct Bed {
 }
 
 impl Bed {
+    /// A bed without offloads.
     fn new(mode: Option<&str>) -> Result<Bed> {
         Bed::of(TestBed::new()?, mode)
+    }
+
+    /// A bed whose devices have their default offloads: the peer sends packets of up to 64 KiB with
+    /// partial checksums.
+    fn with_offloads(mode: Option<&str>) -> Result<Bed> {
+        Bed::of(TestBed::with_offloads()?, mode)
+    }
+
+    /// Captures the segments of a port, on the server's device.
+    fn capture(&self, port: u16) -> Result<Capture> {
+        let world = &self.bed.world;
+        Capture::start(world.server(), world.folder(), port)
     }
 
     fn of(bed: TestBed, mode: Option<&str>) -> Result<Bed> {
@@ -157,7 +171,7 @@ fn segments_leave_together_where_the_interface_cuts_packets() -> Result<()> {
     cuts("on")?;
     let packets = packets_for(Family::V6)?;
     ensure!(packets < BYTES / 3000, "{packets} packets");
-    // Nothing is lost while it changes.
+    // Every byte arrives while it changes.
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let changes = scope.spawn(|| {
@@ -172,6 +186,29 @@ fn segments_leave_together_where_the_interface_cuts_packets() -> Result<()> {
         changes.join().expect("no panic")?;
         exchanged
     })
+}
+
+/// In these modes the packets of the peer arrive as they are, and the driver cuts them.
+#[test]
+fn long_packets_of_the_peer_arrive_as_segments() -> Result<()> {
+    for mode in ["generic", "fallback"] {
+        let bed = Bed::with_offloads(Some(mode))?;
+        for family in [Family::V4, Family::V6] {
+            let what = || format!("{mode}, {family:?}");
+            let capture = bed.capture(7001)?;
+            exchange(&bed.bed, family, 10_000_000).with_context(what)?;
+            let server = bed.bed.world.server();
+            capture.end_without_reset(server).with_context(what)?;
+            // The peer sends a lost packet again, and the exchange would succeed all the same.
+            let device = &bed.bed.world.client().port().device;
+            let page = bed.bed.run_ok(&format!("explain direct:{device}")).stdout;
+            ensure!(
+                page.contains("driver") && !page.contains("frames: missed"),
+                "{page}"
+            );
+        }
+    }
+    Ok(())
 }
 
 #[test]
@@ -265,14 +302,27 @@ fn a_connection_that_cannot_be_says_why() -> Result<()> {
 fn a_listener_serves_connections_of_the_kernel() {
     let tokio: &[&str] = &["--tokio"];
     let cases: &[(Family, &[&str])] = &[(Family::V4, &[]), (Family::V6, &[]), (Family::V4, tokio)];
-    serve_the_kernel(cases, 200_000);
+    let bed = Bed::new(None).expect("a test bed");
+    serve_the_kernel(&bed, cases, 200_000);
+}
+
+#[test]
+fn a_listener_serves_connections_of_the_kernel_in_every_mode() {
+    for mode in ["generic", "fallback"] {
+        let bed = Bed::with_offloads(Some(mode)).expect("a test bed");
+        let capture = bed.capture(7002).expect("a capture");
+        serve_the_kernel(&bed, &[(Family::V4, &[]), (Family::V6, &[])], 200_000);
+        let server = bed.bed.world.server();
+        capture.end_without_reset(server).expect(mode);
+    }
 }
 
 /// Twenty connections want many more buffers than there are. Segments are lost when all of them
 /// send at once, so less is sent here.
 #[test]
 fn a_listener_with_few_buffers_serves_connections_of_the_kernel() {
-    serve_the_kernel(&[(Family::V4, &["--buffers", "32"])], 50_000);
+    let bed = Bed::new(None).expect("a test bed");
+    serve_the_kernel(&bed, &[(Family::V4, &["--buffers", "32"])], 50_000);
 }
 
 /// A socket of the kernel writes the pattern to `to`, and reads it back.
@@ -322,11 +372,11 @@ fn a_program_in_c_echoes_to_sockets_of_the_kernel() {
 
 /// Listeners with these options send back what sockets of the kernel write: ten times `bytes` on a
 /// connection, then `bytes` on each of twenty.
-fn serve_the_kernel(cases: &[(Family, &[&str])], bytes: u64) {
-    let bed = Bed::new(None).expect("a test bed").bed;
+fn serve_the_kernel(bed: &Bed, cases: &[(Family, &[&str])], bytes: u64) {
+    let bed = &bed.bed;
     let (client, server) = (bed.world.client(), bed.world.server());
     for &(family, more) in cases {
-        let (local, _) = both(&bed, family, 7002);
+        let (local, _) = both(bed, family, 7002);
         let program = DirectTcp::listen(local, bed.netnice.runtime()).echo();
         let program = program.with(more);
         let ours = traffic::start(client, &program, at_once()).expect("a listener");

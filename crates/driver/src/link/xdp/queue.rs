@@ -28,12 +28,15 @@ use crate::frames::FRAME;
 use crate::link::socket::{set, system};
 use crate::link::{Interface, LinkCounters, LinkError};
 use crate::mapping::Mapping;
+use crate::segments::{LONGEST, Merged, Offload};
 
 /// A receive queue: its socket and its two receive rings.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(super) receive: Ring<XdpDesc>,
     pub(super) fill: Ring<u64>,
+    /// The parts so far of a frame that is longer than a frame of the packet memory.
+    pub(super) parts: Vec<u8>,
     // After the rings: fields are dropped in this order.
     socket: OwnedFd,
 }
@@ -71,10 +74,16 @@ impl Queue {
         let (transmit, completion) = rings.map_err(map)?;
         let queue = Queue::of(socket, &offsets, name)?;
         let flags = SocketAddrXdpFlags::XDP_COPY | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
-        bind(
-            &queue.socket,
-            &SocketAddrXdp::new(flags, interface.index, 0),
-        )
+        let with_parts = flags | SocketAddrXdpFlags::XDP_USE_SG;
+        let bind_with = |flags| {
+            let address = SocketAddrXdp::new(flags, interface.index, 0);
+            bind(&queue.socket, &address)
+        };
+        // Kernels before 6.6 have no frames in several parts.
+        match bind_with(with_parts) {
+            Err(Errno::INVAL) => bind_with(flags),
+            other => other,
+        }
         .map_err(system("cannot bind to queue 0 of", name))?;
         Ok((queue, transmit, completion))
     }
@@ -132,8 +141,35 @@ impl Queue {
         Ok(Queue {
             receive,
             fill,
+            parts: Vec::new(),
             socket,
         })
+    }
+
+    /// Adds a part to a frame that is in several parts. After the last part, passes the frame to
+    /// `each` and returns the result; 0 if the frame was longer than any packet.
+    pub(super) fn add_part(
+        &mut self,
+        part: &[u8],
+        is_followed: bool,
+        each: &mut impl FnMut(&mut [u8], &Offload) -> usize,
+    ) -> Option<usize> {
+        // One byte more than any packet has stands for all that is too long.
+        let room = (LONGEST + 1).saturating_sub(self.parts.len());
+        self.parts.extend_from_slice(&part[..part.len().min(room)]);
+        if is_followed {
+            return None;
+        }
+        let offload = Offload {
+            merged: Merged::Unknown,
+            ..Offload::default()
+        };
+        let handed_over = match self.parts.len() > LONGEST {
+            true => 0,
+            false => each(&mut self.parts, &offload),
+        };
+        self.parts.clear();
+        Some(handed_over)
     }
 
     /// The socket, which is readable when the queue received a frame.

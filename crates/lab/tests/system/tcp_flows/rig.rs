@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use netnice_lab::experiment::bench::at;
 use netnice_lab::process::{EVENT_TIMEOUT, Proc};
@@ -148,31 +148,61 @@ impl Connection {
 }
 
 /// A capture of the segments of one port, on the server's device.
-pub(super) struct Capture {
+pub(crate) struct Capture {
     tap: Tap,
     file: PathBuf,
 }
 
 impl Capture {
-    /// Ends the capture and returns the flags of each segment.
-    pub(super) fn end(self, bed: &TcpBed) -> Result<Vec<Flags>> {
-        self.tap.stop(&bed.server().ns)?.validate()?;
+    /// Captures the segments that `host` sends from or to a port, or receives. `folder` gets the
+    /// file.
+    pub(crate) fn start(host: &Host, folder: &Path, port: u16) -> Result<Capture> {
+        let file = folder.join("segments.pcap");
+        let device = &host.port().device;
+        let tap = Tap::start_capturing(&host.ns, device, &file, move |flow| flow.has_port(port))?;
+        Ok(Capture { tap, file })
+    }
+
+    /// Ends the capture. Fails if it is not complete, has no connection, or has a kernel's reset.
+    pub(crate) fn end_without_reset(self, host: &Host) -> Result<()> {
+        let all = self.end(host)?;
+        ensure!(all.len() > 8, "{} segments", all.len());
+        let is_reset = |(_, head): &(usize, &Vec<u8>)| is_reset_of_kernel(head);
+        let resets: Vec<_> = all.iter().enumerate().filter(is_reset).collect();
+        ensure!(
+            resets.is_empty(),
+            "resets among {} segments: {resets:02x?}",
+            all.len()
+        );
+        Ok(())
+    }
+
+    /// Ends the capture and returns the first bytes of each segment.
+    fn end(self, host: &Host) -> Result<Vec<Vec<u8>>> {
+        self.tap.stop(&host.ns)?.validate()?;
         let bytes = std::fs::read(&self.file)?;
         let mut rest = bytes.get(24..).context("the header of the file")?;
         let mut all = Vec::new();
         while rest.len() >= 16 {
             let length = u32::from_le_bytes(rest[8..12].try_into()?) as usize;
-            let head = &rest[16..16 + length];
-            // The offset of TCP's flags, behind a header without options.
-            let at = match head[12..14] {
-                [0x08, 0x00] => 14 + 20 + 13,
-                _ => 14 + 40 + 13,
-            };
-            all.push(Flags::of(head[at]));
+            all.push(rest[16..16 + length].to_vec());
             rest = &rest[16 + length..];
         }
         Ok(all)
     }
+}
+
+/// A kernel answers a segment by a reset without ACK, and a connection request by one with the
+/// sequence number 0 (RFC 9293, section 3.5.2). The driver resets a connection by one that has
+/// neither, also in TIME_WAIT, when its program ends.
+fn is_reset_of_kernel(head: &[u8]) -> bool {
+    // Behind an IP header without options.
+    let segment = match head[12..14] {
+        [0x08, 0x00] => &head[34..],
+        _ => &head[54..],
+    };
+    let flags = Flags::of(segment[13]);
+    flags.has(Flags::RST) && (!flags.has(Flags::ACK) || segment[4..8] == [0; 4])
 }
 
 /// The bed; see the module.
@@ -184,9 +214,13 @@ pub(super) struct TcpBed {
 }
 
 impl TcpBed {
-    /// A bed whose driver reaches the link in this mode, or in the best one.
+    /// A bed whose driver reaches the link in this mode, or in the best one. In a given mode all
+    /// devices have their default offloads.
     pub(super) fn new(mode: Option<&str>) -> Result<TcpBed> {
-        let bed = TestBed::new()?;
+        let bed = match mode {
+            None => TestBed::new()?,
+            Some(_) => TestBed::with_offloads()?,
+        };
         bed.run_ok("link eth0 --rate 100mbit");
         let start = |mode| bed.start_driver("eth0", "100mbit", mode);
         let driver = mode.map(start).transpose()?;
@@ -284,12 +318,7 @@ impl TcpBed {
 
     /// Captures the segments of a port of the client.
     pub(super) fn capture(&self, port: u16) -> Result<Capture> {
-        let file = self.bed.world.folder().join("segments.pcap");
-        let device = &self.server().port().device;
-        let tap = Tap::start_capturing(&self.server().ns, device, &file, move |flow| {
-            flow.has_port(port)
-        })?;
-        Ok(Capture { tap, file })
+        Capture::start(self.server(), self.bed.world.folder(), port)
     }
 
     /// Runs `netnice LINE`, and returns what it prints.
