@@ -4,10 +4,10 @@
 //! A new connection between the same endpoints must begin behind the sequence numbers of the old
 //! one, at a number that other users and hosts cannot predict (RFC 6528). A program that restarts
 //! has forgotten its old key. So the daemon derives the key: by SipHash-2-4 with 128 bits of
-//! output, of the user, the local address and the local port, under a secret of its own. The secret is 16
-//! random bytes in a file of the runtime folder that only root can read. The daemon makes the file
-//! when it first needs the secret. The file outlives the daemon, and ends with the boot, as the
-//! connections do.
+//! output, of the user, the local address and the local port, under a secret of its own. The secret
+//! is 16 random bytes in a file of the runtime folder that only root can read. The daemon makes the
+//! file when it first needs the secret. The file outlives the daemon, and ends with the boot, as
+//! the connections do.
 //!
 //! [`read_or_make`] fails with the error of a file operation, or of the source of random numbers.
 
