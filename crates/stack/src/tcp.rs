@@ -9,7 +9,8 @@
 //! Written bytes are copied into buffers, and stay there until the peer has acknowledged them.
 //! Received bytes stay in buffers until they are read. The window that the peer may use is what
 //! there are empty buffers for; connections that receive at the same time share them. A thread of
-//! the library serves the connections while no call does.
+//! the library serves the connections while no call does. A [`Poller`] has the events of any number
+//! of connections on one descriptor.
 //!
 //! ```no_run
 //! use std::io::{Read, Write};
