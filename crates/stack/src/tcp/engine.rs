@@ -104,7 +104,7 @@ impl Engine {
             endpoint: Endpoint::new(local, main.key()),
             layout,
             main: FlowBuffers::new(main, receiving[0]),
-            requests: requests.map(|flow| FlowBuffers::new(flow, receiving[1])),
+            requests: requests.map(|flow| FlowBuffers::of_requests(flow, receiving[1])),
             peers: Peers::default(),
             shares: ReceiveShares::default(),
             hops,

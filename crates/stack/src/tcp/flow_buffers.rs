@@ -6,7 +6,8 @@
 //!
 //! Few packets wait in the submit ring: [`LEAST_QUEUED`], or what the flow was served in the last
 //! [`PERIOD`], whichever is more. The rest waits in the program, so the newest decision, for
-//! example a retransmission, leaves first (paper NTCP).
+//! example a retransmission, leaves first (paper NTCP). Only answers to connection requests do not
+//! wait: many requests can come at the same time, and an answer that cannot be queued is lost.
 
 use std::time::Duration;
 
@@ -68,6 +69,7 @@ pub(super) struct FlowBuffers {
     /// Packets in the submit ring, and how many may be there.
     queued: u32,
     most_queued: u32,
+    least_queued: u32,
     /// Packets that left since `period_from`.
     served: u32,
     period_from: Instant,
@@ -85,10 +87,19 @@ impl FlowBuffers {
             reserved: (receiving / 8).clamp(1, MOST_RESERVED),
             queued: 0,
             most_queued: LEAST_QUEUED,
+            least_queued: LEAST_QUEUED,
             served: 0,
             period_from: Instant::ZERO,
             flow,
         }
+    }
+
+    /// The same for a flow of connection requests: all its packets may be in the submit ring.
+    pub(super) fn of_requests(flow: SegmentFlow, receiving: u32) -> FlowBuffers {
+        let mut buffers = FlowBuffers::new(flow, receiving);
+        buffers.least_queued = buffers.sending;
+        buffers.most_queued = buffers.sending;
+        buffers
     }
 
     /// Bytes of a buffer.
@@ -225,7 +236,8 @@ impl FlowBuffers {
         if passed >= PERIOD {
             let in_period = u128::from(self.served) * PERIOD.as_nanos() / passed.as_nanos().max(1);
             let in_period = u32::try_from(in_period).unwrap_or(u32::MAX);
-            self.most_queued = in_period.clamp(LEAST_QUEUED, self.sending.max(LEAST_QUEUED));
+            let least = self.least_queued;
+            self.most_queued = in_period.clamp(least, self.sending.max(least));
             self.served = 0;
             self.period_from = at;
         }
