@@ -64,6 +64,7 @@ fn the_targets_are_those_of_the_manifest() {
         names,
         [
             "connection",
+            "cut",
             "frames",
             "receive",
             "ring",
