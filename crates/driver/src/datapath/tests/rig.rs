@@ -19,6 +19,8 @@ use crate::test_frames::{OWN, PEER, endpoint, udp};
 pub(super) struct FakeNic {
     pub(super) frame: Vec<u8>,
     pub(super) sent: Vec<Vec<u8>>,
+    /// For each of them, the longest packet that it may leave in with others.
+    pub(super) most_joined: Vec<usize>,
     pub(super) room: usize,
 }
 
@@ -40,6 +42,14 @@ impl FrameSink for FakeNic {
             self.room -= 1;
             self.sent.push(bytes);
         }))
+    }
+
+    fn send_segment<F>(&mut self, most: usize, write: F) -> Option<Result<(), Forbidden>>
+    where
+        F: for<'a> FnOnce(&'a mut [u8]) -> Result<Checked<'a>, Forbidden>,
+    {
+        self.most_joined.push(most);
+        self.send(write)
     }
 }
 

@@ -1,9 +1,10 @@
-//! Tests connections of TCP: the resets when their programs end, and their promotion.
+//! Tests connections of TCP: which segments may leave joined, the resets when their programs end,
+//! and their promotion.
 
 use etherparse::{NetSlice, SlicedPacket, TcpHeader, TransportSlice};
 use netnice_core::contract::Weight;
 
-use super::rig::{Rig, SHAPE, TestProgram, parameters, rig};
+use super::rig::{Rig, SHAPE, TestProgram, contract, parameters, rig};
 use super::*;
 use crate::protocol::Transport;
 use crate::test_frames::{OWN, PEER, endpoint, mend_checksum};
@@ -46,6 +47,43 @@ fn segment([from, to]: [&str; 2], sequence: u32, flags: u8, payload: usize) -> V
     frame[at + 13] = flags;
     mend_checksum(&mut frame);
     frame
+}
+
+#[test]
+fn segments_may_leave_joined_except_under_cell_and_channel() {
+    const ACK: u8 = 16;
+    let service = |typed: &str| Service::of(&contract(typed)).unwrap();
+    let channel = "channel mmax=1500,rmax=100/s,bmax=1,deadline=10ms";
+    // 20 us of the link; on a slow link this is less than two segments.
+    for (rate, most) in [(10_000_000_000, 25_000), (1_000_000_000, 0)] {
+        let mut rig = rig(rate);
+        let mut program = program(&mut rig, V4[0], Some(V4[1]));
+        let (flow, mut sequence) = (program.opened.flow, 1);
+        let mut send = |rig: &mut Rig| {
+            assert!(program.submit(&segment(V4, sequence, ACK, 1000)));
+            sequence += 1000;
+            rig.now.0 += 1_000_000_000;
+            rig.transmit();
+            std::mem::take(&mut rig.sink.most_joined)
+        };
+        assert_eq!(send(&mut rig), [most]);
+        for (typed, expected) in [
+            ("slice 1ms/10ms", most),
+            ("cell pcr=10mbit,cdvt=500us", 0),
+            ("min 1mbit", most),
+            (channel, 0),
+            ("up 1mbit", most),
+        ] {
+            let changed = (service(typed), None);
+            rig.datapath.change(flow, changed, rig.now).unwrap();
+            assert_eq!(send(&mut rig), [expected], "{typed}");
+        }
+    }
+    let mut rig = rig(10_000_000_000);
+    let mut program = rig.program(5000, service("min 1mbit"), None);
+    assert!(program.submit_datagram(1000));
+    rig.transmit();
+    assert_eq!(rig.sink.most_joined, [0], "UDP");
 }
 
 /// The frames that leave after all of `segments` have left and the program has been detached.
