@@ -29,7 +29,7 @@ pub(super) struct Program {
     pub(super) slots: Vec<Option<u32>>,
     /// Those of its flows that received frames recently.
     pub(super) receivers: ActiveSet,
-    /// The period in which the program's rings last moved ([`SharedBudget::count_active`]).
+    /// The period in which the program's rings last moved (`SharedBudget::count_active`).
     pub(super) active: u64,
     /// The program's allowance of spurious wake-ups.
     pub(super) wakeup_credit: WakeupCredit,

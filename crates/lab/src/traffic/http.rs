@@ -3,11 +3,11 @@
 //! and a client that fetches one file ([`fetch`]).
 //!
 //! Arguments come in, and JSON lines go out on standard output. The server answers `GET /N` with a
-//! file of *N* bytes of [`pattern`](super::direct_tcp::pattern), and every other request with 404.
-//! With TLS it makes a certificate for itself when it starts and writes it to a file; the client
-//! trusts only the certificate in that file. [`serve`] fails if it cannot listen or write the file.
-//! [`fetch`] fails if it cannot read the file, if the connection cannot be made or breaks, or if
-//! the file is not the pattern with the expected length.
+//! file of *N* bytes of the pattern ([`fill`]), and every other request
+//! with 404. With TLS it makes a certificate for itself when it starts and writes it to a file; the
+//! client trusts only the certificate in that file. [`serve`] fails if it cannot listen or write
+//! the file. [`fetch`] fails if it cannot read the file, if the connection cannot be made or
+//! breaks, or if the file is not the pattern with the expected length.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
