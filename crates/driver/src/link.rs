@@ -27,6 +27,7 @@ mod ingress;
 mod long_packets;
 mod packet;
 mod socket;
+mod virtio;
 mod xdp;
 
 use std::io;

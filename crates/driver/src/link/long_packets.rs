@@ -25,10 +25,11 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::packet::bind_to;
 use super::socket::{check, set, system};
+use super::virtio::{GSO_TCP_V4, GSO_TCP_V6, NEEDS_CHECKSUM, VirtioHeader};
 use super::{Flushed, Interface, LinkError};
 use crate::frame::{
-    ETHERNET, ETHERTYPE_AT, Family, IPV4, TCP_ACK, TCP_FIN, TCP_FLAGS_AT, TCP_OFFSET_AT,
-    TCP_SEQUENCE_AT, V4_HEADER, be16, be32, checksum,
+    ETHERNET, ETHERTYPE_AT, Family, IPV4, TCP_ACK, TCP_ACK_AT, TCP_FIN, TCP_FLAGS_AT,
+    TCP_OFFSET_AT, TCP_PSH, TCP_SEQUENCE_AT, V4_HEADER, be16, be32, checksum,
 };
 use crate::frames::FRAME;
 use crate::template::{Checked, Forbidden};
@@ -266,7 +267,7 @@ impl LongPacket {
             && follows
             && own[tcp + TCP_FLAGS_AT] == flags & !(TCP_PSH | TCP_FIN)
             && headers.ip_fields().into_iter().all(same)
-            && same(tcp + TCP_ACK_FIELD..tcp + TCP_FLAGS_AT)
+            && same(tcp + TCP_ACK_AT..tcp + TCP_FLAGS_AT)
             && same(tcp + TCP_WINDOW..tcp + TCP_CHECKSUM)
             && same(tcp + TCP_URGENT..payload);
         if joins {
@@ -374,30 +375,13 @@ impl Headers {
     }
 }
 
-/// `struct virtio_net_hdr`, in the machine's byte order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-struct VirtioHeader {
-    flags: u8,
-    kind: u8,
-    headers: u16,
-    segment: u16,
-    checksum_from: u16,
-    checksum_at: u16,
-}
-
-const NEEDS_CHECKSUM: u8 = 1;
-const GSO_TCP_V4: u8 = 1;
-const GSO_TCP_V6: u8 = 4;
 /// Fields of headers.
 const V4_FLAGS: usize = 6;
 const V4_CHECKSUM: usize = ETHERNET + 10;
 const DONT_FRAGMENT: u8 = 0x40;
-const TCP_ACK_FIELD: usize = 8;
 const TCP_WINDOW: usize = 14;
 const TCP_CHECKSUM: usize = 16;
 const TCP_URGENT: usize = 18;
-const TCP_PSH: u8 = 0x08;
 const TCP_ECE: u8 = 0x40;
 /// The longest packet of IP, in bytes.
 const MOST_BYTES: usize = 65_535;

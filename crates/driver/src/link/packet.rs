@@ -19,9 +19,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::socket::{bind, check, get, set, system};
+use super::virtio::{OFFLOAD_HEADER, offload};
 use super::{Flushed, Interface, LinkCounters, LinkError};
 use crate::frames::FRAME;
-use crate::segments::{Checksum, LONGEST, Merged, Offload};
+use crate::segments::{LONGEST, Offload};
 use crate::template::{Checked, Forbidden};
 
 /// A packet socket, and frames that wait to be sent.
@@ -294,32 +295,6 @@ fn received_bytes(message: &libc::mmsghdr) -> usize {
     }
 }
 
-/// What the kernel's header (`struct virtio_net_hdr`) states about a frame; without a header, that
-/// the frame is what the wire carried.
-fn offload(stated: &[u8]) -> Offload {
-    let Ok(&[flags, kind, _, _, size, more_size, start, more_start, _, _]) =
-        <&[u8; OFFLOAD_HEADER]>::try_from(stated)
-    else {
-        return Offload::default();
-    };
-    let size = u16::from_ne_bytes([size, more_size]);
-    Offload {
-        merged: match kind & !GSO_ECN {
-            GSO_NONE => Merged::No,
-            GSO_TCP_V4 | GSO_TCP_V6 => Merged::Tcp(size),
-            GSO_UDP => Merged::Udp(size),
-            _ => Merged::Unknown,
-        },
-        checksum: match flags {
-            flags if flags & NEEDS_CHECKSUM != 0 => Checksum::Partial {
-                start: u16::from_ne_bytes([start, more_start]),
-            },
-            flags if flags & CHECKSUM_VALID != 0 => Checksum::Valid,
-            _ => Checksum::Unknown,
-        },
-    }
-}
-
 /// Rejects frames that had a VLAN tag: the kernel removes the tag, and the frame would look like
 /// one of this interface. The program loads whether there was a tag, and accepts the frame if not.
 const NO_TAGS: [libc::sock_filter; 4] = [
@@ -342,15 +317,6 @@ const PACKET_IGNORE_OUTGOING: i32 = 23;
 const RECEIVE_BYTES: usize = 4 << 20;
 /// Frames per system call.
 const BATCH: usize = 32;
-/// Length of `struct virtio_net_hdr`, and the values of its fields (linux/virtio_net.h).
-const OFFLOAD_HEADER: usize = 10;
-const NEEDS_CHECKSUM: u8 = 1;
-const CHECKSUM_VALID: u8 = 2;
-const GSO_NONE: u8 = 0;
-const GSO_TCP_V4: u8 = 1;
-const GSO_TCP_V6: u8 = 4;
-const GSO_UDP: u8 = 5;
-const GSO_ECN: u8 = 0x80;
 /// Bytes in front of each frame, for the kernel's header.
 const FRONT: usize = 16;
 const SEND_STRIDE: usize = FRONT + FRAME;

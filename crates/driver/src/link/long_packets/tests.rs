@@ -84,7 +84,7 @@ fn frame(segment: &Segment, sequence: u32) -> Vec<u8> {
     let put =
         |frame: &mut [u8], at, bytes: &[u8]| frame[at..at + bytes.len()].copy_from_slice(bytes);
     put(&mut frame, tcp + TCP_SEQUENCE_AT, &sequence.to_be_bytes());
-    put(&mut frame, tcp + TCP_ACK_FIELD, &segment.ack.to_be_bytes());
+    put(&mut frame, tcp + TCP_ACK_AT, &segment.ack.to_be_bytes());
     frame[tcp + TCP_OFFSET_AT] = ((20 + options) as u8 / 4) << 4;
     frame[tcp + TCP_FLAGS_AT] = segment.flags;
     put(&mut frame, tcp + TCP_WINDOW, &segment.window.to_be_bytes());

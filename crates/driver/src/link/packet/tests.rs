@@ -2,6 +2,7 @@ use std::os::unix::net::UnixDatagram;
 
 use super::*;
 use crate::frame::Mac;
+use crate::segments::{Checksum, Merged};
 
 /// A link on one end of a socket pair, whose frames have the kernel's header, and the other end.
 fn link() -> (PacketLink, UnixDatagram) {
