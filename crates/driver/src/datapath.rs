@@ -122,6 +122,8 @@ pub struct Datapath {
     link_is_up: bool,
     kernel_path: KernelPath,
     redirected: RedirectedTargets,
+    /// The period in which redirected targets last used the driver (`SharedBudget::count_active`).
+    redirected_active: u64,
     /// The code points of sent packets.
     code_points: CodePoints,
     /// Length in bytes of the longest packet of joined segments; 0: segments are not joined.
@@ -189,6 +191,7 @@ impl Datapath {
             link_is_up: true,
             kernel_path: KernelPath::new(),
             redirected: RedirectedTargets::new(wire.rate, mac),
+            redirected_active: 0,
             code_points: CodePoints::default(),
             most_joined: most_joined(wire.rate),
             resets: VecDeque::new(),

@@ -192,6 +192,8 @@ impl Datapath {
 
     /// Takes a frame from the redirect pair.
     pub fn receive_redirected(&mut self, frame: &[u8], now: Instant) {
+        self.shared_budget
+            .count_active(&mut self.redirected_active, now);
         self.redirected.receive(frame, &mut self.scheduler, now);
     }
 

@@ -9,9 +9,10 @@
 //! most as many bytes as the caller allows, and at most 65,535 behind the header of Ethernet.
 //!
 //! The packets leave by an AF_PACKET socket past the interface's qdisc, each with a virtio-net
-//! header (`PACKET_VNET_HDR`) that has the length of its segments. The kernel drops such a packet
-//! if the interface does not cut it (ENOBUFS). Then segments stay alone until the interface was
-//! read again, and TCP of the program sends the lost ones again.
+//! header (`PACKET_VNET_HDR`) that has the length of its segments. The kernel refuses a packet
+//! (ENOBUFS) if the interface is busy or does not cut packets any more. So a refused packet is
+//! tried [`MOST_TRIES`] times. After that it is dropped, TCP of the program sends its segments
+//! again, and segments stay alone until the interface is read again.
 //!
 //! Packets leave in the order in which their first segments came, so the segments of a connection
 //! stay in order. Opening fails with [`LinkError`] if the kernel refuses a step,
@@ -43,6 +44,8 @@ pub(super) struct LongPackets {
     waiting: Range<usize>,
     /// The interface cuts packets.
     joins: bool,
+    /// How often the first packet was refused.
+    tries: u32,
     sent: u64,
     refused: u64,
 }
@@ -95,6 +98,7 @@ impl LongPackets {
             packets: Vec::new(),
             waiting: 0..0,
             joins,
+            tries: 0,
             sent: 0,
             refused: 0,
         }
@@ -170,17 +174,22 @@ impl LongPackets {
                     let left = &self.packets[self.waiting.clone()][..count];
                     self.sent += left.iter().map(|one| u64::from(one.segments)).sum::<u64>();
                     self.waiting.start += count;
+                    self.tries = 0;
                 }
                 Err((Some(libc::EAGAIN | libc::EINTR), _)) => return Ok(Flushed::Partly),
                 Err((Some(libc::ENETDOWN), e)) => return Err(e),
                 Err((error, _)) => {
                     let first = &self.packets[self.waiting.start];
-                    if first.segments == 1 && error == Some(libc::ENOBUFS) {
+                    let is_long = first.segments > 1;
+                    self.tries += 1;
+                    let may_be_busy = !is_long || (self.joins && self.tries < MOST_TRIES);
+                    if error == Some(libc::ENOBUFS) && may_be_busy {
                         return Ok(Flushed::Partly);
                     }
-                    self.joins &= first.segments == 1;
+                    self.joins &= !is_long;
                     self.refused += u64::from(first.segments);
                     self.waiting.start += 1;
+                    self.tries = 0;
                 }
             }
         }
@@ -210,8 +219,8 @@ impl LongPackets {
             message
         });
         let (socket, flags) = (self.socket.as_raw_fd(), libc::MSG_DONTWAIT);
-        // SAFETY: `count` messages, each with two pieces (a header and the bytes of a packet), all
-        // of which outlive the call.
+        // SAFETY: `count` messages, each with two pieces: a header and the bytes of a packet. They
+        // live longer than the call.
         let done =
             unsafe { libc::sendmmsg(socket, messages.as_mut_ptr(), count, flags as libc::c_int) };
         check(i64::from(done)).map(|sent| sent as usize)
@@ -387,6 +396,8 @@ const TCP_ECE: u8 = 0x40;
 const MOST_BYTES: usize = 65_535;
 /// Packets that wait at most: as many connections take part in an iteration, at best.
 const MOST_PACKETS: usize = 16;
+/// Tries of a long packet: about a millisecond, since the caller tries again every 50 us.
+const MOST_TRIES: u32 = 20;
 /// Requested size of the send buffer, in bytes.
 const SEND_BYTES: usize = 8 << 20;
 const NO_PIECE: libc::iovec = libc::iovec {

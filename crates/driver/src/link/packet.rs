@@ -211,7 +211,7 @@ impl PacketLink {
         let most = most.min(BATCH) as u32;
         let socket = self.socket.as_raw_fd();
         for _ in 0..BATCH {
-            // SAFETY: `most` messages, each with one buffer, all of which outlive the call.
+            // SAFETY: `most` messages, each with one buffer. They live longer than the call.
             let done = unsafe {
                 libc::recvmmsg(
                     socket,

@@ -221,13 +221,18 @@ impl XdpLink {
         let (frames, memory) = (&mut self.frames, &mut self.memory);
         let (queue, counters) = (&mut redirected.queue, &mut redirected.counters);
         // The pair has no segmentation offload, so a long frame is none of a target.
-        receive(queue, (frames, memory, counters), most, &mut |frame, to| {
-            let is_whole = to.merged == Merged::No;
-            if is_whole {
-                each(frame);
-            }
-            usize::from(is_whole)
-        })
+        receive(
+            queue,
+            (frames, memory, counters),
+            most,
+            &mut |frame, offload| {
+                let is_whole = offload.merged == Merged::No;
+                if is_whole {
+                    each(frame);
+                }
+                usize::from(is_whole)
+            },
+        )
     }
 
     /// Receives from the far end of a redirect pair from now on, in place of an earlier one. Fails

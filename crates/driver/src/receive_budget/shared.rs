@@ -19,10 +19,10 @@
 //! the flows do not return all at once; for one flow of a million the part alone would take many
 //! seconds.
 //!
-//! While nobody else wants the driver's time, more of it is *lent*: [`LENT_PART`] in place of the
-//! shared budget. Nobody else wants it if only one program's rings have moved recently. The flow
-//! must have the largest budget, and it must answer: a flow that sent nothing in the period before
-//! may be one that is flooded.
+//! While only one program uses the driver, a flow may receive for [`LENT_PART`] of real time in
+//! place of the shared budget: the rest is *lent* to it. Programs use the driver if their rings
+//! moved recently; redirected targets count as one more program. The flow must have the largest
+//! budget, and it must answer: if it sent nothing in the period before, it may be flooded.
 //!
 //! A flow whose contract has `receive P%` has that part of the shared budget for certain: its
 //! *share*. Such a flow is not counted as a receiver. The other receivers divide the rest of the
@@ -50,7 +50,7 @@ pub(crate) struct SharedBudget {
     reserved: u32,
     /// The least burst of a part.
     least_burst: Nanos,
-    /// Programs that sent or received something.
+    /// Programs that use the driver.
     active: ActiveSet,
 }
 
@@ -112,7 +112,7 @@ impl SharedBudget {
         }
     }
 
-    /// The rings of a program moved. `period` is that in which they were last counted.
+    /// A program has used the driver. `period` is that in which it was last counted.
     pub(crate) fn count_active(&mut self, period: &mut u64, now: Instant) {
         let present = now.0 / ACTIVE_PERIOD + 1;
         if std::mem::replace(period, present) != present {
@@ -121,7 +121,7 @@ impl SharedBudget {
     }
 
     /// Whether only one program has used the driver recently.
-    fn is_alone(&self, period: u64) -> bool {
+    pub(crate) fn is_alone(&self, period: u64) -> bool {
         let active = &self.active;
         period <= active.period + 1 && active.size() <= 1
     }

@@ -403,7 +403,11 @@ fn honest_clients(
 #[test]
 fn honest_clients_get_in_during_a_flood_of_syns() -> Result<()> {
     let flooded = flood(Duration::from_secs(3), false)?;
-    let slowest = flooded.opened.iter().max().context("nobody opened")?;
+    let slowest = flooded
+        .opened
+        .iter()
+        .max()
+        .context("no honest connection was opened")?;
     println!(
         "{} forged SYNs, {} honest connections, the slowest in {slowest:?}; resident {:?}",
         flooded.sent,

@@ -318,12 +318,11 @@ impl Engine {
         });
         let known = self.endpoint.find(segment.from);
         match known {
-            Some(id) => {
-                if !segment.payload.is_empty() {
-                    self.shares.received(id, now);
-                }
+            Some(id) if !segment.payload.is_empty() => {
+                self.shares.received(id, now);
                 self.offer_room(id);
             }
+            Some(_) => {}
             None if self.peers.only.is_none() => self.remember(segment.from, source),
             None => {}
         }

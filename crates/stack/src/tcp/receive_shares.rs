@@ -9,7 +9,6 @@
 //! closed, so starved connections are offered room as soon as there is some, in their order.
 
 use std::collections::{HashSet, VecDeque};
-use std::time::Duration;
 
 use netnice_tcp::endpoint::ConnectionId;
 use netnice_tcp::time::Instant;
@@ -30,7 +29,7 @@ pub(super) struct ReceiveShares {
 impl ReceiveShares {
     /// A connection has received payload.
     pub(super) fn received(&mut self, id: ConnectionId, now: Instant) {
-        let period = 1 + now.since(Instant::ZERO).as_nanos() as u64 / PERIOD.as_nanos() as u64;
+        let period = 1 + now.as_nanos() / PERIOD;
         if period != self.period {
             let follows = period == self.period + 1;
             self.before = if follows { self.receiving } else { 0 };
@@ -69,7 +68,8 @@ pub(super) fn first_share(empty: u32) -> u32 {
 }
 
 /// A connection that received in this period, or in the one before, counts as one that receives.
-const PERIOD: Duration = Duration::from_millis(100);
+/// In ns.
+const PERIOD: u64 = 100_000_000;
 /// Connections that are expected to begin to receive at the same time.
 const FIRST_SHARERS: u32 = 16;
 

@@ -1,5 +1,5 @@
-//! What is kept of a connection in TIME_WAIT when nobody has it any more: what its answers to late
-//! segments are made of ([`TimeWait`]).
+//! A closed connection in TIME_WAIT, after the program has given it up ([`TimeWait`]): only what it
+//! takes to answer late segments.
 //!
 //! It does what a connection in that state does (RFC 9293, section 3.10.7.4; RFC 1337), in a
 //! twentieth of the memory. Only the report of data that was received twice (RFC 2883) is left out:

@@ -259,3 +259,15 @@ proptest! {
         prop_assert_eq!(numbers, (0..flows.len() as u32).collect::<Vec<u32>>());
     }
 }
+
+#[test]
+fn redirected_targets_count_as_one_more_program() {
+    let mut rig = Rig::new(1_000_000_000);
+    rig.now = Instant(10_000_000);
+    let (period, mut program) = (2, 0);
+    let budget = &mut rig.datapath.shared_budget;
+    budget.count_active(&mut program, rig.now);
+    assert!(budget.is_alone(period));
+    rig.datapath.receive_redirected(&[0; 11], rig.now);
+    assert!(!rig.datapath.shared_budget.is_alone(period));
+}
