@@ -62,10 +62,13 @@ impl Server {
 
     /// The statistics once no connection is left, and nothing in TIME_WAIT.
     fn at_rest(&mut self) -> Result<ServerStats> {
-        await_some("a server without connections", || {
+        let mut last = None;
+        let rest = await_some("a server without connections", || {
             let stats = self.stats()?;
+            last = stats.usage;
             Ok((stats.usage.context("direct")? == (0, 0, 0)).then_some(stats))
-        })
+        });
+        rest.with_context(|| format!("connections, in TIME_WAIT, buffers in use: {last:?}"))
     }
 }
 
@@ -111,7 +114,8 @@ fn processor_time(pid: u32) -> Result<u64> {
 /// the shares of a processor that the program and the driver take.
 fn hold_idle(idle: Duration) -> Result<(f64, f64, f64)> {
     let bed = bed()?;
-    let mut server = Server::start(&bed, 7101, &["--hold"])?;
+    // Some connections are closed by both ends at once, and enter TIME_WAIT here.
+    let mut server = Server::start(&bed, 7101, &["--hold", "--time-wait-ms", "200"])?;
     // What the first connections need, all of them need.
     let mut first = opener(&bed, server.at, 16, &["--hold", "--threads", "1"])?;
     opened(&mut first, EVENT_TIMEOUT)?;
