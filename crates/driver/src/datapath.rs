@@ -35,6 +35,7 @@ mod receive;
 mod redirected;
 mod refused;
 mod results;
+mod segments;
 mod server;
 mod tcp_reset;
 mod wakeups;
@@ -66,7 +67,7 @@ use programs::{Program, Programs};
 use redirected::{QueuedFrame, RedirectedTargets};
 pub use redirected::{RedirectError, RedirectedCounters};
 use refused::PausedFlows;
-pub(crate) use results::{Closed, Totals};
+pub(crate) use results::{Closed, Totals, send_cut};
 pub use results::{Disconnected, FrameSink, Next, OpenError};
 pub use server::ServerParameters;
 use wakeups::WakeupCredit;
@@ -78,7 +79,7 @@ use crate::frame::Mac;
 use crate::frames::{FRAME, MAX_IN_FLIGHT};
 use crate::receive_budget::shared::{ActiveSet, SharedBudget};
 use crate::receive_budget::{Cost, ReceiveBudget};
-use crate::template::Template;
+use crate::template::{Parts, Template};
 
 /// The datapath between rings and NIC. See the module.
 pub struct Datapath {
@@ -128,6 +129,10 @@ pub struct Datapath {
     code_points: CodePoints,
     /// Length in bytes of the longest packet of joined segments; 0: segments are not joined.
     most_joined: usize,
+    /// The interface cuts packets, and the link is fast enough to join segments.
+    joins: bool,
+    link_joins: bool,
+    run_memory: segments::RunMemory,
     /// RSTs of ended connections that wait to be sent.
     resets: VecDeque<tcp_reset::Reset>,
     totals: Totals,
@@ -151,6 +156,33 @@ impl Default for Departures {
     }
 }
 
+impl Departures {
+    /// Makes the packet behind the last one a part of that one, if it is the part of the same record
+    /// of segments that follows it, and leaves right behind it. False if it is not.
+    #[inline]
+    fn join_last(&mut self) -> bool {
+        let Some((new, before)) = self.packets[..=self.count].split_last_mut() else {
+            return false;
+        };
+        let (Some(last), Some(departure)) = (before.last_mut(), &new.departure) else {
+            return false;
+        };
+        let Some(joined) = last.departure.as_mut().filter(|_| last.frame.is_none()) else {
+            return false;
+        };
+        let follows = new.parts.begin > 0
+            && last.parts.end == new.parts.begin
+            && joined.flow == departure.flow
+            && joined.end == departure.start;
+        if follows {
+            last.parts.end = new.parts.end;
+            joined.end = departure.end;
+            joined.length = Bytes(joined.length.0 + departure.length.0);
+        }
+        follows
+    }
+}
+
 /// A packet that leaves in this iteration.
 #[derive(Default)]
 struct ChosenPacket {
@@ -160,6 +192,8 @@ struct ChosenPacket {
     /// The packet if it came from the redirect pair, and not from the rings of a program.
     frame: Option<QueuedFrame>,
     record: Record,
+    /// The parts of a record of segments that leave.
+    parts: Parts,
 }
 
 impl Datapath {
@@ -194,6 +228,9 @@ impl Datapath {
             redirected_active: 0,
             code_points: CodePoints::default(),
             most_joined: most_joined(wire.rate),
+            joins: false,
+            link_joins: false,
+            run_memory: segments::RunMemory::default(),
             resets: VecDeque::new(),
             totals: Totals::default(),
         })
@@ -338,6 +375,7 @@ impl Datapath {
         let mut flow = FlowState::new(id, program, ring, template, &parameters.service, budget);
         flow.class = parameters.service.class();
         flow.set_contract_limit(self.scheduler.longest(id));
+        flow.tell_joins(self.joins);
         self.flows[number] = Some(flow);
         let flow = FlowNo(number as u32);
         match self.add_matches(flow, parameters) {
@@ -442,6 +480,7 @@ impl Datapath {
         self.scheduler.change(known.id, service, now)?;
         known.set_service(&service);
         known.set_contract_limit(self.scheduler.longest(known.id));
+        known.tell_joins(self.joins);
         if let Some(budget) = &mut known.budget {
             let share = receive.map_or(0, ReceiveShare::millionths);
             self.shared_budget.set_share(budget, share);
@@ -460,7 +499,20 @@ impl Datapath {
         self.kernel_path.set_rate(classes, wire.overhead);
         self.redirected.set_rate(wire.rate);
         self.most_joined = most_joined(wire.rate);
+        self.follow_joins(self.link_joins);
         Ok(())
+    }
+
+    /// Tells programs whether their segments can leave joined, when that changes. `link_joins`:
+    /// whether the interface cuts packets.
+    fn follow_joins(&mut self, link_joins: bool) {
+        self.link_joins = link_joins;
+        let joins = link_joins && self.most_joined > 0;
+        if std::mem::replace(&mut self.joins, joins) != joins {
+            for flow in self.flows.iter().flatten() {
+                flow.tell_joins(joins);
+            }
+        }
     }
 
     /// Charges the link for what the kernel's classes have sent, by the present count of what they
@@ -522,6 +574,9 @@ impl Datapath {
         if self.has_resets() {
             self.send_resets(sink, now);
         }
+        if sink.joins() != self.link_joins {
+            self.follow_joins(sink.joins());
+        }
         self.end_pauses(now);
         self.redirected.end_holds(&mut self.scheduler, now);
         self.find_heads(now);
@@ -535,6 +590,7 @@ impl Datapath {
             }
         }
         self.send_chosen(sink, now);
+        sink.release();
         self.publish_rings();
         for number in &self.to_notify {
             if let Some(program) = self.programs.get_mut(*number) {

@@ -39,12 +39,12 @@ use netnice_core::units::Instant;
 use netnice_kernel::KernelError;
 use netnice_kernel::direct::{MAX_QUEUES, XdpProgram};
 
-use crate::datapath::FrameSink;
+use crate::datapath::{FrameSink, send_cut};
 use crate::demux::FlowNo;
 use crate::frame::Mac;
 use crate::frames::{Frames, Tally};
 use crate::segments::Offload;
-use crate::template::{Checked, Forbidden};
+use crate::template::{Checked, Forbidden, SegmentRun};
 
 pub use ingress::Ingress;
 use long_packets::LongPackets;
@@ -531,6 +531,26 @@ impl FrameSink for Link {
         F: for<'a> FnOnce(&'a mut [u8]) -> Result<Checked<'a>, Forbidden>,
     {
         Link::send_segment(self, most, write)
+    }
+
+    fn send_run(&mut self, most: usize, run: &SegmentRun<'_>) -> bool {
+        match &mut self.long_packets {
+            Some(packets) if most > 0 && packets.joins() => packets.send_run(most, run),
+            _ => send_cut(self, run),
+        }
+    }
+
+    #[inline]
+    fn joins(&self) -> bool {
+        let packets = self.long_packets.as_ref();
+        packets.is_some_and(|packets| packets.joins())
+    }
+
+    #[inline]
+    fn release(&mut self) {
+        if let Some(packets) = &mut self.long_packets {
+            packets.release();
+        }
     }
 }
 

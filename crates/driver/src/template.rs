@@ -29,6 +29,8 @@
 //! bytes behind the header that names the protocol; [`crate::protocol`] lists the refused
 //! protocols.
 
+mod segments;
+
 use std::net::{IpAddr, SocketAddr};
 
 use netnice_core::contract::Dscp;
@@ -38,6 +40,9 @@ use crate::frame::{
     self, ETHERNET, ETHERTYPE_AT, Family, IPV4, IPV6, Mac, TCP_OFFSET_AT, be16, checksum,
 };
 use crate::protocol::{EtherType, IpProtocol, Transport, is_one_host};
+
+pub use segments::SegmentRun;
+pub(crate) use segments::{Parts, advance_id};
 
 /// The part of a flow's grant that determines its template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,6 +173,10 @@ pub enum Forbidden {
     /// The destination port is not the flow's.
     #[error("to another port than the flow's")]
     DestinationPort,
+    /// The packet is a record of segments, which are not of TCP, cannot share headers (SYN, RST,
+    /// URG, CWR), or have unequal lengths.
+    #[error("of segments that are not parts of one packet of TCP")]
+    Segments,
 }
 
 /// A frame that may leave: it is in the driver's own memory, and a template has checked it.
@@ -181,6 +190,12 @@ impl<'a> Checked<'a> {
         if let Some(source) = own.get_mut(6..ETHERTYPE_AT) {
             source.copy_from_slice(&mac.0);
         }
+        Checked(own)
+    }
+
+    /// The same frame, copied to `own`, which has its length.
+    pub(crate) fn copied_to(self, own: &mut [u8]) -> Checked<'_> {
+        own.copy_from_slice(self.0);
         Checked(own)
     }
 
@@ -289,19 +304,25 @@ impl Template {
         own: &'a mut [u8],
         code_point: Option<Dscp>,
     ) -> Result<Checked<'a>, Forbidden> {
-        match self.allows(own) {
+        match self.allows(own, own.len()) {
             true => {
-                if let (Some(code_point), Layout::Ip(family, _)) = (code_point, self.layout) {
-                    write_code_point(own, family, code_point);
-                }
-                if let Some(next_hop) = self.addresses.next_hop {
-                    own[..6].copy_from_slice(&next_hop.0);
-                }
-                own[6..ETHERTYPE_AT].copy_from_slice(&self.addresses.mac.0);
+                self.complete(own, code_point);
                 Ok(Checked(own))
             }
-            false => Err(self.explain(own)),
+            false => Err(self.explain(own, own.len())),
         }
+    }
+
+    /// Writes the code point and the Ethernet addresses into headers that the template allows.
+    #[inline(always)]
+    fn complete(&self, own: &mut [u8], code_point: Option<Dscp>) {
+        if let (Some(code_point), Layout::Ip(family, _)) = (code_point, self.layout) {
+            write_code_point(own, family, code_point);
+        }
+        if let Some(next_hop) = self.addresses.next_hop {
+            own[..6].copy_from_slice(&next_hop.0);
+        }
+        own[6..ETHERTYPE_AT].copy_from_slice(&self.addresses.mac.0);
     }
 
     /// Changes the link's address, the flow's next hop (if it is fixed and `next_hop` is `Some`),
@@ -375,9 +396,11 @@ impl Template {
         self.longest
     }
 
+    /// Whether a frame of `length` bytes may leave, of which `own` has the checked headers at
+    /// least, or all bytes.
     #[inline(always)]
-    fn allows(&self, own: &[u8]) -> bool {
-        if own.len() < self.headers || own.len() > self.longest {
+    fn allows(&self, own: &[u8], length: usize) -> bool {
+        if length < self.headers || length > self.longest {
             return false;
         }
         let mut short = [0; HEAD];
@@ -391,18 +414,18 @@ impl Template {
         let differs = (0..HEAD).fold(0, |sum, at| {
             sum | ((head[at] ^ self.expected[at]) & self.mask[at])
         });
-        differs == 0 && self.lengths_agree(head, own) && self.destination_is_single(head)
+        differs == 0 && self.lengths_agree(head, own, length) && self.destination_is_single(head)
     }
 
     /// The checks that a mask cannot express.
     #[inline(always)]
-    fn lengths_agree(&self, head: &[u8; HEAD], own: &[u8]) -> bool {
-        let is = |at, from: usize| usize::from(be16(head, at)) == own.len() - from;
+    fn lengths_agree(&self, head: &[u8; HEAD], own: &[u8], length: usize) -> bool {
+        let is = |at, from: usize| usize::from(be16(head, at)) == length - from;
         let transport_agrees = |transport, end: usize| match transport {
             Some(Transport::Udp) => is(end + 4, end),
             Some(Transport::Tcp) => {
                 let header = usize::from(own[end + TCP_OFFSET_AT] >> 4) * 4;
-                header >= Transport::Tcp.header() && header <= own.len() - end
+                header >= Transport::Tcp.header() && header <= length - end
             }
             None => true,
         };
@@ -509,11 +532,11 @@ impl Template {
 
     /// The first violation, in the order of the headers; a wrong length if there is no other.
     #[cold]
-    fn explain(&self, own: &[u8]) -> Forbidden {
+    fn explain(&self, own: &[u8], length: usize) -> Forbidden {
         if own.len() < self.headers {
             return Forbidden::Short;
         }
-        if own.len() > self.longest {
+        if length > self.longest {
             return Forbidden::Long;
         }
         let differs = |at: &usize| (own[*at] ^ self.expected[*at]) & self.mask[*at] != 0;

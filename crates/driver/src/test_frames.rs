@@ -1,12 +1,12 @@
 //! Builds well-formed frames for tests, by etherparse, an implementation independent of this crate;
-//! and corrects the lengths and the IPv4 checksum of altered frames. A call panics if its addresses
+//! and corrects the lengths and the checksums of altered frames. A call panics if its addresses
 //! or lengths do not describe a packet.
 
 use std::net::{IpAddr, SocketAddr};
 
 use etherparse::{
     EtherType, Ethernet2Header, IpFragOffset, IpNumber, Ipv4Header, Ipv6FragmentHeader, Ipv6Header,
-    TcpHeader, UdpHeader,
+    NetSlice, SlicedPacket, TcpHeader, TransportSlice, UdpHeader,
 };
 
 use crate::frame::Mac;
@@ -165,6 +165,30 @@ pub(crate) fn mend_checksum(frame: &mut [u8]) {
         let sum = crate::frame::checksum(&frame[14..14 + length]);
         frame[24..26].copy_from_slice(&sum.to_be_bytes());
     }
+}
+
+/// Corrects the checksum of TCP in a frame without IP options. Panics if it is no segment of TCP.
+pub(crate) fn complete_tcp(frame: &mut [u8]) {
+    let (at, sum) = {
+        let packet = SlicedPacket::from_ethernet(frame).expect("a packet");
+        let Some(TransportSlice::Tcp(tcp)) = &packet.transport else {
+            panic!("no TCP: {packet:?}");
+        };
+        let (header, payload) = (tcp.to_header(), tcp.payload());
+        match &packet.net {
+            Some(NetSlice::Ipv4(ip)) => {
+                let sum = header.calc_checksum_ipv4(&ip.header().to_header(), payload);
+                (34, sum)
+            }
+            Some(NetSlice::Ipv6(ip)) => {
+                let sum = header.calc_checksum_ipv6(&ip.header().to_header(), payload);
+                (54, sum)
+            }
+            other => panic!("no IP: {other:?}"),
+        }
+    };
+    let sum = sum.expect("a short packet").to_be_bytes();
+    frame[at + 16..at + 18].copy_from_slice(&sum);
 }
 
 /// Corrects the lengths in a frame's headers: IP's, and UDP's if the packet is no fragment.

@@ -38,7 +38,7 @@ use crate::words::{Ordering, Word};
 use gaps::Gaps;
 
 pub use crate::layout::Loss;
-pub use flow::{DriverRings, Found, Taken, fence_before_notices};
+pub use flow::{DriverRings, Found, SharedBytes, Taken, fence_before_notices};
 
 /// The driver's side of one program: its memory file, its doorbells and its notices.
 pub struct ProgramMemory {

@@ -329,7 +329,10 @@ pub(crate) struct FlowHeader {
     pub receive_entries: u32,
     /// Offset of the data area from the start of the region.
     pub area: u64,
-    _label: [u64; 4],
+    /// 1 while segments of this flow can leave in long packets. The driver writes it; drivers of
+    /// earlier versions leave it 0.
+    pub joins: u32,
+    _label: [u32; 7],
     /// Lost packets of the flow, indexed by [`Loss`]. The driver writes them and never reads
     /// them.
     pub lost: [u64; 8],
@@ -358,7 +361,8 @@ pub(crate) struct IndexLine {
 pub(crate) struct Head {
     /// Number of pairs that follow, 1 to [`MAX_PAIRS`].
     pub count: u32,
-    /// From the program: `CONTINUES_MESSAGE` or 0. From the driver: a `Status` (module `record`).
+    /// From the program: `CONTINUES_MESSAGE`, `STATES_ARRIVAL`, `SEGMENTS` or 0. From the driver: a
+    /// `Status` (module `record`).
     pub note: u32,
     /// From the program: 0. From the driver: a time in ns of `CLOCK_MONOTONIC`, or 0.
     pub stamp: u64,
@@ -504,6 +508,7 @@ const _: () = {
     assert!(offset_of!(FlowHeader, transmit_entries) == 0x10);
     assert!(offset_of!(FlowHeader, receive_entries) == 0x14);
     assert!(offset_of!(FlowHeader, area) == 0x18);
+    assert!(offset_of!(FlowHeader, joins) == 0x20);
     assert!(offset_of!(FlowHeader, lost) == 0x40);
     assert!(offset_of!(FlowHeader, submit_producer) == 0x080);
     assert!(offset_of!(FlowHeader, reclaim_consumer) == 0x0c0);

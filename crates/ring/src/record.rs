@@ -83,6 +83,13 @@ impl Record {
         (self.note & STATES_ARRIVAL != 0).then_some(self.stamp)
     }
 
+    /// True if each pair of a record from the program is a segment, and the first has the headers
+    /// of all.
+    #[inline]
+    pub fn has_segments(&self) -> bool {
+        self.note & SEGMENTS != 0
+    }
+
     /// The status of a record from the driver.
     pub fn status(&self) -> Status {
         Status(self.note)
@@ -190,8 +197,9 @@ impl Validator {
             return Err(Rule::Count { count: head.count });
         }
         if self.writer == Writer::Program {
-            // A record that continues a message has no arrival of its own.
-            if head.note > STATES_ARRIVAL {
+            // A record that continues a message has no arrival of its own, and segments are no
+            // messages.
+            if head.note > STATES_ARRIVAL && head.note != SEGMENTS {
                 return Err(reserved("note", head.note.into()));
             }
             if head.stamp != 0 && head.note != STATES_ARRIVAL {
@@ -251,6 +259,9 @@ fn reserved(field: &'static str, seen: u64) -> Rule {
 /// A bit of a note to the driver: the stamp is the arrival time of the message that the record
 /// begins. Not together with [`CONTINUES_MESSAGE`].
 pub(crate) const STATES_ARRIVAL: u32 = 2;
+/// A bit of a note to the driver: each pair is a segment of TCP, and the first has the headers of
+/// all. Not together with another bit.
+pub(crate) const SEGMENTS: u32 = 4;
 /// A bit of a note to the driver: the record continues a message.
 pub(crate) const CONTINUES_MESSAGE: u32 = 1;
 

@@ -419,6 +419,8 @@ impl Session {
         let number = self.next_flow;
         self.next_flow += 1;
         let location = flow.location();
+        // Segments leave in records of several on every second flow of TCP.
+        flow.set_joins(endpoint.is_tcp() && self.next_flow % 2 == 0);
         let opened = FlowOpened {
             flow: number,
             slot: location.slot,
@@ -484,14 +486,18 @@ impl Session {
                 let Ok(Taken::Record(record)) = flow.take() else {
                     break;
                 };
-                let mut frame = [0; 4096];
+                let mut frame = [0; 32_768];
                 let bytes = flow.read(&record, &mut frame);
+                let frames = match record.has_segments() {
+                    true => cut(&frame[..bytes], record.pairs()),
+                    false => vec![frame[..bytes].to_vec()],
+                };
                 // The clock of the stamps of a driver. No two frames leave at the same time.
                 let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
                 let time = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
                 self.now = time.max(self.now + 1);
                 flow.give_back(&record, Status::DONE, self.now);
-                self.deliver(&frame[..bytes]);
+                frames.iter().for_each(|frame| self.deliver(frame));
             }
         }
         let mut moved = false;
@@ -520,6 +526,48 @@ impl Session {
             }
         }
     }
+}
+
+/// The frames of a record of segments of TCP over IPv4.
+fn cut(bytes: &[u8], pairs: &[netnice_ring::Pair]) -> Vec<Vec<u8>> {
+    assert_eq!(bytes[12..14], [8, 0]);
+    let header = 34 + usize::from(bytes[46] >> 4) * 4;
+    let sequence = u32::from_be_bytes(bytes[38..42].try_into().unwrap());
+    let (mut frames, mut begin, mut sent) = (Vec::new(), 0, 0_u32);
+    for (number, pair) in pairs.iter().enumerate() {
+        let end = begin + pair.length as usize;
+        let mut frame = bytes[..header].to_vec();
+        frame.extend(&bytes[begin + header..end]);
+        frame[38..42].copy_from_slice(&sequence.wrapping_add(sent).to_be_bytes());
+        if number + 1 < pairs.len() {
+            frame[47] &= !0x09;
+        }
+        let length = (frame.len() - 14) as u16;
+        frame[16..18].copy_from_slice(&length.to_be_bytes());
+        for (field, from) in [(24, 14), (50, 34)] {
+            frame[field..field + 2].fill(0);
+            let to = if from == 14 { 34 } else { frame.len() };
+            let mut sum: u64 = match from {
+                14 => 0,
+                _ => words(&frame[26..34]) + 6 + (to - from) as u64,
+            };
+            sum += words(&frame[from..to]);
+            while sum > 0xffff {
+                sum = (sum & 0xffff) + (sum >> 16);
+            }
+            frame[field..field + 2].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+        }
+        sent += (end - begin - header) as u32;
+        begin = end;
+        frames.push(frame);
+    }
+    frames
+}
+
+/// The sum of the bytes as numbers of 16 bits.
+fn words(bytes: &[u8]) -> u64 {
+    let word = |pair: &[u8]| u64::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u64::from(*low));
+    bytes.chunks(2).map(word).sum()
 }
 
 /// True if a sent frame is for a flow with this endpoint.

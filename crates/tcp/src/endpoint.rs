@@ -51,6 +51,8 @@ pub struct Endpoint {
     by_remote: HashMap<SocketAddr, ConnectionId>,
     listening: Option<Listening>,
     timeouts: BTreeSet<(Instant, ConnectionId)>,
+    /// Connections whose entry in `timeouts` may be obsolete, each once.
+    obsolete: Vec<ConnectionId>,
     /// Connections that may have something to send, each once.
     active: VecDeque<ConnectionId>,
     /// Connections whose state the caller has not seen ([`Endpoint::poll_changed`]), each once.
@@ -69,6 +71,8 @@ struct Entry {
     connection: Connection,
     remote: SocketAddr,
     timeout: Option<Instant>,
+    /// `timeout` may have changed.
+    is_obsolete: bool,
     is_active: bool,
     is_changed: bool,
     /// The listener's connection is not complete, or not accepted yet.
@@ -132,6 +136,7 @@ impl Endpoint {
             by_remote: HashMap::new(),
             listening: None,
             timeouts: BTreeSet::new(),
+            obsolete: Vec::new(),
             active: VecDeque::new(),
             changed: VecDeque::new(),
             waiting: Waiting::default(),
@@ -454,10 +459,26 @@ impl Endpoint {
         None
     }
 
-    /// The driver has sent a segment of a connection ([`Connection::handle_departure`]).
-    pub fn handle_departure(&mut self, id: ConnectionId, token: Token, at: Instant) {
+    /// The payload of a further segment that may leave in one packet with `run`
+    /// ([`Connection::poll_following`]).
+    pub fn poll_following(
+        &mut self,
+        id: ConnectionId,
+        now: Instant,
+        run: &mut Transmit,
+        last: (Slice, Token),
+    ) -> Option<(Slice, Token)> {
+        let entry = self.connections.get_mut(id.0 as usize)?;
+        let following = entry.connection.poll_following(now, run, last);
+        self.settle_without_output(id);
+        following
+    }
+
+    /// The driver has sent segments of a connection together
+    /// ([`Connection::handle_departures`]).
+    pub fn handle_departures(&mut self, id: ConnectionId, tokens: &[Token], at: Instant) {
         if let Some(entry) = self.connections.get_mut(id.0 as usize) {
-            entry.connection.handle_departure(token, at);
+            entry.connection.handle_departures(tokens, at);
             self.settle_without_output(id);
         }
     }
@@ -468,7 +489,8 @@ impl Endpoint {
     }
 
     /// The next time at which [`Endpoint::handle_timeout`] has something to do.
-    pub fn poll_timeout(&self) -> Option<Instant> {
+    pub fn poll_timeout(&mut self) -> Option<Instant> {
+        self.settle_timeouts();
         let first = self.timeouts.first().map(|&(at, _)| at);
         first.into_iter().chain(self.waiting.first_end()).min()
     }
@@ -476,6 +498,7 @@ impl Endpoint {
     /// Does what is due at the time `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.waiting.handle_timeout(now);
+        self.settle_timeouts();
         while let Some(&(at, id)) = self.timeouts.first() {
             if at > now {
                 break;
@@ -519,6 +542,7 @@ impl Endpoint {
             connection,
             remote,
             timeout: None,
+            is_obsolete: false,
             is_active: false,
             is_changed: false,
             stage,
@@ -551,15 +575,9 @@ impl Endpoint {
         while let Some(handle) = entry.connection.poll_released() {
             self.released.push(handle);
         }
-        let timeout = entry.connection.poll_timeout();
-        if timeout != entry.timeout {
-            if let Some(old) = entry.timeout {
-                self.timeouts.remove(&(old, id));
-            }
-            if let Some(new) = timeout {
-                self.timeouts.insert((new, id));
-            }
-            entry.timeout = timeout;
+        if !entry.is_obsolete {
+            entry.is_obsolete = true;
+            self.obsolete.push(id);
         }
         if !entry.is_changed {
             entry.is_changed = true;
@@ -576,6 +594,26 @@ impl Endpoint {
             if let Some(listening) = &mut self.listening {
                 listening.incomplete -= 1;
                 listening.ready.push_back(id);
+            }
+        }
+    }
+
+    /// Finds the next timeouts of the connections that have changed.
+    fn settle_timeouts(&mut self) {
+        for id in self.obsolete.drain(..) {
+            let Some(entry) = self.connections.get_mut(id.0 as usize) else {
+                continue;
+            };
+            entry.is_obsolete = false;
+            let timeout = entry.connection.poll_timeout();
+            if timeout != entry.timeout {
+                if let Some(old) = entry.timeout {
+                    self.timeouts.remove(&(old, id));
+                }
+                if let Some(new) = timeout {
+                    self.timeouts.insert((new, id));
+                }
+                entry.timeout = timeout;
             }
         }
     }

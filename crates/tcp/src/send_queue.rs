@@ -536,10 +536,14 @@ impl SendQueue {
         if position >= self.end {
             return self.pieces.len();
         }
-        // The pieces have one length, in the ordinary case: guess, then search from there.
-        let span = self.end - front.start;
         let count = self.pieces.len();
-        let guess = u128::from(position - front.start) * count as u128 / u128::from(span);
+        if self.sent_pieces < count && self.pieces[self.sent_pieces].start == position {
+            return self.sent_pieces;
+        }
+        // The pieces have one length, in the ordinary case: guess, then search from there. No span
+        // and no count has more than 32 bits.
+        let span = self.end - front.start;
+        let guess = (position - front.start).saturating_mul(count as u64) / span;
         // At most `count`.
         let guess = (guess as usize).min(count - 1);
         let starts = |index: usize| self.pieces[index].start;

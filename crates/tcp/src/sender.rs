@@ -240,16 +240,34 @@ impl Sender {
         !matches!(self.recovery, Recovery::Open)
     }
 
-    /// The driver has sent a piece. Returns true if it is the first transmission of the first piece
-    /// that is not acknowledged: from now on the peer owes an acknowledgement.
-    pub(crate) fn departed(&mut self, start: u64, at: Instant) -> bool {
+    /// The driver has sent these pieces together. Returns true if the first transmission of the
+    /// first piece that is not acknowledged is among them: from now on the peer owes an
+    /// acknowledgement.
+    pub(crate) fn departed(&mut self, starts: impl Iterator<Item = u64>, at: Instant) -> bool {
         if self.queue.earliest_departure().is_none() {
             self.timeout_from = at;
         }
         self.last_departure = self.last_departure.max(at);
-        self.queue.departed(start, at);
+        let una = self.queue.una();
+        let mut is_first = false;
+        for start in starts {
+            self.queue.departed(start, at);
+            is_first |= start == una;
+        }
         self.set_loss_timer(at);
-        start == self.queue.una() && self.queue.front().is_some_and(|front| !front.retransmitted)
+        is_first && self.queue.front().is_some_and(|front| !front.retransmitted)
+    }
+
+    /// As [`Sender::poll_piece`], if that would be new data at `start`, a whole buffer, of which
+    /// nothing is to be announced.
+    pub(crate) fn poll_following(&mut self, now: Instant, start: u64) -> Option<NextPiece> {
+        let is_plain = !self.queue.has_lost()
+            && self.probe != Probe::Due
+            && !self.announce_reduction
+            && self.queue.next() == start;
+        let unsent = self.queue.first_unsent().filter(|_| is_plain)?;
+        unsent.payload.filter(|payload| payload.offset == 0)?;
+        self.poll_piece(now).ok()
     }
 
     /// A small window is used after all: splits the first unsent piece so that its front part fits.

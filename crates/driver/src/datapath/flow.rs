@@ -156,25 +156,29 @@ pub(super) struct FlowState {
     /// A record became its head since [`FlowState::take_new_head`] was last called.
     has_new_head: bool,
     /// Frames have a next hop.
-    has_next_hop: bool,
+    pub(super) has_next_hop: bool,
     /// `connection` is `Some`.
     is_connection: bool,
     /// Its segments may leave joined in one packet.
-    may_join: bool,
+    pub(super) may_join: bool,
     /// The kind of its contract, for its code point.
-    kind: ContractKind,
+    pub(super) kind: ContractKind,
     /// The class of the link's server that its contract names.
     pub(super) class: Option<u8>,
     /// Length in bytes of the longest packet that the flow can send.
-    longest: usize,
+    pub(super) longest: usize,
     /// When the scheduler got the head.
     pub(super) head_since: Instant,
     /// The record that the scheduler holds, if `has_head`.
     head: Record,
+    /// Of a head of segments: the part that the scheduler holds.
+    head_part: usize,
+    /// A part of the record of segments that leaves was not sent, and why.
+    pub(super) unsent: Option<Status>,
     /// After a refused packet no record is taken until then ([`super::refused`]).
     pub(super) paused_until: Option<Instant>,
     pub(super) ring: netnice_ring::driver::DriverRings,
-    template: Template,
+    pub(super) template: Template,
     /// How late a packet may leave without a correction of the schedule. The largest value: at any
     /// time, since the flow has no cell contract.
     pub(super) tolerance: Nanos,
@@ -184,7 +188,7 @@ pub(super) struct FlowState {
     pub(super) budget: Option<FlowBudget>,
     /// The offset of the header of TCP in the frames of a flow that is a connection, and what was
     /// sent of it.
-    connection: Option<(usize, SentSegments)>,
+    pub(super) connection: Option<(usize, SentSegments)>,
 }
 
 /// Prefetches what it takes to choose a packet of a flow, and to take one from its ring.
@@ -224,6 +228,8 @@ impl FlowState {
             longest: template.longest(),
             template,
             head: Record::default(),
+            head_part: 0,
+            unsent: None,
             has_head: false,
             head_since: Instant(0),
             paused_until: None,
@@ -270,6 +276,7 @@ impl FlowState {
         self.paused_until = None;
         if std::mem::take(&mut self.has_head) {
             self.counters.no_link += 1;
+            self.unsent = None;
             self.ring.give_back(&self.head, Status::NO_LINK, 0);
         }
     }
@@ -299,18 +306,29 @@ impl FlowState {
     }
 
     /// Copies the head to `departing`, which has no pairs if there is none, and takes the next
-    /// record as the new head. Returns that as the scheduler's packet, or `None` if there is none.
-    /// Fails if the program broke a rule; the flow has no head then.
+    /// record as the new head; of a head of segments the next part. Returns that as the scheduler's
+    /// packet, or `None` if there is none. Fails if the program broke a rule; the flow has no head
+    /// then.
     #[inline]
     pub(super) fn replace_head(
         &mut self,
         departing: &mut Record,
+        parts: &mut Parts,
         now: Instant,
     ) -> Result<Option<Packet>, ProtocolViolation> {
         departing.copy_from(match self.has_head {
             true => &self.head,
             false => &Record::NONE,
         });
+        *parts = Parts::default();
+        if self.has_head && self.head.has_segments() {
+            let (begin, end) = (self.head_part, self.head_part + 1);
+            *parts = Parts { begin, end };
+            if end < self.head.pairs().len() {
+                self.head_part = end;
+                return Ok(Some(self.packet(now, Instant(0))));
+            }
+        }
         self.take_head()?;
         self.has_new_head |= self.has_head;
         // The record arrived while the one before it waited. If the program does not state the
@@ -326,6 +344,7 @@ impl FlowState {
     fn take_head(&mut self) -> Result<(), ProtocolViolation> {
         self.has_head = false;
         self.has_head = self.ring.take_into(&mut self.head)? == Found::Record;
+        self.head_part = 0;
         Ok(())
     }
 
@@ -342,7 +361,11 @@ impl FlowState {
         let record = &self.head;
         let stated = record.arrival().map(|arrival| Instant(arrival).min(now));
         let arrived = stated.unwrap_or(unstated);
-        let length = Bytes(record.bytes() as u64).max(Bytes(MIN_PACKET_BYTES));
+        let bytes = match record.pairs().get(self.head_part) {
+            Some(part) if record.has_segments() => part.length as usize,
+            _ => record.bytes(),
+        };
+        let length = Bytes(bytes as u64).max(Bytes(MIN_PACKET_BYTES));
         let length = length.min(Bytes(self.longest as u64));
         match record.begins_message() {
             true => Packet::first(length, arrived),
@@ -354,6 +377,11 @@ impl FlowState {
     pub(super) fn set_service(&mut self, service: &Service) {
         (self.tolerance, self.kind) = (service.tolerance(), service.into());
         self.may_join = self.template.is_tcp() && may_join(self.kind);
+    }
+
+    /// Tells the program whether its segments can leave joined, if the link can join any.
+    pub(super) fn tell_joins(&self, link_joins: bool) {
+        self.ring.set_joins(link_joins && self.may_join);
     }
 
     /// Sets the longest packet that the contract can let go.

@@ -81,7 +81,7 @@ impl Datapath {
                 flow.drop_head();
                 return None;
             }
-            let behind = flow.replace_head(&mut chosen.record, now);
+            let behind = flow.replace_head(&mut chosen.record, &mut chosen.parts, now);
             behind.unwrap_or_else(|violation| {
                 violations.push((flow.program, violation));
                 None
@@ -102,14 +102,17 @@ impl Datapath {
         if flow.is_ignored() || chosen.record.pairs().is_empty() {
             return true;
         }
-        flow.ring.prefetch();
-        flow.ring.prefetch_read(&chosen.record);
         if flow.touch() {
             touched.push(number as u32);
         }
         chosen.since = std::mem::replace(&mut flow.head_since, now);
         chosen.departure = Some(departure);
-        departures.count += 1;
+        if !(flow.may_join && departures.join_last()) {
+            flow.ring.prefetch();
+            flow.ring
+                .prefetch_read(&departures.packets[departures.count].record);
+            departures.count += 1;
+        }
         true
     }
 }

@@ -70,10 +70,24 @@ impl Datapath {
                 continue;
             };
             let how = (&self.code_points, self.most_joined);
-            match flow.send(record, since, sink, departure, how) {
+            let parts = chosen.parts;
+            let (count, bytes, result) = match parts.count() {
+                0 => {
+                    let result = flow.send(record, since, sink, departure, how);
+                    (1, record.bytes(), result)
+                }
+                count => {
+                    let pairs = &record.pairs()[parts.begin..parts.end];
+                    let bytes = pairs.iter().map(|pair| pair.length as usize).sum();
+                    let (record, memory) = ((record, parts), &mut self.run_memory);
+                    let result = flow.send_parts(record, since, sink, departure, how, memory);
+                    (count as u64, bytes, result)
+                }
+            };
+            match result {
                 SendResult::Sent => {
-                    self.totals.sent += 1;
-                    self.totals.sent_bytes += record.bytes() as u64;
+                    self.totals.sent += count;
+                    self.totals.sent_bytes += bytes as u64;
                     if let Some(by) = flow.latest_departure(departure.eligible, now) {
                         in_flight::push(&mut self.in_flight, limit, departure, by);
                     }

@@ -10,7 +10,7 @@ use netnice_ring::violation::ProtocolViolation;
 
 use super::{FlowCounters, ProgramNo};
 use crate::demux::MatchError;
-use crate::template::{BadSender, Checked, Forbidden};
+use crate::template::{BadSender, Checked, Forbidden, SegmentRun};
 
 /// The output for packets: an interface, or a fake.
 pub trait FrameSink {
@@ -32,6 +32,35 @@ pub trait FrameSink {
         let _ = most;
         self.send(write)
     }
+
+    /// Sends segments of TCP that may leave in one packet of at most `most` bytes, also with others
+    /// of their connection. 0: each by itself. Without room for all of them it sends the first ones,
+    /// and returns false. The payloads are read until [`FrameSink::release`].
+    fn send_run(&mut self, most: usize, run: &SegmentRun<'_>) -> bool {
+        let _ = most;
+        send_cut(self, run)
+    }
+
+    /// Whether segments can leave joined in one packet.
+    fn joins(&self) -> bool {
+        false
+    }
+
+    /// Reads no payload of [`FrameSink::send_run`] any more: programs get their memory back.
+    fn release(&mut self) {}
+}
+
+/// Sends each segment of a run as a frame of its own. False if there was no room for all.
+pub(crate) fn send_cut(sink: &mut (impl FrameSink + ?Sized), run: &SegmentRun<'_>) -> bool {
+    let mut all = true;
+    run.cut(|segment| {
+        let length = segment.bytes().len();
+        all = all
+            && sink
+                .send(|frame| Ok(segment.copied_to(&mut frame[..length])))
+                .is_some();
+    });
+    all
 }
 
 /// Why a flow cannot be opened.

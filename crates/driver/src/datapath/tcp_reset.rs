@@ -31,15 +31,21 @@ pub(super) struct SentSegments {
 impl SentSegments {
     /// Notes a sent frame. `at` is the offset of its TCP header, which the template has checked.
     pub(super) fn note(&mut self, frame: &[u8], at: usize) {
+        let header = usize::from(frame[at + TCP_OFFSET_AT] >> 4) * 4;
+        self.note_payload(frame, at, frame.len().saturating_sub(at + header));
+    }
+
+    /// As [`SentSegments::note`], for a frame or a run of segments with `payload` bytes behind its
+    /// headers.
+    pub(super) fn note_payload(&mut self, frame: &[u8], at: usize, payload: usize) {
         let segment = &frame[at..];
         let flags = segment[TCP_FLAGS_AT];
         if flags & TCP_RST != 0 {
             *self = SentSegments::default();
             return;
         }
-        let header = usize::from(segment[TCP_OFFSET_AT] >> 4) * 4;
-        let payload = segment.len().saturating_sub(header) as u32;
-        let takes = payload + u32::from(flags & TCP_SYN != 0) + u32::from(flags & TCP_FIN != 0);
+        let takes =
+            payload as u32 + u32::from(flags & TCP_SYN != 0) + u32::from(flags & TCP_FIN != 0);
         let end = be32(segment, TCP_SEQUENCE_AT).wrapping_add(takes);
         let is_after = |known: u32| end.wrapping_sub(known) as i32 > 0;
         // A SYN begins a connection, perhaps another one between the same endpoints.

@@ -14,6 +14,7 @@ use crate::test_frames::{PEER, udp};
 
 mod messages;
 mod rig;
+mod runs;
 mod segments;
 mod tcp_reset;
 mod withdraw;

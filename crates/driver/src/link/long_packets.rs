@@ -14,6 +14,10 @@
 //! tried [`MOST_TRIES`] times. After that it is dropped, TCP of the program sends its segments
 //! again, and segments stay alone until the interface is read again.
 //!
+//! The payloads of a run of segments ([`SegmentRun`]) are not copied: the kernel copies them from
+//! the program's memory, at the latest before the program gets that memory back
+//! ([`LongPackets::release`]). Packets that the kernel does not take by then are copied.
+//!
 //! Packets leave in the order in which their first segments came, so the segments of a connection
 //! stay in order. Opening fails with [`LinkError`] if the kernel refuses a step,
 //! [`LongPackets::flush`] while the interface is down.
@@ -22,6 +26,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use netnice_ring::driver::SharedBytes;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::packet::bind_to;
@@ -33,7 +38,7 @@ use crate::frame::{
     TCP_OFFSET_AT, TCP_PSH, TCP_SEQUENCE_AT, V4_HEADER, be16, be32, checksum,
 };
 use crate::frames::FRAME;
-use crate::template::{Checked, Forbidden};
+use crate::template::{Checked, Forbidden, SegmentRun, advance_id};
 
 /// The packets that wait to be sent, and their socket. See the module.
 #[derive(Debug)]
@@ -44,6 +49,8 @@ pub(super) struct LongPackets {
     waiting: Range<usize>,
     /// The interface cuts packets.
     joins: bool,
+    /// A waiting packet has payload in a program's memory.
+    borrows: bool,
     /// How often the first packet was refused.
     tries: u32,
     sent: u64,
@@ -53,16 +60,33 @@ pub(super) struct LongPackets {
 /// A packet of one segment or of several.
 #[derive(Debug)]
 struct LongPacket {
-    /// Room for the longest packet, and for one more frame.
-    bytes: Box<[u8]>,
+    /// The frame of its first segment, or that frame's headers: the first `head_length` bytes.
+    head: Box<[u8]>,
+    head_length: usize,
+    /// What follows the head.
+    pieces: Vec<Piece>,
+    /// Copied payload.
+    own: Vec<u8>,
+    /// Length of the whole packet.
     length: usize,
     /// Where its headers begin and end; `None`: nothing joins it.
     headers: Option<Headers>,
+    /// The headers are those of a run: they have no checksums.
+    is_run: bool,
     /// Payload of its first segment, in bytes.
     segment_bytes: usize,
     segments: u32,
     /// Further segments may join it.
     is_open: bool,
+}
+
+/// Payload of a packet.
+#[derive(Clone, Debug)]
+enum Piece {
+    /// A part of `LongPacket::own`.
+    Own(Range<usize>),
+    /// In a program's memory.
+    Shared(SharedBytes),
 }
 
 /// The places of the headers of a segment of TCP in its frame.
@@ -98,6 +122,7 @@ impl LongPackets {
             packets: Vec::new(),
             waiting: 0..0,
             joins,
+            borrows: false,
             tries: 0,
             sent: 0,
             refused: 0,
@@ -129,37 +154,88 @@ impl LongPackets {
     where
         F: for<'a> FnOnce(&'a mut [u8]) -> Result<Checked<'a>, Forbidden>,
     {
-        if self.waiting.end == MOST_PACKETS && !matches!(self.flush(), Ok(Flushed::All)) {
+        if !self.has_room() {
             return None;
         }
-        let at = self.waiting.end;
-        if self.packets.len() == at {
-            self.packets.push(LongPacket::new());
-        }
-        let (before, rest) = self.packets.split_at_mut(at);
-        let new = &mut rest[0];
-        match write(&mut new.bytes[..FRAME]) {
+        let (_, new) = self.split();
+        match write(&mut new.head[..FRAME]) {
             Ok(checked) => {
                 let length = checked.bytes().len();
                 new.begin(length);
             }
             Err(forbidden) => return Some(Err(forbidden)),
         }
-        let joined = self.joins
-            && new.headers.is_some_and(|headers| {
-                let waiting = &mut before[self.waiting.start..];
-                // No segment overtakes one whose connection is unknown.
-                let mut newest_first = waiting.iter_mut().rev();
-                let last = newest_first.find(|packet| match packet.headers {
-                    Some(its) => its.family == headers.family && packet.has_ends_of(new, headers),
-                    None => true,
-                });
-                last.is_some_and(|packet| packet.join(new, headers, most))
-            });
-        if !joined {
+        if !(self.joins && self.join_last(most).is_some()) {
             self.waiting.end += 1;
         }
         Some(Ok(()))
+    }
+
+    /// Sends a run of segments. False if there is no room for it.
+    pub(super) fn send_run(&mut self, most: usize, run: &SegmentRun<'_>) -> bool {
+        if !self.has_room() {
+            return false;
+        }
+        self.borrows = true;
+        let mut current = None;
+        for (number, payload) in run.payloads().iter().enumerate() {
+            let is_last = number + 1 == run.payloads().len();
+            let packet = current.and_then(|at: usize| self.packets.get_mut(at));
+            if !packet.is_some_and(|packet| packet.append(payload, run.flags(is_last), most)) {
+                self.split().1.begin_run(run, number, payload, is_last);
+                current = match number {
+                    0 => self.join_last(most),
+                    _ => None,
+                };
+                if current.is_none() {
+                    current = Some(self.waiting.end);
+                    self.waiting.end += 1;
+                }
+            }
+        }
+        true
+    }
+
+    /// Joins the packet behind the waiting ones to the last waiting one of its connection, and
+    /// returns that one's index; `None` if it must stay alone.
+    fn join_last(&mut self, most: usize) -> Option<usize> {
+        let first = self.waiting.start;
+        let (waiting, new) = self.split();
+        let headers = new.headers?;
+        // No segment overtakes one whose connection is unknown.
+        let at = waiting.iter().rposition(|packet| match packet.headers {
+            Some(its) => its.family == headers.family && packet.has_ends_of(new, headers),
+            None => true,
+        })?;
+        waiting[at].join(new, headers, most).then_some(first + at)
+    }
+
+    /// Whether one more packet can wait; flushes the others if not.
+    fn has_room(&mut self) -> bool {
+        self.waiting.len() < MOST_PACKETS || matches!(self.flush(), Ok(Flushed::All))
+    }
+
+    /// The waiting packets, and the place for the next one.
+    fn split(&mut self) -> (&mut [LongPacket], &mut LongPacket) {
+        let at = self.waiting.end;
+        if self.packets.len() == at {
+            self.packets.push(LongPacket::new());
+        }
+        let (before, rest) = self.packets.split_at_mut(at);
+        (&mut before[self.waiting.start..], &mut rest[0])
+    }
+
+    /// Hands the packets with payload in a program's memory to the kernel, and copies what it does
+    /// not take: the program gets its memory back.
+    pub(super) fn release(&mut self) {
+        if !std::mem::take(&mut self.borrows) {
+            return;
+        }
+        // An error is found by the next flush.
+        if !matches!(self.flush(), Ok(Flushed::All)) {
+            let waiting = &mut self.packets[self.waiting.clone()];
+            waiting.iter_mut().for_each(LongPacket::copy_payload);
+        }
     }
 
     /// Hands the packets to the kernel; see [`super::Link::flush`]. A packet that can never leave
@@ -201,38 +277,59 @@ impl LongPackets {
     /// first one.
     fn send_waiting(&mut self) -> io::Result<usize> {
         let waiting = &mut self.packets[self.waiting.clone()];
-        let mut virtio: [VirtioHeader; MOST_PACKETS] = [VirtioHeader::default(); MOST_PACKETS];
-        let mut pieces = [[NO_PIECE; 2]; MOST_PACKETS];
-        for ((packet, virtio), pieces) in waiting.iter_mut().zip(&mut virtio).zip(&mut pieces) {
-            *virtio = packet.virtio_header();
-            pieces[0].iov_base = (&raw mut *virtio).cast();
-            pieces[0].iov_len = size_of::<VirtioHeader>();
-            pieces[1].iov_base = packet.bytes.as_mut_ptr().cast();
-            pieces[1].iov_len = packet.length;
+        let virtio: Vec<_> = waiting.iter().map(LongPacket::virtio_header).collect();
+        let mut parts = Vec::with_capacity(waiting.iter().map(|one| 2 + one.pieces.len()).sum());
+        for (packet, virtio) in waiting.iter().zip(&virtio) {
+            parts.push(part(
+                std::ptr::from_ref(virtio).cast(),
+                size_of::<VirtioHeader>(),
+            ));
+            parts.push(part(packet.head.as_ptr(), packet.head_length));
+            parts.extend(packet.pieces.iter().map(|piece| match piece {
+                Piece::Own(range) => part(packet.own[range.clone()].as_ptr(), range.len()),
+                Piece::Shared(bytes) => part(bytes.as_ptr(), bytes.len()),
+            }));
         }
-        let count = waiting.len() as u32;
-        let mut messages = pieces.each_mut().map(|pieces| {
+        let mut rest = &mut parts[..];
+        let mut messages = Vec::with_capacity(waiting.len());
+        for packet in waiting.iter() {
+            let (own, behind) = rest.split_at_mut(2 + packet.pieces.len());
+            rest = behind;
             // SAFETY: all bits zero are a value of this plain structure.
             let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
-            message.msg_hdr.msg_iov = pieces.as_mut_ptr();
-            message.msg_hdr.msg_iovlen = pieces.len();
-            message
-        });
+            message.msg_hdr.msg_iov = own.as_mut_ptr();
+            message.msg_hdr.msg_iovlen = own.len();
+            messages.push(message);
+        }
         let (socket, flags) = (self.socket.as_raw_fd(), libc::MSG_DONTWAIT);
-        // SAFETY: `count` messages, each with two pieces: a header and the bytes of a packet. They
-        // live longer than the call.
+        let count = messages.len() as u32;
+        // SAFETY: `count` messages, each with its parts, which the kernel only reads: headers and
+        // copied payload, which live longer than the call, and payload in the memory of programs
+        // that are attached, since `release` comes before any of them is detached.
         let done =
             unsafe { libc::sendmmsg(socket, messages.as_mut_ptr(), count, flags as libc::c_int) };
         check(i64::from(done)).map(|sent| sent as usize)
     }
 }
 
+/// A part of a message that is only read.
+fn part(bytes: *const u8, length: usize) -> libc::iovec {
+    libc::iovec {
+        iov_base: bytes.cast_mut().cast(),
+        iov_len: length,
+    }
+}
+
 impl LongPacket {
     fn new() -> LongPacket {
         LongPacket {
-            bytes: vec![0; ETHERNET + MOST_BYTES + FRAME].into(),
+            head: vec![0; FRAME].into(),
+            head_length: 0,
+            pieces: Vec::new(),
+            own: Vec::new(),
             length: 0,
             headers: None,
+            is_run: false,
             segment_bytes: 0,
             segments: 0,
             is_open: false,
@@ -241,67 +338,154 @@ impl LongPacket {
 
     /// The packet is one frame of this length, which a template of TCP has checked.
     fn begin(&mut self, length: usize) {
-        self.length = length;
-        self.segments = 1;
-        self.headers = Headers::of(&self.bytes[..length]);
+        self.clear(length);
+        self.headers = Headers::of(&self.head[..length]);
         let payload = self.headers.map_or(length, |headers| headers.payload);
         self.segment_bytes = length - payload;
         self.is_open = self.headers.is_some_and(|headers| {
-            let flags = self.bytes[headers.tcp + TCP_FLAGS_AT];
-            self.segment_bytes > 0 && flags & !TCP_ECE == TCP_ACK
+            self.segment_bytes > 0 && permits_more(self.head[headers.tcp + TCP_FLAGS_AT])
         });
+    }
+
+    /// The packet is the segment of a run with this number and payload.
+    fn begin_run(
+        &mut self,
+        run: &SegmentRun<'_>,
+        number: usize,
+        payload: &SharedBytes,
+        is_last: bool,
+    ) {
+        let (head, tcp) = (run.head(), run.family().headers_end());
+        self.clear(head.len());
+        self.length = head.len() + payload.len();
+        self.is_run = true;
+        self.head[..head.len()].copy_from_slice(head);
+        let before = run.payloads()[..number]
+            .iter()
+            .map(SharedBytes::len)
+            .sum::<usize>();
+        let sequence = be32(head, tcp + TCP_SEQUENCE_AT).wrapping_add(before as u32);
+        self.head[tcp + TCP_SEQUENCE_AT..][..4].copy_from_slice(&sequence.to_be_bytes());
+        advance_id(&mut self.head, run.family(), number);
+        let flags = run.flags(is_last);
+        self.head[tcp + TCP_FLAGS_AT] = flags;
+        self.headers = Some(Headers {
+            family: run.family(),
+            tcp,
+            payload: head.len(),
+        });
+        self.pieces.push(Piece::Shared(*payload));
+        self.segment_bytes = payload.len();
+        self.is_open = permits_more(flags);
+    }
+
+    /// Becomes a packet of one segment, whose head has this length.
+    fn clear(&mut self, head_length: usize) {
+        self.head_length = head_length;
+        self.length = head_length;
+        self.segments = 1;
+        self.is_run = false;
+        self.pieces.clear();
+        self.own.clear();
     }
 
     /// Whether both are of one connection: they have the same addresses and ports.
     fn has_ends_of(&self, other: &LongPacket, headers: Headers) -> bool {
         let addresses = headers.addresses();
-        self.bytes[..ETHERNET] == other.bytes[..ETHERNET]
-            && self.bytes[addresses.clone()] == other.bytes[addresses]
+        self.head[..ETHERNET] == other.head[..ETHERNET]
+            && self.head[addresses.clone()] == other.head[addresses]
     }
 
     /// Adds the segment of `other`, of the same connection, if it may join. Returns true if so.
     fn join(&mut self, other: &LongPacket, headers: Headers, most: usize) -> bool {
         let added = other.length - headers.payload;
-        let fits = self.length + added <= most.min(ETHERNET + MOST_BYTES);
-        if !self.is_open || self.headers != Some(headers) || added == 0 || !fits {
+        if !self.has_room_for(added, most) || self.headers != Some(headers) {
             return false;
         }
-        let (own, new) = (&self.bytes, &other.bytes);
+        let (own, new) = (&self.head, &other.head);
         let (tcp, payload) = (headers.tcp, headers.payload);
         let same = |range: Range<usize>| own[range.clone()] == new[range];
         let flags = new[tcp + TCP_FLAGS_AT];
         let follows = be32(own, tcp + TCP_SEQUENCE_AT).wrapping_add((self.length - payload) as u32)
             == be32(new, tcp + TCP_SEQUENCE_AT);
-        let joins = added <= self.segment_bytes
-            && follows
+        let joins = follows
             && own[tcp + TCP_FLAGS_AT] == flags & !(TCP_PSH | TCP_FIN)
             && headers.ip_fields().into_iter().all(same)
             && same(tcp + TCP_ACK_AT..tcp + TCP_FLAGS_AT)
             && same(tcp + TCP_WINDOW..tcp + TCP_CHECKSUM)
             && same(tcp + TCP_URGENT..payload);
         if joins {
-            self.bytes[self.length..self.length + added]
-                .copy_from_slice(&other.bytes[payload..other.length]);
-            self.length += added;
-            self.segments += 1;
-            self.is_open = added == self.segment_bytes && other.is_open;
-            // The last segment's flags; the kernel clears them in the others.
-            self.bytes[tcp + TCP_FLAGS_AT] = flags;
+            self.pieces.extend(other.pieces.iter().cloned());
+            if other.pieces.is_empty() {
+                self.copy_behind(&other.head[payload..other.length]);
+            }
+            self.count_added(added, flags);
         }
         joins
     }
 
-    /// Writes the headers of a packet of several segments: the lengths, the checksum of IPv4, and
+    /// Adds the next segment of the run that the packet ends with, if it fits.
+    fn append(&mut self, payload: &SharedBytes, flags: u8, most: usize) -> bool {
+        let fits = self.has_room_for(payload.len(), most);
+        if fits {
+            self.pieces.push(Piece::Shared(*payload));
+            self.count_added(payload.len(), flags);
+        }
+        fits
+    }
+
+    fn has_room_for(&self, added: usize, most: usize) -> bool {
+        let fits = self.length + added <= most.min(ETHERNET + MOST_BYTES);
+        self.is_open && fits && (1..=self.segment_bytes).contains(&added)
+    }
+
+    fn count_added(&mut self, added: usize, flags: u8) {
+        self.length += added;
+        self.segments += 1;
+        self.is_open = added == self.segment_bytes && permits_more(flags);
+        // The last segment's flags; the kernel clears them in the others.
+        if let Some(headers) = self.headers {
+            self.head[headers.tcp + TCP_FLAGS_AT] = flags;
+        }
+    }
+
+    /// Adds a copy of payload.
+    fn copy_behind(&mut self, payload: &[u8]) {
+        self.own
+            .reserve_exact(MOST_BYTES - self.own.len().min(MOST_BYTES));
+        let begin = self.own.len();
+        self.own.extend_from_slice(payload);
+        self.pieces.push(Piece::Own(begin..self.own.len()));
+    }
+
+    /// Copies payload that is in a program's memory.
+    fn copy_payload(&mut self) {
+        for piece in &mut self.pieces {
+            if let Piece::Shared(bytes) = piece {
+                let begin = self.own.len();
+                self.own.resize(begin + bytes.len(), 0);
+                bytes.copy_to(&mut self.own[begin..]);
+                *piece = Piece::Own(begin..self.own.len());
+            }
+        }
+    }
+
+    /// Whether its headers are to be written by [`LongPacket::finish`].
+    fn is_unfinished(&self) -> bool {
+        self.segments > 1 || self.is_run
+    }
+
+    /// Writes the headers of a packet of several segments or of a run: the lengths, the checksum of IPv4, and
     /// the sum of TCP's pseudo header, which the kernel completes for each segment.
     fn finish(&mut self) {
         self.is_open = false;
-        let Some(headers) = self.headers.filter(|_| self.segments > 1) else {
+        let Some(headers) = self.headers.filter(|_| self.is_unfinished()) else {
             return;
         };
         // The packet's length fits, by `join`.
         let behind = |from: usize| ((self.length - from) as u16).to_be_bytes();
         let (whole, segment) = (behind(ETHERNET), behind(headers.tcp));
-        let bytes = &mut self.bytes;
+        let bytes = &mut self.head;
         let put = |bytes: &mut [u8], at: usize, value: [u8; 2]| {
             bytes[at..at + 2].copy_from_slice(&value);
         };
@@ -326,21 +510,30 @@ impl LongPacket {
 
     fn virtio_header(&self) -> VirtioHeader {
         match self.headers {
-            Some(headers) if self.segments > 1 => VirtioHeader {
+            Some(headers) if self.is_unfinished() => VirtioHeader {
                 flags: NEEDS_CHECKSUM,
                 kind: match headers.family {
+                    _ if self.segments == 1 => 0,
                     Family::V4 => GSO_TCP_V4,
                     Family::V6 => GSO_TCP_V6,
                 },
                 // Lengths of headers and of a frame.
                 headers: headers.payload as u16,
-                segment: self.segment_bytes as u16,
+                segment: match self.segments {
+                    1 => 0,
+                    _ => self.segment_bytes as u16,
+                },
                 checksum_from: headers.tcp as u16,
                 checksum_at: TCP_CHECKSUM as u16,
             },
             _ => VirtioHeader::default(),
         }
     }
+}
+
+/// Whether segments may follow one with these flags in its packet.
+fn permits_more(flags: u8) -> bool {
+    flags & !TCP_ECE == TCP_ACK
 }
 
 impl Headers {
@@ -400,10 +593,6 @@ const MOST_PACKETS: usize = 16;
 const MOST_TRIES: u32 = 20;
 /// Requested size of the send buffer, in bytes.
 const SEND_BYTES: usize = 8 << 20;
-const NO_PIECE: libc::iovec = libc::iovec {
-    iov_base: std::ptr::null_mut(),
-    iov_len: 0,
-};
 
 #[cfg(test)]
 mod tests;

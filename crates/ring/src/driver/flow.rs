@@ -4,6 +4,7 @@
 //! `docs/reference/ring.md`; the caller must then disconnect the program.
 
 use std::mem::offset_of;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::cursor::{Consumer, Popped, Producer};
@@ -32,6 +33,49 @@ pub struct DriverRings {
     lost: [u64; Loss::KINDS],
     lost_counters: Words,
     open: Word,
+    joins: Word,
+}
+
+/// Bytes of a program's memory. They can change at any time, and are mapped while the program is
+/// attached.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedBytes {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the value is a place and a length. No method accesses the bytes.
+unsafe impl Send for SharedBytes {}
+
+impl SharedBytes {
+    /// The address of the first byte.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.start.as_ptr()
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Copies the bytes, which may change meanwhile, to `into`, which has that length.
+    ///
+    /// # Panics
+    /// If it has another length.
+    #[inline]
+    pub fn copy_to(&self, into: &mut [u8]) {
+        assert_eq!(into.len(), self.length);
+        // SAFETY: the mapping has these bytes, by `DriverRings::shared`, and a private slice does
+        // not overlap it.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.start.as_ptr(), into.as_mut_ptr(), self.length);
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
 }
 
 /// One direction: records arrive in one ring and return in the other.
@@ -112,6 +156,7 @@ impl DriverRings {
             lost: [0; Loss::KINDS],
             lost_counters: Words::new(region, location.offset + LOST, 8),
             open: word(field(offset_of!(FlowHeader, open))),
+            joins: word(field(offset_of!(FlowHeader, joins))),
             notices: notices.clone(),
         };
         flow.write_header(plan.area());
@@ -194,6 +239,37 @@ impl DriverRings {
                 pair.length.min(PREFETCHED),
             );
         }
+    }
+
+    /// The bytes of a pair from byte `skip` on, where they are: the program may write them at the
+    /// same time. Empty if the pair is not longer.
+    #[inline]
+    pub fn shared(&self, pair: &Pair, skip: usize) -> SharedBytes {
+        let length = (pair.length as usize).saturating_sub(skip);
+        let skip = pair.length as usize - length;
+        let begin = self.area + u64::from(pair.base) + skip as u64;
+        SharedBytes {
+            start: self.region.at(begin, length as u64, 1),
+            length,
+        }
+    }
+
+    /// Copies the first bytes of a record to `into`, as many as its first pair has and fit. Returns
+    /// their number.
+    #[inline]
+    pub fn read_first(&self, record: &Record, into: &mut [u8]) -> usize {
+        let Some(pair) = record.pairs().first() else {
+            return 0;
+        };
+        let length = into.len().min(pair.length as usize);
+        self.region
+            .copy_out(self.area + u64::from(pair.base), &mut into[..length]);
+        length
+    }
+
+    /// Tells the program whether segments of the flow can leave in long packets.
+    pub fn set_joins(&self, joins: bool) {
+        self.joins.store(u32::from(joins), Ordering::Relaxed);
     }
 
     /// Copies the bytes of a record's pairs, in order, to the start of `into`. Returns the number

@@ -83,7 +83,11 @@ fn a_reserved_field_that_is_not_zero_is_a_violation() {
     assert_eq!(head(1, STATES_ARRIVAL, 0), Ok(()));
     assert_eq!(head(1, STATES_ARRIVAL, u64::MAX), Ok(()));
     assert_eq!(head(1, STATES_ARRIVAL | CONTINUES_MESSAGE, 0), Err(32));
-    assert_eq!(head(1, 4, 0), Err(32));
+    assert_eq!(head(8, SEGMENTS, 0), Ok(()));
+    assert_eq!(head(8, SEGMENTS, 1), Err(32));
+    assert_eq!(head(1, SEGMENTS | CONTINUES_MESSAGE, 0), Err(32));
+    assert_eq!(head(1, SEGMENTS | STATES_ARRIVAL, 0), Err(32));
+    assert_eq!(head(1, SEGMENTS << 1, 0), Err(32));
     assert_eq!(head(1, 0, 1), Err(32));
     assert_eq!(head(1, CONTINUES_MESSAGE, 1), Err(32));
     let raw = RawPair {

@@ -32,8 +32,8 @@ use netnice_tcp::header::{Flags, Seq};
 use netnice_tcp::time::Instant;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::flow_buffers::{Content, FlowBuffers};
-use super::frame::{self, Layout};
+use super::flow_buffers::{Content, FlowBuffers, Run};
+use super::frame::{self, Layout, Sums};
 use super::receive_shares::{ReceiveShares, first_share};
 use super::watches::Watches;
 use crate::DeliveryFailure;
@@ -73,6 +73,8 @@ pub struct FlowCounters {
     pub partial_checksum: u64,
     /// Payloads that were copied to be sent again, because their packet had been too long.
     pub copied: u64,
+    /// Segments that were handed to the driver together with the one before them.
+    pub joined: u64,
 }
 
 /// Which of the two flows.
@@ -226,7 +228,7 @@ impl Engine {
     }
 
     /// When the engine has something to do next.
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub(super) fn due(&mut self) -> Option<Instant> {
         let now = self.unfinished.then_some(Instant::ZERO);
         now.or_else(|| self.endpoint.poll_timeout())
     }
@@ -245,12 +247,13 @@ impl Engine {
             let Some(departure) = buffers.reclaim()? else {
                 return Ok(());
             };
-            let (id, token) = departure.token;
-            match departure.status {
-                Status::DONE => self.endpoint.handle_departure(id, token, departure.at),
+            let (id, tokens) = (departure.id, departure.tokens());
+            let at = match departure.status {
+                Status::DONE => departure.at,
                 // The link is down, or the path's MTU has become smaller: as lost on the way.
-                _ => self.endpoint.handle_unsent(id, token, now, false),
-            }
+                _ => now,
+            };
+            self.endpoint.handle_departures(id, tokens, at);
         }
     }
 
@@ -409,25 +412,26 @@ impl Engine {
     /// Queues segments, as long as there are some and the ring may take them.
     fn transmit(&mut self, now: Instant) -> Result<(), StackError> {
         while self.main.has_room() {
-            let Some((id, remote, transmit)) = self.endpoint.poll_transmit(now) else {
+            let Some((id, remote, mut transmit)) = self.endpoint.poll_transmit(now) else {
                 self.peers.strangers.clear();
                 return Ok(());
             };
-            self.send(id, remote, &transmit, now)?;
+            self.send(id, remote, &mut transmit, now)?;
         }
         Ok(())
     }
 
-    /// Queues a segment. One that cannot leave now counts as lost on the way.
+    /// Queues a segment, and with it those that follow and may leave in one packet with it. One
+    /// that cannot leave now counts as lost on the way.
     fn send(
         &mut self,
         id: Option<ConnectionId>,
         remote: SocketAddr,
-        transmit: &Transmit,
+        transmit: &mut Transmit,
         now: Instant,
     ) -> Result<(), StackError> {
         let token = id.zip(transmit.token);
-        if self.queue(id, remote, transmit)? == Queued::No
+        if self.queue(id, remote, transmit, now)? == Queued::No
             && let Some((id, token)) = token
         {
             self.endpoint.handle_unsent(id, token, now, false);
@@ -439,7 +443,8 @@ impl Engine {
         &mut self,
         id: Option<ConnectionId>,
         remote: SocketAddr,
-        transmit: &Transmit,
+        transmit: &mut Transmit,
+        now: Instant,
     ) -> Result<Queued, StackError> {
         let Some(headers) = self.peers.headers_to(id, remote) else {
             return Ok(Queued::No);
@@ -476,9 +481,33 @@ impl Engine {
                 None => return Ok(Queued::No),
             },
         };
+        let mut run = Run::new(
+            chunk,
+            &layout.frame(&transmit.header, length),
+            transmit.token,
+        );
+        let in_place = transmit.payload.filter(|own| own.handle == Handle(chunk.0));
+        if let (Some(id), Some(own), Some(token)) = (id, in_place, transmit.token) {
+            let room = buffers.room_for_run();
+            let mut last = (own, token);
+            while run.len() < room
+                && let Some(next) = self.endpoint.poll_following(id, now, transmit, last)
+            {
+                let headers = layout.headers(&transmit.header) as u32;
+                run.push(Chunk(next.0.handle.0), headers, next.0.length, next.1);
+                last = next;
+            }
+        }
+        self.counters.joined += run.len() as u64 - 1;
+        // The interface computes the checksums of several segments.
+        let sums = match run.len() {
+            1 => Sums::Written,
+            _ => Sums::Left,
+        };
         let (header, capable) = (&transmit.header, transmit.ecn_capable);
-        let frame = layout.write(buffers.bytes_mut(chunk), headers, header, length, capable);
-        buffers.submit(chunk, frame, id.zip(transmit.token))?;
+        let bytes = buffers.bytes_mut(chunk);
+        layout.write(bytes, headers, header, (length, capable), sums);
+        buffers.submit(&run, id)?;
         Ok(Queued::Yes)
     }
 

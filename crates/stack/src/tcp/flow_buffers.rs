@@ -11,6 +11,7 @@
 
 use std::time::Duration;
 
+use netnice_ring::layout::MAX_PAIRS;
 use netnice_ring::program::{Chunk, Piece, RecordError};
 use netnice_ring::{Record, Status};
 use netnice_tcp::connection::Token;
@@ -46,11 +47,66 @@ struct Use {
     token: Option<(ConnectionId, Token)>,
 }
 
-/// A segment that the driver has returned.
+/// A record of segments of one connection that the driver has returned.
 pub(super) struct Departure {
-    pub(super) token: (ConnectionId, Token),
+    pub(super) id: ConnectionId,
+    tokens: [Token; MAX_PAIRS],
+    count: usize,
     pub(super) at: Instant,
     pub(super) status: Status,
+}
+
+impl Departure {
+    /// The segments.
+    pub(super) fn tokens(&self) -> &[Token] {
+        &self.tokens[..self.count]
+    }
+}
+
+/// Segments of a connection that follow each other, in a buffer each.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pieces: [Piece; MAX_PAIRS],
+    tokens: [Option<Token>; MAX_PAIRS],
+    count: usize,
+}
+
+impl Run {
+    /// A run of one segment: the range of its frame in a buffer.
+    pub(super) fn new(chunk: Chunk, frame: &std::ops::Range<usize>, token: Option<Token>) -> Run {
+        let piece = Piece {
+            chunk,
+            // Offsets in a buffer fit into 32 bits.
+            start: frame.start as u32,
+            length: (frame.end - frame.start) as u32,
+        };
+        let mut tokens = [None; MAX_PAIRS];
+        tokens[0] = token;
+        Run {
+            pieces: [piece; MAX_PAIRS],
+            tokens,
+            count: 1,
+        }
+    }
+
+    /// Adds a segment whose payload has this length, if there is room. All begin at the same place
+    /// of their buffers, and have headers of the same length.
+    pub(super) fn push(&mut self, chunk: Chunk, headers: u32, payload: u32, token: Token) {
+        if self.count < MAX_PAIRS {
+            self.pieces[self.count] = Piece {
+                chunk,
+                start: self.pieces[0].start,
+                length: headers + payload,
+            };
+            self.tokens[self.count] = Some(token);
+            self.count += 1;
+        }
+    }
+
+    /// Number of segments.
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
 }
 
 /// A flow with its buffers. See the module.
@@ -174,31 +230,36 @@ impl FlowBuffers {
         self.flow.rings.bytes_mut(chunk).unwrap_or_default()
     }
 
-    /// Queues a frame in a buffer. `token` is told when it has left. Fails if the flow has ended.
-    pub(super) fn submit(
-        &mut self,
-        chunk: Chunk,
-        frame: std::ops::Range<usize>,
-        token: Option<(ConnectionId, Token)>,
-    ) -> Result<(), StackError> {
-        let piece = Piece {
-            chunk,
-            // Offsets in a buffer fit into 32 bits.
-            start: frame.start as u32,
-            length: (frame.end - frame.start) as u32,
-        };
-        match self.flow.rings.submit(&[piece], false) {
-            Ok(()) => {}
-            Err(error) => return Err(self.flow.record_error(error)),
+    /// Number of segments that may be queued now, and that segments of one connection can leave
+    /// joined.
+    pub(super) fn room_for_run(&self) -> usize {
+        match self.flow.rings.joins() {
+            true => (self.most_queued.saturating_sub(self.queued) as usize).min(MAX_PAIRS),
+            false => 1,
         }
-        let used = &mut self.uses[chunk.0 as usize];
-        used.with_driver = true;
-        used.token = token;
-        self.queued += 1;
+    }
+
+    /// Queues segments of the connection `id`, which is told when they have left. Fails if the flow
+    /// has ended.
+    pub(super) fn submit(&mut self, run: &Run, id: Option<ConnectionId>) -> Result<(), StackError> {
+        let pieces = &run.pieces[..run.count];
+        let submitted = match pieces {
+            [one] => self.flow.rings.submit(&[*one], false),
+            several => self.flow.rings.submit_segments(several),
+        };
+        if let Err(error) = submitted {
+            return Err(self.flow.record_error(error));
+        }
+        for (piece, token) in pieces.iter().zip(&run.tokens) {
+            let used = &mut self.uses[piece.chunk.0 as usize];
+            used.with_driver = true;
+            used.token = id.zip(*token);
+        }
+        self.queued += run.count as u32;
         Ok(())
     }
 
-    /// The next segment that the driver has returned and whose departure matters; `None` if there
+    /// The next record that the driver has returned and whose departure matters; `None` if there
     /// is no further one. Fails if the flow has ended.
     pub(super) fn reclaim(&mut self) -> Result<Option<Departure>, StackError> {
         loop {
@@ -207,31 +268,43 @@ impl FlowBuffers {
                 Ok(None) => return Ok(None),
                 Err(error) => return Err(self.flow.flow_error(error)),
             };
-            let chunk = self.flow.rings.piece(&record.pairs()[0]).chunk;
-            self.queued -= 1;
+            let segments = record.pairs().len() as u32;
+            self.queued -= segments;
+            let at = Instant::from_nanos(record.stamp());
             if record.status() == Status::DONE {
-                self.count_service(Instant::from_nanos(record.stamp()));
+                self.count_service(segments, at);
             }
-            let used = &mut self.uses[chunk.0 as usize];
-            used.with_driver = false;
-            let token = used.token.take();
-            // A buffer whose payload was acknowledged meanwhile holds nothing.
-            if matches!(used.content, Content::Passing | Content::Nothing) {
-                self.free_for_sending(chunk)?;
+            let mut departure: Option<Departure> = None;
+            for pair in record.pairs() {
+                let chunk = self.flow.rings.piece(pair).chunk;
+                let used = &mut self.uses[chunk.0 as usize];
+                used.with_driver = false;
+                let token = used.token.take();
+                // A buffer whose payload was acknowledged meanwhile holds nothing.
+                if matches!(used.content, Content::Passing | Content::Nothing) {
+                    self.free_for_sending(chunk)?;
+                }
+                if let Some((id, token)) = token {
+                    let departure = departure.get_or_insert(Departure {
+                        id,
+                        tokens: [token; MAX_PAIRS],
+                        count: 0,
+                        at,
+                        status: record.status(),
+                    });
+                    departure.tokens[departure.count] = token;
+                    departure.count += 1;
+                }
             }
-            if let Some(token) = token {
-                return Ok(Some(Departure {
-                    token,
-                    at: Instant::from_nanos(record.stamp()),
-                    status: record.status(),
-                }));
+            if departure.is_some() {
+                return Ok(departure);
             }
         }
     }
 
     /// Learns how many packets the flow is served in a period.
-    fn count_service(&mut self, at: Instant) {
-        self.served += 1;
+    fn count_service(&mut self, segments: u32, at: Instant) {
+        self.served += segments;
         let passed = at.since(self.period_from);
         if passed >= PERIOD {
             let in_period = u128::from(self.served) * PERIOD.as_nanos() / passed.as_nanos().max(1);

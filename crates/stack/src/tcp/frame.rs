@@ -54,36 +54,57 @@ impl Layout {
         (self.lower - ETHERNET + Header::FIXED) as u32
     }
 
+    /// Bytes of all headers of a segment.
+    pub(super) fn headers(self, header: &Header) -> usize {
+        self.lower + header.length()
+    }
+
+    /// The range of a segment's frame in a buffer; it begins at a multiple of 8.
+    pub(super) fn frame(self, header: &Header, payload: usize) -> Range<usize> {
+        let headers = self.headers(header);
+        // A segment without payload can begin anywhere.
+        let begin = match payload {
+            0 => 0,
+            _ => self.payload - headers,
+        };
+        begin..begin + headers + payload
+    }
+
     /// Writes the headers of a segment in front of the payload, which the buffer `bytes` holds.
-    /// Returns the range of the frame in the buffer; it begins at a multiple of 8. `headers` are
-    /// those of Ethernet and IP.
+    /// Returns the range of the frame in the buffer. `headers` are those of Ethernet and IP.
     pub(super) fn write(
         self,
         bytes: &mut [u8],
         headers: &Headers,
         header: &Header,
-        payload: usize,
-        ecn_capable: bool,
+        (payload, ecn_capable): (usize, bool),
+        sums: Sums,
     ) -> Range<usize> {
         let length = header.length();
-        // A segment without payload can begin anywhere.
-        let begin = match payload {
-            0 => 0,
-            _ => self.payload - length - self.lower,
-        };
-        let end = begin + self.lower + length + payload;
-        let frame = &mut bytes[begin..end];
+        let range = self.frame(header, payload);
+        let frame = &mut bytes[range.clone()];
         header.write(&mut frame[self.lower..]);
         headers.write(frame);
         if ecn_capable {
             mark_capable(frame);
         }
-        let sum = pseudo_header(frame).word((length + payload) as u16);
-        let checksum = sum.add(&frame[self.lower..]).checksum();
-        let at = self.lower + CHECKSUM_AT;
-        frame[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
-        begin..end
+        if sums == Sums::Written {
+            let sum = pseudo_header(frame).word((length + payload) as u16);
+            let checksum = sum.add(&frame[self.lower..]).checksum();
+            let at = self.lower + CHECKSUM_AT;
+            frame[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+        }
+        range
     }
+}
+
+/// Whether the checksum of TCP is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sums {
+    /// It is.
+    Written,
+    /// It is not: the driver or the interface writes it.
+    Left,
 }
 
 /// Parses a frame. Fails if it is no whole segment of TCP, or its checksum is wrong. A checksum of

@@ -1,6 +1,6 @@
 //! Tests of streams and listeners over a fake daemon and driver: both ends are in one program.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{IoSlice, IoSliceMut, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -473,4 +473,40 @@ fn lingering_decides_how_a_dropped_stream_ends() {
     let mut bytes = [0; 20];
     assert_eq!(server.read(&mut bytes, SOON).unwrap(), 9);
     assert_eq!(server.read(&mut bytes, SOON).unwrap(), 0);
+}
+
+#[test]
+fn long_writes_leave_in_records_of_several_segments() {
+    const BYTES: usize = 400_000;
+    let bed = Bed::new("tcp-runs");
+    let (client, server) = bed.pair();
+    let pattern = |at: usize| (at.wrapping_mul(2_654_435_761) >> 13) as u8;
+    let sent: Vec<u8> = (0..BYTES).map(pattern).collect();
+    // One of the two flows is told that segments can leave joined.
+    for (from, to) in [(&client, &server), (&server, &client)] {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Odd lengths, so that segments of all lengths leave.
+                let mut rest = &sent[..];
+                for length in (1..).map(|number| number * 997 % 20_011 + 1) {
+                    let (now, later) = rest.split_at(length.min(rest.len()));
+                    let mut from = from;
+                    from.write_all(now).unwrap();
+                    rest = later;
+                    if rest.is_empty() {
+                        return;
+                    }
+                }
+            });
+            let mut read: Vec<u8> = Vec::new();
+            let mut bytes = [0; 8192];
+            while read.len() < BYTES {
+                let count = to.read(&mut bytes, SOON).unwrap();
+                read.extend(&bytes[..count]);
+            }
+            assert!(read == sent);
+        });
+    }
+    let joined = client.flow_counters().joined + server.flow_counters().joined;
+    assert!(joined > 100, "{joined}");
 }

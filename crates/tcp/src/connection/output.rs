@@ -34,6 +34,37 @@ impl Connection {
         Some(transmit)
     }
 
+    /// The payload of a further segment that may leave in one packet with `run`, which
+    /// [`Connection::poll_transmit`] has just returned, and whose last payload is `last`: new data
+    /// that follows it. Counts it as handed to the driver. The header gets the flags of the last
+    /// segment (PSH, FIN). `None` if there is none.
+    pub fn poll_following(
+        &mut self,
+        now: Instant,
+        run: &mut Transmit,
+        (last, token): (Slice, Token),
+    ) -> Option<(Slice, Token)> {
+        let first = run.payload?;
+        let is_full = last.length == first.length && run.header.flags == Flags::ACK;
+        if !is_full || run.ecn_capable != self.ecn || !self.is_synchronized() {
+            return None;
+        }
+        let start = token.0 + u64::from(last.length);
+        let next = self.sender.poll_following(now, start)?;
+        let piece = *self.sender.queue.at(next.start)?;
+        let payload = piece.payload.filter(|own| own.length <= first.length)?;
+        if piece.fin {
+            run.header.flags |= Flags::FIN;
+        }
+        if piece.end() == self.sender.queue.end() {
+            run.header.flags |= Flags::PSH;
+        }
+        let timestamp = self.timestamp_clock(now);
+        self.sender.handed_over(next.start, timestamp);
+        self.counters.segments_sent += 1;
+        Some((payload, Token(piece.start)))
+    }
+
     fn next_segment(&mut self, now: Instant) -> Option<Transmit> {
         if let Some(seq) = self.stray_reset.take() {
             return Some(self.bare(Flags::RST, seq, Seq::default()));
@@ -290,7 +321,13 @@ impl Connection {
 
     /// The driver has sent a segment, at the time `at`.
     pub fn handle_departure(&mut self, token: Token, at: Instant) {
-        if self.state != State::Closed && self.sender.departed(token.0, at) {
+        self.handle_departures(&[token], at);
+    }
+
+    /// The driver has sent these segments together, at the time `at`.
+    pub fn handle_departures(&mut self, tokens: &[Token], at: Instant) {
+        let starts = tokens.iter().map(|token| token.0);
+        if self.state != State::Closed && self.sender.departed(starts, at) {
             self.timers.made_progress(at);
         }
     }

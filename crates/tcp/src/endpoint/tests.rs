@@ -41,7 +41,7 @@ fn outputs(now: Instant, endpoint: &mut Endpoint) -> Vec<(SocketAddr, Header, u3
     let mut outputs = Vec::new();
     while let Some((id, to, transmit)) = endpoint.poll_transmit(now) {
         if let (Some(id), Some(token)) = (id, transmit.token) {
-            endpoint.handle_departure(id, token, now);
+            endpoint.handle_departures(id, &[token], now);
         }
         let length = transmit.payload.map_or(0, |payload| payload.length);
         outputs.push((to, transmit.header, length));

@@ -22,6 +22,8 @@ pub(super) struct FakeNic {
     /// For each of them, the longest packet that it may leave in with others.
     pub(super) most_joined: Vec<usize>,
     pub(super) room: usize,
+    /// Segments can leave joined.
+    pub(super) joins: bool,
 }
 
 impl FrameSink for FakeNic {
@@ -42,6 +44,10 @@ impl FrameSink for FakeNic {
             self.room -= 1;
             self.sent.push(bytes);
         }))
+    }
+
+    fn joins(&self) -> bool {
+        self.joins
     }
 
     fn send_segment<F>(&mut self, most: usize, write: F) -> Option<Result<(), Forbidden>>

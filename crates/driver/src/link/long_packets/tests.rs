@@ -2,13 +2,12 @@
 
 use std::os::unix::net::UnixDatagram;
 
-use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use proptest::prelude::*;
 
 use super::*;
 use crate::protocol::Transport;
 use crate::template::{Sender, Sends, Template};
-use crate::test_frames::{Datagram, OWN, PEER, endpoint};
+use crate::test_frames::{Datagram, OWN, PEER, complete_tcp, endpoint};
 
 /// A segment: its connection, what it does to the sequence, and its headers.
 #[derive(Clone, Debug)]
@@ -88,46 +87,32 @@ fn frame(segment: &Segment, sequence: u32) -> Vec<u8> {
     frame[tcp + TCP_OFFSET_AT] = ((20 + options) as u8 / 4) << 4;
     frame[tcp + TCP_FLAGS_AT] = segment.flags;
     put(&mut frame, tcp + TCP_WINDOW, &segment.window.to_be_bytes());
-    complete(&mut frame);
+    complete_tcp(&mut frame);
     frame
-}
-
-/// Writes the checksum of TCP, computed by etherparse.
-fn complete(frame: &mut [u8]) {
-    let (at, sum) = {
-        let packet = SlicedPacket::from_ethernet(frame).expect("a packet");
-        let Some(TransportSlice::Tcp(tcp)) = &packet.transport else {
-            panic!("no TCP: {packet:?}");
-        };
-        let (header, payload) = (tcp.to_header(), tcp.payload());
-        match &packet.net {
-            Some(NetSlice::Ipv4(ip)) => {
-                let sum = header.calc_checksum_ipv4(&ip.header().to_header(), payload);
-                (Family::V4.headers_end(), sum)
-            }
-            Some(NetSlice::Ipv6(ip)) => {
-                let sum = header.calc_checksum_ipv6(&ip.header().to_header(), payload);
-                (Family::V6.headers_end(), sum)
-            }
-            other => panic!("no IP: {other:?}"),
-        }
-    };
-    let sum = sum.expect("a short packet").to_be_bytes();
-    frame[at + TCP_CHECKSUM..at + TCP_CHECKSUM + 2].copy_from_slice(&sum);
 }
 
 /// Cuts a packet as the kernel does, by the virtio-net header before it.
 fn cut(message: &[u8]) -> Vec<Vec<u8>> {
     let word = |at: usize| usize::from(u16::from_ne_bytes([message[at], message[at + 1]]));
     let frame = &message[size_of::<VirtioHeader>()..];
-    if message[1] == 0 {
+    if message[..2] == [0; 2] {
         assert_eq!(message[..10], [0; 10]);
         return vec![frame.to_vec()];
     }
     assert_eq!(message[0], NEEDS_CHECKSUM);
     let (payload, segment, tcp) = (word(2), word(4), word(6));
     assert_eq!(word(8), TCP_CHECKSUM);
-    let is_v4 = message[1] == GSO_TCP_V4;
+    let is_v4 = frame[12..14] == [8, 0];
+    let (kind, segment) = match (message[1], is_v4) {
+        // One segment, whose checksum is left.
+        (0, _) => {
+            assert_eq!(segment, 0);
+            (0, frame.len() - payload)
+        }
+        (kind, true) => (kind - GSO_TCP_V4, segment),
+        (kind, false) => (kind - GSO_TCP_V6, segment),
+    };
+    assert_eq!(kind, 0);
     let whole = |length: usize| (length as u16).to_be_bytes();
     // The packet's own lengths and sums are right.
     let ip = match is_v4 {
@@ -151,7 +136,7 @@ fn cut(message: &[u8]) -> Vec<Vec<u8>> {
     );
     let pieces = frame[payload..].chunks(segment);
     let last = pieces.len() - 1;
-    assert!(last > 0);
+    assert_eq!(last > 0, message[1] != 0);
     let piece = |(number, piece): (usize, &[u8])| {
         let mut one = frame[..payload].to_vec();
         one.extend(piece);
@@ -164,7 +149,7 @@ fn cut(message: &[u8]) -> Vec<Vec<u8>> {
         if number < last {
             one[tcp + TCP_FLAGS_AT] &= !(TCP_PSH | TCP_FIN);
         }
-        complete(&mut one);
+        complete_tcp(&mut one);
         one
     };
     pieces.enumerate().map(piece).collect()
@@ -361,4 +346,205 @@ fn a_refused_frame_leaves_nothing() {
     assert!(done.expect("room").is_err());
     assert_eq!(packets.flush().unwrap(), Flushed::All);
     assert!(peer.recv(&mut [0]).is_err());
+}
+
+/// A program's memory with the segments of a connection, and the runs that they are sent in.
+struct Runs {
+    rings: netnice_ring::driver::DriverRings,
+    _memory: netnice_ring::driver::ProgramMemory,
+    flow: netnice_ring::program::ProgramRings,
+}
+
+impl Runs {
+    fn new() -> Runs {
+        use netnice_ring::{Budget, Shape};
+        let shape = Shape {
+            chunk_bytes: 2048,
+            chunks: 64,
+            transmit_entries: 256,
+            receive_entries: 16,
+        };
+        let budget = Budget {
+            flows: 1,
+            bytes: 1 << 20,
+        };
+        let mut memory = netnice_ring::driver::ProgramMemory::create(budget).unwrap();
+        let rings = memory.open(shape).unwrap();
+        let attachment = memory.handles().attach().unwrap();
+        let flow = attachment.flow(rings.location()).unwrap();
+        Runs {
+            rings,
+            _memory: memory,
+            flow,
+        }
+    }
+
+    /// Sends these segments as one run.
+    fn send(&mut self, packets: &mut LongPackets, frames: &[Vec<u8>], most: usize) -> bool {
+        let family = match be16(&frames[0], ETHERTYPE_AT) {
+            IPV4 => Family::V4,
+            _ => Family::V6,
+        };
+        let flags_at = family.headers_end() + TCP_FLAGS_AT;
+        let mut pieces = Vec::new();
+        for (number, frame) in frames.iter().enumerate() {
+            let chunk = self.flow.chunk().unwrap();
+            let bytes = &mut self.flow.bytes_mut(chunk).unwrap()[..frame.len()];
+            bytes.copy_from_slice(frame);
+            if number == 0 {
+                bytes[flags_at] = frames[frames.len() - 1][flags_at];
+            }
+            pieces.push(netnice_ring::program::Piece {
+                chunk,
+                start: 0,
+                length: frame.len() as u32,
+            });
+        }
+        self.flow.submit_segments(&pieces).unwrap();
+        self.flow.publish();
+        let netnice_ring::driver::Taken::Record(record) = self.rings.take().unwrap() else {
+            panic!("no record");
+        };
+        let mut own = [0; 128];
+        let length = self.rings.read_first(&record, &mut own);
+        let parts = crate::template::Parts {
+            begin: 0,
+            end: pieces.len(),
+        };
+        let mut payloads = Vec::new();
+        let template = template(family == Family::V6);
+        let run = template.check_segments(
+            &mut own[..length],
+            (&record, parts),
+            |part, skip| self.rings.shared(&record.pairs()[part], skip),
+            &mut payloads,
+            None,
+        );
+        packets.send_run(most, &run.expect("allowed"))
+    }
+
+    /// What a program does that has its memory back.
+    fn overwrite(&mut self) {
+        let chunks: Vec<_> = std::iter::from_fn(|| self.flow.chunk()).collect();
+        let location = self.flow.location();
+        for chunk in 0..location.shape.chunks {
+            if !chunks.iter().any(|held| held.0 == chunk) {
+                let pair = netnice_ring::Pair {
+                    base: chunk * 2048,
+                    length: 2048,
+                };
+                let bytes = self.rings.shared(&pair, 0);
+                // SAFETY: the memory is mapped for writing, and no reference to it exists.
+                unsafe { bytes.as_ptr().cast_mut().write_bytes(0xee, bytes.len()) };
+            }
+        }
+    }
+}
+
+/// Segments of one connection that follow each other, with timestamps.
+fn following(is_v6: bool, payloads: &[usize], flags: u8) -> Vec<Vec<u8>> {
+    let mut sequence = u32::MAX - 5000;
+    let last = payloads.len() - 1;
+    let one = |(number, payload): (usize, &usize)| {
+        let segment = Segment {
+            is_v6,
+            payload: *payload,
+            flags: if number == last { flags } else { TCP_ACK },
+            ..plain(0)
+        };
+        let frame = frame(&segment, sequence);
+        sequence = sequence.wrapping_add(*payload as u32);
+        frame
+    };
+    payloads.iter().enumerate().map(one).collect()
+}
+
+#[test]
+fn runs_leave_as_their_segments_joined_with_others() {
+    for is_v6 in [false, true] {
+        for (most, count) in [(70_000, 1), (3200, 8), (1000, 24), (4000, 8)] {
+            let (own, peer) = UnixDatagram::pair().unwrap();
+            peer.set_nonblocking(true).unwrap();
+            let mut packets = LongPackets::of(own.into(), true);
+            let mut runs = Runs::new();
+            let mut payloads = vec![1000; 23];
+            payloads.push(500);
+            let frames = following(is_v6, &payloads, TCP_ACK | TCP_PSH);
+            for run in frames.chunks(8) {
+                assert!(runs.send(&mut packets, run, most));
+            }
+            packets.release();
+            runs.overwrite();
+            assert_eq!(packets.flush().unwrap(), Flushed::All);
+            let (mut buffer, mut arrived, mut seen) = (vec![0; 70_000], Vec::new(), 0);
+            while let Ok(length) = peer.recv(&mut buffer) {
+                seen += 1;
+                arrived.extend(cut(&buffer[..length]));
+            }
+            // The identification of IPv4 means nothing in packets that are not to be fragmented.
+            if !is_v6 {
+                arrived.iter_mut().for_each(|frame| {
+                    frame[ETHERNET + 4..ETHERNET + 6].fill(0);
+                    crate::test_frames::mend_checksum(frame);
+                });
+            }
+            assert_eq!(arrived, frames, "at most {most} bytes");
+            assert_eq!(seen, count, "at most {most} bytes");
+            assert_eq!(packets.counts(), (24, 0));
+        }
+    }
+}
+
+#[test]
+fn a_run_joins_the_last_packet_of_its_connection() {
+    let (own, peer) = UnixDatagram::pair().unwrap();
+    peer.set_nonblocking(true).unwrap();
+    let mut packets = LongPackets::of(own.into(), true);
+    let mut runs = Runs::new();
+    let frames = following(false, &[1000; 10], TCP_ACK);
+    let alone = |packets: &mut LongPackets, frame: &[u8]| {
+        let done = packets.send(70_000, |place| {
+            place[..frame.len()].copy_from_slice(frame);
+            template(false).check(&mut place[..frame.len()])
+        });
+        done.expect("room").expect("allowed");
+    };
+    let other = frame(&plain(1), 5);
+    alone(&mut packets, &frames[0]);
+    alone(&mut packets, &other);
+    assert!(runs.send(&mut packets, &frames[1..9], 70_000));
+    alone(&mut packets, &frames[9]);
+    packets.release();
+    let mut buffer = vec![0; 70_000];
+    let length = peer.recv(&mut buffer).unwrap();
+    assert_eq!(cut(&buffer[..length]), frames);
+    let length = peer.recv(&mut buffer).unwrap();
+    assert_eq!(cut(&buffer[..length]), [other]);
+    assert!(peer.recv(&mut buffer).is_err());
+}
+
+#[test]
+fn a_program_gets_its_memory_back_although_the_kernel_is_busy() {
+    let (own, peer) = UnixDatagram::pair().unwrap();
+    own.set_nonblocking(true).unwrap();
+    peer.set_nonblocking(true).unwrap();
+    // The socket is full.
+    let mut filled = 0;
+    while own.send(&[0; 1000]).is_ok() {
+        filled += 1;
+    }
+    let mut packets = LongPackets::of(own.into(), true);
+    let mut runs = Runs::new();
+    let frames = following(true, &[1000; 8], TCP_ACK);
+    assert!(runs.send(&mut packets, &frames, 70_000));
+    packets.release();
+    assert!(packets.is_stuck());
+    runs.overwrite();
+    let mut buffer = vec![0; 70_000];
+    for _ in 0..filled {
+        assert_eq!(peer.recv(&mut buffer).unwrap(), 1000);
+    }
+    assert_eq!(packets.flush().unwrap(), Flushed::All);
+    let length = peer.recv(&mut buffer).unwrap();
+    assert_eq!(cut(&buffer[..length]), frames);
 }

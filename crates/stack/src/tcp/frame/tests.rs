@@ -47,7 +47,7 @@ fn a_written_frame_is_parsed_and_its_payload_has_not_moved() {
             let payload = layout.payload..layout.payload + 1001;
             bytes[payload.clone()].fill(0xa5);
             let header = header(timestamps);
-            let frame = layout.write(&mut bytes, &headers, &header, 1001, true);
+            let frame = layout.write(&mut bytes, &headers, &header, (1001, true), Sums::Written);
             assert_eq!(frame.start % 8, 0, "docs/reference/ring.md, R40");
             assert_eq!(frame.end, payload.end);
             let segment = parse(&bytes[frame.clone()]).unwrap();
@@ -64,7 +64,13 @@ fn a_damaged_segment_is_refused_and_a_partial_checksum_accepted() {
     for family in [4, 6] {
         let (headers, layout) = headers(family);
         let mut bytes = [7; 2048];
-        let frame = layout.write(&mut bytes, &headers, &header(true), 100, false);
+        let frame = layout.write(
+            &mut bytes,
+            &headers,
+            &header(true),
+            (100, false),
+            Sums::Written,
+        );
         let frame = &mut bytes[frame];
         let last = frame.len() - 1;
         frame[last] ^= 1;
@@ -83,7 +89,13 @@ fn a_congestion_mark_is_found_and_the_header_stays_valid() {
     for family in [4, 6] {
         let (headers, layout) = headers(family);
         let mut bytes = [7; 2048];
-        let frame = layout.write(&mut bytes, &headers, &header(true), 100, true);
+        let frame = layout.write(
+            &mut bytes,
+            &headers,
+            &header(true),
+            (100, true),
+            Sums::Written,
+        );
         let frame = &mut bytes[frame];
         let packet = &mut frame[ETHERNET..];
         match family {
@@ -107,7 +119,13 @@ fn a_congestion_mark_is_found_and_the_header_stays_valid() {
 fn any_bytes_are_parsed_or_refused() {
     let (headers, layout) = headers(4);
     let mut bytes = [7; 2048];
-    let frame = layout.write(&mut bytes, &headers, &header(true), 40, false);
+    let frame = layout.write(
+        &mut bytes,
+        &headers,
+        &header(true),
+        (40, false),
+        Sums::Written,
+    );
     let frame = bytes[frame].to_vec();
     for at in 0..frame.len() {
         for bit in 0..8 {
