@@ -26,6 +26,7 @@
 //!   a program cannot have more of them read than it may send.
 //! - Memory of the next flows and packets is prefetched: with many flows, latency dominates.
 
+mod departures;
 mod flow;
 mod heads;
 mod in_flight;
@@ -55,6 +56,7 @@ use netnice_ring::ledger::Balance;
 use netnice_ring::record::{Record, Status};
 use netnice_ring::violation::ProtocolViolation;
 
+use departures::Departures;
 #[cfg(test)]
 pub(crate) use flow::LATENESS;
 use flow::{Delivery, FlowState, RESERVED_FLOWS, prefetch_choice, prefetch_sending};
@@ -136,64 +138,6 @@ pub struct Datapath {
     /// RSTs of ended connections that wait to be sent.
     resets: VecDeque<tcp_reset::Reset>,
     totals: Totals,
-}
-
-/// The packets that leave in an iteration, in order: the first `count` of `packets`, which are
-/// filled and read in place.
-struct Departures {
-    packets: Vec<ChosenPacket>,
-    count: usize,
-}
-
-impl Default for Departures {
-    fn default() -> Departures {
-        Departures {
-            packets: std::iter::repeat_with(ChosenPacket::default)
-                .take(BATCH)
-                .collect(),
-            count: 0,
-        }
-    }
-}
-
-impl Departures {
-    /// Makes the packet behind the last one a part of that one, if it is the part of the same record
-    /// of segments that follows it, and leaves right behind it. False if it is not.
-    #[inline]
-    fn join_last(&mut self) -> bool {
-        let Some((new, before)) = self.packets[..=self.count].split_last_mut() else {
-            return false;
-        };
-        let (Some(last), Some(departure)) = (before.last_mut(), &new.departure) else {
-            return false;
-        };
-        let Some(joined) = last.departure.as_mut().filter(|_| last.frame.is_none()) else {
-            return false;
-        };
-        let follows = new.parts.begin > 0
-            && last.parts.end == new.parts.begin
-            && joined.flow == departure.flow
-            && joined.end == departure.start;
-        if follows {
-            last.parts.end = new.parts.end;
-            joined.end = departure.end;
-            joined.length = Bytes(joined.length.0 + departure.length.0);
-        }
-        follows
-    }
-}
-
-/// A packet that leaves in this iteration.
-#[derive(Default)]
-struct ChosenPacket {
-    departure: Option<Departure>,
-    /// The time at which the packet was reported to the scheduler.
-    since: Instant,
-    /// The packet if it came from the redirect pair, and not from the rings of a program.
-    frame: Option<QueuedFrame>,
-    record: Record,
-    /// The parts of a record of segments that leave.
-    parts: Parts,
 }
 
 impl Datapath {

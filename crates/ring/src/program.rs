@@ -26,6 +26,7 @@
 
 mod recovery;
 mod reservation;
+mod segments;
 
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -42,7 +43,7 @@ use crate::layout::{
     ALIGN, FlowHeader, FlowLocation, Loss, MAGIC, MAX_FLOWS, PAGE, Ring, SetupError, VERSION,
 };
 use crate::ledger::{Balance, Owned, Pool};
-use crate::record::{MAX_PAIRS, MessagePart, Pair, Record, SEGMENTS, Validator, Writer};
+use crate::record::{MAX_PAIRS, MessagePart, Pair, Record, Validator, Writer};
 use crate::region::{MemoryFile, Region};
 use crate::violation::{ProtocolViolation, Rule};
 use crate::words::{Ordering, SharedRing, Word, Words};
@@ -446,28 +447,6 @@ impl ProgramRings {
     pub fn submit_part(&mut self, pieces: &[Piece], part: MessagePart) -> Result<(), RecordError> {
         let (pairs, count) = self.validate(pieces)?;
         self.hand_over(Ring::Submit, &pairs[..count], part.note_and_stamp())
-    }
-
-    /// Hands over a record of segments of one TCP connection that follow each other. Each piece has
-    /// the room of a whole frame: only the first one's headers are used, without the checksum of
-    /// TCP, and of the others the payload behind the same number of bytes. All but the last have
-    /// equal lengths, and the last is not longer. The headers are those of the first segment, except
-    /// PSH and FIN, which are those of the last. Only after [`ProgramRings::joins`] was true once:
-    /// earlier drivers disconnect the program.
-    ///
-    /// # Errors
-    /// As [`ProgramRings::submit`].
-    #[inline]
-    pub fn submit_segments(&mut self, pieces: &[Piece]) -> Result<(), RecordError> {
-        let (pairs, count) = self.validate(pieces)?;
-        self.hand_over(Ring::Submit, &pairs[..count], (SEGMENTS, 0))
-    }
-
-    /// True while segments of the flow can leave in long packets: records of segments take less
-    /// time then ([`ProgramRings::submit_segments`]). They are sent in any case.
-    #[inline]
-    pub fn joins(&self) -> bool {
-        self.joins.load(Ordering::Relaxed) == 1
     }
 
     /// True if the submit ring has room for `records` records of one piece each.

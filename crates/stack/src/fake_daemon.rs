@@ -420,7 +420,7 @@ impl Session {
         self.next_flow += 1;
         let location = flow.location();
         // Segments leave in records of several on every second flow of TCP.
-        flow.set_joins(endpoint.is_tcp() && self.next_flow % 2 == 0);
+        flow.set_joins(endpoint.is_tcp() && self.next_flow.is_multiple_of(2));
         let opened = FlowOpened {
             flow: number,
             slot: location.slot,

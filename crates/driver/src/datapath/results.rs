@@ -34,8 +34,8 @@ pub trait FrameSink {
     }
 
     /// Sends segments of TCP that may leave in one packet of at most `most` bytes, also with others
-    /// of their connection. 0: each by itself. Without room for all of them it sends the first ones,
-    /// and returns false. The payloads are read until [`FrameSink::release`].
+    /// of their connection. 0: each by itself. Without room for all of them it sends the first
+    /// ones, and returns false. The payloads are read until [`FrameSink::release`].
     fn send_run(&mut self, most: usize, run: &SegmentRun<'_>) -> bool {
         let _ = most;
         send_cut(self, run)

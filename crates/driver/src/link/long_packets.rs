@@ -475,8 +475,8 @@ impl LongPacket {
         self.segments > 1 || self.is_run
     }
 
-    /// Writes the headers of a packet of several segments or of a run: the lengths, the checksum of IPv4, and
-    /// the sum of TCP's pseudo header, which the kernel completes for each segment.
+    /// Writes the headers of a packet of several segments or of a run: the lengths, the checksum of
+    /// IPv4, and the sum of TCP's pseudo header, which the kernel completes for each segment.
     fn finish(&mut self) {
         self.is_open = false;
         let Some(headers) = self.headers.filter(|_| self.is_unfinished()) else {

@@ -1,5 +1,5 @@
-//! Checks a record of segments ([`SegmentRun`]): one header for several segments of a TCP connection
-//! that follow each other, and their payloads, which stay in the program's memory.
+//! Checks a record of segments ([`SegmentRun`]): one header for several segments of a TCP
+//! connection that follow each other, and their payloads, which stay in the program's memory.
 //!
 //! Only the headers are checked, in the driver's own copy. No check reads a payload, so it does not
 //! matter that the program can change it until the kernel has copied it. The driver writes the
