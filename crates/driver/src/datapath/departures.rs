@@ -21,29 +21,41 @@ impl Default for Departures {
 }
 
 impl Departures {
+    /// The last packet, and the place for the next one.
+    #[inline]
+    pub(super) fn newest(&mut self) -> (Option<&ChosenPacket>, &mut ChosenPacket) {
+        let (before, rest) = self.packets.split_at_mut(self.count);
+        (before.last(), &mut rest[0])
+    }
+
     /// Makes the packet behind the last one a part of that one, if it is the part of the same
-    /// record of segments that follows it, and leaves right behind it. False if it is not.
+    /// record of segments that follows it, and leaves right behind it. False if it is not; it has
+    /// a copy of its record then.
     #[inline]
     pub(super) fn join_last(&mut self) -> bool {
-        let Some((new, before)) = self.packets[..=self.count].split_last_mut() else {
+        let (before, rest) = self.packets.split_at_mut(self.count);
+        let (Some(last), new) = (before.last_mut(), &mut rest[0]) else {
             return false;
         };
-        let (Some(last), Some(departure)) = (before.last_mut(), &new.departure) else {
+        let (begin, end) = (new.parts.begin, new.parts.end);
+        let Some(departure) = new.departure.as_ref() else {
             return false;
         };
-        let Some(joined) = last.departure.as_mut().filter(|_| last.frame.is_none()) else {
+        if !last.precedes(departure.flow, begin) {
             return false;
-        };
-        let follows = new.parts.begin > 0
-            && last.parts.end == new.parts.begin
-            && joined.flow == departure.flow
-            && joined.end == departure.start;
-        if follows {
-            last.parts.end = new.parts.end;
-            joined.end = departure.end;
-            joined.length = Bytes(joined.length.0 + departure.length.0);
         }
-        follows
+        match &mut last.departure {
+            Some(joined) if joined.end == departure.start => {
+                joined.end = departure.end;
+                joined.length = Bytes(joined.length.0 + departure.length.0);
+                last.parts.end = end;
+                true
+            }
+            _ => {
+                new.record.copy_from(&last.record);
+                false
+            }
+        }
     }
 }
 
@@ -58,4 +70,17 @@ pub(super) struct ChosenPacket {
     pub(super) record: Record,
     /// The parts of a record of segments that leave.
     pub(super) parts: Parts,
+}
+
+impl ChosenPacket {
+    /// Whether it is the part of a record of segments of this flow before the part `begin`.
+    #[inline]
+    pub(super) fn precedes(&self, flow: FlowId, begin: usize) -> bool {
+        begin > 0
+            && self.parts.end == begin
+            && self.frame.is_none()
+            && self
+                .departure
+                .is_some_and(|departure| departure.flow == flow)
+    }
 }

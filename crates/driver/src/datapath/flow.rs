@@ -7,6 +7,7 @@ use std::mem::offset_of;
 use netnice_api::driver::MIN_PACKET_BYTES;
 use netnice_core::prefetch;
 
+use super::departures::ChosenPacket;
 use super::tcp_reset::SentSegments;
 use super::*;
 use crate::code_points::{CodePoints, ContractKind};
@@ -312,22 +313,26 @@ impl FlowState {
     #[inline]
     pub(super) fn replace_head(
         &mut self,
-        departing: &mut Record,
-        parts: &mut Parts,
+        (before, departing): (Option<&ChosenPacket>, &mut ChosenPacket),
         now: Instant,
     ) -> Result<Option<Packet>, ProtocolViolation> {
-        departing.copy_from(match self.has_head {
-            true => &self.head,
-            false => &Record::NONE,
-        });
-        *parts = Parts::default();
+        departing.parts = Parts::default();
         if self.has_head && self.head.has_segments() {
             let (begin, end) = (self.head_part, self.head_part + 1);
-            *parts = Parts { begin, end };
+            departing.parts = Parts { begin, end };
+            // A part that joins the one before it needs no copy of the record.
+            if !before.is_some_and(|before| before.precedes(self.id, begin)) || !self.may_join {
+                departing.record.copy_from(&self.head);
+            }
             if end < self.head.pairs().len() {
                 self.head_part = end;
                 return Ok(Some(self.packet(now, Instant(0))));
             }
+        } else {
+            departing.record.copy_from(match self.has_head {
+                true => &self.head,
+                false => &Record::NONE,
+            });
         }
         self.take_head()?;
         self.has_new_head |= self.has_head;

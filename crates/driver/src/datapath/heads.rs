@@ -67,7 +67,7 @@ impl Datapath {
             redirected,
             ..
         } = self;
-        let chosen = &mut departures.packets[departures.count];
+        let (before, chosen) = departures.newest();
         let departure = scheduler.poll(now, |id: FlowId| {
             let Some(slot) = flows.get_mut(id.index()) else {
                 return redirected.advance(id, now);
@@ -81,7 +81,7 @@ impl Datapath {
                 flow.drop_head();
                 return None;
             }
-            let behind = flow.replace_head(&mut chosen.record, &mut chosen.parts, now);
+            let behind = flow.replace_head((before, chosen), now);
             behind.unwrap_or_else(|violation| {
                 violations.push((flow.program, violation));
                 None
@@ -99,7 +99,7 @@ impl Datapath {
             }
             return true;
         };
-        if flow.is_ignored() || chosen.record.pairs().is_empty() {
+        if flow.is_ignored() || (chosen.parts.count() == 0 && chosen.record.pairs().is_empty()) {
             return true;
         }
         if flow.touch() {

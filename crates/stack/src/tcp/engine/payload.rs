@@ -11,7 +11,7 @@ use netnice_tcp::connection::{Connection, WriteError};
 use netnice_tcp::endpoint::ConnectionId;
 
 use super::Engine;
-use crate::tcp::flow_buffers::Content;
+use crate::tcp::flow_buffers::{Content, FlowBuffers};
 
 /// Why bytes were not written.
 #[derive(Debug)]
@@ -31,45 +31,50 @@ impl Engine {
         if !bytes.is_empty() {
             self.writable(id)?;
         }
-        let mut written = 0;
-        let at = self.layout.payload;
-        while written < bytes.len() {
-            let rest = &bytes[written..];
-            let connection = self.endpoint.connection(id).ok_or(WriteFailure::Gone)?;
-            let mss = connection.mss() as usize;
-            let (chunk, begin, length) = match connection.last_unsent() {
-                Some(last) => {
-                    let room = mss - last.length as usize;
-                    let begin = last.end() as usize;
-                    (Chunk(last.handle.0), begin, rest.len().min(room))
-                }
-                None => {
-                    if !self.has_room_for(id, connection) {
-                        break;
+        let share = self.send_share();
+        let reserved = self.watches.reserved(id) as usize;
+        let (main, at) = (&mut self.main, self.layout.payload);
+        let written = self.endpoint.update(id, |connection| {
+            let has_room = |main: &FlowBuffers, used| used + reserved < share && spare(main) > 0;
+            let mut written = 0;
+            while written < bytes.len() {
+                let rest = &bytes[written..];
+                let mss = connection.mss() as usize;
+                let (chunk, begin, length) = match connection.last_unsent() {
+                    Some(last) => {
+                        let room = mss - last.length as usize;
+                        let begin = last.end() as usize;
+                        (Chunk(last.handle.0), begin, rest.len().min(room))
                     }
-                    let Some(chunk) = self.main.take(Content::Written) else {
-                        break;
-                    };
-                    (chunk, 0, rest.len().min(mss))
+                    None => {
+                        if !has_room(main, connection.send_buffers()) {
+                            break;
+                        }
+                        let Some(chunk) = main.take(Content::Written) else {
+                            break;
+                        };
+                        (chunk, 0, rest.len().min(mss))
+                    }
+                };
+                let place = &mut main.bytes_mut(chunk)[at + begin..at + begin + length];
+                place.copy_from_slice(&rest[..length]);
+                // At most the MSS, which has 32 bits.
+                let count = length as u32;
+                let accepted = match begin {
+                    0 => connection.write(Handle(chunk.0), count),
+                    _ => connection.extend(count),
+                };
+                if let Err(error) = accepted {
+                    if begin == 0 {
+                        let _ = main.release(chunk);
+                    }
+                    return Err(WriteFailure::Connection(error));
                 }
-            };
-            let place = &mut self.main.bytes_mut(chunk)[at + begin..at + begin + length];
-            place.copy_from_slice(&rest[..length]);
-            // At most the MSS, which has 32 bits.
-            let count = length as u32;
-            let accepted = self.endpoint.update(id, |connection| match begin {
-                0 => connection.write(Handle(chunk.0), count),
-                _ => connection.extend(count),
-            });
-            if let Some(Err(error)) = accepted {
-                if begin == 0 {
-                    let _ = self.main.release(chunk);
-                }
-                return Err(WriteFailure::Connection(error));
+                written += length;
             }
-            written += length;
-        }
-        Ok(written)
+            Ok(written)
+        });
+        written.ok_or(WriteFailure::Gone)?
     }
 
     /// Number of buffers for sending that one connection may use: a share of them, while there are
@@ -118,7 +123,7 @@ impl Engine {
 
     /// Number of free buffers for sending that payload may take.
     pub(in crate::tcp) fn spare_buffers(&self) -> u32 {
-        self.main.free().saturating_sub(RESERVED)
+        spare(&self.main)
     }
 
     /// Takes a buffer for sending, which the program fills. Returns it with its capacity; `None` if
@@ -199,6 +204,11 @@ impl Engine {
         let _ = self.main.prime(chunk);
         self.offer_room_to_starved();
     }
+}
+
+/// Number of free buffers for sending that payload may take.
+fn spare(main: &FlowBuffers) -> u32 {
+    main.free().saturating_sub(RESERVED)
 }
 
 /// Buffers for sending that payload does not take: acknowledgements and resets leave by them.
