@@ -37,6 +37,7 @@ mod echo;
 mod fetch;
 pub mod ftp;
 mod http;
+pub mod iperf3;
 mod many_flows;
 pub mod many_programs;
 mod messages;

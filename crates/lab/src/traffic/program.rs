@@ -5,7 +5,7 @@
 use anyhow::Result;
 
 use super::{
-    connections, direct, direct_tcp, echo, fetch, http, many_flows, messages, parent, quic,
+    connections, direct, direct_tcp, echo, fetch, http, iperf3, many_flows, messages, parent, quic,
     quic_flows, segments, tcp, udp, unruly,
 };
 
@@ -46,6 +46,8 @@ pub enum Program {
     HttpFetch(http::FetchArgs),
     /// Serves many connections.
     ServeConnections(connections::ServeArgs),
+    /// A client of iperf3's protocol over TCP on the direct path.
+    Iperf3(iperf3::IperfArgs),
     /// Opens many connections.
     OpenConnections(connections::OpenArgs),
     /// Sends SYNs from forged addresses.
@@ -77,6 +79,7 @@ pub fn main(program: &Program) -> Result<()> {
         Program::HttpServe(args) => http::serve(args),
         Program::HttpFetch(args) => http::fetch(args),
         Program::ServeConnections(args) => connections::serve(args),
+        Program::Iperf3(args) => iperf3::run(args),
         Program::OpenConnections(args) => connections::open(args),
         Program::SynFlood(args) => connections::flood(args),
         Program::QuicFlows(args) => quic_flows::main(args),

@@ -1,7 +1,7 @@
 //! Tests TCP on the direct path with the libraries and programs that people use: a server on hyper
 //! over the tokio types, from which curl fetches; a client on hyper that fetches from an nginx; TLS
 //! by rustls at either end, with OpenSSL (curl) and with rustls over sockets of the kernel at the
-//! other. Each file must arrive with every byte right, over IPv4 and IPv6.
+//! other; a server of iperf3, to which a client of ours speaks its protocol. Each file must arrive with every byte right, over IPv4 and IPv6.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -13,6 +13,7 @@ use netnice_lab::experiment::bench::at;
 use netnice_lab::process::{self, EVENT_TIMEOUT, Proc};
 use netnice_lab::testbed::TestBed;
 use netnice_lab::traffic::direct_tcp::{fill, first_wrong};
+use netnice_lab::traffic::iperf3::Counted;
 use netnice_lab::traffic::real_programs;
 use netnice_lab::world::{Family, Host};
 
@@ -165,6 +166,37 @@ fn rustls_at_both_ends() -> Result<()> {
             let _server = serve(server, from, serves)?;
             fetch(client, from, &path, bytes, fetches)
                 .with_context(|| format!("{family:?}, {fetches:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn an_iperf3_at_the_other_end_counts_the_same_bytes() -> Result<()> {
+    let bed = bed()?;
+    let (ours, theirs) = (bed.world.client(), bed.world.server());
+    for (family, port) in [(Family::V4, 5201), (Family::V6, 5202)] {
+        for reverse in [false, true] {
+            let _server = real_programs::iperf_server(theirs, port)?;
+            let mut command = ours.ns.command(process::binary("netnice-lab")?);
+            let to = at(theirs, family, port).to_string();
+            command.args(["traffic", "iperf3", "--connect", &to, "--seconds", "1"]);
+            command.args(["--runtime-dir", &runtime(&bed)]);
+            command.args(reverse.then_some("--reverse"));
+            let mut client = Proc::start(command)?;
+            let counted = client.next_json("counted", EVENT_TIMEOUT);
+            let counted = counted.with_context(|| client.take_stderr())?;
+            let counted: Counted = serde_json::from_value(counted["counted"].clone())?;
+            // What was in flight when the test ended counts at one end only.
+            let (more, less) = (
+                counted.own.max(counted.server),
+                counted.own.min(counted.server),
+            );
+            ensure!(
+                less > 1 << 20 && more - less <= more / 10 + (8 << 20),
+                "{counted:?}"
+            );
+            println!("{family:?}, reverse {reverse}: {counted:?}");
         }
     }
     Ok(())
