@@ -82,7 +82,7 @@ pub(super) fn sender(from: &str, to: Option<&str>) -> Sender {
 }
 
 /// The rules of the module, by an independent parser.
-pub(super) fn naive(sender: &Sender, frame: &[u8]) -> bool {
+pub(crate) fn naive(sender: &Sender, frame: &[u8]) -> bool {
     let Ok((ethernet, packet)) = Ethernet2Header::from_slice(frame) else {
         return false;
     };
@@ -192,7 +192,7 @@ pub(super) fn check(template: &Template, frame: &[u8]) -> Result<Vec<u8>, Forbid
 }
 
 /// The frame with the Ethernet addresses that the template writes, as far as the frame reaches.
-pub(super) fn addressed(sender: &Sender, frame: &[u8]) -> Vec<u8> {
+pub(crate) fn addressed(sender: &Sender, frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     let macs = sender.next_hop.iter().map(|mac| (0, mac));
     for (from, mac) in macs.chain([(6, &sender.mac)]) {

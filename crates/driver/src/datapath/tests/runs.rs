@@ -6,7 +6,9 @@ use netnice_core::contract::Weight;
 use super::rig::{Rig, SHAPE, TestProgram, contract, parameters, rig};
 use super::*;
 use crate::protocol::Transport;
-use crate::test_frames::{PEER, complete_tcp, endpoint, mend_checksum};
+use crate::template::Sender;
+use crate::template::hostile::{addressed, naive};
+use crate::test_frames::{OWN, PEER, complete_tcp, endpoint, mend_checksum, mend_lengths};
 
 const V4: [&str; 2] = ["10.0.0.1:5000", "10.0.0.2:80"];
 const V6: [&str; 2] = ["[fd00::1]:5000", "[fd00::2]:80"];
@@ -20,12 +22,7 @@ const PAYLOAD: usize = 1000;
 fn program(rig: &mut Rig, [from, to]: [&str; 2], service: Service) -> TestProgram {
     let (transport, local, remote) = (Transport::Tcp, endpoint(from), endpoint(to));
     let mut open = parameters(local.port(), service, None);
-    open.sender.sends = Sends::Ports {
-        transport,
-        local,
-        remote: Some(remote),
-    };
-    open.sender.next_hop = Some(PEER);
+    open.sender = sender([from, to]);
     open.matches = vec![Match::Connected {
         transport,
         local,
@@ -33,6 +30,20 @@ fn program(rig: &mut Rig, [from, to]: [&str; 2], service: Service) -> TestProgra
     }];
     assert_eq!(open.shape, SHAPE);
     rig.program_with(local.port(), &open)
+}
+
+/// What such a flow may send.
+fn sender([from, to]: [&str; 2]) -> Sender {
+    Sender {
+        mac: OWN,
+        next_hop: Some(PEER),
+        longest: 1514,
+        sends: Sends::Ports {
+            transport: Transport::Tcp,
+            local: endpoint(from),
+            remote: Some(endpoint(to)),
+        },
+    }
 }
 
 fn best_effort() -> Service {
@@ -307,4 +318,94 @@ fn programs_are_told_whether_segments_leave_joined() {
     rig.sink.joins = false;
     rig.transmit();
     assert!(!joins(&program), "an interface that cuts no packets");
+}
+
+/// What leaves of a record of segments, by a naive formula; `None` if it is refused.
+fn expected(sender: &Sender, written: &[Vec<u8>]) -> Option<Vec<Vec<u8>>> {
+    let first = addressed(sender, &written[0]);
+    if !naive(sender, &first) {
+        return None;
+    }
+    let tcp = if first[12..14] == [8, 0] { 34 } else { 54 };
+    let head = tcp + usize::from(first[tcp + 12] >> 4) * 4;
+    let flags = first[tcp + 13];
+    let (last, others) = written.split_last()?;
+    let lengths = others.iter().all(|frame| frame.len() == first.len());
+    let fits = (head + 1..=first.len()).contains(&last.len()) && first.len() > head;
+    if !lengths || !fits || flags & (SYN | 4 | 32 | 128) != 0 {
+        return None;
+    }
+    let mut sequence = u32::from_be_bytes(first[tcp + 4..tcp + 8].try_into().unwrap());
+    let one = |(number, frame): (usize, &Vec<u8>)| {
+        let mut sent = first[..head].to_vec();
+        sent.extend(&frame[head..]);
+        sent[tcp + 4..tcp + 8].copy_from_slice(&sequence.to_be_bytes());
+        sequence = sequence.wrapping_add((frame.len() - head) as u32);
+        if number + 1 < written.len() {
+            sent[tcp + 13] &= !(PSH | FIN);
+        }
+        if tcp == 34 {
+            let id = u16::from_be_bytes([sent[18], sent[19]]).wrapping_add(number as u16);
+            sent[18..20].copy_from_slice(&id.to_be_bytes());
+        }
+        mend_lengths(&mut sent);
+        mend_checksum(&mut sent);
+        // The pseudo header, and all of the segment.
+        sent[tcp + 16..tcp + 18].fill(0);
+        let addresses = if tcp == 34 { 26..34 } else { 22..54 };
+        let words = |bytes: &[u8]| -> u64 {
+            let word = |two: &[u8]| u64::from(two[0]) << 8 | u64::from(*two.get(1).unwrap_or(&0));
+            bytes.chunks(2).map(word).sum()
+        };
+        let mut sum = words(&sent[addresses]) + 6 + (sent.len() - tcp) as u64 + words(&sent[tcp..]);
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        sent[tcp + 16..tcp + 18].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+        sent
+    };
+    Some(written.iter().enumerate().map(one).collect())
+}
+
+proptest! {
+    #[test]
+    fn any_record_of_segments_leaves_as_its_segments_or_is_refused(
+        is_v6 in any::<bool>(),
+        (base, last) in (1..1461usize).prop_flat_map(|base| (Just(base), 1..=base)),
+        count in 1..=8usize,
+        flags in prop_oneof![Just(ACK), Just(ACK | PSH), any::<u8>()],
+        odd in prop::option::weighted(0.2, (0..8usize, 0..1600usize)),
+        changes in prop::collection::vec((0..100usize, any::<u8>()), 0..3),
+        mends in any::<bool>(),
+    ) {
+        let ends = if is_v6 { V6 } else { V4 };
+        let mut payloads = vec![base; count];
+        payloads[count - 1] = last;
+        let mut written = as_written(&segments(ends, flags, &payloads));
+        for (at, byte) in changes {
+            if let Some(place) = written[0].get_mut(at) {
+                *place = byte;
+            }
+        }
+        if mends {
+            mend_checksum(&mut written[0]);
+        }
+        if let Some((number, length)) = odd {
+            written[number % count].resize(length.max(1), 0xa5);
+        }
+        let mut rig = rig(1_000_000_000);
+        let mut program = program(&mut rig, ends, best_effort());
+        program.submit_segments(&written);
+        for _ in 0..10 {
+            rig.now.0 += 1_000_000;
+            rig.transmit();
+        }
+        program.collect();
+        let sender = sender(ends);
+        let expected = expected(&sender, &written);
+        prop_assert_eq!(program.returned.len(), 1);
+        prop_assert_eq!(program.returned[0] == Status::DONE, expected.is_some());
+        prop_assert!(rig.sink.sent == expected.unwrap_or_default());
+        prop_assert_eq!(rig.datapath.balance(program.opened.flow).unwrap().in_use, 0);
+    }
 }
