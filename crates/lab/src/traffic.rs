@@ -28,6 +28,7 @@ use serde_json::Value;
 use crate::process::{self, Proc};
 use crate::world::Host;
 
+mod bare_tcp;
 mod commanded;
 pub mod connections;
 mod delayed_socket;
@@ -54,6 +55,7 @@ mod tcp;
 mod udp;
 mod unruly;
 
+pub use bare_tcp::BareTcp;
 pub use commanded::Commanded;
 pub use direct_tcp::DirectTcp;
 pub use many_flows::{ManyFlows, REMOTE_PORTS};
@@ -365,7 +367,7 @@ macro_rules! programs {
         fn args(&self) -> Vec<String> { self.args.clone() }
     })* };
 }
-programs!(Tcp, Udp, Direct, DirectTcp, Unruly, Probe, Echo);
+programs!(Tcp, Udp, Direct, DirectTcp, BareTcp, Unruly, Probe, Echo);
 
 /// The start and the end of a traffic process, and its sample interval.
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,6 @@
 //! The program `netnice-lab traffic iperf3`: a client of iperf3's protocol over TCP on the direct
-//! path, with a server of iperf3 at the other end. It sends for some time, or receives (`--reverse`),
-//! and prints the bytes that either end has counted as [`Counted`].
+//! path, with a server of iperf3 at the other end. It sends for some time, or receives
+//! (`--reverse`), and prints the bytes that either end has counted as [`Counted`].
 //!
 //! The protocol, as iperf3 3.12 speaks it: a control connection, which begins with a cookie, on
 //! which the server names each step by a byte and both exchange parameters and results as JSON

@@ -5,8 +5,8 @@
 use anyhow::Result;
 
 use super::{
-    connections, direct, direct_tcp, echo, fetch, http, iperf3, many_flows, messages, parent, quic,
-    quic_flows, segments, tcp, udp, unruly,
+    bare_tcp, connections, direct, direct_tcp, echo, fetch, http, iperf3, many_flows, messages,
+    parent, quic, quic_flows, segments, tcp, udp, unruly,
 };
 
 /// The programs of the traffic generator, as subcommands of `netnice-lab traffic`.
@@ -46,6 +46,8 @@ pub enum Program {
     HttpFetch(http::FetchArgs),
     /// Serves many connections.
     ServeConnections(connections::ServeArgs),
+    /// netnice's TCP in one thread on the bare card.
+    BareTcp(bare_tcp::BareTcpArgs),
     /// A client of iperf3's protocol over TCP on the direct path.
     Iperf3(iperf3::IperfArgs),
     /// Opens many connections.
@@ -79,6 +81,7 @@ pub fn main(program: &Program) -> Result<()> {
         Program::HttpServe(args) => http::serve(args),
         Program::HttpFetch(args) => http::fetch(args),
         Program::ServeConnections(args) => connections::serve(args),
+        Program::BareTcp(args) => bare_tcp::run(args),
         Program::Iperf3(args) => iperf3::run(args),
         Program::OpenConnections(args) => connections::open(args),
         Program::SynFlood(args) => connections::flood(args),

@@ -1,7 +1,8 @@
 //! Tests TCP on the direct path with the libraries and programs that people use: a server on hyper
 //! over the tokio types, from which curl fetches; a client on hyper that fetches from an nginx; TLS
 //! by rustls at either end, with OpenSSL (curl) and with rustls over sockets of the kernel at the
-//! other; a server of iperf3, to which a client of ours speaks its protocol. Each file must arrive with every byte right, over IPv4 and IPv6.
+//! other; a server of iperf3, to which a client of ours speaks its protocol. Each file must arrive
+//! with every byte right, over IPv4 and IPv6.
 
 use std::io::Read;
 use std::net::SocketAddr;

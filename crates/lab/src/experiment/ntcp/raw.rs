@@ -8,6 +8,9 @@
 //! whose schedule never delays a packet. The peer is a socket of the kernel. An idle machine with
 //! two processors has three processes to run: the program, the driver and the peer.
 //!
+//! Two yardsticks show what the driver process and the rings cost: the same TCP in one thread on
+//! the bare card, by AF_XDP, and by long packets where the interface cuts them.
+//!
 //! [`speed`] adds its checks and the measured values to an [`Outcome`]. It fails if the subject is
 //! not netnice, or if a step of the measurement fails.
 
@@ -15,6 +18,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use netnice_driver::link::Interface;
 use serde_json::{Value, json};
 
 use super::super::bench::{netnice_only, pause};
@@ -22,7 +26,9 @@ use super::super::front_door::FrontDoor;
 use super::super::{Bound, Context, Outcome};
 use crate::stats::{self, Cumulative};
 use crate::sys;
-use crate::traffic::{self, DirectTcp, Echo, Probe, Program, Report, RunOptions, Running, Tcp};
+use crate::traffic::{
+    self, BareTcp, DirectTcp, Echo, Probe, Program, Report, RunOptions, Running, Tcp,
+};
 use crate::world::{Host, Offloads, Pair, World};
 
 /// The speed of one connection beside the kernel's, of 64 connections to one listener beside one,
@@ -39,6 +45,9 @@ pub fn speed(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let mut rates = vec![Vec::new(); WAYS.len()];
         for round in 0..rounds {
             for (way, rates) in WAYS.iter().zip(&mut rates) {
+                if *way == Way::BareJoined && offloads == Offloads::Off {
+                    continue;
+                }
                 let got = bed.measure(*way, seconds)?;
                 context.say(format!("offloads {name}, round {round}, {way:?}: {got}"));
                 rates.push(got);
@@ -48,7 +57,8 @@ pub fn speed(context: &Context, outcome: &mut Outcome) -> Result<()> {
             let rates: Vec<f64> = rates[way as usize].iter().map(|one| one.rate).collect();
             stats::median(&rates)
         };
-        for (way, measured) in WAYS.iter().zip(&rates) {
+        let measured = WAYS.iter().zip(&rates).filter(|(_, all)| !all.is_empty());
+        for (way, measured) in measured {
             let key = format!("offloads {name}, {way:?}");
             outcome.ours(&key, Measured::summary(measured));
         }
@@ -105,16 +115,21 @@ enum Way {
     /// From sockets of the kernel to a listener of the program.
     One,
     Many,
+    /// From netnice's TCP in one thread on the bare card: the yardsticks.
+    Bare,
+    BareJoined,
 }
 
 /// All ways, in their order.
-const WAYS: [Way; 6] = [
+const WAYS: [Way; 8] = [
     Way::Kernel,
     Way::Send,
     Way::KernelBack,
     Way::Receive,
     Way::One,
     Way::Many,
+    Way::Bare,
+    Way::BareJoined,
 ];
 
 /// One measurement: bit/s of payload, and the processor time of each process for each second, in
@@ -159,10 +174,11 @@ impl std::fmt::Display for Measured {
     }
 }
 
-/// Two hosts with a managed link, and two without netnice.
+/// Two hosts with a managed link, two without netnice, and two for the TCP on the bare card.
 struct Bed {
     front: FrontDoor,
     bare: World,
+    card: World,
 }
 
 impl Bed {
@@ -181,13 +197,14 @@ impl Bed {
             Ok::<_, anyhow::Error>(world)
         };
         let front = FrontDoor::on(world()?, "100gbit")?;
-        let bare = world()?;
-        Ok(Bed { front, bare })
+        let (bare, card) = (world()?, world()?);
+        Ok(Bed { front, bare, card })
     }
 
     fn measure(&self, way: Way, seconds: f64) -> Result<Measured> {
         let world = match way {
             Way::Kernel | Way::KernelBack => &self.bare,
+            Way::Bare | Way::BareJoined => &self.card,
             _ => &self.front.world,
         };
         let (client, server) = (world.client(), world.server());
@@ -240,6 +257,17 @@ impl Bed {
                 false,
                 seconds,
             ),
+            Way::Bare | Way::BareJoined => {
+                let device = &server.port().device;
+                let card = server.ns.enter(|| Ok(Interface::read(device)?))?;
+                let ends = (SocketAddr::from((client.port().v4, BARE_PORT)), at(server));
+                let sender = BareTcp::new(&client.port().device, ends, card.mac);
+                let sender = match way {
+                    Way::BareJoined => sender.joined(),
+                    _ => sender,
+                };
+                self.run((server, sink(server)), (client, sender), true, seconds)
+            }
         }
     }
 
@@ -343,6 +371,8 @@ impl Times {
 
 /// The port of all connections.
 const PORT: u16 = 7400;
+/// The port of the TCP on the bare card.
+const BARE_PORT: u16 = 40_001;
 /// Buffers of a program each way: a window of 3 MB.
 const BUFFERS: &str = "2048";
 /// Time for slow start, in seconds.
