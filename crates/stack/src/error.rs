@@ -83,6 +83,22 @@ pub enum StackError {
     /// A listener has room for no connection.
     #[error("a backlog of 0: a listener needs room for 1 connection at least")]
     Backlog,
+    /// A connection of TCP cannot get a flow of its own.
+    #[error(transparent)]
+    Promote(crate::tcp::PromoteError),
+    /// A flow of TCP has too few buffers.
+    #[error(
+        "{sending} buffers for sending and {receiving} for receiving: a flow of TCP needs {} and \
+         {} at least, for two segments each way and for acknowledgements", .least.0, .least.1
+    )]
+    FewBuffers {
+        /// Number of buffers for sending.
+        sending: u32,
+        /// Number of buffers for receiving.
+        receiving: u32,
+        /// The least of both numbers.
+        least: (u32, u32),
+    },
     /// A router or the remote host reported that an earlier packet was not delivered; only on a
     /// flow that was opened with [`UdpOptions::errors`](crate::udp::UdpOptions::errors).
     #[error("{} was not reached: {}", .0.to, reason(.0))]

@@ -9,16 +9,21 @@
 //! example a retransmission, leaves first (paper NTCP). Only answers to connection requests do not
 //! wait: many requests can come at the same time, and an answer that cannot be queued is lost.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use netnice_ring::program::{Chunk, Piece, RecordError};
 use netnice_ring::{Record, Status};
+use netnice_tcp::buffer::Handle;
 use netnice_tcp::connection::Token;
 use netnice_tcp::endpoint::ConnectionId;
 use netnice_tcp::time::Instant;
 
+use super::inbox::{Inbox, Late};
 use crate::error::StackError;
 use crate::segments::SegmentFlow;
+use crate::udp::Buffers;
 
 /// What a buffer holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,6 +49,15 @@ struct Use {
     with_driver: bool,
     /// The connection and the segment whose departure is to be reported.
     token: Option<(ConnectionId, Token)>,
+}
+
+/// A segment in the submit ring whose connection has moved to another engine.
+struct Moved {
+    inbox: Weak<Inbox>,
+    token: Token,
+    /// The copy of its payload that is absent until the driver returns the buffer, and the place of
+    /// the payload in the buffer.
+    copy: Option<(Handle, std::ops::Range<usize>)>,
 }
 
 /// A segment that the driver has returned.
@@ -73,10 +87,13 @@ pub(super) struct FlowBuffers {
     /// Packets that left since `period_from`.
     served: u32,
     period_from: Instant,
+    /// By the number of the buffer.
+    moved: HashMap<u32, Moved>,
 }
 
 impl FlowBuffers {
-    /// A flow that was just opened: `receiving` of its buffers are primed.
+    /// A flow that was just opened: `receiving` of its buffers are primed, or will be before
+    /// anything else is done.
     pub(super) fn new(flow: SegmentFlow, receiving: u32) -> FlowBuffers {
         let chunks = flow.rings.location().shape.chunks;
         FlowBuffers {
@@ -90,6 +107,7 @@ impl FlowBuffers {
             least_queued: LEAST_QUEUED,
             served: 0,
             period_from: Instant::ZERO,
+            moved: HashMap::new(),
             flow,
         }
     }
@@ -215,6 +233,10 @@ impl FlowBuffers {
             let used = &mut self.uses[chunk.0 as usize];
             used.with_driver = false;
             let token = used.token.take();
+            if !self.moved.is_empty() {
+                self.report_moved(chunk, Instant::from_nanos(record.stamp()), record.status());
+            }
+            let used = &self.uses[chunk.0 as usize];
             // A buffer whose payload was acknowledged meanwhile holds nothing.
             if matches!(used.content, Content::Passing | Content::Nothing) {
                 self.free_for_sending(chunk)?;
@@ -226,6 +248,57 @@ impl FlowBuffers {
                     status: record.status(),
                 }));
             }
+        }
+    }
+
+    /// The connection `id` moves to another engine. The departures of its segments in the submit
+    /// ring go to `inbox`; `copy` says of which buffer the payload does too.
+    pub(super) fn redirect(
+        &mut self,
+        id: ConnectionId,
+        inbox: &Arc<Inbox>,
+        copy: impl Fn(Chunk) -> Option<(Handle, std::ops::Range<usize>)>,
+    ) {
+        for (number, used) in (0..).zip(&mut self.uses) {
+            if let Some((_, token)) = used.token.take_if(|(of, _)| *of == id) {
+                let moved = Moved {
+                    inbox: Arc::downgrade(inbox),
+                    token,
+                    copy: copy(Chunk(number)),
+                };
+                self.moved.insert(number, moved);
+            }
+        }
+    }
+
+    /// Reports the departure of a segment whose connection has moved.
+    fn report_moved(&mut self, chunk: Chunk, at: Instant, status: Status) {
+        let Some(moved) = self.moved.remove(&chunk.0) else {
+            return;
+        };
+        if let Some(inbox) = moved.inbox.upgrade() {
+            let bytes = self.bytes(chunk);
+            let copied = |place| bytes.get(place).map(<[u8]>::to_vec);
+            let copy = moved
+                .copy
+                .and_then(|(handle, place)| Some((handle, copied(place)?)));
+            inbox.post(Late::Departure {
+                token: moved.token,
+                at,
+                status,
+                copy,
+            });
+        }
+    }
+
+    /// The flow has ended: what connections that have moved still had in the submit ring does not
+    /// leave.
+    pub(super) fn give_up_moved(&mut self, now: Instant) {
+        let numbers: Vec<u32> = self.moved.keys().copied().collect();
+        for chunk in numbers.into_iter().map(Chunk) {
+            // If the driver has returned it already, the buffer can be read all the same.
+            let _ = self.flow.rings.take_unsent(chunk);
+            self.report_moved(chunk, now, Status::NO_LINK);
         }
     }
 
@@ -298,6 +371,28 @@ impl FlowBuffers {
     }
 }
 
+/// Fails if a flow of TCP with these buffers could not hold two segments in each direction, besides
+/// those that are kept for segments without payload.
+pub(super) fn check_numbers(buffers: Buffers) -> Result<(), StackError> {
+    let Buffers {
+        sending, receiving, ..
+    } = buffers;
+    match sending < LEAST_SENDING || receiving < LEAST_RECEIVING {
+        true => Err(StackError::FewBuffers {
+            sending,
+            receiving,
+            least: (LEAST_SENDING, LEAST_RECEIVING),
+        }),
+        false => Ok(()),
+    }
+}
+
+/// Buffers for sending that payload does not take: acknowledgements and resets leave by them.
+pub(super) const FOR_CONTROL: u32 = 4;
+/// Two segments, besides [`FOR_CONTROL`].
+const LEAST_SENDING: u32 = FOR_CONTROL + 2;
+/// Two segments, besides the one buffer that is kept.
+const LEAST_RECEIVING: u32 = 3;
 /// Buffers that are kept for segments without payload.
 const MOST_RESERVED: u32 = 32;
 /// A connection that has so many buffers makes progress. Where there are few buffers in all, it has

@@ -42,7 +42,7 @@ struct Waiter {
 
 /// What waits for one connection, or for the listener.
 #[derive(Default)]
-struct Watch {
+pub(super) struct Watch {
     waiters: Vec<Waiter>,
     sinks: Option<Box<Sinks>>,
     /// The number of the stream; 0: no stream has the connection.
@@ -104,6 +104,27 @@ impl Watches {
             watch.wants_buffer = closed.wants_buffer;
             closed.cancel();
         }
+    }
+
+    /// The connection moves to another engine: takes its watch. Calls and tasks that wait are woken,
+    /// so that they wait there.
+    pub(super) fn take(&mut self, id: ConnectionId) -> Watch {
+        let Some(watch) = self.connections.get_mut(id.0 as usize) else {
+            return Watch::default();
+        };
+        let mut taken = std::mem::take(watch);
+        watch.wants_buffer = taken.wants_buffer;
+        let waiters = std::mem::take(&mut taken.waiters);
+        self.woken
+            .extend(waiters.into_iter().map(|waiter| waiter.waker));
+        taken
+    }
+
+    /// A stream comes with its connection, and has this watch. Returns the number of the stream.
+    pub(super) fn put(&mut self, id: ConnectionId, watch: Watch) -> u64 {
+        let number = self.open(id);
+        self.connections[id.0 as usize].sinks = watch.sinks;
+        number
     }
 
     /// The listener is dropped.
