@@ -2,8 +2,7 @@
 //!
 //! A connection that moves to a flow of its own takes along what its peer has not acknowledged and
 //! what its program has not read, as copies. A copy has the handle of no buffer, and lives until the
-//! connection releases it. Payload that the driver is sending at that moment cannot be read: its
-//! copy is *absent* until the driver has returned the buffer.
+//! connection releases it.
 
 use std::collections::HashMap;
 
@@ -12,9 +11,8 @@ use netnice_tcp::buffer::{Handle, Slice};
 /// The copies of one connection. See the module.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    /// By the number in the handle; `None`: absent.
-    parts: HashMap<u32, Option<Vec<u8>>>,
-    /// No number is used twice, so what is filled late cannot be taken for another copy.
+    /// By the number in the handle.
+    parts: HashMap<u32, Vec<u8>>,
     last: u32,
 }
 
@@ -24,29 +22,23 @@ impl Copies {
         handle.0 & COPY != 0
     }
 
-    /// Adds a copy, or an absent one.
-    pub(super) fn add(&mut self, bytes: Option<Vec<u8>>) -> Handle {
-        self.last += 1;
+    /// Adds a copy.
+    pub(super) fn add(&mut self, bytes: Vec<u8>) -> Handle {
+        self.last = (self.last + 1) & !COPY;
         self.parts.insert(self.last, bytes);
         Handle(COPY | self.last)
     }
 
-    /// Adds the bytes of an absent copy. No effect if the connection has released it.
-    pub(super) fn fill(&mut self, handle: Handle, bytes: Vec<u8>) {
-        if let Some(part) = self.parts.get_mut(&(handle.0 & !COPY)) {
-            part.get_or_insert(bytes);
-        }
-    }
-
-    /// The bytes of a part; `None` if the copy is absent.
-    pub(super) fn bytes(&self, part: Slice) -> Option<&[u8]> {
-        let bytes = self.parts.get(&(part.handle.0 & !COPY))?.as_ref()?;
-        bytes.get(part.offset as usize..part.end() as usize)
+    /// The bytes of a part; none if there is no such copy.
+    pub(super) fn bytes(&self, part: Slice) -> &[u8] {
+        let bytes = self.parts.get(&(part.handle.0 & !COPY));
+        let bytes = bytes.and_then(|bytes| bytes.get(part.offset as usize..part.end() as usize));
+        bytes.unwrap_or_default()
     }
 
     /// Adds bytes behind the end of a part, which is the last one of its copy.
     pub(super) fn append(&mut self, to: Slice, more: &[u8]) {
-        if let Some(Some(bytes)) = self.parts.get_mut(&(to.handle.0 & !COPY)) {
+        if let Some(bytes) = self.parts.get_mut(&(to.handle.0 & !COPY)) {
             bytes.truncate(to.end() as usize);
             bytes.extend_from_slice(more);
         }
@@ -54,7 +46,7 @@ impl Copies {
 
     /// Removes a copy, and returns its bytes.
     pub(super) fn remove(&mut self, handle: Handle) -> Vec<u8> {
-        let part = self.parts.remove(&(handle.0 & !COPY)).flatten();
+        let part = self.parts.remove(&(handle.0 & !COPY));
         part.unwrap_or_default()
     }
 
@@ -81,25 +73,18 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_filled_late_read_in_parts_and_extended() {
+    fn a_copy_is_read_in_parts_extended_and_removed() {
         let mut copies = Copies::default();
-        let first = copies.add(Some(b"0123456789".to_vec()));
-        let second = copies.add(None);
+        let first = copies.add(b"0123456789".to_vec());
+        let second = copies.add(b"other".to_vec());
         assert!(Copies::holds(first) && Copies::holds(second) && first != second);
         assert!(!Copies::holds(Handle(65_535)));
-        assert_eq!(copies.bytes(slice(first, 2, 3)), Some(&b"234"[..]));
-        assert_eq!(copies.bytes(slice(second, 0, 1)), None, "absent");
-        copies.fill(second, b"late".to_vec());
-        assert_eq!(copies.bytes(slice(second, 1, 3)), Some(&b"ate"[..]));
-        // What is there already stays, and what was released does not come back.
-        copies.fill(first, b"other".to_vec());
+        assert_eq!(copies.bytes(slice(first, 2, 3)), b"234");
         copies.append(slice(first, 2, 3), b"more");
-        assert_eq!(copies.bytes(slice(first, 2, 7)), Some(&b"234more"[..]));
-        assert_eq!(copies.bytes(slice(first, 2, 8)), None, "too long");
-        assert_eq!(copies.remove(second), b"late");
-        copies.fill(second, b"late".to_vec());
-        let third = copies.add(None);
-        assert_ne!(third, second);
-        assert_eq!((copies.bytes(slice(third, 0, 1)), copies.len()), (None, 2));
+        assert_eq!(copies.bytes(slice(first, 2, 7)), b"234more");
+        assert_eq!(copies.bytes(slice(first, 2, 8)), b"", "too long");
+        assert_eq!(copies.remove(second), b"other");
+        assert_eq!(copies.bytes(slice(second, 0, 1)), b"");
+        assert_eq!(copies.len(), 1);
     }
 }

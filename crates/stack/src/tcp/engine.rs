@@ -486,14 +486,11 @@ impl Engine {
         let length = transmit.payload.map_or(0, |own| own.length as usize);
         let chunk = match transmit.payload {
             Some(own) if Copies::holds(own.handle) => {
-                let Some(part) = self.copies.bytes(own) else {
-                    return Ok(Queued::No);
-                };
                 let Some(chunk) = buffers.take(Content::Passing) else {
                     return Ok(Queued::No);
                 };
                 buffers.bytes_mut(chunk)[layout.payload..layout.payload + length]
-                    .copy_from_slice(part);
+                    .copy_from_slice(self.copies.bytes(own));
                 chunk
             }
             // The payload is in its place, behind the room for headers.

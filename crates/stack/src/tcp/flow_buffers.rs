@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use netnice_ring::program::{Chunk, Piece, RecordError};
 use netnice_ring::{Record, Status};
-use netnice_tcp::buffer::Handle;
 use netnice_tcp::connection::Token;
 use netnice_tcp::endpoint::ConnectionId;
 use netnice_tcp::time::Instant;
@@ -51,15 +50,6 @@ struct Use {
     token: Option<(ConnectionId, Token)>,
 }
 
-/// A segment in the submit ring whose connection has moved to another engine.
-struct Moved {
-    inbox: Weak<Inbox>,
-    token: Token,
-    /// The copy of its payload that is absent until the driver returns the buffer, and the place of
-    /// the payload in the buffer.
-    copy: Option<(Handle, std::ops::Range<usize>)>,
-}
-
 /// A segment that the driver has returned.
 pub(super) struct Departure {
     pub(super) token: (ConnectionId, Token),
@@ -87,8 +77,9 @@ pub(super) struct FlowBuffers {
     /// Packets that left since `period_from`.
     served: u32,
     period_from: Instant,
-    /// By the number of the buffer.
-    moved: HashMap<u32, Moved>,
+    /// Segments in the submit ring whose connections have moved to another engine, by the number of
+    /// the buffer.
+    moved: HashMap<u32, (Weak<Inbox>, Token)>,
 }
 
 impl FlowBuffers {
@@ -192,6 +183,15 @@ impl FlowBuffers {
         self.flow.rings.bytes_mut(chunk).unwrap_or_default()
     }
 
+    /// A copy of bytes of a buffer, which the driver may have to send it.
+    pub(super) fn copy(&self, chunk: Chunk, place: std::ops::Range<u32>) -> Vec<u8> {
+        let mut bytes = vec![0; place.len()];
+        match self.flow.rings.copy_out(chunk, place.start, &mut bytes) {
+            Ok(()) => bytes,
+            Err(_) => Vec::new(),
+        }
+    }
+
     /// Queues a frame in a buffer. `token` is told when it has left. Fails if the flow has ended.
     pub(super) fn submit(
         &mut self,
@@ -251,54 +251,31 @@ impl FlowBuffers {
         }
     }
 
-    /// The connection `id` moves to another engine. The departures of its segments in the submit
-    /// ring go to `inbox`; `copy` says of which buffer the payload does too.
-    pub(super) fn redirect(
-        &mut self,
-        id: ConnectionId,
-        inbox: &Arc<Inbox>,
-        copy: impl Fn(Chunk) -> Option<(Handle, std::ops::Range<usize>)>,
-    ) {
+    /// The connection `id` moves to another engine: the departures of its segments in the submit
+    /// ring go to `inbox`.
+    pub(super) fn redirect(&mut self, id: ConnectionId, inbox: &Arc<Inbox>) {
         for (number, used) in (0..).zip(&mut self.uses) {
             if let Some((_, token)) = used.token.take_if(|(of, _)| *of == id) {
-                let moved = Moved {
-                    inbox: Arc::downgrade(inbox),
-                    token,
-                    copy: copy(Chunk(number)),
-                };
-                self.moved.insert(number, moved);
+                self.moved.insert(number, (Arc::downgrade(inbox), token));
             }
         }
     }
 
     /// Reports the departure of a segment whose connection has moved.
     fn report_moved(&mut self, chunk: Chunk, at: Instant, status: Status) {
-        let Some(moved) = self.moved.remove(&chunk.0) else {
-            return;
-        };
-        if let Some(inbox) = moved.inbox.upgrade() {
-            let bytes = self.bytes(chunk);
-            let copied = |place| bytes.get(place).map(<[u8]>::to_vec);
-            let copy = moved
-                .copy
-                .and_then(|(handle, place)| Some((handle, copied(place)?)));
-            inbox.post(Late::Departure {
-                token: moved.token,
-                at,
-                status,
-                copy,
-            });
+        if let Some((inbox, token)) = self.moved.remove(&chunk.0)
+            && let Some(inbox) = inbox.upgrade()
+        {
+            inbox.post(Late::Departure { token, at, status });
         }
     }
 
     /// The flow has ended: what connections that have moved still had in the submit ring does not
     /// leave.
     pub(super) fn give_up_moved(&mut self, now: Instant) {
-        let numbers: Vec<u32> = self.moved.keys().copied().collect();
-        for chunk in numbers.into_iter().map(Chunk) {
-            // If the driver has returned it already, the buffer can be read all the same.
-            let _ = self.flow.rings.take_unsent(chunk);
-            self.report_moved(chunk, now, Status::NO_LINK);
+        let chunks: Vec<u32> = self.moved.keys().copied().collect();
+        for chunk in chunks {
+            self.report_moved(Chunk(chunk), now, Status::NO_LINK);
         }
     }
 

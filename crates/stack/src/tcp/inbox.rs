@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use netnice_ring::Status;
-use netnice_tcp::buffer::Handle;
 use netnice_tcp::connection::Token;
 use netnice_tcp::time::Instant;
 
@@ -23,8 +22,6 @@ pub(super) enum Late {
         token: Token,
         at: Instant,
         status: Status,
-        /// The bytes of a copy that was absent until now.
-        copy: Option<(Handle, Vec<u8>)>,
     },
 }
 

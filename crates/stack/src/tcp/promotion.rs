@@ -114,8 +114,7 @@ impl Stream {
         let (moved, woken) = place.cell.enter(|listener| {
             can_move(listener, id)?;
             engine.prime(buffers.receiving)?;
-            let moving = listener.take_out(id, &inbox);
-            Ok(engine.adopt(moving.ok_or_else(|| listener.end_reason())?))
+            Ok(engine.adopt(listener.take_out(id, &inbox)?))
         });
         let moved = moved.map(|(id, number)| {
             let cell = EngineCell::new(&shared, engine);

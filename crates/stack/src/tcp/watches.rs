@@ -156,6 +156,13 @@ impl Watches {
         std::mem::take(&mut self.woken)
     }
 
+    /// Number of calls and tasks that wait for a connection.
+    #[cfg(test)]
+    pub(super) fn waiters(&self, id: ConnectionId) -> usize {
+        let watch = self.connections.get(id.0 as usize);
+        watch.map_or(0, |watch| watch.waiters.len())
+    }
+
     fn watch(&mut self, id: Option<ConnectionId>) -> Option<&mut Watch> {
         match id {
             None => Some(&mut self.listener),

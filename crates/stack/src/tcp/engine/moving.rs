@@ -14,6 +14,8 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -77,6 +79,12 @@ impl Engine {
         self.hops
     }
 
+    /// The daemon's number of the flow.
+    #[cfg(test)]
+    pub(in crate::tcp) fn flow_number(&self) -> u32 {
+        self.main.flow.number()
+    }
+
     /// Begins to receive: the driver gives the segments of the flow's connection to this engine from
     /// now on. Fails if the flow has ended.
     pub(in crate::tcp) fn prime(&mut self, receiving: u32) -> Result<(), StackError> {
@@ -84,28 +92,32 @@ impl Engine {
     }
 
     /// Takes a connection and everything that it has out of the engine. What comes for it later
-    /// goes to the inbox. `None` if there is no such connection.
+    /// goes to the inbox. Fails if the flow has ended; the connection has then, too.
     pub(in crate::tcp) fn take_out(
         &mut self,
         id: ConnectionId,
         inbox: &Arc<Inbox>,
-    ) -> Option<Moving> {
-        let remote = self.endpoint.remote(id)?;
-        let mut connection = self.endpoint.take_out(id)?;
-        let mut copies = Copies::default();
-        let names = self.copy_payload(&connection, &mut copies);
-        connection.rename_buffers(|old| names.get(&old).map_or(old, |(new, _)| *new));
-        let begin = self.layout.payload;
-        self.main.redirect(id, inbox, |chunk| {
-            let (copy, end) = names.get(&Handle(chunk.0))?;
-            Some((*copy, begin..begin + *end as usize))
-        });
+    ) -> Result<Moving, StackError> {
+        let connection = self.endpoint.connection(id);
+        let (copies, names) = self.copy_payload(connection.ok_or_else(|| self.end_reason())?);
+        // The driver overwrites the buffers of a flow after it has closed it.
+        fence(Ordering::Acquire);
+        if !self.main.flow.rings.is_open() {
+            return Err(self.end_reason());
+        }
+        let remote = self.endpoint.remote(id);
+        let connection = self.endpoint.take_out(id);
+        let (Some(remote), Some(mut connection)) = (remote, connection) else {
+            return Err(self.end_reason());
+        };
+        connection.rename_buffers(|old| names.get(&old).copied().unwrap_or(old));
+        self.main.redirect(id, inbox);
         for old in names.into_keys() {
             // A flow that has ended is found by the next round of work.
             let _ = self.main.release(Chunk(old.0));
         }
         self.movement.remember(remote, inbox);
-        Some(Moving {
+        Ok(Moving {
             connection,
             remote,
             copies,
@@ -114,31 +126,23 @@ impl Engine {
         })
     }
 
-    /// Copies the payload of a connection. Returns the copy of each buffer, and the end of what the
-    /// connection uses of it. The copy of a buffer that the driver has is absent.
-    fn copy_payload(
-        &self,
-        connection: &Connection,
-        copies: &mut Copies,
-    ) -> HashMap<Handle, (Handle, u32)> {
-        let mut names = HashMap::new();
-        let mut ends: HashMap<Handle, u32> = HashMap::new();
+    /// Copies the payload of a connection. Also returns which copy is that of each buffer.
+    fn copy_payload(&self, connection: &Connection) -> (Copies, HashMap<Handle, Handle>) {
+        let mut places: HashMap<Handle, Range<u32>> = HashMap::new();
+        // At most some hundred bytes.
+        let begin = self.layout.payload as u32;
         for part in connection.written_parts() {
-            let end = ends.entry(part.handle).or_default();
-            *end = part.end().max(*end);
+            let place = places.entry(part.handle).or_insert(begin..begin);
+            place.end = place.end.max(begin + part.end());
         }
-        let begin = self.layout.payload;
-        for (handle, end) in ends {
-            let chunk = Chunk(handle.0);
-            let bytes = (!self.main.is_with_driver(chunk))
-                .then(|| self.main.bytes(chunk)[begin..begin + end as usize].to_vec());
-            names.insert(handle, (copies.add(bytes), end));
-        }
-        for part in connection.received_parts() {
-            let bytes = self.main.bytes(Chunk(part.handle.0))[..part.end() as usize].to_vec();
-            names.insert(part.handle, (copies.add(Some(bytes)), part.end()));
-        }
-        names
+        let received = connection.received_parts();
+        places.extend(received.map(|part| (part.handle, 0..part.end())));
+        let mut copies = Copies::default();
+        let copy = |(handle, place): (Handle, Range<u32>)| {
+            (handle, copies.add(self.main.copy(Chunk(handle.0), place)))
+        };
+        let names = places.into_iter().map(copy).collect();
+        (copies, names)
     }
 
     /// Goes on with a connection, which is the only one of this engine. Returns its number, and the
@@ -194,20 +198,10 @@ impl Engine {
         for late in inbox.take() {
             match late {
                 Late::Frame(frame) => self.handle_late_frame(frame, now),
-                Late::Departure {
-                    token,
-                    at,
-                    status,
-                    copy,
-                } => {
-                    if let Some((handle, bytes)) = copy {
-                        self.copies.fill(handle, bytes);
-                    }
-                    match status {
-                        Status::DONE => self.endpoint.handle_departure(id, token, at),
-                        _ => self.endpoint.handle_unsent(id, token, now, false),
-                    }
-                }
+                Late::Departure { token, at, status } => match status {
+                    Status::DONE => self.endpoint.handle_departure(id, token, at),
+                    _ => self.endpoint.handle_unsent(id, token, now, false),
+                },
             }
             self.take_released()?;
         }
@@ -219,7 +213,7 @@ impl Engine {
         let Ok(segment) = frame::parse(&bytes) else {
             return;
         };
-        let copy = self.copies.add(Some(bytes));
+        let copy = self.copies.add(bytes);
         // The sender's Ethernet address is of no use: the driver writes the next hop.
         if !self.handle_segment(&segment, Some(copy), [0; 6], now) {
             self.copies.remove(copy);

@@ -115,8 +115,7 @@ impl Engine {
     /// The bytes of a received part.
     pub(super) fn received(&self, part: Slice) -> &[u8] {
         if Copies::holds(part.handle) {
-            // No received part is absent.
-            return self.copies.bytes(part).unwrap_or_default();
+            return self.copies.bytes(part);
         }
         let bytes = self.main.bytes(Chunk(part.handle.0));
         &bytes[part.offset as usize..part.end() as usize]
