@@ -327,7 +327,12 @@ fn what_cannot_be_promoted_says_why_and_goes_on() {
         matches!(error, StackError::Promote(PromoteError::Ended)),
         "{error}"
     );
-    let (client, server) = bed.pair();
+    let mut pair = None;
+    await_true("the flows of others are closed", || {
+        pair = bed.try_pair().ok();
+        pair.is_some()
+    });
+    let (client, server) = pair.unwrap();
     client.abort();
     await_true("reset", || server.info().unwrap().reason.is_some());
     let (text, _) = refused(&server, &options(None));
