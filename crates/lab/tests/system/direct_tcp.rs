@@ -366,7 +366,7 @@ fn a_program_in_c_echoes_to_sockets_of_the_kernel() {
         });
         echo.write_line("end").expect("it runs");
         let last = echo.next_line(EVENT_TIMEOUT).expect("a line");
-        assert_eq!(last, "20 served, 0 failed");
+        assert_eq!(last, "20 served, 5 promoted, 0 failed");
     }
 }
 

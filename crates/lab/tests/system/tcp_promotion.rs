@@ -195,9 +195,7 @@ fn rates_of_a_slice(seconds: f64) -> Result<[f64; 2]> {
     let (promoted, other) = (promoted.expect("a port"), other.expect("a port"));
     let server = bed.world.server();
     let device = &server.port().device;
-    let tap = Tap::start(&server.ns, device, move |flow: &WireFlow| {
-        flow.has_port(PORT)
-    })?;
+    let tap = Tap::start(&server.ns, device)?;
     let ended = Instant::now() + Duration::from_secs_f64(seconds + 3.0);
     let span = std::thread::scope(|scope| {
         for socket in &sockets {

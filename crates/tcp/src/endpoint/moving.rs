@@ -42,3 +42,6 @@ impl Endpoint {
         Some(entry)
     }
 }
+
+#[cfg(test)]
+mod tests;
