@@ -85,7 +85,7 @@ pub enum StackError {
     Backlog,
     /// A connection of TCP cannot get a flow of its own.
     #[error(transparent)]
-    Promote(crate::tcp::PromoteError),
+    Promote(PromoteError),
     /// A flow of TCP has too few buffers.
     #[error(
         "{sending} buffers for sending and {receiving} for receiving: a flow of TCP needs {} and \
@@ -170,6 +170,23 @@ pub enum StackError {
     /// The daemon's response does not have the type or the contents that the request calls for.
     #[error("the response of the daemon does not fit the request `{0}`")]
     UnexpectedResponse(&'static str),
+}
+
+/// Why a connection cannot get a flow of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PromoteError {
+    /// The program opened the connection.
+    #[error(
+        "the program opened this connection, which has a flow of its own since then: promotion is \
+         for connections that a listener accepted"
+    )]
+    Opened,
+    /// The connection was promoted before.
+    #[error("the connection was promoted before, and has a flow of its own")]
+    Promoted,
+    /// Both ends have shut down.
+    #[error("both ends of the connection have shut down: it needs no flow of its own")]
+    Ended,
 }
 
 /// A report in words.

@@ -87,10 +87,11 @@ pub use netnice_tcp::HeldBack;
 pub use netnice_tcp::config::{Config, Keepalive};
 pub use netnice_tcp::congestion::Algorithm;
 pub use netnice_tcp::connection::{CloseReason, Counters, Info, State, WriteError};
-pub use promotion::{PromoteError, PromoteOptions};
+pub use promotion::PromoteOptions;
 pub use readiness::{Event, Poller};
 pub use stream::Stream;
 
+pub use crate::error::PromoteError;
 use crate::error::StackError;
 use crate::program::Program;
 use crate::segments::SegmentEndpoint;

@@ -66,8 +66,8 @@ pub struct TcpInfo {
     pub(super) timeouts: c_ulonglong,
 }
 
-/// Returns the number of bytes of the program's memory that a connection, a listener, or the flow of
-/// a promoted connection with these parameters uses.
+/// Returns the number of bytes of the program's memory that a connection, a listener, or a promoted
+/// connection with these parameters uses.
 // SAFETY: the names here and below belong to this library; no other functions with these names are
 // linked.
 #[unsafe(no_mangle)]

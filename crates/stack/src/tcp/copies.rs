@@ -1,8 +1,8 @@
 //! Payload of a connection that does not lie in buffers of its flow ([`Copies`]).
 //!
-//! A connection that moves to a flow of its own takes along what its peer has not acknowledged and
-//! what its program has not read, as copies. A copy has the handle of no buffer, and lives until the
-//! connection releases it.
+//! A connection that moves to a flow of its own takes along copies of what its peer has not
+//! acknowledged and of what its program has not read. A copy has the handle of no buffer, and lives
+//! until the connection releases it.
 
 use std::collections::HashMap;
 

@@ -1,9 +1,9 @@
 //! Where the connection of a stream is ([`StreamPlace`]): an engine, and its number there.
 //!
-//! A connection can move to another engine ([`Stream::promote`](super::Stream::promote)) while other
-//! threads use the stream. Each call looks up the place, and the connection cannot move while the
-//! call is in the engine. A call that waits is not in the engine: it is woken when the connection
-//! moves, and tries again at the new place.
+//! A connection can move to another engine ([`Stream::promote`](super::Stream::promote)) while
+//! other threads use the stream. Each call looks up the place, and the connection cannot move while
+//! the call is in the engine. A call that waits is not in the engine: it is woken when the
+//! connection moves, and tries again at the new place.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::task::{Context, Poll, Waker};

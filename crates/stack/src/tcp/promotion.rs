@@ -1,8 +1,8 @@
 //! An accepted connection gets a flow and a contract of its own ([`Stream::promote`]).
 //!
 //! ```text
-//!   1. The daemon opens the flow. Until the program primes it, the driver gives the peer's segments
-//!      to the listener's flow.
+//!   1. The daemon opens the flow. Until the program primes it, the driver gives the segments of
+//!      the peer to the listener's flow.
 //!   2. The engine of the listener is locked, and handles what has arrived.
 //!   3. The new flow is primed: from now on the driver gives it the peer's segments.
 //!   4. The connection moves, with copies of its payload. What the listener's flow still delivers,
@@ -19,7 +19,7 @@ use super::flow_buffers::check_numbers;
 use super::inbox::Inbox;
 use super::place::Place;
 use super::stream::{Stream, connection};
-use crate::error::StackError;
+use crate::error::{PromoteError, StackError};
 use crate::program::Program;
 use crate::segments::SegmentEndpoint;
 use crate::udp::Buffers;
@@ -60,28 +60,12 @@ impl Default for PromoteOptions {
     }
 }
 
-/// Why a connection cannot get a flow of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PromoteError {
-    /// The program opened the connection.
-    #[error(
-        "the program opened this connection, which has a flow of its own since then: promotion is \
-         for connections that a listener accepted"
-    )]
-    Opened,
-    /// The connection was promoted before.
-    #[error("the connection was promoted before, and has a flow of its own")]
-    Promoted,
-    /// Both ends have shut down.
-    #[error("both ends of the connection have shut down: it needs no flow of its own")]
-    Ended,
-}
-
 impl Stream {
-    /// Moves a connection that a listener accepted to a flow of its own, with a contract of its own.
-    /// No byte is lost, also while both ends send. Calls in other threads and tasks go on, and
+    /// Moves a connection that a listener accepted to a flow of its own, with its own contract. No
+    /// byte is lost, also while both ends send. Calls in other threads and tasks go on, and
     /// registrations with a [`Poller`](super::Poller) and descriptors stay. The program must have
-    /// attached with a further flow, and with memory for it.
+    /// attached with a further flow, and with memory for it. The call waits for the daemon, as the
+    /// one that opens a connection; the connection goes on meanwhile.
     ///
     /// A buffer that was reserved before ([`Stream::reserve`]) is copied when it is committed. From
     /// now on the connection waits in TIME_WAIT for 1 s at most, and the flow is closed when the

@@ -106,8 +106,8 @@ impl Watches {
         }
     }
 
-    /// The connection moves to another engine: takes its watch. Calls and tasks that wait are woken,
-    /// so that they wait there.
+    /// The connection moves to another engine: takes its watch. Calls and tasks that wait are
+    /// woken, so that they wait there.
     pub(super) fn take(&mut self, id: ConnectionId) -> Watch {
         let Some(watch) = self.connections.get_mut(id.0 as usize) else {
             return Watch::default();

@@ -1,5 +1,5 @@
-//! Moves a connection to another endpoint of the same local address and port, whose caller has other
-//! buffers and another way to the peer.
+//! Moves a connection to another endpoint of the same local address and port, whose caller has
+//! other buffers and another way to the peer.
 
 use std::net::SocketAddr;
 

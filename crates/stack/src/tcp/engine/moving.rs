@@ -85,8 +85,8 @@ impl Engine {
         self.main.flow.number()
     }
 
-    /// Begins to receive: the driver gives the segments of the flow's connection to this engine from
-    /// now on. Fails if the flow has ended.
+    /// Begins to receive: from now on the driver gives the connection's segments to this engine.
+    /// Fails if the flow has ended.
     pub(in crate::tcp) fn prime(&mut self, receiving: u32) -> Result<(), StackError> {
         self.main.flow.prime_free(receiving)
     }

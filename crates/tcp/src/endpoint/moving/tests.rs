@@ -1,3 +1,5 @@
+//! Tests of connections that move to another endpoint.
+
 use std::time::Duration;
 
 use super::super::*;
