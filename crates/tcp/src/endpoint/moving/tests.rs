@@ -61,6 +61,7 @@ fn a_connection_moves_with_its_timers_and_gets_other_buffers() {
     assert_eq!(listener.accept(), Some((id, client.local())));
     // Two segments that are lost on the way, and one that was received.
     listener.update(id, |connection| {
+        connection.set_no_delay(true);
         connection.write(Handle(3), 1000).unwrap();
         connection.write(Handle(4), 100).unwrap();
     });
