@@ -404,7 +404,8 @@ int netnice_flow_outcome(int flow, struct netnice_outcome *outcome);
 
 /* The parameters of a connection or a listener. If all bytes are 0, the addresses
  * are missing and everything else has its default. A connection has `remote`; a
- * listener has `local` and no `remote`. */
+ * listener has `local` and no `remote`; netnice_tcp_promote() has neither, and no
+ * hops and no backlog. */
 struct netnice_tcp {
     const struct sockaddr *local;  /* NULL, port 0: chosen; a listener needs the address */
     const struct sockaddr *remote; /* NULL: a listener */
@@ -421,8 +422,9 @@ struct netnice_tcp {
     unsigned int flags;        /* 0 */
 };
 
-/* Returns the bytes of the program's memory that a connection or a listener uses.
- * A connection is 1 flow for netnice_attach(), a listener with all its connections 2. */
+/* Returns the bytes of the program's memory that a connection or a listener uses; without
+ * addresses, a promoted connection. A connection is 1 flow for netnice_attach(), a listener
+ * with all its connections 2, and a promoted connection 1 more. */
 long long netnice_tcp_bytes(const struct netnice_tcp *tcp);
 
 /* Opens a connection, and waits until the peer has accepted it. Returns the number
@@ -434,6 +436,14 @@ int netnice_tcp_listen(int program, const struct netnice_tcp *tcp);
 
 /* Takes the next connection of a listener. Returns the number of the stream. */
 int netnice_tcp_accept(int listener, int timeout);
+
+/* Moves a connection that a listener accepted to a flow of its own, with the contract and
+ * the buffers of `tcp`. No byte is lost, also while other threads read and write. The
+ * flow is closed when the stream is closed and the connection is over. Returns 0. Fails
+ * as netnice_open_udp() too, with EALREADY if the connection was promoted before,
+ * EOPNOTSUPP if this program opened it, ENOTCONN if both ends have shut down, and EINVAL
+ * with less than 6 buffers for sending or 3 for receiving; nothing changes then. */
+int netnice_tcp_promote(int stream, const struct netnice_tcp *tcp);
 
 /* Reads at most `length` bytes, as soon as there are some. Returns their number; 0
  * if the peer has shut down its end, or `length` is 0. */

@@ -3,7 +3,7 @@
 
 use netnice_api::{ClientError, Failed, FailureCause, Refused, RefusedBy, Response};
 use netnice_ring::layout::SetupError;
-use netnice_stack::tcp::{CloseReason, WriteError};
+use netnice_stack::tcp::{CloseReason, PromoteError, WriteError};
 use netnice_stack::{DeliveryFailure, StackError};
 
 /// Why a call of the library fails.
@@ -137,7 +137,12 @@ fn stack_errno(error: &StackError) -> i32 {
         StackError::Driver(_) | StackError::UnexpectedResponse(_) => libc::EPROTO,
         StackError::Buffer(_) | StackError::Address(_) | StackError::Pattern(_) => libc::EINVAL,
         StackError::Connection(error) => connection_errno(error),
-        StackError::Backlog => libc::EINVAL,
+        StackError::Backlog | StackError::FewBuffers { .. } => libc::EINVAL,
+        StackError::Promote(error) => match error {
+            PromoteError::Opened => libc::EOPNOTSUPP,
+            PromoteError::Promoted => libc::EALREADY,
+            PromoteError::Ended => libc::ENOTCONN,
+        },
         StackError::OtherAddress(_) => libc::EAFNOSUPPORT,
         StackError::Setup(error) => setup_errno(error),
         StackError::Wait(error) => io_errno(error),

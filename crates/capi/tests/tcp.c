@@ -2,7 +2,7 @@
  *
  * Listens with TCP at an address and port (the arguments), and sends back what comes
  * on each connection, with one thread and one descriptor. On every second connection
- * it writes in place. Ends when its standard input has a line, and prints how many
+ * it writes in place, and every fourth gets a flow of its own after its first bytes. Ends when its standard input has a line, and prints how many
  * connections it served, and how many failed.
  */
 #include <arpa/inet.h>
@@ -16,16 +16,17 @@
 
 #define MOST 64
 #define ROOM 65536
+#define BUFFERS 64
 
 /* A connection, and what it has read and not written. */
 struct echo {
-    int number, in_place, has_end;
+    int number, in_place, promote, has_end;
     size_t from, to;
     char bytes[ROOM];
 };
 
 static struct echo *echoes[MOST];
-static int accepted, failed;
+static int accepted, promoted, failed;
 
 static int check(const char *what, long long result) {
     if (result < 0) {
@@ -75,6 +76,18 @@ static ssize_t write_parts(int number, const char *bytes, size_t length) {
     return netnice_tcp_writev(number, parts, 2, 0);
 }
 
+static void promote(int number) {
+    struct netnice_tcp own;
+
+    memset(&own, 0, sizeof own);
+    own.sending = own.receiving = BUFFERS;
+    own.contract = "min 1mbit";
+    check("netnice_tcp_promote", netnice_tcp_promote(number, &own));
+    if (netnice_tcp_promote(number, &own) == 0 || errno != EALREADY)
+        exit(1);
+    promoted++;
+}
+
 /* Sends back until a call would block. Returns 1 at the end of the connection. */
 static int serve(struct echo *echo) {
     for (;;) {
@@ -97,6 +110,10 @@ static int serve(struct echo *echo) {
                                   : write_parts(echo->number, rest, length);
             echo->from += done > 0 ? (size_t)done : 0;
         }
+        if (done > 0 && echo->promote) {
+            echo->promote = 0;
+            promote(echo->number);
+        }
         if (done < 0 && errno == EAGAIN)
             return 0;
         if (done < 0) {
@@ -116,7 +133,8 @@ static void accept_all(int listener) {
         if (place == MOST || (echoes[place] = calloc(1, sizeof(struct echo))) == NULL)
             exit(1);
         echoes[place]->number = number;
-        echoes[place]->in_place = accepted++ % 2;
+        echoes[place]->in_place = accepted % 2;
+        echoes[place]->promote = accepted++ % 4 == 0;
         check("netnice_tcp_set", netnice_tcp_set(number, NETNICE_TCP_NO_DELAY, 1));
         check("netnice_tcp_watch", netnice_tcp_watch(number, 1));
     }
@@ -137,9 +155,10 @@ static void serve_number(int number) {
 
 int main(int argc, char **argv) {
     struct sockaddr_storage local;
-    struct netnice_tcp tcp;
+    struct netnice_tcp tcp, own;
     struct netnice_tcp_event events[16];
     struct pollfd wait[2];
+    unsigned long long bytes;
     int program, listener, count, k;
 
     if (argc != 3)
@@ -148,8 +167,10 @@ int main(int argc, char **argv) {
     address(argv[1], atoi(argv[2]), &local);
     tcp.local = (struct sockaddr *)&local;
     tcp.local_length = sizeof local;
-    program = check("netnice_attach",
-                    netnice_attach(NULL, 2, (unsigned long long)netnice_tcp_bytes(&tcp)));
+    memset(&own, 0, sizeof own);
+    own.sending = own.receiving = BUFFERS;
+    bytes = (unsigned long long)(netnice_tcp_bytes(&tcp) + MOST / 4 * netnice_tcp_bytes(&own));
+    program = check("netnice_attach", netnice_attach(NULL, 2 + MOST / 4, bytes));
     listener = check("netnice_tcp_listen", netnice_tcp_listen(program, &tcp));
     check("netnice_tcp_watch", netnice_tcp_watch(listener, 1));
     printf("ready\n");
@@ -170,7 +191,7 @@ int main(int argc, char **argv) {
                 serve_number(events[k].number);
         }
     }
-    printf("%d served, %d failed\n", accepted, failed);
+    printf("%d served, %d promoted, %d failed\n", accepted, promoted, failed);
     check("netnice_detach", netnice_detach(program));
     return 0;
 }

@@ -428,6 +428,23 @@ impl ProgramRings {
         Ok(unsafe { self.region.bytes_of_mut(at, length as usize) })
     }
 
+    /// Copies bytes of a chunk, from byte `at` on, also if it was handed over to be sent and no
+    /// returned record has named it: the driver does not change such a chunk before it closes the
+    /// flow. The bytes of a chunk of an empty record can be anything.
+    ///
+    /// # Errors
+    /// If the chunk is free, or does not have these bytes.
+    pub fn copy_out(&self, chunk: Chunk, at: u32, into: &mut [u8]) -> Result<(), RecordError> {
+        let end = u64::from(at) + into.len() as u64;
+        let fits = end <= u64::from(self.location.shape.chunk_bytes);
+        if !fits || !self.pool.is_number_in_use(chunk.0) {
+            return Err(RecordError::NotHeld(chunk));
+        }
+        let from = self.area + self.offset(chunk) + u64::from(at);
+        self.region.copy_out(from, into);
+        Ok(())
+    }
+
     /// Hands a record over to be sent. The record begins a message of a real-time channel, or
     /// continues the message before if `continues` is true.
     ///

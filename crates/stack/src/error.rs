@@ -83,6 +83,22 @@ pub enum StackError {
     /// A listener has room for no connection.
     #[error("a backlog of 0: a listener needs room for 1 connection at least")]
     Backlog,
+    /// A connection of TCP cannot get a flow of its own.
+    #[error(transparent)]
+    Promote(PromoteError),
+    /// A flow of TCP has too few buffers.
+    #[error(
+        "{sending} buffers for sending and {receiving} for receiving: a flow of TCP needs {} and \
+         {} at least, for two segments each way and for acknowledgements", .least.0, .least.1
+    )]
+    FewBuffers {
+        /// Number of buffers for sending.
+        sending: u32,
+        /// Number of buffers for receiving.
+        receiving: u32,
+        /// The least of both numbers.
+        least: (u32, u32),
+    },
     /// A router or the remote host reported that an earlier packet was not delivered; only on a
     /// flow that was opened with [`UdpOptions::errors`](crate::udp::UdpOptions::errors).
     #[error("{} was not reached: {}", .0.to, reason(.0))]
@@ -154,6 +170,23 @@ pub enum StackError {
     /// The daemon's response does not have the type or the contents that the request calls for.
     #[error("the response of the daemon does not fit the request `{0}`")]
     UnexpectedResponse(&'static str),
+}
+
+/// Why a connection cannot get a flow of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PromoteError {
+    /// The program opened the connection.
+    #[error(
+        "the program opened this connection, which has a flow of its own since then: promotion is \
+         for connections that a listener accepted"
+    )]
+    Opened,
+    /// The connection was promoted before.
+    #[error("the connection was promoted before, and has a flow of its own")]
+    Promoted,
+    /// Both ends have shut down.
+    #[error("both ends of the connection have shut down: it needs no flow of its own")]
+    Ended,
 }
 
 /// A report in words.

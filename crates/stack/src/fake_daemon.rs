@@ -3,7 +3,7 @@
 //! sent frame to the flows whose addresses match, and drops a frame that matches none. The fake
 //! panics if a system call fails or a message is not one of the direct path, and the test fails.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
@@ -48,6 +48,11 @@ pub(crate) enum DaemonCommand {
     Restart,
     /// Use another number for a flow, and another MTU of its path.
     Renumber { flow: u32, number: u32, mtu: u32 },
+    /// Send no frames of listeners, or send them again.
+    HoldListeners(bool),
+    /// Give the next so many segments of promoted connections to their listener, as a driver may
+    /// that has not seen that the connection's flow is primed.
+    DeliverLate(u32),
     /// End the thread.
     End,
 }
@@ -117,6 +122,10 @@ struct Session {
     next_flow: u32,
     hop_requests: u32,
     now: u64,
+    /// The flows of connections that were primed.
+    primed: HashSet<u32>,
+    holds_listeners: bool,
+    late: u32,
 }
 
 fn serve(
@@ -150,6 +159,9 @@ fn serve(
         next_flow: 1,
         hop_requests: 0,
         now: 0,
+        primed: HashSet::new(),
+        holds_listeners: false,
+        late: 0,
     };
     loop {
         session.sleep(wake, listener.as_ref());
@@ -179,6 +191,8 @@ fn serve(
                     session.mtus.insert(number, mtu);
                     session.next_flow = session.next_flow.max(number + 1);
                 }
+                DaemonCommand::HoldListeners(holds) => session.holds_listeners = holds,
+                DaemonCommand::DeliverLate(segments) => session.late = segments,
                 DaemonCommand::End => return,
             }
         }
@@ -272,7 +286,11 @@ impl Session {
                 self.write_response(&Response::Direct(response), &[]);
             }
             DirectRequest::Open(open) => {
-                let response = self.open(open);
+                let contract = open.contract.as_deref().unwrap_or_default();
+                let response = match contract.contains("100ms/") {
+                    true => Response::not_admitted("the link carries 10 ms of each 20 ms"),
+                    false => self.open(open),
+                };
                 self.write_response(&response, &[]);
             }
             DirectRequest::Change(change) => {
@@ -460,6 +478,7 @@ impl Session {
         let Some((flow, _)) = self.flows.remove(&number) else {
             return;
         };
+        self.primed.remove(&number);
         let memory = self.memory.as_mut().expect("attached");
         memory.close(flow);
         memory.notify();
@@ -482,7 +501,10 @@ impl Session {
     fn deliver_frames(&mut self) {
         let senders: Vec<u32> = self.flows.keys().copied().collect();
         for from in senders {
-            while let Some((flow, _)) = self.flows.get_mut(&from) {
+            while let Some((flow, endpoint)) = self.flows.get_mut(&from) {
+                if self.holds_listeners && matches!(endpoint, Endpoint::TcpListener { .. }) {
+                    break;
+                }
                 let Ok(Taken::Record(record)) = flow.take() else {
                     break;
                 };
@@ -512,17 +534,40 @@ impl Session {
     }
 
     fn deliver(&mut self, frame: &[u8]) {
-        for (flow, endpoint) in self.flows.values_mut() {
-            let matches = is_for(frame, endpoint);
-            if !matches {
-                continue;
+        let fits = |(number, (_, endpoint)): (&u32, &(_, Endpoint))| {
+            is_for(frame, endpoint).then_some((*number, matches!(endpoint, Endpoint::Tcp { .. })))
+        };
+        let matching: Vec<(u32, bool)> = self.flows.iter().filter_map(fits).collect();
+        // A promoted connection has its segments alone, as soon as it is primed.
+        let connection = matching.iter().find(|(_, is_connection)| *is_connection);
+        if let Some((number, _)) = connection {
+            let is_promoted = matching.len() > 1;
+            if is_promoted && self.late > 0 && self.primed.contains(number) {
+                self.late -= 1;
+            } else if self.deliver_to(*number, frame) || self.primed.contains(number) {
+                return;
             }
-            match flow.take_empty().unwrap() {
-                Taken::Record(empty) => {
-                    assert_eq!(flow.write(&empty, 0, frame), frame.len());
-                    flow.deliver(empty, frame.len(), Status::DONE, self.now);
-                }
-                _ => flow.count_lost(Loss::NoBuffer),
+        }
+        for (number, is_connection) in matching {
+            if !is_connection {
+                self.deliver_to(number, frame);
+            }
+        }
+    }
+
+    /// Delivers a frame to a flow. Returns false if the flow has no empty record.
+    fn deliver_to(&mut self, number: u32, frame: &[u8]) -> bool {
+        let (flow, _) = self.flows.get_mut(&number).expect("an open flow");
+        match flow.take_empty().unwrap() {
+            Taken::Record(empty) => {
+                assert_eq!(flow.write(&empty, 0, frame), frame.len());
+                flow.deliver(empty, frame.len(), Status::DONE, self.now);
+                self.primed.insert(number);
+                true
+            }
+            _ => {
+                flow.count_lost(Loss::NoBuffer);
+                false
             }
         }
     }

@@ -73,6 +73,19 @@ impl Program {
         contract: Option<&str>,
         buffers: Buffers,
     ) -> Result<SegmentFlow, StackError> {
+        let mut flow = self.open_unprimed(endpoint, contract, buffers)?;
+        flow.prime_free(buffers.receiving)?;
+        Ok(flow)
+    }
+
+    /// [`Program::open_segments`], but no buffer is primed: the flow receives nothing before
+    /// [`SegmentFlow::prime_free`], and a listener of its port gets the segments of its connection.
+    pub(crate) fn open_unprimed(
+        &self,
+        endpoint: SegmentEndpoint,
+        contract: Option<&str>,
+        buffers: Buffers,
+    ) -> Result<SegmentFlow, StackError> {
         let endpoint = match endpoint {
             SegmentEndpoint::Connection { local, remote } => Endpoint::Tcp { local, remote },
             SegmentEndpoint::ConnectionRequests { local } => Endpoint::TcpSyn { local },
@@ -81,19 +94,12 @@ impl Program {
         let contract = contract.map(str::to_string);
         let (open, shape) = open_request(endpoint, contract, buffers, false)?;
         let (rings, opened, status) = self.open_rings(open, shape)?;
-        let mut flow = SegmentFlow {
+        Ok(SegmentFlow {
             shared: self.shared.clone(),
             rings,
             opened,
             status,
-        };
-        for _ in 0..buffers.receiving {
-            if let Some(chunk) = flow.rings.chunk() {
-                flow.prime(chunk)?;
-            }
-        }
-        flow.publish();
-        Ok(flow)
+        })
     }
 }
 
@@ -242,6 +248,17 @@ impl SegmentFlow {
     /// Closes the flow. The driver does not reset its connection: the program has closed it, or has
     /// sent an RST.
     pub fn close(self) {}
+
+    /// Primes so many free buffers, and shows them to the driver. Fails if the flow has ended.
+    pub(crate) fn prime_free(&mut self, count: u32) -> Result<(), StackError> {
+        for _ in 0..count {
+            if let Some(chunk) = self.rings.chunk() {
+                self.prime(chunk)?;
+            }
+        }
+        self.publish();
+        Ok(())
+    }
 
     pub(crate) fn prime(&mut self, chunk: Chunk) -> Result<(), StackError> {
         let piece = Piece {

@@ -57,12 +57,16 @@
 //! }
 //! ```
 
+mod copies;
 mod engine;
 mod engine_cell;
 mod flow_buffers;
 mod frame;
 mod in_place;
+mod inbox;
 mod listener;
+mod place;
+mod promotion;
 mod readiness;
 mod receive_shares;
 mod stream;
@@ -74,17 +78,20 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 pub use engine::FlowCounters;
-use engine::{Engine, monotonic};
+use engine::{Engine, OWN_FLOW_TIME_WAIT, monotonic};
 use engine_cell::EngineCell;
+use flow_buffers::check_numbers;
 pub use in_place::{Received, Reserved};
 pub use listener::{ListenOptions, Listener, ListenerUsage};
 pub use netnice_tcp::HeldBack;
 pub use netnice_tcp::config::{Config, Keepalive};
 pub use netnice_tcp::congestion::Algorithm;
 pub use netnice_tcp::connection::{CloseReason, Counters, Info, State, WriteError};
+pub use promotion::PromoteOptions;
 pub use readiness::{Event, Poller};
 pub use stream::Stream;
 
+pub use crate::error::PromoteError;
 use crate::error::StackError;
 use crate::program::Program;
 use crate::segments::SegmentEndpoint;
@@ -125,9 +132,7 @@ impl TcpOptions {
             buffers: DEFAULT_BUFFERS,
             hops: 64,
             config: Config {
-                // The flow's memory and its port are held until the end of TIME_WAIT. Sequence
-                // numbers go on behind those of earlier connections, so a short time does no harm.
-                time_wait: Duration::from_secs(1),
+                time_wait: OWN_FLOW_TIME_WAIT,
                 ..Config::default()
             },
         }
@@ -148,6 +153,7 @@ impl Program {
         timeout: Option<Duration>,
     ) -> Result<Stream, StackError> {
         let TcpOptions { local, remote, .. } = *options;
+        check_numbers(options.buffers)?;
         let endpoint = SegmentEndpoint::Connection { local, remote };
         let contract = options.contract.as_deref();
         let flow = self.open_segments(endpoint, contract, options.buffers)?;

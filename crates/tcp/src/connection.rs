@@ -21,6 +21,7 @@
 
 mod acknowledging;
 mod arrival;
+mod moving;
 mod output;
 pub(crate) mod time_wait;
 mod timeouts;

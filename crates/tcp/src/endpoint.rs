@@ -21,6 +21,7 @@
 //! answered at all, so peers try again.
 
 mod cookies;
+mod moving;
 mod output;
 mod waiting;
 
@@ -586,20 +587,9 @@ impl Endpoint {
     }
 
     fn forget(&mut self, id: ConnectionId) {
-        let Some(mut entry) = self.connections.try_remove(id.0 as usize) else {
+        let Some(entry) = self.remove_entry(id) else {
             return;
         };
-        while let Some(handle) = entry.connection.poll_released() {
-            self.released.push(handle);
-        }
-        if self.by_remote.get(&entry.remote) == Some(&id) {
-            self.by_remote.remove(&entry.remote);
-        }
-        if let Some(at) = entry.timeout {
-            self.timeouts.remove(&(at, id));
-        }
-        // What is left of it in the queues is skipped there, or costs a connection that gets its
-        // number a look in vain.
         if let Some(listening) = &mut self.listening {
             match entry.stage {
                 Stage::Incomplete => listening.incomplete -= 1,

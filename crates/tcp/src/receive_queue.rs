@@ -286,6 +286,19 @@ impl ReceiveQueue {
         self.ordered.iter().copied()
     }
 
+    /// The parts behind gaps.
+    pub(crate) fn early_parts(&self) -> impl Iterator<Item = Slice> {
+        self.early.iter().map(|early| early.payload)
+    }
+
+    /// Replaces the buffer of each part by the one that `rename` returns for it.
+    pub(crate) fn rename_buffers(&mut self, mut rename: impl FnMut(Handle) -> Handle) {
+        let early = self.early.iter_mut().map(|early| &mut early.payload);
+        for part in self.ordered.iter_mut().chain(early) {
+            part.handle = rename(part.handle);
+        }
+    }
+
     /// Consumes `length` bytes of the first part. Returns its buffer if nothing is left of it.
     ///
     /// # Panics

@@ -179,6 +179,19 @@ impl SendQueue {
         self.pieces.len()
     }
 
+    /// The payloads of all pieces.
+    pub(crate) fn payloads(&self) -> impl Iterator<Item = Slice> {
+        self.pieces.iter().filter_map(|piece| piece.payload)
+    }
+
+    /// Replaces the buffer of each piece by the one that `rename` returns for it.
+    pub(crate) fn rename_buffers(&mut self, mut rename: impl FnMut(Handle) -> Handle) {
+        let pieces = self.pieces.iter_mut();
+        for payload in pieces.filter_map(|piece| piece.payload.as_mut()) {
+            payload.handle = rename(payload.handle);
+        }
+    }
+
     /// Adds the SYN.
     pub(crate) fn push_syn(&mut self) {
         // Many connections wait for a first request: no memory for more than this piece.

@@ -258,15 +258,22 @@ impl Sender {
         is_first && self.queue.front().is_some_and(|front| !front.retransmitted)
     }
 
-    /// As [`Sender::poll_piece`], if that would be new data at `start`, a whole buffer, of which
-    /// nothing is to be announced.
-    pub(crate) fn poll_following(&mut self, now: Instant, start: u64) -> Option<NextPiece> {
+    /// As [`Sender::poll_piece`], if that would be new data at `start`, a whole buffer that `joins`
+    /// accepts, with which nothing is to be announced.
+    pub(crate) fn poll_following(
+        &mut self,
+        now: Instant,
+        start: u64,
+        joins: impl Fn(Handle) -> bool,
+    ) -> Option<NextPiece> {
         let is_plain = !self.queue.has_lost()
             && self.probe != Probe::Due
             && !self.announce_reduction
             && self.queue.next() == start;
         let unsent = self.queue.first_unsent().filter(|_| is_plain)?;
-        unsent.payload.filter(|payload| payload.offset == 0)?;
+        unsent
+            .payload
+            .filter(|payload| payload.offset == 0 && joins(payload.handle))?;
         self.poll_piece(now).ok()
     }
 

@@ -14,7 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libc::{c_char, c_int, c_longlong, c_uint, c_ulonglong, sockaddr, sockaddr_storage, socklen_t};
-use netnice_stack::tcp::{HeldBack, Info, Keepalive, ListenOptions, State, TcpOptions};
+use netnice_stack::tcp::{
+    HeldBack, Info, Keepalive, ListenOptions, PromoteOptions, State, TcpOptions,
+};
 use netnice_stack::udp::Buffers;
 use netnice_stack::{Address, StackError};
 
@@ -64,21 +66,19 @@ pub struct TcpInfo {
     pub(super) timeouts: c_ulonglong,
 }
 
-/// Returns the number of bytes of the program's memory that a connection or a listener with these
-/// parameters uses.
+/// Returns the number of bytes of the program's memory that a connection, a listener, or a promoted
+/// connection with these parameters uses.
 // SAFETY: the names here and below belong to this library; no other functions with these names are
 // linked.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_tcp_bytes(tcp: *const Tcp) -> c_longlong {
     guarded(|| {
         let tcp = pointers::read(tcp, DESCRIPTION)?;
-        let bytes = match tcp.remote.is_null() {
-            true => tcp.listen_options()?.region_bytes()?,
-            false => tcp
-                .options()?
-                .buffers
-                .region_bytes()
-                .map_err(StackError::from)?,
+        let of = |buffers: Buffers| buffers.region_bytes().map_err(StackError::from);
+        let bytes = match (tcp.local.is_null(), tcp.remote.is_null()) {
+            (_, false) => of(tcp.options()?.buffers)?,
+            (false, true) => tcp.listen_options()?.region_bytes()?,
+            (true, true) => of(tcp.promote_options()?.buffers)?,
         };
         // At most 65,536 buffers of 65,536 bytes, twice.
         Ok(bytes as c_longlong)
@@ -127,6 +127,19 @@ pub extern "C" fn netnice_tcp_accept(listener: c_int, timeout: c_int) -> c_int {
         let stream = handle.listener.accept(timeout)?;
         let stream = StreamHandle::new(handle.owner.clone(), stream);
         handles::add_connection(Connection::Stream(Arc::new(stream)))
+    })
+}
+
+/// Moves an accepted connection to a flow of its own, with a contract and buffers of its own.
+/// Returns 0. The description has no addresses.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn netnice_tcp_promote(stream: c_int, tcp: *const Tcp) -> c_int {
+    guarded_int(|| {
+        let handle = handles::stream(stream)?;
+        let options = pointers::read(tcp, DESCRIPTION)?.promote_options()?;
+        handle.stream.promote(&options)?;
+        Ok(0)
     })
 }
 
@@ -290,6 +303,17 @@ impl Tcp {
                 backlog => backlog as usize,
             },
             ..default
+        })
+    }
+
+    fn promote_options(&self) -> Result<PromoteOptions, CallError> {
+        let has_addresses = !self.local.is_null() || !self.remote.is_null();
+        if has_addresses || (self.hops, self.backlog, self.flags) != (0, 0, 0) {
+            return Err(CallError::Invalid);
+        }
+        Ok(PromoteOptions {
+            contract: pointers::text(self.contract)?,
+            buffers: self.buffers(PromoteOptions::default().buffers),
         })
     }
 

@@ -1,6 +1,7 @@
 //! The program `netnice-lab traffic direct-tcp`: TCP on the direct path. It connects a number of
 //! times or listens, and on every connection it writes a pattern, reads and compares it, or sends
-//! back what it reads.
+//! back what it reads. A listener can promote connections to flows of their own, while their other
+//! threads read and write; for each, `{"promoted": peer}` is printed.
 //!
 //! The bytes of a connection are a pattern in both directions ([`fill`], [`first_wrong`]), so
 //! either end can be the kernel's. A wrong byte counts as refused, by its position. A connection
@@ -16,7 +17,7 @@ use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use netnice_stack::tcp::{Algorithm, Config, ListenOptions, Stream, TcpOptions};
+use netnice_stack::tcp::{Algorithm, Config, ListenOptions, PromoteOptions, Stream, TcpOptions};
 use netnice_stack::udp::Buffers;
 use netnice_stack::{Program, RuntimeDir, StackError};
 use tokio::io::AsyncWriteExt;
@@ -75,8 +76,27 @@ pub struct DirectTcpArgs {
     /// Connections of a listener that may wait to be accepted.
     #[arg(long, default_value_t = 128)]
     backlog: usize,
+    /// Promote accepted connections: each gets a flow of its own with this contract.
+    #[arg(long, requires = "listen")]
+    promote: Option<String>,
+    /// Promote a connection when it has received and sent so many bytes in all.
+    #[arg(long, default_value_t = 0)]
+    promote_after: u64,
+    /// Promote each N-th connection, for this N.
+    #[arg(long, default_value_t = 1)]
+    promote_every: u64,
     #[command(flatten)]
     run: RunArgs,
+}
+
+impl DirectTcpArgs {
+    fn each_way(&self) -> Buffers {
+        Buffers {
+            bytes: 2048,
+            sending: self.buffers,
+            receiving: self.buffers,
+        }
+    }
 }
 
 /// A TCP process on the direct path: see the module.
@@ -162,11 +182,7 @@ pub fn main(args: &DirectTcpArgs) -> Result<()> {
         args.runtime_dir.clone(),
         std::env::var_os(RuntimeDir::VARIABLE),
     );
-    let buffers = Buffers {
-        bytes: 2048,
-        sending: args.buffers,
-        receiving: args.buffers,
-    };
+    let buffers = args.each_way();
     let config = |config: Config| Config {
         algorithm: if args.reno {
             Algorithm::Reno
@@ -187,14 +203,25 @@ pub fn main(args: &DirectTcpArgs) -> Result<()> {
             config: config(options.config),
             ..options
         };
-        let program = Program::attach(&dir, args.iface.as_deref(), 2, options.region_bytes()?)
+        let promoted = match args.promote {
+            Some(_) => MOST_PROMOTED,
+            None => 0,
+        };
+        let bytes = options.region_bytes()? + u64::from(promoted) * buffers.region_bytes()?;
+        let program = Program::attach(&dir, args.iface.as_deref(), 2 + promoted, bytes)
             .context("cannot attach to the direct path")?;
         let listener = program.listen(&options).context("cannot listen")?;
         let (args, tally) = (args.clone(), tally.clone());
         std::thread::spawn(move || {
-            loop {
+            for number in 0_u64.. {
                 match listener.accept(None) {
-                    Ok(stream) => drop(serve(stream, &args, &tally)),
+                    Ok(stream) => {
+                        let mut args = args.clone();
+                        args.promote = args
+                            .promote
+                            .filter(|_| number.is_multiple_of(args.promote_every));
+                        drop(serve(stream, &args, &tally));
+                    }
                     Err(error) => return report(&tally, &error),
                 }
             }
@@ -239,9 +266,9 @@ struct Served {
 /// Starts the threads of a connection. The last of them to end closes it.
 fn serve(stream: Stream, args: &DirectTcpArgs, tally: &Arc<Tally>) -> Weak<Served> {
     if args.tokio {
-        let tally = tally.clone();
+        let (args, tally) = (args.clone(), tally.clone());
         std::thread::spawn(move || {
-            if let Err(error) = echo_by_tokio(stream, &tally) {
+            if let Err(error) = echo_by_tokio(stream, &args, &tally) {
                 tally.count_refused(&error.to_string());
             }
         });
@@ -264,6 +291,9 @@ fn serve(stream: Stream, args: &DirectTcpArgs, tally: &Arc<Tally>) -> Weak<Serve
     if args.echo {
         start(echo);
     }
+    if args.promote.is_some() {
+        start(|served| promote(&served.stream, &served.args));
+    }
     if args.source {
         start(|served| {
             let written = write(&served.stream, &served.args, &served.tally);
@@ -275,6 +305,26 @@ fn serve(stream: Stream, args: &DirectTcpArgs, tally: &Arc<Tally>) -> Weak<Serve
         start(read);
     }
     Arc::downgrade(&served)
+}
+
+/// Promotes a connection when it has received and sent enough.
+fn promote(stream: &Stream, args: &DirectTcpArgs) -> Result<(), StackError> {
+    let done = || {
+        let counters = stream.info()?.counters;
+        Ok::<_, StackError>(counters.bytes_received + counters.bytes_acknowledged)
+    };
+    while done()? < args.promote_after {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    stream.promote(&PromoteOptions {
+        contract: args.promote.clone(),
+        buffers: args.each_way(),
+    })?;
+    println!(
+        "{}",
+        serde_json::json!({"promoted": stream.peer().to_string()})
+    );
+    Ok(())
 }
 
 fn report(tally: &Tally, error: &StackError) {
@@ -373,10 +423,13 @@ fn echo(served: &Served) -> Result<(), StackError> {
     }
 }
 
-/// The same with the traits of tokio.
-fn echo_by_tokio(stream: Stream, tally: &Tally) -> std::io::Result<()> {
+/// The same with the traits of tokio. A promoted connection is promoted before.
+fn echo_by_tokio(stream: Stream, args: &DirectTcpArgs, tally: &Tally) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     stream.set_no_delay(true);
+    if args.promote.is_some() {
+        promote(&stream, args).map_err(std::io::Error::other)?;
+    }
     runtime.block_on(async {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let copied = tokio::io::copy(&mut reader, &mut writer).await?;
@@ -388,6 +441,8 @@ fn echo_by_tokio(stream: Stream, tally: &Tally) -> std::io::Result<()> {
 
 /// Length of the pattern, a prime: no power of two hides behind it.
 const PERIOD: u64 = 65_537;
+/// Connections that can be promoted at the same time.
+const MOST_PROMOTED: u32 = 16;
 /// Time for the handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for the peer to acknowledge the last bytes.

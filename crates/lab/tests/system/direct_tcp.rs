@@ -20,25 +20,25 @@ use crate::c_compiler::{Link, compile};
 use crate::tcp_flows::rig::Capture;
 
 /// A test bed with a managed link, whose driver reaches it in this mode, or in the best one.
-struct Bed {
-    bed: TestBed,
+pub(crate) struct Bed {
+    pub(crate) bed: TestBed,
     _driver: Option<Proc>,
 }
 
 impl Bed {
     /// A bed without offloads.
-    fn new(mode: Option<&str>) -> Result<Bed> {
+    pub(crate) fn new(mode: Option<&str>) -> Result<Bed> {
         Bed::of(TestBed::new()?, mode)
     }
 
     /// A bed whose devices have their default offloads: the peer sends packets of up to 64 KiB with
     /// partial checksums.
-    fn with_offloads(mode: Option<&str>) -> Result<Bed> {
+    pub(crate) fn with_offloads(mode: Option<&str>) -> Result<Bed> {
         Bed::of(TestBed::with_offloads()?, mode)
     }
 
     /// Captures the segments of a port, on the server's device.
-    fn capture(&self, port: u16) -> Result<Capture> {
+    pub(crate) fn capture(&self, port: u16) -> Result<Capture> {
         let world = &self.bed.world;
         Capture::start(world.server(), world.folder(), port)
     }
@@ -59,12 +59,12 @@ impl Bed {
     }
 }
 
-fn both(bed: &TestBed, family: Family, port: u16) -> (SocketAddr, SocketAddr) {
+pub(crate) fn both(bed: &TestBed, family: Family, port: u16) -> (SocketAddr, SocketAddr) {
     let end = |host: &Host| at(host, family, port);
     (end(bed.world.client()), end(bed.world.server()))
 }
 
-fn at_once() -> RunOptions {
+pub(crate) fn at_once() -> RunOptions {
     RunOptions {
         at_once: true,
         ..RunOptions::default()
@@ -366,7 +366,7 @@ fn a_program_in_c_echoes_to_sockets_of_the_kernel() {
         });
         echo.write_line("end").expect("it runs");
         let last = echo.next_line(EVENT_TIMEOUT).expect("a line");
-        assert_eq!(last, "20 served, 0 failed");
+        assert_eq!(last, "20 served, 5 promoted, 0 failed");
     }
 }
 

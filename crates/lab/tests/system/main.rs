@@ -69,6 +69,7 @@ mod simulated;
 mod storm;
 mod tcp_flows;
 mod tcp_loss;
+mod tcp_promotion;
 mod tcp_scripts;
 mod tcp_servers;
 mod top;

@@ -17,6 +17,7 @@
 //! The engine fails with a [`StackError`] when one of its flows has ended. Then all connections
 //! have.
 
+mod moving;
 mod payload;
 
 use std::collections::HashMap;
@@ -32,15 +33,18 @@ use netnice_tcp::header::{Flags, Seq};
 use netnice_tcp::time::Instant;
 use rustix::time::{ClockId, clock_gettime};
 
+use super::copies::Copies;
 use super::flow_buffers::{Content, FlowBuffers, Run};
-use super::frame::{self, Layout, Sums};
+use super::frame::{self, Layout, Segment, Sums};
 use super::receive_shares::{ReceiveShares, first_share};
 use super::watches::Watches;
 use crate::DeliveryFailure;
 use crate::error::StackError;
 use crate::headers::{FlowAddress, Headers};
 use crate::segments::SegmentFlow;
-pub(super) use payload::WriteFailure;
+use moving::Movement;
+pub(super) use moving::{OWN_FLOW_TIME_WAIT, Origin};
+pub(super) use payload::{Front, WriteFailure};
 
 /// The engine. See the module.
 pub(super) struct Engine {
@@ -58,6 +62,9 @@ pub(super) struct Engine {
     unfinished: bool,
     /// What waits for changes of the connections.
     pub(super) watches: Watches,
+    /// Payload of a connection that came from a listener.
+    copies: Copies,
+    movement: Movement,
     counters: FlowCounters,
 }
 
@@ -114,6 +121,8 @@ impl Engine {
             failed: false,
             unfinished: false,
             watches: Watches::default(),
+            copies: Copies::default(),
+            movement: Movement::default(),
             counters: FlowCounters::default(),
         };
         if let Some(remote) = remote {
@@ -139,23 +148,24 @@ impl Engine {
     /// Completes the parameters of a connection: the MSS, and the windows for the buffers. A
     /// listener's connections share the buffers.
     pub(super) fn complete(&self, config: &Config) -> Config {
-        let mss = self.largest_mss();
-        let window = |buffers: u32| {
-            let bytes = u64::from(buffers) * u64::from(mss);
-            u32::try_from(bytes).unwrap_or(u32::MAX).min(LARGEST_WINDOW)
-        };
         let empty = self.main.room();
         let first = match self.peers.only {
             Some(_) => empty,
             None => first_share(empty),
         };
         Config {
-            mss,
-            room: window(first),
-            largest_window: window(empty),
+            mss: self.largest_mss(),
+            room: self.window(first),
+            largest_window: self.window(empty),
             padding: PADDING,
             ..*config
         }
+    }
+
+    /// Bytes that so many empty buffers take, as a window.
+    fn window(&self, buffers: u32) -> u32 {
+        let bytes = u64::from(buffers) * u64::from(self.largest_mss());
+        u32::try_from(bytes).unwrap_or(u32::MAX).min(LARGEST_WINDOW)
     }
 
     /// Does everything that can be done now. Fails if a flow has ended.
@@ -170,6 +180,8 @@ impl Engine {
     /// Ends all connections: their flow has ended.
     fn fail(&mut self) {
         self.failed = true;
+        let _ = self.reclaim(Which::Main, monotonic());
+        self.main.give_up_moved(monotonic());
         let ids: Vec<_> = self.endpoint.ids().collect();
         for id in ids {
             self.endpoint.update(id, Connection::cut_off);
@@ -179,6 +191,7 @@ impl Engine {
     fn work_once(&mut self) -> Result<(), StackError> {
         let mut now = monotonic();
         self.follow_reports();
+        self.handle_late(now)?;
         // Requests may come without end: one batch of them, so that no connection waits for them.
         let requests = self.receive(Which::Requests, now)?;
         for batch in 1..=MOST_BATCHES {
@@ -216,7 +229,8 @@ impl Engine {
     /// Number of buffers that hold data, or packets that have not left.
     pub(super) fn buffers_in_use(&self) -> u32 {
         let flows = [Some(&self.main), self.requests.as_ref()];
-        flows.into_iter().flatten().map(FlowBuffers::in_use).sum()
+        let in_use: u32 = flows.into_iter().flatten().map(FlowBuffers::in_use).sum();
+        in_use + self.copies.len()
     }
 
     /// True if no connection is left, and the driver has sent what was queued: closing the flows
@@ -310,11 +324,27 @@ impl Engine {
             return false;
         }
         self.counters.partial_checksum += u64::from(segment.is_partial);
+        if self.forward(which, chunk, length, segment.from) {
+            return false;
+        }
         // The flow of requests has few buffers, and the last ones of the other flow are for
         // segments without payload: no payload is kept there, and the peer sends it again.
         let keeps = which == Which::Main && self.main.room() > 0;
-        let payload = (!segment.payload.is_empty() && keeps).then_some(Slice {
-            handle: Handle(chunk.0),
+        self.handle_segment(&segment, keeps.then_some(Handle(chunk.0)), source, now)
+    }
+
+    /// Handles a segment whose frame lies in this buffer; `None`: its payload cannot be kept.
+    /// Returns true if a connection keeps the payload. `source` is the frame's Ethernet source.
+    fn handle_segment(
+        &mut self,
+        segment: &Segment,
+        buffer: Option<Handle>,
+        source: [u8; 6],
+        now: Instant,
+    ) -> bool {
+        let buffer = buffer.filter(|_| !segment.payload.is_empty());
+        let payload = buffer.map(|handle| Slice {
+            handle,
             // Offsets in a buffer fit into 32 bits.
             offset: segment.payload.start as u32,
             length: segment.payload.len() as u32,
@@ -329,7 +359,7 @@ impl Engine {
             None if self.peers.only.is_none() => self.remember(segment.from, source),
             None => {}
         }
-        let (mut header, marked) = (segment.header, segment.marked);
+        let mut header = segment.header;
         if payload.is_none() && !segment.payload.is_empty() {
             // Without the payload the end has another place.
             header.flags.0 &= !Flags::FIN.0;
@@ -337,7 +367,7 @@ impl Engine {
         let header = &header;
         let kept = self
             .endpoint
-            .handle_segment(now, segment.from, header, payload, marked);
+            .handle_segment(now, segment.from, header, payload, segment.marked);
         let short = segment.payload.len() < self.main.chunk_bytes() as usize / 2;
         if let (true, true, Some(id)) = (kept, short, known) {
             self.merge(id);
@@ -353,8 +383,11 @@ impl Engine {
             .endpoint
             .update(id, |connection| connection.merge_last(capacity));
         if let Some(Some((to, from))) = merged {
-            let bytes = self.main.bytes(Chunk(from.handle.0));
-            let part = bytes[from.offset as usize..from.end() as usize].to_vec();
+            let part = self.received(from).to_vec();
+            if Copies::holds(to.handle) {
+                self.copies.append(to, &part);
+                return;
+            }
             let end = to.end() as usize;
             let bytes = self.main.bytes_mut(Chunk(to.handle.0));
             bytes[end..end + part.len()].copy_from_slice(&part);
@@ -457,6 +490,14 @@ impl Engine {
         let layout = self.layout;
         let length = transmit.payload.map_or(0, |own| own.length as usize);
         let chunk = match transmit.payload {
+            Some(own) if Copies::holds(own.handle) => {
+                let Some(chunk) = buffers.take(Content::Passing) else {
+                    return Ok(Queued::No);
+                };
+                buffers.bytes_mut(chunk)[layout.payload..layout.payload + length]
+                    .copy_from_slice(self.copies.bytes(own));
+                chunk
+            }
             // The payload is in its place, behind the room for headers.
             Some(own) if own.offset == 0 && !buffers.is_with_driver(Chunk(own.handle.0)) => {
                 Chunk(own.handle.0)
@@ -490,8 +531,9 @@ impl Engine {
         if let (Some(id), Some(own), Some(token)) = (id, in_place, transmit.token) {
             let room = buffers.room_for_run();
             let mut last = (own, token);
+            let joins = |handle| !Copies::holds(handle);
             while run.len() < room
-                && let Some(next) = self.endpoint.poll_following(id, now, transmit, last)
+                && let Some(next) = self.endpoint.poll_following(id, now, transmit, last, joins)
             {
                 let headers = layout.headers(&transmit.header) as u32;
                 run.push(Chunk(next.0.handle.0), headers, next.0.length, next.1);
@@ -514,7 +556,10 @@ impl Engine {
     /// Takes back the buffers that connections do not need any more.
     fn take_released(&mut self) -> Result<(), StackError> {
         while let Some(handle) = self.endpoint.poll_released() {
-            self.main.release(Chunk(handle.0))?;
+            match Copies::holds(handle) {
+                true => drop(self.copies.remove(handle)),
+                false => self.main.release(Chunk(handle.0))?,
+            }
         }
         self.offer_room_to_starved();
         Ok(())

@@ -47,6 +47,11 @@ impl EngineCell {
         cell
     }
 
+    /// The program of the engine.
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// Another stream refers to the engine.
     pub(super) fn add_user(&self) {
         self.users.fetch_add(1, Ordering::Relaxed);
@@ -60,12 +65,11 @@ impl EngineCell {
 
     /// Enters the engine: `use_it` runs between two rounds of work. Fails as `use_it`; a flow that
     /// has ended is found by the state of the connections.
-    pub(super) fn enter<T>(&self, use_it: impl FnOnce(&mut Engine) -> T) -> T {
+    pub(super) fn enter<T>(&self, use_it: impl FnOnce(&mut Engine) -> T) -> (T, Woken) {
         let mut engine = self.lock();
         let _ = engine.work();
         let result = use_it(&mut engine);
-        self.leave(engine);
-        result
+        (result, self.leave(engine))
     }
 
     /// Runs `use_it` in the engine, without work before or after: for what changes no connection.
@@ -79,7 +83,7 @@ impl EngineCell {
         wanted: Wanted,
         mut attempt: impl FnMut(&mut Engine) -> Result<T, StackError>,
     ) -> Result<T, StackError> {
-        self.attempt_or_wait(wanted, &mut attempt, None)
+        self.attempt_or_wait(wanted, &mut attempt, None).0
     }
 
     /// Repeats `attempt` until it succeeds, fails, or the time is over
@@ -90,26 +94,16 @@ impl EngineCell {
         timeout: Option<Duration>,
         mut attempt: impl FnMut(&mut Engine) -> Result<T, StackError>,
     ) -> Result<T, StackError> {
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
-        let mut waker = None;
-        loop {
-            // The first attempt of a call that must not wait makes no waker.
-            let waits = timeout != Some(Duration::ZERO);
-            let waker = waits.then(|| &*waker.get_or_insert_with(waker_of_this_thread));
-            match self.attempt_or_wait(wanted, &mut attempt, waker) {
-                Err(StackError::WouldBlock) => {}
-                other => return other,
-            }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
-                if let Some(waker) = waker {
-                    self.lock().remove_waiter(wanted, waker);
-                }
-                return Err(StackError::WouldBlock);
-            }
-            // Returns at once if the thread was woken meanwhile.
-            std::thread::park_timeout(left.unwrap_or(LONGEST_SLEEP));
-        }
+        block_on(
+            timeout,
+            |waker| self.attempt_or_wait(wanted, &mut attempt, waker).0,
+            |waker| self.give_up(wanted, waker),
+        )
+    }
+
+    /// A call does not wait any more.
+    pub(super) fn give_up(&self, wanted: Wanted, waker: &Waker) {
+        self.lock().remove_waiter(wanted, waker);
     }
 
     /// One `attempt` of a task. If it would block, the task is woken when it is possible.
@@ -119,20 +113,18 @@ impl EngineCell {
         context: &mut Context<'_>,
         mut attempt: impl FnMut(&mut Engine) -> Result<T, StackError>,
     ) -> Poll<Result<T, StackError>> {
-        match self.attempt_or_wait(wanted, &mut attempt, Some(context.waker())) {
-            Err(StackError::WouldBlock) => Poll::Pending,
-            other => Poll::Ready(other),
-        }
+        let waker = Some(context.waker());
+        pending(self.attempt_or_wait(wanted, &mut attempt, waker).0)
     }
 
     /// Makes an attempt. If it would block, `waker` is woken when it is possible. The event for
     /// readiness is armed when nothing more is possible.
-    fn attempt_or_wait<T>(
+    pub(super) fn attempt_or_wait<T>(
         &self,
         wanted: Wanted,
         attempt: &mut impl FnMut(&mut Engine) -> Result<T, StackError>,
         waker: Option<&Waker>,
-    ) -> Result<T, StackError> {
+    ) -> (Result<T, StackError>, Woken) {
         let mut engine = self.lock();
         let mut tries = 0;
         loop {
@@ -150,19 +142,18 @@ impl EngineCell {
                 _ => {}
             }
             engine.arm(wanted);
-            self.finish(engine);
-            return result;
+            return (result, self.finish(engine));
         }
     }
 
     /// Does what a call has made possible, and wakes what waits for it.
-    fn leave(&self, mut engine: MutexGuard<'_, Engine>) {
+    fn leave(&self, mut engine: MutexGuard<'_, Engine>) -> Woken {
         let _ = engine.work();
-        self.finish(engine);
+        self.finish(engine)
     }
 
-    /// Wakes what waits for the connections that have changed, and unlocks the engine.
-    fn finish(&self, mut engine: MutexGuard<'_, Engine>) {
+    /// Finds what waits for the connections that have changed, and unlocks the engine.
+    fn finish(&self, mut engine: MutexGuard<'_, Engine>) -> Woken {
         let more = engine.report_changes();
         let due = engine.due();
         let mut due = due.map_or(u64::MAX, |at| at.as_nanos());
@@ -172,10 +163,10 @@ impl EngineCell {
         self.due.store(due, Ordering::Relaxed);
         let woken = engine.watches.take_woken();
         drop(engine);
-        woken.into_iter().for_each(Waker::wake);
         if self.shared.service.sleeps_beyond(due) {
             self.wake_service();
         }
+        Woken(woken)
     }
 
     fn wake_service(&self) {
@@ -199,7 +190,7 @@ impl Served for EngineCell {
     }
 
     fn serve(&self) {
-        self.leave(self.lock());
+        drop(self.leave(self.lock()));
     }
 
     fn is_over(&self) -> bool {
@@ -208,6 +199,55 @@ impl Served for EngineCell {
             let engine = self.lock();
             engine.is_idle() || engine.has_failed()
         }
+    }
+}
+
+/// Calls and tasks that are woken when this is dropped. They may enter any engine then, so no lock
+/// may be held.
+#[must_use]
+pub(super) struct Woken(Vec<Waker>);
+
+impl Drop for Woken {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(Waker::wake);
+    }
+}
+
+/// Repeats `attempt` until it succeeds, fails, or the time is over ([`StackError::WouldBlock`]). It
+/// gets the waker to be woken when it may succeed, unless the call must not wait; `give_up` gets
+/// the same when the time is over.
+pub(super) fn block_on<T>(
+    timeout: Option<Duration>,
+    mut attempt: impl FnMut(Option<&Waker>) -> Result<T, StackError>,
+    give_up: impl FnOnce(&Waker),
+) -> Result<T, StackError> {
+    let deadline = timeout.map(|timeout| Instant::now() + timeout);
+    let mut waker = None;
+    loop {
+        // The first attempt of a call that must not wait makes no waker.
+        let waits = timeout != Some(Duration::ZERO);
+        let waker = waits.then(|| &*waker.get_or_insert_with(waker_of_this_thread));
+        match attempt(waker) {
+            Err(StackError::WouldBlock) => {}
+            other => return other,
+        }
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            if let Some(waker) = waker {
+                give_up(waker);
+            }
+            return Err(StackError::WouldBlock);
+        }
+        // Returns at once if the thread was woken meanwhile.
+        std::thread::park_timeout(left.unwrap_or(LONGEST_SLEEP));
+    }
+}
+
+/// The result of an attempt of a task.
+pub(super) fn pending<T>(result: Result<T, StackError>) -> Poll<Result<T, StackError>> {
+    match result {
+        Err(StackError::WouldBlock) => Poll::Pending,
+        other => Poll::Ready(other),
     }
 }
 

@@ -9,6 +9,8 @@
 //! example a retransmission, leaves first (paper NTCP). Only answers to connection requests do not
 //! wait: many requests can come at the same time, and an answer that cannot be queued is lost.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use netnice_ring::layout::MAX_PAIRS;
@@ -18,8 +20,10 @@ use netnice_tcp::connection::Token;
 use netnice_tcp::endpoint::ConnectionId;
 use netnice_tcp::time::Instant;
 
+use super::inbox::{Inbox, Late};
 use crate::error::StackError;
 use crate::segments::SegmentFlow;
+use crate::udp::Buffers;
 
 /// What a buffer holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,10 +133,14 @@ pub(super) struct FlowBuffers {
     /// Packets that left since `period_from`.
     served: u32,
     period_from: Instant,
+    /// Segments in the submit ring whose connections have moved to another engine, by the number of
+    /// the buffer.
+    moved: HashMap<u32, (Weak<Inbox>, Token)>,
 }
 
 impl FlowBuffers {
-    /// A flow that was just opened: `receiving` of its buffers are primed.
+    /// A flow that was just opened: `receiving` of its buffers are primed, or will be before
+    /// anything else is done.
     pub(super) fn new(flow: SegmentFlow, receiving: u32) -> FlowBuffers {
         let chunks = flow.rings.location().shape.chunks;
         FlowBuffers {
@@ -146,6 +154,7 @@ impl FlowBuffers {
             least_queued: LEAST_QUEUED,
             served: 0,
             period_from: Instant::ZERO,
+            moved: HashMap::new(),
             flow,
         }
     }
@@ -230,6 +239,15 @@ impl FlowBuffers {
         self.flow.rings.bytes_mut(chunk).unwrap_or_default()
     }
 
+    /// A copy of bytes of a buffer, which the driver may have to send it.
+    pub(super) fn copy(&self, chunk: Chunk, place: std::ops::Range<u32>) -> Vec<u8> {
+        let mut bytes = vec![0; place.len()];
+        match self.flow.rings.copy_out(chunk, place.start, &mut bytes) {
+            Ok(()) => bytes,
+            Err(_) => Vec::new(),
+        }
+    }
+
     /// Number of segments that may be queued now, and that segments of one connection can leave
     /// joined.
     pub(super) fn room_for_run(&self) -> usize {
@@ -280,6 +298,10 @@ impl FlowBuffers {
                 let used = &mut self.uses[chunk.0 as usize];
                 used.with_driver = false;
                 let token = used.token.take();
+                if !self.moved.is_empty() {
+                    self.report_moved(chunk, at, record.status());
+                }
+                let used = &self.uses[chunk.0 as usize];
                 // A buffer whose payload was acknowledged meanwhile holds nothing.
                 if matches!(used.content, Content::Passing | Content::Nothing) {
                     self.free_for_sending(chunk)?;
@@ -299,6 +321,34 @@ impl FlowBuffers {
             if departure.is_some() {
                 return Ok(departure);
             }
+        }
+    }
+
+    /// The connection `id` moves to another engine: the departures of its segments in the submit
+    /// ring go to `inbox`.
+    pub(super) fn redirect(&mut self, id: ConnectionId, inbox: &Arc<Inbox>) {
+        for (number, used) in (0..).zip(&mut self.uses) {
+            if let Some((_, token)) = used.token.take_if(|(of, _)| *of == id) {
+                self.moved.insert(number, (Arc::downgrade(inbox), token));
+            }
+        }
+    }
+
+    /// Reports the departure of a segment whose connection has moved.
+    fn report_moved(&mut self, chunk: Chunk, at: Instant, status: Status) {
+        if let Some((inbox, token)) = self.moved.remove(&chunk.0)
+            && let Some(inbox) = inbox.upgrade()
+        {
+            inbox.post(Late::Departure { token, at, status });
+        }
+    }
+
+    /// The flow has ended: what connections that have moved still had in the submit ring does not
+    /// leave.
+    pub(super) fn give_up_moved(&mut self, now: Instant) {
+        let chunks: Vec<u32> = self.moved.keys().copied().collect();
+        for chunk in chunks {
+            self.report_moved(Chunk(chunk), now, Status::NO_LINK);
         }
     }
 
@@ -371,6 +421,28 @@ impl FlowBuffers {
     }
 }
 
+/// Fails if a flow of TCP with these buffers could not hold two segments in each direction, besides
+/// those that are kept for segments without payload.
+pub(super) fn check_numbers(buffers: Buffers) -> Result<(), StackError> {
+    let Buffers {
+        sending, receiving, ..
+    } = buffers;
+    match sending < LEAST_SENDING || receiving < LEAST_RECEIVING {
+        true => Err(StackError::FewBuffers {
+            sending,
+            receiving,
+            least: (LEAST_SENDING, LEAST_RECEIVING),
+        }),
+        false => Ok(()),
+    }
+}
+
+/// Buffers for sending that payload does not take: acknowledgements and resets leave by them.
+pub(super) const FOR_CONTROL: u32 = 4;
+/// Two segments, besides [`FOR_CONTROL`].
+const LEAST_SENDING: u32 = FOR_CONTROL + 2;
+/// Two segments, besides the one buffer that is kept.
+const LEAST_RECEIVING: u32 = 3;
 /// Buffers that are kept for segments without payload.
 const MOST_RESERVED: u32 = 32;
 /// A connection that has so many buffers makes progress. Where there are few buffers in all, it has

@@ -9,6 +9,7 @@ use netnice_tcp::config::Config;
 
 use super::engine::Engine;
 use super::engine_cell::EngineCell;
+use super::flow_buffers::check_numbers;
 use super::readiness::{Poller, Registration};
 use super::stream::Stream;
 use super::watches::Wanted;
@@ -99,6 +100,7 @@ impl Program {
         if options.backlog == 0 {
             return Err(StackError::Backlog);
         }
+        check_numbers(options.buffers)?;
         let endpoint = SegmentEndpoint::Listener {
             local: options.local,
         };
@@ -125,11 +127,12 @@ impl Listener {
 
     /// What the listener and its connections use now.
     pub fn usage(&self) -> ListenerUsage {
-        self.cell.enter(|engine| ListenerUsage {
+        let usage = |engine: &mut Engine| ListenerUsage {
             connections: engine.endpoint.len(),
             waiting: engine.endpoint.waiting(),
             buffers: engine.buffers_in_use(),
-        })
+        };
+        self.cell.enter(usage).0
     }
 
     /// The next connection.
@@ -182,19 +185,20 @@ impl Listener {
     /// one poller at most: another one replaces it. Dropping the listener ends its events.
     pub fn register(&self, poller: &Poller, token: u64) {
         let registration = Registration::new(poller, token);
-        self.cell
+        let _ = self
+            .cell
             .enter(|engine| engine.register(None, Some(registration)));
     }
 
     /// Ends the events of the listener for its poller.
     pub fn deregister(&self) {
-        self.cell.enter(|engine| engine.register(None, None));
+        let _ = self.cell.enter(|engine| engine.register(None, None));
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.cell.enter(|engine| {
+        let _ = self.cell.enter(|engine| {
             engine.watches.close_listener();
             engine.endpoint.stop_listening();
         });

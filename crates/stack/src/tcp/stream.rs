@@ -15,6 +15,7 @@ use netnice_tcp::endpoint::ConnectionId;
 use super::engine::{Engine, FlowCounters, WriteFailure, monotonic};
 use super::engine_cell::EngineCell;
 use super::in_place::{Received, Reserved};
+use super::place::{Place, StreamPlace};
 use super::readiness::{Poller, Registration, new_descriptor};
 use super::watches::Wanted;
 use crate::error::StackError;
@@ -26,10 +27,7 @@ use crate::error::StackError;
 /// is done ([`Stream::finish`], [`Stream::set_linger`]), because the program itself sends. If
 /// received data was not read, the peer gets a reset instead (RFC 9293, section 3.6.1).
 pub struct Stream {
-    cell: Arc<EngineCell>,
-    id: ConnectionId,
-    /// The number of the stream in its engine.
-    number: u64,
+    pub(super) place: Arc<StreamPlace>,
     local: SocketAddr,
     peer: SocketAddr,
     /// How long dropping the stream waits, in ns; [`NO_LINGER`]: it does not.
@@ -47,9 +45,7 @@ impl Stream {
         peer: SocketAddr,
     ) -> Stream {
         Stream {
-            cell,
-            id,
-            number,
+            place: StreamPlace::new(Place { cell, id, number }),
             local,
             peer,
             linger: AtomicU64::new(NO_LINGER),
@@ -70,9 +66,9 @@ impl Stream {
     /// Waits until the handshake is complete. Fails as [`Stream::read`], and if the peer refuses
     /// the connection or does not answer.
     pub(super) fn wait_established(&self, timeout: Option<Duration>) -> Result<(), StackError> {
-        let wanted = Wanted::Establish(self.id);
-        self.cell.block_on(wanted, timeout, |engine| {
-            let connection = connection(engine, self.id)?;
+        let wanted = Wanted::Establish;
+        self.place.block_on(wanted, timeout, |engine, id| {
+            let connection = connection(engine, id)?;
             match connection.state() {
                 State::SynSent | State::SynReceived => Err(StackError::WouldBlock),
                 State::Closed => Err(ended(engine, connection)),
@@ -88,9 +84,9 @@ impl Stream {
     /// [`StackError::WouldBlock`] if nothing has arrived. [`StackError::Connection`] if the
     /// connection has failed, another error if its flow has ended.
     pub fn try_read(&self, into: &mut [u8]) -> Result<usize, StackError> {
-        let id = self.id;
-        let wanted = Wanted::Read(id);
-        self.cell.attempt(wanted, |engine| read(engine, id, into))
+        let wanted = Wanted::Read;
+        self.place
+            .attempt(wanted, |engine, id| read(engine, id, into))
     }
 
     /// [`Stream::try_read`], which waits for up to `timeout` (`None`: without a limit).
@@ -98,9 +94,8 @@ impl Stream {
     /// # Errors
     /// As [`Stream::try_read`]; [`StackError::WouldBlock`] if the timeout expires.
     pub fn read(&self, into: &mut [u8], timeout: Option<Duration>) -> Result<usize, StackError> {
-        let id = self.id;
-        self.cell
-            .block_on(Wanted::Read(id), timeout, |engine| read(engine, id, into))
+        self.place
+            .block_on(Wanted::Read, timeout, |engine, id| read(engine, id, into))
     }
 
     /// [`Stream::try_read`] into several parts, one after the other.
@@ -108,10 +103,9 @@ impl Stream {
     /// # Errors
     /// As [`Stream::try_read`].
     pub fn try_read_vectored(&self, into: &mut [IoSliceMut<'_>]) -> Result<usize, StackError> {
-        let id = self.id;
-        let wanted = Wanted::Read(id);
-        self.cell
-            .attempt(wanted, |engine| read_parts(engine, id, into))
+        let wanted = Wanted::Read;
+        self.place
+            .attempt(wanted, |engine, id| read_parts(engine, id, into))
     }
 
     /// [`Stream::read`] into several parts, one after the other.
@@ -123,10 +117,9 @@ impl Stream {
         into: &mut [IoSliceMut<'_>],
         timeout: Option<Duration>,
     ) -> Result<usize, StackError> {
-        let id = self.id;
-        let wanted = Wanted::Read(id);
-        self.cell
-            .block_on(wanted, timeout, |engine| read_parts(engine, id, into))
+        let wanted = Wanted::Read;
+        self.place
+            .block_on(wanted, timeout, |engine, id| read_parts(engine, id, into))
     }
 
     /// Copies bytes into the buffers of the connection, as many as there is room for, to be sent.
@@ -136,9 +129,9 @@ impl Stream {
     /// [`StackError::WouldBlock`] if there is no room. [`StackError::Connection`] if the connection
     /// has failed or was shut down, another error if its flow has ended.
     pub fn try_write(&self, bytes: &[u8]) -> Result<usize, StackError> {
-        let id = self.id;
-        let wanted = Wanted::Write(id);
-        self.cell.attempt(wanted, |engine| write(engine, id, bytes))
+        let wanted = Wanted::Write;
+        self.place
+            .attempt(wanted, |engine, id| write(engine, id, bytes))
     }
 
     /// [`Stream::try_write`], which waits for room for up to `timeout` (`None`: without a limit).
@@ -146,8 +139,7 @@ impl Stream {
     /// # Errors
     /// As [`Stream::try_write`]; [`StackError::WouldBlock`] if the timeout expires.
     pub fn write(&self, bytes: &[u8], timeout: Option<Duration>) -> Result<usize, StackError> {
-        let id = self.id;
-        self.cell.block_on(Wanted::Write(id), timeout, |engine| {
+        self.place.block_on(Wanted::Write, timeout, |engine, id| {
             write(engine, id, bytes)
         })
     }
@@ -157,10 +149,9 @@ impl Stream {
     /// # Errors
     /// As [`Stream::try_write`].
     pub fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> Result<usize, StackError> {
-        let id = self.id;
-        let wanted = Wanted::Write(id);
-        self.cell
-            .attempt(wanted, |engine| write_parts(engine, id, parts))
+        let wanted = Wanted::Write;
+        self.place
+            .attempt(wanted, |engine, id| write_parts(engine, id, parts))
     }
 
     /// [`Stream::write`] of several parts, one after the other.
@@ -172,10 +163,9 @@ impl Stream {
         parts: &[IoSlice<'_>],
         timeout: Option<Duration>,
     ) -> Result<usize, StackError> {
-        let id = self.id;
-        let wanted = Wanted::Write(id);
-        self.cell
-            .block_on(wanted, timeout, |engine| write_parts(engine, id, parts))
+        let wanted = Wanted::Write;
+        self.place
+            .block_on(wanted, timeout, |engine, id| write_parts(engine, id, parts))
     }
 
     /// Takes a free buffer, to be filled with payload and sent ([`Reserved::commit`]) without a
@@ -184,8 +174,9 @@ impl Stream {
     /// # Errors
     /// As [`Stream::try_write`].
     pub fn try_reserve(&self) -> Result<Reserved, StackError> {
-        let wanted = Wanted::Write(self.id);
-        self.cell.attempt(wanted, |engine| self.reserve_in(engine))
+        let wanted = Wanted::Write;
+        let reserve = |engine: &mut Engine, at: &Place| self.reserve_at(engine, at);
+        self.place.attempt_at(wanted, reserve)
     }
 
     /// [`Stream::try_reserve`], which waits for a buffer for up to `timeout` (`None`: without a
@@ -194,16 +185,15 @@ impl Stream {
     /// # Errors
     /// As [`Stream::write`].
     pub fn reserve(&self, timeout: Option<Duration>) -> Result<Reserved, StackError> {
-        let wanted = Wanted::Write(self.id);
-        self.cell
-            .block_on(wanted, timeout, |engine| self.reserve_in(engine))
+        let wanted = Wanted::Write;
+        let reserve = |engine: &mut Engine, at: &Place| self.reserve_at(engine, at);
+        self.place.block_on_at(wanted, timeout, reserve)
     }
 
-    fn reserve_in(&self, engine: &mut Engine) -> Result<Reserved, StackError> {
-        let reserved = writing(engine, |engine| engine.reserve(self.id))?;
+    fn reserve_at(&self, engine: &mut Engine, at: &Place) -> Result<Reserved, StackError> {
+        let reserved = writing(engine, |engine| engine.reserve(at.id))?;
         let (chunk, capacity) = reserved.ok_or(StackError::WouldBlock)?;
-        let place = (self.id, self.number);
-        Ok(Reserved::new(self.cell.clone(), place, chunk, capacity))
+        Ok(Reserved::new(&self.place, at, chunk, capacity))
     }
 
     /// Takes the next received payload with its buffer, without a copy. It counts as read. `None`
@@ -212,8 +202,8 @@ impl Stream {
     /// # Errors
     /// As [`Stream::try_read`].
     pub fn try_receive(&self) -> Result<Option<Received>, StackError> {
-        let wanted = Wanted::Read(self.id);
-        self.cell.attempt(wanted, |engine| self.receive_in(engine))
+        let wanted = Wanted::Read;
+        self.place.attempt_at(wanted, receive)
     }
 
     /// [`Stream::try_receive`], which waits for up to `timeout` (`None`: without a limit).
@@ -221,22 +211,14 @@ impl Stream {
     /// # Errors
     /// As [`Stream::read`].
     pub fn receive(&self, timeout: Option<Duration>) -> Result<Option<Received>, StackError> {
-        let wanted = Wanted::Read(self.id);
-        self.cell
-            .block_on(wanted, timeout, |engine| self.receive_in(engine))
-    }
-
-    fn receive_in(&self, engine: &mut Engine) -> Result<Option<Received>, StackError> {
-        match engine.take_front(self.id) {
-            Some((chunk, range)) => Ok(Some(Received::new(self.cell.clone(), chunk, range))),
-            None => nothing_to_read(engine, self.id).map(|_| None),
-        }
+        let wanted = Wanted::Read;
+        self.place.block_on_at(wanted, timeout, receive)
     }
 
     /// Shuts down the sending end: the peer reads an end after what was written. Receiving goes on.
     pub fn shut_down(&self) {
-        self.cell.enter(|engine| {
-            engine.endpoint.update(self.id, Connection::shut_down);
+        self.place.enter(|engine, id| {
+            engine.endpoint.update(id, Connection::shut_down);
         });
     }
 
@@ -248,9 +230,9 @@ impl Stream {
     /// connection has failed, another error if its flow has ended.
     pub fn finish(&self, timeout: Option<Duration>) -> Result<(), StackError> {
         self.shut_down();
-        let wanted = Wanted::Finish(self.id);
-        self.cell
-            .block_on(wanted, timeout, |engine| finished(engine, self.id))
+        let wanted = Wanted::Finish;
+        self.place
+            .block_on(wanted, timeout, |engine, id| finished(engine, id))
     }
 
     /// [`Stream::try_read`] for a task: if nothing has arrived, the task is woken when something
@@ -263,10 +245,9 @@ impl Stream {
         context: &mut Context<'_>,
         into: &mut [u8],
     ) -> Poll<Result<usize, StackError>> {
-        let id = self.id;
-        let wanted = Wanted::Read(id);
-        self.cell
-            .poll(wanted, context, |engine| read(engine, id, into))
+        let wanted = Wanted::Read;
+        self.place
+            .poll(wanted, context, |engine, id| read(engine, id, into))
     }
 
     /// [`Stream::try_write`] for a task: if there is no room, the task is woken when there may be.
@@ -278,10 +259,9 @@ impl Stream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<Result<usize, StackError>> {
-        let id = self.id;
-        let wanted = Wanted::Write(id);
-        self.cell
-            .poll(wanted, context, |engine| write(engine, id, bytes))
+        let wanted = Wanted::Write;
+        self.place
+            .poll(wanted, context, |engine, id| write(engine, id, bytes))
     }
 
     /// [`Stream::finish`] for a task.
@@ -289,8 +269,7 @@ impl Stream {
     /// # Errors
     /// As [`Stream::finish`], except that it does not fail with [`StackError::WouldBlock`].
     pub fn poll_finish(&self, context: &mut Context<'_>) -> Poll<Result<(), StackError>> {
-        let id = self.id;
-        self.cell.poll(Wanted::Finish(id), context, |engine| {
+        self.place.poll(Wanted::Finish, context, |engine, id| {
             engine.endpoint.update(id, Connection::shut_down);
             finished(engine, id)
         })
@@ -298,44 +277,44 @@ impl Stream {
 
     /// Ends the connection at once: the peer gets a reset, and what was not sent is lost.
     pub fn abort(&self) {
-        self.cell.enter(|engine| {
-            engine.endpoint.update(self.id, Connection::abort);
+        self.place.enter(|engine, id| {
+            engine.endpoint.update(id, Connection::abort);
         });
     }
 
     /// Sends short segments at once (Nagle's algorithm is off), or not.
     pub fn set_no_delay(&self, no_delay: bool) {
-        self.cell.enter(|engine| {
+        self.place.enter(|engine, id| {
             let set = |connection: &mut Connection| connection.set_no_delay(no_delay);
-            engine.endpoint.update(self.id, set);
+            engine.endpoint.update(id, set);
         });
     }
 
     /// Acknowledges each received segment at once (delayed acknowledgements are off), or not.
     pub fn set_quick(&self, quick: bool) {
-        self.cell.enter(|engine| {
+        self.place.enter(|engine, id| {
             let set = |connection: &mut Connection| connection.set_quick(quick);
-            engine.endpoint.update(self.id, set);
+            engine.endpoint.update(id, set);
         });
     }
 
     /// Probes the peer when the connection is idle (RFC 9293, section 3.8.4); `None`: does not. The
     /// connection ends if the peer answers no probe.
     pub fn set_keepalive(&self, keepalive: Option<Keepalive>) {
-        self.cell.enter(|engine| {
+        self.place.enter(|engine, id| {
             let set = |connection: &mut Connection| {
                 connection.set_keepalive(monotonic(), keepalive);
             };
-            engine.endpoint.update(self.id, set);
+            engine.endpoint.update(id, set);
         });
     }
 
     /// Ends the connection if the peer acknowledges nothing for so long, although it owes an
     /// acknowledgement or keeps its window closed (RFC 9293, section 3.8.3).
     pub fn set_user_timeout(&self, timeout: Duration) {
-        self.cell.enter(|engine| {
+        self.place.enter(|engine, id| {
             let set = |connection: &mut Connection| connection.set_user_timeout(timeout);
-            engine.endpoint.update(self.id, set);
+            engine.endpoint.update(id, set);
         });
     }
 
@@ -353,14 +332,14 @@ impl Stream {
     /// its events.
     pub fn register(&self, poller: &Poller, token: u64) {
         let registration = Registration::new(poller, token);
-        self.cell
-            .enter(|engine| engine.register(Some(self.id), Some(registration)));
+        self.place
+            .enter(|engine, id| engine.register(Some(id), Some(registration)));
     }
 
     /// Ends the events of the stream for its poller.
     pub fn deregister(&self) {
-        self.cell
-            .enter(|engine| engine.register(Some(self.id), None));
+        self.place
+            .enter(|engine, id| engine.register(Some(id), None));
     }
 
     /// A descriptor (eventfd(2)) for this stream alone: it becomes readable at each event, which
@@ -377,8 +356,8 @@ impl Stream {
         let new = Arc::new(new_descriptor()?);
         // Another thread may have been faster.
         let descriptor = self.descriptor.get_or_init(|| new);
-        self.cell
-            .enter(|engine| engine.register_descriptor(self.id, descriptor.clone()));
+        self.place
+            .enter(|engine, id| engine.register_descriptor(id, descriptor.clone()));
         Ok(descriptor.as_fd())
     }
 
@@ -387,15 +366,15 @@ impl Stream {
     /// # Errors
     /// If the connection's flow has ended.
     pub fn info(&self) -> Result<Info, StackError> {
-        self.cell
-            .enter(|engine| Ok(connection(engine, self.id)?.info()))
+        self.place
+            .enter(|engine, id| Ok(connection(engine, id)?.info()))
     }
 }
 
 impl Stream {
     /// What was counted for the stream's flow, which a listener's connections share.
     pub fn flow_counters(&self) -> FlowCounters {
-        self.cell.enter(|engine| engine.counters())
+        self.place.enter(|engine, _| engine.counters())
     }
 }
 
@@ -410,11 +389,11 @@ impl Drop for Stream {
                 }
             }
         }
-        self.cell.enter(|engine| {
-            engine.watches.close(self.id);
-            engine.endpoint.abandon(monotonic(), self.id);
+        self.place.enter(|engine, id| {
+            engine.watches.close(id);
+            engine.endpoint.abandon(monotonic(), id);
         });
-        self.cell.remove_user();
+        self.place.read().cell.remove_user();
     }
 }
 
@@ -485,7 +464,8 @@ pub(super) fn io_error(error: StackError) -> io::Error {
     io::Error::new(kind, error)
 }
 
-fn connection(engine: &Engine, id: ConnectionId) -> Result<&Connection, StackError> {
+/// The connection. Fails if it does not exist any more: the flow has ended.
+pub(super) fn connection(engine: &Engine, id: ConnectionId) -> Result<&Connection, StackError> {
     let gone = || engine.end_reason();
     engine.endpoint.connection(id).ok_or_else(gone)
 }
@@ -538,6 +518,14 @@ fn read_parts(
         return Ok(read);
     }
     nothing_to_read(engine, id)
+}
+
+/// Takes the first received part.
+fn receive(engine: &mut Engine, at: &Place) -> Result<Option<Received>, StackError> {
+    match engine.take_front(at.id) {
+        Some(front) => Ok(Some(Received::new(&at.cell, front))),
+        None => nothing_to_read(engine, at.id).map(|_| None),
+    }
 }
 
 /// Why nothing was read: 0 is the end.

@@ -15,6 +15,8 @@ use crate::fake_daemon::FakeDaemon;
 use crate::udp::Buffers;
 use crate::{Program, StackError};
 
+mod promotion;
+
 const SOON: Option<Duration> = Some(Duration::from_secs(20));
 const SMALL: Buffers = Buffers {
     bytes: 2048,
@@ -33,7 +35,7 @@ struct Bed {
     program: Program,
     listener: Listener,
     // Dropped last.
-    _daemon: FakeDaemon,
+    daemon: FakeDaemon,
 }
 
 impl Bed {
@@ -44,13 +46,13 @@ impl Bed {
             buffers: SHARED,
             ..ListenOptions::at(local)
         };
-        let bytes = options.region_bytes().unwrap() + 24 * SMALL.region_bytes().unwrap();
+        let bytes = options.region_bytes().unwrap() + 30 * SMALL.region_bytes().unwrap();
         let program = Program::attach(&daemon.dir(), Some("wire0"), 32, bytes).unwrap();
         let listener = program.listen(&options).unwrap();
         Bed {
             program,
             listener,
-            _daemon: daemon,
+            daemon,
         }
     }
 
@@ -60,6 +62,16 @@ impl Bed {
             ..TcpOptions::to(self.listener.local())
         };
         self.program.connect(&options, SOON).unwrap()
+    }
+
+    /// A client's stream and the server's, if the program may have a further flow.
+    fn try_pair(&self) -> Result<(Stream, Stream), StackError> {
+        let options = TcpOptions {
+            buffers: SMALL,
+            ..TcpOptions::to(self.listener.local())
+        };
+        let client = self.program.connect(&options, SOON)?;
+        Ok((client, self.listener.accept(SOON)?))
     }
 
     /// A client's stream and the server's.

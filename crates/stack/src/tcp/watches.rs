@@ -42,7 +42,7 @@ struct Waiter {
 
 /// What waits for one connection, or for the listener.
 #[derive(Default)]
-struct Watch {
+pub(super) struct Watch {
     waiters: Vec<Waiter>,
     sinks: Option<Box<Sinks>>,
     /// The number of the stream; 0: no stream has the connection.
@@ -106,6 +106,27 @@ impl Watches {
         }
     }
 
+    /// The connection moves to another engine: takes its watch. Calls and tasks that wait are
+    /// woken, so that they wait there.
+    pub(super) fn take(&mut self, id: ConnectionId) -> Watch {
+        let Some(watch) = self.connections.get_mut(id.0 as usize) else {
+            return Watch::default();
+        };
+        let mut taken = std::mem::take(watch);
+        watch.wants_buffer = taken.wants_buffer;
+        let waiters = std::mem::take(&mut taken.waiters);
+        self.woken
+            .extend(waiters.into_iter().map(|waiter| waiter.waker));
+        taken
+    }
+
+    /// A stream comes with its connection, and has this watch. Returns the number of the stream.
+    pub(super) fn put(&mut self, id: ConnectionId, watch: Watch) -> u64 {
+        let number = self.open(id);
+        self.connections[id.0 as usize].sinks = watch.sinks;
+        number
+    }
+
     /// The listener is dropped.
     pub(super) fn close_listener(&mut self) {
         std::mem::take(&mut self.listener).cancel();
@@ -133,6 +154,13 @@ impl Watches {
     /// The wakers to be called, when the engine is not locked any more.
     pub(super) fn take_woken(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.woken)
+    }
+
+    /// Number of calls and tasks that wait for a connection.
+    #[cfg(test)]
+    pub(super) fn waiters(&self, id: ConnectionId) -> usize {
+        let watch = self.connections.get(id.0 as usize);
+        watch.map_or(0, |watch| watch.waiters.len())
     }
 
     fn watch(&mut self, id: Option<ConnectionId>) -> Option<&mut Watch> {

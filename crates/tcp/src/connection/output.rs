@@ -1,7 +1,7 @@
 //! Which segment a connection gives out next.
 
 use super::{CloseReason, Connection, State};
-use crate::buffer::Slice;
+use crate::buffer::{Handle, Slice};
 use crate::header::{Flags, Header, Options, SackBlock, SackBlocks, Seq, Timestamps};
 use crate::sender::HeldBack;
 use crate::time::Instant;
@@ -37,12 +37,13 @@ impl Connection {
     /// The payload of a further segment that may leave in one packet with `run`, which
     /// [`Connection::poll_transmit`] has just returned, and whose last payload is `last`: new data
     /// that follows it. Counts it as handed to the driver. The header gets the flags of the last
-    /// segment (PSH, FIN). `None` if there is none.
+    /// segment (PSH, FIN). `None` if there is none whose buffer `joins` accepts.
     pub fn poll_following(
         &mut self,
         now: Instant,
         run: &mut Transmit,
         (last, token): (Slice, Token),
+        joins: impl Fn(Handle) -> bool,
     ) -> Option<(Slice, Token)> {
         let first = run.payload?;
         let is_full = last.length == first.length && run.header.flags == Flags::ACK;
@@ -50,7 +51,7 @@ impl Connection {
             return None;
         }
         let start = token.0 + u64::from(last.length);
-        let next = self.sender.poll_following(now, start)?;
+        let next = self.sender.poll_following(now, start, joins)?;
         let piece = *self.sender.queue.at(next.start)?;
         let payload = piece.payload.filter(|own| own.length <= first.length)?;
         if piece.fin {

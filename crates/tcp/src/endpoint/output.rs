@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::{ConnectionId, Endpoint};
-use crate::buffer::Slice;
+use crate::buffer::{Handle, Slice};
 use crate::connection::{Token, Transmit};
 use crate::time::Instant;
 
@@ -42,9 +42,10 @@ impl Endpoint {
         now: Instant,
         run: &mut Transmit,
         last: (Slice, Token),
+        joins: impl Fn(Handle) -> bool,
     ) -> Option<(Slice, Token)> {
         let entry = self.connections.get_mut(id.0 as usize)?;
-        let following = entry.connection.poll_following(now, run, last);
+        let following = entry.connection.poll_following(now, run, last, joins);
         self.settle_without_output(id);
         following
     }

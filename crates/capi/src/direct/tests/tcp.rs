@@ -110,6 +110,45 @@ fn bytes_go_both_ways_and_end() {
 }
 
 #[test]
+fn an_accepted_connection_gets_a_flow_of_its_own_once() {
+    let test = TestProgram::new("c-tcp-promote");
+    let listener = listen(&test);
+    let (client, server) = pair(&test, listener);
+    let mut own: Tcp = empty();
+    (own.sending, own.receiving) = (32, 32);
+    let contract = CString::new("slice 100ms/20ms").unwrap();
+    let promote = |stream, own: &Tcp| match netnice_tcp_promote(stream, own) {
+        0 => Ok(()),
+        _ => Err(errno()),
+    };
+    assert!(netnice_tcp_bytes(&own) > 64 * 2048, "{}", last_error());
+    own.contract = contract.as_ptr();
+    assert_eq!(promote(server, &own), Err(libc::ENOSPC));
+    own.contract = null();
+    own.receiving = 1;
+    assert_eq!(promote(server, &own), Err(libc::EINVAL));
+    assert!(last_error().contains("needs 6 and 3"), "{}", last_error());
+    own.receiving = 32;
+    own.backlog = 1;
+    assert_eq!(promote(server, &own), Err(libc::EINVAL));
+    own.backlog = 0;
+    assert_eq!(promote(client, &own), Err(libc::EOPNOTSUPP));
+    assert_eq!(promote(listener, &own), Err(libc::EBADF));
+    assert_eq!(write(client, "before"), 6);
+    assert_eq!(promote(server, &own), Ok(()), "{}", last_error());
+    assert_eq!(promote(server, &own), Err(libc::EALREADY));
+    assert_eq!(write(server, "after"), 5);
+    assert_eq!(read(server, TIMEOUT).as_deref(), Ok("before"));
+    assert_eq!(read(client, TIMEOUT).as_deref(), Ok("after"));
+    // Both ends shut down.
+    let (client, server) = pair(&test, listener);
+    assert_eq!(netnice_tcp_finish(client, TIMEOUT), 0);
+    assert_eq!(read(server, TIMEOUT).as_deref(), Ok(""));
+    assert_eq!(netnice_tcp_finish(server, TIMEOUT), 0);
+    assert_eq!(promote(server, &own), Err(libc::ENOTCONN));
+}
+
+#[test]
 fn one_descriptor_has_the_events_of_all_streams() {
     let test = TestProgram::new("c-tcp-events");
     let listener = listen(&test);

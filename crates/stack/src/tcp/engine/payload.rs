@@ -6,12 +6,13 @@
 use std::ops::Range;
 
 use netnice_ring::program::Chunk;
-use netnice_tcp::buffer::Handle;
+use netnice_tcp::buffer::{Handle, Slice};
 use netnice_tcp::connection::{Connection, WriteError};
 use netnice_tcp::endpoint::ConnectionId;
 
 use super::Engine;
-use crate::tcp::flow_buffers::{Content, FlowBuffers};
+use crate::tcp::copies::Copies;
+use crate::tcp::flow_buffers::{Content, FOR_CONTROL, FlowBuffers};
 
 /// Why bytes were not written.
 #[derive(Debug)]
@@ -19,6 +20,15 @@ pub(in crate::tcp) enum WriteFailure {
     /// The connection does not exist any more.
     Gone,
     Connection(WriteError),
+}
+
+/// Received payload that the program has taken.
+#[derive(Debug)]
+pub(in crate::tcp) enum Front {
+    /// The bytes in this range of a buffer.
+    Buffer(Chunk, Range<usize>),
+    /// The bytes in this range of a copy, which is the program's.
+    Copy(Vec<u8>, Range<usize>),
 }
 
 impl Engine {
@@ -40,7 +50,10 @@ impl Engine {
             while written < bytes.len() {
                 let rest = &bytes[written..];
                 let mss = connection.mss() as usize;
-                let (chunk, begin, length) = match connection.last_unsent() {
+                // A copy has no room behind its end.
+                let last = connection.last_unsent();
+                let last = last.filter(|last| !Copies::holds(last.handle));
+                let (chunk, begin, length) = match last {
                     Some(last) => {
                         let room = mss - last.length as usize;
                         let begin = last.end() as usize;
@@ -92,9 +105,7 @@ impl Engine {
                 break;
             };
             let length = (part.length as usize).min(into.len() - read);
-            let bytes = self.main.bytes(Chunk(part.handle.0));
-            let begin = part.offset as usize;
-            into[read..read + length].copy_from_slice(&bytes[begin..begin + length]);
+            into[read..read + length].copy_from_slice(&self.received(part)[..length]);
             read += length;
             self.endpoint
                 .update(id, |connection| connection.consume(length as u32));
@@ -105,6 +116,15 @@ impl Engine {
             self.offer_room(id);
         }
         read
+    }
+
+    /// The bytes of a received part.
+    pub(super) fn received(&self, part: Slice) -> &[u8] {
+        if Copies::holds(part.handle) {
+            return self.copies.bytes(part);
+        }
+        let bytes = self.main.bytes(Chunk(part.handle.0));
+        &bytes[part.offset as usize..part.end() as usize]
     }
 
     /// The connection, if it can be written to.
@@ -168,6 +188,28 @@ impl Engine {
         Ok(())
     }
 
+    /// Sends bytes that the program has filled into a buffer of another engine, as one segment.
+    /// Returns false if no buffer is free now.
+    pub(in crate::tcp) fn commit_copy(
+        &mut self,
+        id: ConnectionId,
+        bytes: &[u8],
+    ) -> Result<bool, WriteFailure> {
+        let Some((chunk, capacity)) = self.reserve(id)? else {
+            return Ok(false);
+        };
+        let length = bytes.len().min(capacity);
+        self.reserved(chunk, capacity)[..length].copy_from_slice(&bytes[..length]);
+        // One that does not fit fails by its length.
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let committed = self.commit(id, chunk, length);
+        if committed.is_err() {
+            self.return_reserved(chunk);
+            self.count_returned(id);
+        }
+        committed.map(|()| true)
+    }
+
     /// Takes back a buffer for sending that the program does not use.
     pub(in crate::tcp) fn return_reserved(&mut self, chunk: Chunk) {
         // A flow that has ended is found by the next round of work.
@@ -182,16 +224,21 @@ impl Engine {
 
     /// Takes the first part that was received, with its buffer: it counts as read. `None` if
     /// nothing can be read.
-    pub(in crate::tcp) fn take_front(&mut self, id: ConnectionId) -> Option<(Chunk, Range<usize>)> {
+    pub(in crate::tcp) fn take_front(&mut self, id: ConnectionId) -> Option<Front> {
         let part = self.endpoint.connection(id)?.front()?;
-        let chunk = Chunk(part.handle.0);
-        self.main.lend(chunk);
-        let length = part.length;
+        let range = part.offset as usize..part.end() as usize;
+        let front = match Copies::holds(part.handle) {
+            true => Front::Copy(self.copies.remove(part.handle), range),
+            false => {
+                self.main.lend(Chunk(part.handle.0));
+                Front::Buffer(Chunk(part.handle.0), range)
+            }
+        };
         self.endpoint
-            .update(id, |connection| connection.consume(length));
+            .update(id, |connection| connection.consume(part.length));
         let _ = self.take_released();
         self.offer_room(id);
-        Some((chunk, part.offset as usize..part.end() as usize))
+        Some(front)
     }
 
     /// The payload of a buffer that the program has taken.
@@ -208,10 +255,8 @@ impl Engine {
 
 /// Number of free buffers for sending that payload may take.
 fn spare(main: &FlowBuffers) -> u32 {
-    main.free().saturating_sub(RESERVED)
+    main.free().saturating_sub(FOR_CONTROL)
 }
 
-/// Buffers for sending that payload does not take: acknowledgements and resets leave by them.
-const RESERVED: u32 = 4;
 /// Connections that are expected to use buffers at the same time.
 const MOST_SHARERS: usize = 16;
