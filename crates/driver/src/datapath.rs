@@ -69,6 +69,8 @@ use refused::PausedFlows;
 pub(crate) use results::{Closed, Totals};
 pub use results::{Disconnected, FrameSink, Next, OpenError};
 pub use server::ServerParameters;
+pub(crate) use tcp_reset::ListedResets;
+use tcp_reset::Resets;
 use wakeups::WakeupCredit;
 
 use crate::code_points::CodePoints;
@@ -129,7 +131,7 @@ pub struct Datapath {
     /// Length in bytes of the longest packet of joined segments; 0: segments are not joined.
     most_joined: usize,
     /// RSTs of ended connections that wait to be sent.
-    resets: VecDeque<tcp_reset::Reset>,
+    resets: Resets,
     totals: Totals,
 }
 
@@ -194,7 +196,7 @@ impl Datapath {
             redirected_active: 0,
             code_points: CodePoints::default(),
             most_joined: most_joined(wire.rate),
-            resets: VecDeque::new(),
+            resets: Resets::new(wire.rate),
             totals: Totals::default(),
         })
     }
@@ -459,6 +461,7 @@ impl Datapath {
         self.scheduler.set_wire(wire)?;
         self.kernel_path.set_rate(classes, wire.overhead);
         self.redirected.set_rate(wire.rate);
+        self.resets.set_rate(wire.rate);
         self.most_joined = most_joined(wire.rate);
         Ok(())
     }
@@ -520,7 +523,7 @@ impl Datapath {
             self.completed(self.in_flight.len() - MAX_IN_FLIGHT, now);
         }
         if self.has_resets() {
-            self.send_resets(sink, now);
+            self.send_due_resets(sink, now);
         }
         self.end_pauses(now);
         self.redirected.end_holds(&mut self.scheduler, now);
@@ -548,7 +551,8 @@ impl Datapath {
             Some(at) => Next::Wait(at),
             None => Next::Idle,
         };
-        self.redirected.limit(self.paused.limit(next, now))
+        let next = self.resets.limit(self.paused.limit(next, now));
+        self.redirected.limit(next)
     }
 
     /// Publishes moved ring indices before the flush, while they are in the cache. After the flush,

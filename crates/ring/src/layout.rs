@@ -337,7 +337,7 @@ pub(crate) struct FlowHeader {
     pub submit_producer: IndexLine,
     pub reclaim_consumer: IndexLine,
     pub prime_producer: IndexLine,
-    pub deliver_consumer: IndexLine,
+    pub deliver_consumer: LastProgramLine,
     // The driver writes the next four lines.
     pub submit_consumer: IndexLine,
     pub reclaim_producer: IndexLine,
@@ -350,6 +350,20 @@ pub(crate) struct FlowHeader {
 pub(crate) struct IndexLine {
     pub index: u32,
     _rest: [u32; 15],
+}
+
+/// The line of the last index that the program writes, with what it writes rarely: on the state of
+/// its TCP connections (module `connections`).
+#[repr(C)]
+pub(crate) struct LastProgramLine {
+    pub index: u32,
+    /// 1: the flow's connection of TCP is over, so its end needs no reset.
+    pub is_over: u32,
+    /// Offset of the list of connections from the start of the data area, in bytes.
+    pub list: u64,
+    /// Number of entries of the list.
+    pub list_entries: u32,
+    _rest: [u32; 11],
 }
 
 /// The first entry of a record in shared memory.
@@ -514,6 +528,10 @@ const _: () = {
     assert!(offset_of!(FlowHeader, prime_consumer) == 0x200);
     assert!(offset_of!(FlowHeader, deliver_producer) == 0x240);
     assert!(offset_of!(IndexLine, index) == 0);
+    assert!(offset_of!(LastProgramLine, index) == 0);
+    assert!(offset_of!(LastProgramLine, is_over) == 0x4);
+    assert!(offset_of!(LastProgramLine, list) == 0x8);
+    assert!(offset_of!(LastProgramLine, list_entries) == 0x10);
 
     assert!(size_of::<RawPair>() == 16);
     assert!(size_of::<Head>() == 16);

@@ -24,6 +24,7 @@
 //! fails with [`FlowError::Closed`] if the driver closed the flow. If no index had moved, only
 //! [`ProgramRings::is_open`] shows that the flow is closed.
 
+mod connections;
 mod recovery;
 mod reservation;
 

@@ -6,6 +6,7 @@
 use std::mem::offset_of;
 use std::sync::Arc;
 
+use crate::connections;
 use crate::cursor::{Consumer, Popped, Producer};
 use crate::doorbell::Notices;
 use crate::file_header::field;
@@ -309,6 +310,11 @@ impl DriverRings {
     /// If the ledger is inconsistent.
     pub fn invariants(&self) {
         self.owned.invariants();
+    }
+
+    /// True if the program says that the flow's connection of TCP is over.
+    pub fn is_connection_over(&self) -> bool {
+        connections::over_word(&self.region, &self.location).load(Ordering::Acquire) == 1
     }
 
     /// Whether the flow was opened in the memory file that `region` maps.

@@ -23,6 +23,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use netnice_ring::Status;
+use netnice_ring::connections::ConnectionList;
 use netnice_ring::program::Chunk;
 use netnice_tcp::buffer::{Handle, Slice};
 use netnice_tcp::config::Config;
@@ -34,6 +35,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::flow_buffers::{Content, FlowBuffers};
 use super::frame::{self, Layout};
+use super::peer_list::PeerList;
 use super::receive_shares::{ReceiveShares, first_share};
 use super::watches::Watches;
 use crate::DeliveryFailure;
@@ -50,10 +52,13 @@ pub(super) struct Engine {
     /// The flow of connection requests.
     requests: Option<FlowBuffers>,
     peers: Peers,
+    listed: PeerList,
     shares: ReceiveShares,
     hops: u8,
     mtu: u32,
     failed: bool,
+    /// The driver knows that the connection of the flow is over.
+    is_over: bool,
     /// The last round of work left received segments in the rings.
     unfinished: bool,
     /// What waits for changes of the connections.
@@ -106,10 +111,12 @@ impl Engine {
             main: FlowBuffers::new(main, receiving[0]),
             requests: requests.map(|flow| FlowBuffers::of_requests(flow, receiving[1])),
             peers: Peers::default(),
+            listed: PeerList::default(),
             shares: ReceiveShares::default(),
             hops,
             mtu,
             failed: false,
+            is_over: false,
             unfinished: false,
             watches: Watches::default(),
             counters: FlowCounters::default(),
@@ -120,6 +127,25 @@ impl Engine {
             engine.peers.only = Some(engine.headers_to(remote, next_hop)?);
         }
         Ok(engine)
+    }
+
+    /// Lists the connections of a listener here, so that the driver resets them if the program dies.
+    pub(super) fn list_peers(&mut self, list: Option<ConnectionList>) {
+        self.listed = PeerList::new(list);
+    }
+
+    /// A connection has changed: tells the driver whether it has to be reset if the program dies.
+    pub(super) fn note_end(&mut self, id: ConnectionId) {
+        let connection = self.endpoint.connection(id);
+        if self.peers.only.is_some() {
+            let is_over = connection.is_some_and(Connection::is_over);
+            if is_over != self.is_over {
+                self.is_over = is_over;
+                self.main.flow.rings.set_connection_over(is_over);
+            }
+        } else if connection.is_none_or(Connection::is_over) {
+            self.listed.remove(id);
+        }
     }
 
     /// The slots of the engine's flows.
@@ -318,11 +344,13 @@ impl Engine {
         });
         let known = self.endpoint.find(segment.from);
         match known {
-            Some(id) if !segment.payload.is_empty() => {
-                self.shares.received(id, now);
-                self.offer_room(id);
+            Some(id) => {
+                self.follow_source(id, segment.from, segment.header.seq, source);
+                if !segment.payload.is_empty() {
+                    self.shares.received(id, now);
+                    self.offer_room(id);
+                }
             }
-            Some(_) => {}
             None if self.peers.only.is_none() => self.remember(segment.from, source),
             None => {}
         }
@@ -364,6 +392,22 @@ impl Engine {
             && let Ok(headers) = self.headers_to(remote, next_hop)
         {
             self.peers.strangers.insert(remote, headers);
+        }
+    }
+
+    /// Segments of a listener's connection come from another Ethernet address than before: those for
+    /// its peer go there from now on. Only the next segment in order is believed.
+    fn follow_source(&mut self, id: ConnectionId, remote: SocketAddr, seq: Seq, source: [u8; 6]) {
+        let Some(headers) = self.peers.of_listener(id, remote) else {
+            return;
+        };
+        if headers.next_hop() == source {
+            return;
+        }
+        let connection = self.endpoint.connection(id);
+        if connection.is_some_and(|connection| connection.expected_seq() == Some(seq)) {
+            headers.set_next_hop(source);
+            self.listed.set_next_hop(id, source);
         }
     }
 
@@ -479,6 +523,11 @@ impl Engine {
         let (header, capable) = (&transmit.header, transmit.ecn_capable);
         let frame = layout.write(buffers.bytes_mut(chunk), headers, header, length, capable);
         buffers.submit(chunk, frame, id.zip(transmit.token))?;
+        if let Some(id) = id {
+            let segment = (header, length as u32);
+            let next_hop = || headers.next_hop();
+            self.listed.note_queued(id, remote, segment, next_hop);
+        }
         Ok(Queued::Yes)
     }
 
@@ -562,6 +611,14 @@ struct Peers {
 }
 
 impl Peers {
+    /// The headers to the peer of a listener's connection, once a segment was sent to it.
+    fn of_listener(&mut self, id: ConnectionId, remote: SocketAddr) -> Option<&mut Headers> {
+        let place = self.of_connections.get_mut(id.0 as usize)?.as_mut();
+        place
+            .filter(|(of, _)| *of == remote)
+            .map(|(_, headers)| headers)
+    }
+
     /// The headers to the peer of a connection, or to a stranger. A connection's first segment
     /// takes over those of the stranger that opened it.
     fn headers_to(&mut self, id: Option<ConnectionId>, remote: SocketAddr) -> Option<&Headers> {

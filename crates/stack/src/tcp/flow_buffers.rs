@@ -57,6 +57,8 @@ pub(super) struct Departure {
 pub(super) struct FlowBuffers {
     pub(super) flow: SegmentFlow,
     uses: Box<[Use]>,
+    /// Buffers that hold the list of connections.
+    listing: u32,
     /// Buffers for sending, and those of them that are in use.
     sending: u32,
     used: u32,
@@ -76,12 +78,15 @@ pub(super) struct FlowBuffers {
 }
 
 impl FlowBuffers {
-    /// A flow that was just opened: `receiving` of its buffers are primed.
+    /// A flow that was just opened: `receiving` of its buffers are primed, and some hold the list of
+    /// connections.
     pub(super) fn new(flow: SegmentFlow, receiving: u32) -> FlowBuffers {
         let chunks = flow.rings.location().shape.chunks;
+        let listing = flow.rings.balance().in_use.saturating_sub(receiving);
         FlowBuffers {
             uses: vec![Use::default(); chunks as usize].into(),
-            sending: chunks - receiving,
+            listing,
+            sending: chunks - receiving - listing,
             used: 0,
             primed: receiving,
             reserved: (receiving / 8).clamp(1, MOST_RESERVED),
@@ -114,7 +119,7 @@ impl FlowBuffers {
 
     /// Number of buffers that are neither free nor primed.
     pub(super) fn in_use(&self) -> u32 {
-        self.uses.len() as u32 - self.free() - self.primed
+        self.uses.len() as u32 - self.listing - self.free() - self.primed
     }
 
     /// Number of buffers for sending that are free.
