@@ -140,6 +140,13 @@ impl ProgramMemory {
         })
     }
 
+    /// Tells the program whether partial checksums that arrive on the interface are right: those of
+    /// senders on the same machine, who leave the sum to an interface that does not compute it. The
+    /// program reads it when it attaches, so call this before the descriptors are passed.
+    pub fn set_partial_checksums(&self, are_right: bool) {
+        Header::new(&self.region).set_partial_checksums(are_right);
+    }
+
     /// The descriptors to pass to the program.
     pub fn handles(&self) -> Handles<'_> {
         Handles {

@@ -281,6 +281,9 @@ pub enum Loss {
     TooLong,
 }
 
+/// Index in `lost` of the number of received segments whose partial checksum the driver completed.
+pub(crate) const COMPLETED: usize = 3;
+
 impl Loss {
     /// The number of kinds of losses.
     pub(crate) const KINDS: usize = 3;
@@ -300,8 +303,9 @@ pub(crate) struct FileHeader {
     /// 0, or the number of the rule for which the driver disconnected the program. The driver
     /// writes it.
     pub ended: u32,
-    /// The optional parts of the protocol that the driver accepts: [`ACCEPTS_ARRIVALS`]. Drivers of
-    /// earlier versions leave it 0.
+    /// The optional parts of the protocol that the driver accepts ([`ACCEPTS_ARRIVALS`]), and what
+    /// programs may accept from its interface ([`PARTIAL_CHECKSUMS`]). Drivers of earlier versions
+    /// leave it 0.
     pub accepts: u32,
     _rest: [u32; 8],
     /// 1 while the driver sleeps. The driver sets it, and either side clears it.
@@ -330,8 +334,8 @@ pub(crate) struct FlowHeader {
     /// Offset of the data area from the start of the region.
     pub area: u64,
     _label: [u64; 4],
-    /// Lost packets of the flow, indexed by [`Loss`]. The driver writes them and never reads
-    /// them.
+    /// Lost packets of the flow, indexed by [`Loss`], and behind them [`COMPLETED`]. The driver
+    /// writes them and never reads them.
     pub lost: [u64; 8],
     // The program writes the next four lines.
     pub submit_producer: IndexLine,
@@ -458,6 +462,8 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"netnring");
 pub const VERSION: u32 = 1;
 /// A bit of `accepts` of the header: a record that begins a message may state its arrival.
 pub(crate) const ACCEPTS_ARRIVALS: u32 = 1;
+/// A bit of `accepts` of the header: partial checksums that arrive on the interface are right.
+pub(crate) const PARTIAL_CHECKSUMS: u32 = 2;
 /// Words of notice bits in each direction.
 pub(crate) const NOTICE_WORDS: usize = MAX_FLOWS as usize / 64;
 /// Bytes of a flow's header. The first ring follows it.

@@ -40,7 +40,8 @@ use crate::cursor::{Consumer, Popped, Producer};
 use crate::doorbell::{Notices, Notifier, SleepFlag};
 use crate::file_header::Header;
 use crate::layout::{
-    ALIGN, FlowHeader, FlowLocation, Loss, MAGIC, MAX_FLOWS, PAGE, Ring, SetupError, VERSION,
+    ALIGN, COMPLETED, FlowHeader, FlowLocation, Loss, MAGIC, MAX_FLOWS, PAGE, Ring, SetupError,
+    VERSION,
 };
 use crate::ledger::{Balance, Owned, Pool};
 use crate::record::{MAX_PAIRS, MessagePart, Pair, Record, Validator, Writer};
@@ -60,6 +61,7 @@ pub struct Attachment {
     poll_fd: OwnedFd,
     ended: Word,
     accepts_arrivals: bool,
+    partial_checksums: bool,
     used: UsedRegions,
 }
 
@@ -92,6 +94,7 @@ impl Attachment {
             poll_fd: to_program,
             ended: header.ended(),
             accepts_arrivals: header.accepts_arrivals(),
+            partial_checksums: header.partial_checksums(),
             used: UsedRegions::default(),
             region,
         })
@@ -130,6 +133,11 @@ impl Attachment {
     /// Whether the driver accepts [`MessagePart::Arrived`]. Drivers of earlier versions do not.
     pub fn accepts_arrivals(&self) -> bool {
         self.accepts_arrivals
+    }
+
+    /// Whether partial checksums that arrive on the driver's interface are right.
+    pub fn partial_checksums(&self) -> bool {
+        self.partial_checksums
     }
 
     /// Notifies the driver if it sleeps. Call it after [`ProgramRings::publish`]. True if the
@@ -531,6 +539,12 @@ impl ProgramRings {
     /// driver writes the number.
     pub fn lost(&self, why: Loss) -> u64 {
         self.lost[why as usize].load(Ordering::Relaxed)
+    }
+
+    /// The number of received segments whose partial checksum the driver has completed. The driver
+    /// writes the number.
+    pub fn completed(&self) -> u64 {
+        self.lost[COMPLETED].load(Ordering::Relaxed)
     }
 
     /// The chunks that are held or with the driver (`in_use`), and the free chunks.

@@ -284,6 +284,7 @@ impl Registry {
             return Err(RegistryError::Pidfd("its process has ended"));
         }
         let memory = ProgramMemory::create(budget)?;
+        memory.set_partial_checksums(self.ingress.interface().is_virtual);
         let bytes = memory.bytes();
         self.files
             .admit(identity.uid, bytes, identity.memory_limit)?;

@@ -10,7 +10,7 @@ use crate::connections;
 use crate::cursor::{Consumer, Popped, Producer};
 use crate::doorbell::Notices;
 use crate::file_header::field;
-use crate::layout::{FlowHeader, FlowLocation, Loss, Ring};
+use crate::layout::{COMPLETED, FlowHeader, FlowLocation, Loss, Ring};
 use crate::ledger::{Balance, Owned};
 use crate::record::{Pair, Record, Status, Validator, Writer};
 use crate::region::Region;
@@ -31,6 +31,7 @@ pub struct DriverRings {
     location: FlowLocation,
     receive: RingPair,
     lost: [u64; Loss::KINDS],
+    completed: u64,
     lost_counters: Words,
     open: Word,
 }
@@ -111,6 +112,7 @@ impl DriverRings {
             receive: rings(Ring::Prime, Ring::Deliver),
             owned: Owned::empty(location.shape.chunks),
             lost: [0; Loss::KINDS],
+            completed: 0,
             lost_counters: Words::new(region, location.offset + LOST, 8),
             open: word(field(offset_of!(FlowHeader, open))),
             notices: notices.clone(),
@@ -269,6 +271,12 @@ impl DriverRings {
         let count = &mut self.lost[why as usize];
         *count += number;
         self.lost_counters[why as usize].store(*count, Ordering::Relaxed);
+    }
+
+    /// Counts `number` received segments of the flow whose partial checksum was completed.
+    pub fn count_completed(&mut self, number: u64) {
+        self.completed += number;
+        self.lost_counters[COMPLETED].store(self.completed, Ordering::Relaxed);
     }
 
     /// Publishes the records that were taken and given back since the last call. If there were any,

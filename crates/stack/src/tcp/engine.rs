@@ -71,10 +71,11 @@ pub(super) struct Engine {
 pub struct FlowCounters {
     /// Received frames that were no segment for the flow.
     pub foreign: u64,
-    /// Received segments with a wrong checksum.
+    /// Received segments with a wrong checksum, also those with a partial one on an interface where
+    /// none is right.
     pub wrong_checksum: u64,
     /// Received segments whose checksum was that of the pseudo header alone, as kernels on the same
-    /// host send them.
+    /// host send them. In the fallback mode the driver has completed them.
     pub partial_checksum: u64,
     /// Payloads that were copied to be sent again, because their packet had been too long.
     pub copied: u64,
@@ -157,7 +158,11 @@ impl Engine {
 
     /// What the engine has counted.
     pub(super) fn counters(&self) -> FlowCounters {
-        self.counters
+        let mut counters = self.counters;
+        let flows = [Some(&self.main), self.requests.as_ref()];
+        let completed = flows.into_iter().flatten();
+        counters.partial_checksum += completed.map(|one| one.flow.rings.completed()).sum::<u64>();
+        counters
     }
 
     /// Completes the parameters of a connection: the MSS, and the windows for the buffers. A
@@ -332,7 +337,13 @@ impl Engine {
             self.counters.foreign += 1;
             return false;
         }
-        self.counters.partial_checksum += u64::from(segment.is_partial);
+        if segment.is_partial {
+            if !self.main.flow.shared.attachment.partial_checksums() {
+                self.counters.wrong_checksum += 1;
+                return false;
+            }
+            self.counters.partial_checksum += 1;
+        }
         // The flow of requests has few buffers, and the last ones of the other flow are for
         // segments without payload: no payload is kept there, and the peer sends it again.
         let keeps = which == Which::Main && self.main.room() > 0;
