@@ -63,6 +63,7 @@ mod flow_buffers;
 mod frame;
 mod in_place;
 mod listener;
+mod next_hops;
 mod peer_list;
 mod readiness;
 mod receive_shares;

@@ -328,6 +328,11 @@ impl Connection {
         }
     }
 
+    /// True if the peer has acknowledged nothing for two timeouts or more.
+    pub fn is_silent(&self) -> bool {
+        self.sender.rtt.backoffs() >= 2 && self.state != State::Closed
+    }
+
     /// Largest payload of a segment, in bytes. It changes with the path's MTU.
     pub fn mss(&self) -> u32 {
         self.sender.mss()

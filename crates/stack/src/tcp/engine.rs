@@ -18,12 +18,12 @@
 //! have.
 
 mod payload;
+mod peer;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use netnice_ring::Status;
-use netnice_ring::connections::ConnectionList;
 use netnice_ring::program::Chunk;
 use netnice_tcp::buffer::{Handle, Slice};
 use netnice_tcp::config::Config;
@@ -59,6 +59,10 @@ pub(super) struct Engine {
     failed: bool,
     /// The driver knows that the connection of the flow is over.
     is_over: bool,
+    /// This end has reset the connection of the flow.
+    was_reset: bool,
+    /// Peers that may have moved to another Ethernet address.
+    silent: Vec<ConnectionId>,
     /// The last round of work left received segments in the rings.
     unfinished: bool,
     /// What waits for changes of the connections.
@@ -118,6 +122,8 @@ impl Engine {
             mtu,
             failed: false,
             is_over: false,
+            was_reset: false,
+            silent: Vec::new(),
             unfinished: false,
             watches: Watches::default(),
             counters: FlowCounters::default(),
@@ -128,25 +134,6 @@ impl Engine {
             engine.peers.only = Some(engine.headers_to(remote, next_hop)?);
         }
         Ok(engine)
-    }
-
-    /// Lists the connections of a listener here, so that the driver resets them if the program dies.
-    pub(super) fn list_peers(&mut self, list: Option<ConnectionList>) {
-        self.listed = PeerList::new(list);
-    }
-
-    /// A connection has changed: tells the driver whether it has to be reset if the program dies.
-    pub(super) fn note_end(&mut self, id: ConnectionId) {
-        let connection = self.endpoint.connection(id);
-        if self.peers.only.is_some() {
-            let is_over = connection.is_some_and(Connection::is_over);
-            if is_over != self.is_over {
-                self.is_over = is_over;
-                self.main.flow.rings.set_connection_over(is_over);
-            }
-        } else if connection.is_none_or(Connection::is_over) {
-            self.listed.remove(id);
-        }
     }
 
     /// The slots of the engine's flows.
@@ -406,22 +393,6 @@ impl Engine {
         }
     }
 
-    /// Segments of a listener's connection come from another Ethernet address than before: those for
-    /// its peer go there from now on. Only the next segment in order is believed.
-    fn follow_source(&mut self, id: ConnectionId, remote: SocketAddr, seq: Seq, source: [u8; 6]) {
-        let Some(headers) = self.peers.of_listener(id, remote) else {
-            return;
-        };
-        if headers.next_hop() == source {
-            return;
-        }
-        let connection = self.endpoint.connection(id);
-        if connection.is_some_and(|connection| connection.expected_seq() == Some(seq)) {
-            headers.set_next_hop(source);
-            self.listed.set_next_hop(id, source);
-        }
-    }
-
     fn headers_to(&self, remote: SocketAddr, next_hop: [u8; 6]) -> Result<Headers, StackError> {
         let address = FlowAddress {
             local: self.endpoint.local(),
@@ -535,6 +506,7 @@ impl Engine {
         let frame = layout.write(buffers.bytes_mut(chunk), headers, header, length, capable);
         buffers.submit(chunk, frame, id.zip(transmit.token))?;
         if let Some(id) = id {
+            self.was_reset |= header.flags.has(Flags::RST);
             let segment = (header, length as u32);
             let next_hop = || headers.next_hop();
             self.listed.note_queued(id, remote, segment, next_hop);
@@ -622,14 +594,6 @@ struct Peers {
 }
 
 impl Peers {
-    /// The headers to the peer of a listener's connection, once a segment was sent to it.
-    fn of_listener(&mut self, id: ConnectionId, remote: SocketAddr) -> Option<&mut Headers> {
-        let place = self.of_connections.get_mut(id.0 as usize)?.as_mut();
-        place
-            .filter(|(of, _)| *of == remote)
-            .map(|(_, headers)| headers)
-    }
-
     /// The headers to the peer of a connection, or to a stranger. A connection's first segment
     /// takes over those of the stranger that opened it.
     fn headers_to(&mut self, id: Option<ConnectionId>, remote: SocketAddr) -> Option<&Headers> {
