@@ -143,8 +143,8 @@ fn ioctl<T>(socket: &OwnedFd, name: &str, settings: &mut T) -> io::Result<bool> 
     }
     request.ifr_ifru.ifru_data = (&raw mut *settings).cast();
     // SAFETY: the request points to the structure of its command (`struct ethtool_value`, `struct
-    // ethtool_channels`, `struct ethtool_drvinfo`, or settings with space for the largest number of link mode words that
-    // their one byte can hold), and the structure outlives the call.
+    // ethtool_channels`, `struct ethtool_drvinfo`, or settings with space for the largest number of
+    // link mode words that their one byte can hold), and the structure outlives the call.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
     if done == 0 {
         return Ok(true);

@@ -466,8 +466,8 @@ impl Retired {
     }
 
     /// The connections of TCP that the program has listed as open, in no order, at most
-    /// [`connections::MAX_ENTRIES`]. The program wrote them, so they can be anything. The call reads
-    /// all of the list, and must not run on the packet thread.
+    /// [`connections::MAX_ENTRIES`]. The program wrote them, so they can be anything. The call
+    /// reads all of the list, and must not run on the packet thread.
     pub fn connections(&self) -> Vec<ListedConnection> {
         match self.location.shape.plan() {
             Ok(plan) => {

@@ -314,8 +314,8 @@ impl Connection {
         self.state == State::Closed && !self.reset_due && self.stray_reset.is_none()
     }
 
-    /// True if the peer needs no reset if this end disappears now: both ends have shut down and have
-    /// acknowledged that, or the peer has reset the connection.
+    /// True if the peer needs no reset if this end disappears now: both ends have shut down and
+    /// have acknowledged that, or the peer has reset the connection.
     pub fn is_over(&self) -> bool {
         let peer_ended = matches!(
             self.reason,

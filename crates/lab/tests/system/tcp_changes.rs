@@ -220,11 +220,18 @@ fn a_listener_goes_on_while_the_network_changes() -> Result<()> {
     bed.end()
 }
 
-/// The peer sends nothing until it gets something: only the daemon knows its new address.
+/// The peer gets another Ethernet address while its link is down. It sends nothing until it gets
+/// something, so no segment shows the new address.
 #[test]
 fn a_listener_finds_a_silent_peer_at_its_new_ethernet_address() -> Result<()> {
     let bed = ChangeBed::listener(7403, false)?;
-    bed.change_mac()?;
+    let device = bed.device().to_owned();
+    bed.server_ip(&format!("link set dev {device} down"))?;
+    // Nothing is on its way any more.
+    std::thread::sleep(Duration::from_millis(300));
+    bed.server_ip(&format!("link set dev {device} address 02:00:00:00:77:08"))?;
+    bed.server_ip(&format!("link set dev {device} up"))?;
+    bed.goes_on("with another Ethernet address")?;
     bed.end()
 }
 

@@ -78,8 +78,8 @@ pub(super) struct FlowBuffers {
 }
 
 impl FlowBuffers {
-    /// A flow that was just opened: `receiving` of its buffers are primed, and some hold the list of
-    /// connections.
+    /// A flow that was just opened: `receiving` of its buffers are primed, and some hold the list
+    /// of connections.
     pub(super) fn new(flow: SegmentFlow, receiving: u32) -> FlowBuffers {
         let chunks = flow.rings.location().shape.chunks;
         let listing = flow.rings.balance().in_use.saturating_sub(receiving);

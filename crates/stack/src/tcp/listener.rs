@@ -31,9 +31,9 @@ pub struct ListenOptions {
     /// Number of connections that may wait to be accepted, at least 1. Beyond half of it, requests
     /// are answered without memory (SYN cookies, RFC 4987).
     pub backlog: usize,
-    /// Number of connections whose peers the driver resets if the program dies, at most 65,536. Each
-    /// takes 32 bytes of the program's memory file. The peers of further connections get a reset
-    /// when they next send.
+    /// Number of connections whose peers the driver resets if the program dies, at most 65,536.
+    /// Each takes 32 bytes of the program's memory file. The peers of further connections get a
+    /// reset when they next send.
     pub listed: u32,
     /// TTL or hop limit of sent packets.
     pub hops: u8,

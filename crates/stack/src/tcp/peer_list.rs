@@ -5,8 +5,8 @@
 //! for its peer, and the entry's sequence number follows what is queued: it is written before the
 //! driver sees the segment, so the number is never behind what the peer has received. The entry is
 //! freed when the connection is over. That of a connection which this end has reset stays until
-//! another connection gets its number, because the reset may still wait in the submit ring; a second
-//! reset harms no peer. No function fails.
+//! another connection gets its number, because the reset may still wait in the submit ring; a
+//! second reset harms no peer. No function fails.
 
 use std::net::SocketAddr;
 
@@ -102,3 +102,6 @@ impl PeerList {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

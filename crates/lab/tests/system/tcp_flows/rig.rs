@@ -177,8 +177,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Ends the capture, and returns how many segments with RST it has, of any sender. Fails if it is
-    /// not complete, or has no connection.
+    /// Ends the capture, and returns how many segments with RST it has, of any sender. Fails if it
+    /// is not complete, or has no connection.
     pub(crate) fn end_counting_resets(self, host: &Host) -> Result<usize> {
         let all = self.end(host)?;
         ensure!(all.len() > 8, "{} segments", all.len());

@@ -13,7 +13,7 @@ use crate::headers::Headers;
 use crate::tcp::peer_list::PeerList;
 
 impl Engine {
-    /// Lists the connections of a listener here, so that the driver resets them if the program dies.
+    /// Lists the connections of a listener here: the driver resets them if the program dies.
     pub(in crate::tcp) fn list_peers(&mut self, list: Option<ConnectionList>) {
         self.listed = PeerList::new(list);
     }
@@ -22,8 +22,8 @@ impl Engine {
     pub(in crate::tcp) fn note_end(&mut self, id: ConnectionId) {
         let connection = self.endpoint.connection(id);
         if self.peers.only.is_some() {
-            // A connection that is forgotten is over, unless this end has reset it: the driver knows
-            // whether that segment has left.
+            // A connection that is forgotten is over, unless this end has reset it: the driver
+            // knows whether that segment has left.
             let is_over = connection.map_or(!self.was_reset, Connection::is_over);
             if is_over != self.is_over {
                 self.is_over = is_over;
@@ -61,8 +61,8 @@ impl Engine {
         }
     }
 
-    /// Segments of a listener's connection come from another Ethernet address than before: those for
-    /// its peer go there from now on. Only the next segment in order is believed.
+    /// Segments of a listener's connection come from another Ethernet address than before: those
+    /// for its peer go there from now on. Only the next segment in order is believed.
     pub(super) fn follow_source(
         &mut self,
         id: ConnectionId,
