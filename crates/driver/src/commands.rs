@@ -32,8 +32,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use crate::code_points::CodePoints;
 use crate::datapath::{
-    Closed, Datapath, Disconnected, FlowCounters, FlowParameters, OpenedFlow, ProgramNo,
-    RedirectedCounters, ServerParameters, Totals,
+    Closed, Datapath, Disconnected, FlowCounters, FlowParameters, ListedResets, OpenedFlow,
+    ProgramNo, RedirectedCounters, ServerParameters, Totals,
 };
 use crate::demux::{self, FlowNo};
 use crate::event_loop::{EventLoop, TimeAccounting, monotonic};
@@ -75,6 +75,8 @@ pub(crate) enum Command {
     Withdraw(FlowNo),
     /// Closes a flow. If the second field is true, resets its connection first.
     Close(FlowNo, bool),
+    /// Resets connections of a closed flow, as its program has listed them.
+    ResetListed(Box<ListedResets>),
     /// Closes flows of a program that is about to be detached.
     CloseMany(Vec<FlowNo>),
     /// Releases the place of a closed flow for reuse.
@@ -474,6 +476,7 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
             Report::Done
         }
         Command::Close(flow, reset) => close(event_loop, flow, reset, now),
+        Command::ResetListed(listed) => done(|| datapath.reset_listed(*listed)),
         Command::CloseMany(flows) => {
             for flow in flows {
                 datapath.end(flow, now);

@@ -72,6 +72,8 @@ use refused::PausedFlows;
 pub(crate) use results::{Closed, Totals, send_cut};
 pub use results::{Disconnected, FrameSink, Next, OpenError};
 pub use server::ServerParameters;
+pub(crate) use tcp_reset::ListedResets;
+use tcp_reset::Resets;
 use wakeups::WakeupCredit;
 
 use crate::code_points::CodePoints;
@@ -136,7 +138,7 @@ pub struct Datapath {
     link_joins: bool,
     run_memory: segments::RunMemory,
     /// RSTs of ended connections that wait to be sent.
-    resets: VecDeque<tcp_reset::Reset>,
+    resets: Resets,
     totals: Totals,
 }
 
@@ -175,7 +177,7 @@ impl Datapath {
             joins: false,
             link_joins: false,
             run_memory: segments::RunMemory::default(),
-            resets: VecDeque::new(),
+            resets: Resets::new(wire.rate),
             totals: Totals::default(),
         })
     }
@@ -442,6 +444,7 @@ impl Datapath {
         self.scheduler.set_wire(wire)?;
         self.kernel_path.set_rate(classes, wire.overhead);
         self.redirected.set_rate(wire.rate);
+        self.resets.set_rate(wire.rate);
         self.most_joined = most_joined(wire.rate);
         self.follow_joins(self.link_joins);
         Ok(())
@@ -516,7 +519,7 @@ impl Datapath {
             self.completed(self.in_flight.len() - MAX_IN_FLIGHT, now);
         }
         if self.has_resets() {
-            self.send_resets(sink, now);
+            self.send_due_resets(sink, now);
         }
         if sink.joins() != self.link_joins {
             self.follow_joins(sink.joins());
@@ -548,7 +551,8 @@ impl Datapath {
             Some(at) => Next::Wait(at),
             None => Next::Idle,
         };
-        self.redirected.limit(self.paused.limit(next, now))
+        let next = self.resets.limit(self.paused.limit(next, now));
+        self.redirected.limit(next)
     }
 
     /// Publishes moved ring indices before the flush, while they are in the cache. After the flush,

@@ -90,6 +90,8 @@ pub struct Interface {
     pub is_up: bool,
     /// Whether the interface cuts long packets of TCP into segments.
     pub cuts_segments: bool,
+    /// Whether peers are on the same machine, so that partial checksums are right.
+    pub is_virtual: bool,
 }
 
 impl Interface {

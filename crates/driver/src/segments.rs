@@ -136,14 +136,18 @@ pub fn cut(
 }
 
 /// Writes the checksum of UDP or TCP into a frame whose checksum is partial. Changes nothing if
-/// it is not partial, or if the frame is no whole packet of these protocols.
-pub(crate) fn complete(frame: &mut [u8], checksum: Checksum) {
+/// it is not partial, or if the frame is no whole packet of these protocols. Returns true if it has
+/// written one.
+pub(crate) fn complete(frame: &mut [u8], checksum: Checksum) -> bool {
     let Ok(packet) = Packet::read(frame) else {
-        return;
+        return false;
     };
-    if matches!(checksum, Checksum::Partial { start } if usize::from(start) == packet.ip.payload) {
+    let is_partial =
+        matches!(checksum, Checksum::Partial { start } if usize::from(start) == packet.ip.payload);
+    if is_partial {
         packet.write_checksum(&mut frame[..packet.ip.end]);
     }
+    is_partial
 }
 
 /// The headers of a packet of UDP or TCP.

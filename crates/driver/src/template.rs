@@ -227,6 +227,17 @@ struct LinkAddresses {
     next_hop: Option<Mac>,
 }
 
+/// The destination of a frame that the driver makes for a flow to any host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Destination {
+    /// The Ethernet address.
+    pub(crate) mac: Mac,
+    /// The IP address in network byte order. IPv4 has the first four bytes.
+    pub(crate) address: [u8; 16],
+    /// The port.
+    pub(crate) port: u16,
+}
+
 /// The lengths that are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
@@ -348,24 +359,41 @@ impl Template {
     /// Offset of the header of TCP in the frames of a flow with one remote endpoint; `None` for
     /// another flow.
     pub(crate) fn connection(&self) -> Option<usize> {
+        self.tcp_at().filter(|_| !self.any_destination)
+    }
+
+    /// Offset of the header of TCP in the frames of the flow; `None` for a flow of another
+    /// protocol.
+    pub(crate) fn tcp_at(&self) -> Option<usize> {
         match self.layout {
-            Layout::Ip(family, Some(Transport::Tcp)) if !self.any_destination => {
-                Some(family.headers_end())
-            }
+            Layout::Ip(family, Some(Transport::Tcp)) => Some(family.headers_end()),
             _ => None,
         }
     }
 
-    /// Writes the headers of a segment of this flow's connection that has no options and no
-    /// payload, and returns its length in bytes. The addresses, ports and lengths are set, and the
-    /// fields of TCP behind the ports are zero. `own` has room for a frame.
-    pub(crate) fn write_headers(&self, own: &mut [u8]) -> usize {
+    /// Writes the headers of a segment of this flow that has no options and no payload, and returns
+    /// its length in bytes. The addresses, ports and lengths are set, and the fields of TCP behind
+    /// the ports are zero. `to` is the destination, for a flow to any host. `own` has room for a
+    /// frame.
+    pub(crate) fn write_headers(&self, own: &mut [u8], to: Option<&Destination>) -> usize {
         let length = self.headers;
         own[..length].fill(0);
         let fixed = length.min(HEAD);
         own[..fixed].copy_from_slice(&self.expected[..fixed]);
         if let Some(next_hop) = self.addresses.next_hop {
             own[..6].copy_from_slice(&next_hop.0);
+        }
+        if let (Some(to), Layout::Ip(family, _)) =
+            (to.filter(|_| self.any_destination), self.layout)
+        {
+            own[..6].copy_from_slice(&to.mac.0);
+            let (at, bytes) = match family {
+                Family::V4 => (V4_DESTINATION, &to.address[..4]),
+                Family::V6 => (V6_DESTINATION, &to.address[..]),
+            };
+            own[at..at + bytes.len()].copy_from_slice(bytes);
+            let at = family.headers_end() + 2;
+            own[at..at + 2].copy_from_slice(&to.port.to_be_bytes());
         }
         let total = |from: usize| ((length - from) as u16).to_be_bytes();
         match self.layout {

@@ -67,6 +67,25 @@ pub fn has_tcp_segmentation(name: &str) -> io::Result<bool> {
     Ok(ioctl(&socket()?, name, &mut value)? && value.bits != 0)
 }
 
+/// True if kernels of the same machine can be the peers on an interface, and no wire lies between:
+/// by its driver, which is that of a virtual interface. Then packets arrive whose checksums the
+/// sender has left to an interface that does not compute them.
+///
+/// # Errors
+/// As [`speed`].
+pub fn is_virtual(name: &str) -> io::Result<bool> {
+    let mut info = DriverInfo {
+        command: ETHTOOL_GDRVINFO,
+        driver: [0; 32],
+        rest: [0; 160],
+    };
+    if !ioctl(&socket()?, name, &mut info)? {
+        return Ok(false);
+    }
+    let driver = info.driver.split(|byte| *byte == 0).next();
+    Ok(driver.is_some_and(|driver| VIRTUAL_DRIVERS.iter().any(|one| one.as_bytes() == driver)))
+}
+
 /// The number of receive queues of an interface; `None` if its driver does not report it. Fails as
 /// [`speed`].
 pub(crate) fn receive_queues(name: &str) -> io::Result<Option<u32>> {
@@ -124,8 +143,8 @@ fn ioctl<T>(socket: &OwnedFd, name: &str, settings: &mut T) -> io::Result<bool> 
     }
     request.ifr_ifru.ifru_data = (&raw mut *settings).cast();
     // SAFETY: the request points to the structure of its command (`struct ethtool_value`, `struct
-    // ethtool_channels`, or settings with space for the largest number of link mode words that
-    // their one byte can hold), and the structure outlives the call.
+    // ethtool_channels`, `struct ethtool_drvinfo`, or settings with space for the largest number of
+    // link mode words that their one byte can hold), and the structure outlives the call.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
     if done == 0 {
         return Ok(true);
@@ -143,6 +162,17 @@ struct Flags {
     command: u32,
     bits: u32,
 }
+
+/// `struct ethtool_drvinfo`.
+#[repr(C)]
+struct DriverInfo {
+    command: u32,
+    driver: [u8; 32],
+    /// Versions, bus, and five numbers.
+    rest: [u8; 160],
+}
+
+const _: () = assert!(size_of::<DriverInfo>() == 196);
 
 /// `struct ethtool_channels`.
 #[repr(C)]
@@ -180,6 +210,19 @@ impl Default for LinkSettings {
     }
 }
 
+/// Drivers of interfaces between kernels and programs of one machine. (A virtio interface of a
+/// virtual machine gets such packets from the host and from other machines on it.)
+const VIRTUAL_DRIVERS: [&str; 8] = [
+    "veth",
+    "tun",
+    "tap",
+    "dummy",
+    "virtio_net",
+    "bridge",
+    "macvlan",
+    "ipvlan",
+];
+const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_STXCSUM: u32 = 0x17;
 const ETHTOOL_SSG: u32 = 0x19;

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, epoll};
 use rustix::io::ReadWriteFlags;
 
+use crate::connections::{self, ListedConnection};
 use crate::doorbell::{Notices, Notifications, Notifier, SleepFlag};
 use crate::file_header::Header;
 use crate::file_pages::FilePages;
@@ -137,6 +138,13 @@ impl ProgramMemory {
             file,
             region,
         })
+    }
+
+    /// Tells the program whether partial checksums that arrive on the interface are right: those of
+    /// senders on the same machine, who leave the sum to an interface that does not compute it. The
+    /// program reads it when it attaches, so call this before the descriptors are passed.
+    pub fn set_partial_checksums(&self, are_right: bool) {
+        Header::new(&self.region).set_partial_checksums(are_right);
     }
 
     /// The descriptors to pass to the program.
@@ -265,7 +273,7 @@ impl ProgramMemory {
             .give(location.slot.into())
             .expect("an open flow has a slot");
         Retired {
-            offset: location.offset,
+            location,
             bytes: location.shape.plan().map_or(0, |plan| plan.bytes()),
             balance,
             region: self.region.clone(),
@@ -437,7 +445,7 @@ impl Reserved {
 
 /// The region of a closed flow, with its old bytes. [`Retired::clear`] fills it with zeros.
 pub struct Retired {
-    offset: u64,
+    location: FlowLocation,
     bytes: u64,
     balance: Balance,
     region: Arc<Region>,
@@ -457,12 +465,25 @@ impl Retired {
         self.balance
     }
 
+    /// The connections of TCP that the program has listed as open, in no order, at most
+    /// [`connections::MAX_ENTRIES`]. The program wrote them, so they can be anything. The call
+    /// reads all of the list, and must not run on the packet thread.
+    pub fn connections(&self) -> Vec<ListedConnection> {
+        match self.location.shape.plan() {
+            Ok(plan) => {
+                let area = self.location.offset + plan.area();
+                connections::read(&self.region, &self.location, area)
+            }
+            Err(_) => Vec::new(),
+        }
+    }
+
     /// Fills the region with zeros. The pages stay allocated, because the seals forbid removing
     /// them from the file (see [`ProgramMemory::seal`]).
     pub fn clear(self) -> Cleared {
-        self.region.clear(self.offset, self.bytes);
+        self.region.clear(self.location.offset, self.bytes);
         Cleared {
-            offset: self.offset,
+            offset: self.location.offset,
             bytes: self.bytes,
             region: self.region,
         }

@@ -5,7 +5,9 @@ use std::mem::offset_of;
 use std::sync::Arc;
 
 use crate::doorbell::{Notices, SleepFlag};
-use crate::layout::{ACCEPTS_ARRIVALS, Budget, FileHeader, MAGIC, NOTICE_WORDS, VERSION};
+use crate::layout::{
+    ACCEPTS_ARRIVALS, Budget, FileHeader, MAGIC, NOTICE_WORDS, PARTIAL_CHECKSUMS, VERSION,
+};
 use crate::region::Region;
 use crate::words::{Ordering, Word, Words};
 
@@ -49,6 +51,19 @@ impl<'a> Header<'a> {
     pub(crate) fn accepts_arrivals(&self) -> bool {
         let accepts = self.word(offset_of!(FileHeader, accepts));
         accepts.load(Ordering::Relaxed) & ACCEPTS_ARRIVALS != 0
+    }
+
+    /// Sets whether partial checksums that arrive on the interface are right.
+    pub(crate) fn set_partial_checksums(&self, are_right: bool) {
+        let accepts = self.word(offset_of!(FileHeader, accepts));
+        let bit = if are_right { PARTIAL_CHECKSUMS } else { 0 };
+        accepts.store(ACCEPTS_ARRIVALS | bit, Ordering::Relaxed);
+    }
+
+    /// Whether partial checksums that arrive on the interface are right.
+    pub(crate) fn partial_checksums(&self) -> bool {
+        let accepts = self.word(offset_of!(FileHeader, accepts));
+        accepts.load(Ordering::Relaxed) & PARTIAL_CHECKSUMS != 0
     }
 
     /// The field `ended`: 0, or the number of the broken rule.

@@ -281,6 +281,9 @@ pub enum Loss {
     TooLong,
 }
 
+/// Index in `lost` of the number of received segments whose partial checksum the driver completed.
+pub(crate) const COMPLETED: usize = 3;
+
 impl Loss {
     /// The number of kinds of losses.
     pub(crate) const KINDS: usize = 3;
@@ -300,8 +303,9 @@ pub(crate) struct FileHeader {
     /// 0, or the number of the rule for which the driver disconnected the program. The driver
     /// writes it.
     pub ended: u32,
-    /// The optional parts of the protocol that the driver accepts: [`ACCEPTS_ARRIVALS`]. Drivers of
-    /// earlier versions leave it 0.
+    /// The optional parts of the protocol that the driver accepts ([`ACCEPTS_ARRIVALS`]), and what
+    /// programs may accept from its interface ([`PARTIAL_CHECKSUMS`]). Drivers of earlier versions
+    /// leave it 0.
     pub accepts: u32,
     _rest: [u32; 8],
     /// 1 while the driver sleeps. The driver sets it, and either side clears it.
@@ -333,14 +337,14 @@ pub(crate) struct FlowHeader {
     /// earlier versions leave it 0.
     pub joins: u32,
     _label: [u32; 7],
-    /// Lost packets of the flow, indexed by [`Loss`]. The driver writes them and never reads
-    /// them.
+    /// Lost packets of the flow, indexed by [`Loss`], and behind them [`COMPLETED`]. The driver
+    /// writes them and never reads them.
     pub lost: [u64; 8],
     // The program writes the next four lines.
     pub submit_producer: IndexLine,
     pub reclaim_consumer: IndexLine,
     pub prime_producer: IndexLine,
-    pub deliver_consumer: IndexLine,
+    pub deliver_consumer: LastProgramLine,
     // The driver writes the next four lines.
     pub submit_consumer: IndexLine,
     pub reclaim_producer: IndexLine,
@@ -353,6 +357,20 @@ pub(crate) struct FlowHeader {
 pub(crate) struct IndexLine {
     pub index: u32,
     _rest: [u32; 15],
+}
+
+/// The line of the last index that the program writes, with what it writes rarely: on the state of
+/// its TCP connections (module `connections`).
+#[repr(C)]
+pub(crate) struct LastProgramLine {
+    pub index: u32,
+    /// 1: the flow's connection of TCP is over, so its end needs no reset.
+    pub is_over: u32,
+    /// Offset of the list of connections from the start of the data area, in bytes.
+    pub list: u64,
+    /// Number of entries of the list.
+    pub list_entries: u32,
+    _rest: [u32; 11],
 }
 
 /// The first entry of a record in shared memory.
@@ -448,6 +466,8 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"netnring");
 pub const VERSION: u32 = 1;
 /// A bit of `accepts` of the header: a record that begins a message may state its arrival.
 pub(crate) const ACCEPTS_ARRIVALS: u32 = 1;
+/// A bit of `accepts` of the header: partial checksums that arrive on the interface are right.
+pub(crate) const PARTIAL_CHECKSUMS: u32 = 2;
 /// Words of notice bits in each direction.
 pub(crate) const NOTICE_WORDS: usize = MAX_FLOWS as usize / 64;
 /// Bytes of a flow's header. The first ring follows it.
@@ -519,6 +539,10 @@ const _: () = {
     assert!(offset_of!(FlowHeader, prime_consumer) == 0x200);
     assert!(offset_of!(FlowHeader, deliver_producer) == 0x240);
     assert!(offset_of!(IndexLine, index) == 0);
+    assert!(offset_of!(LastProgramLine, index) == 0);
+    assert!(offset_of!(LastProgramLine, is_over) == 0x4);
+    assert!(offset_of!(LastProgramLine, list) == 0x8);
+    assert!(offset_of!(LastProgramLine, list_entries) == 0x10);
 
     assert!(size_of::<RawPair>() == 16);
     assert!(size_of::<Head>() == 16);

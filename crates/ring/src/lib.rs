@@ -37,6 +37,7 @@
 //! | [`layout`] | offsets in the memory file; the shape (sizes) of a flow and its validation |
 //! | [`violation`] | the numbered rules whose violation a side can detect |
 //! | [`record`] | I/O records, in shared memory and validated |
+//! | [`connections`] | which connections of TCP a driver resets when their program ends |
 //! | `cursor` | the producer end and the consumer end of a ring |
 //! | [`ledger`] | ownership of buffers; frame pools |
 //! | [`doorbell`] | sleeping flags, notices and doorbells |
@@ -50,6 +51,8 @@
 // tests the cursors, the sleeping flag and the notices.
 #![cfg_attr(loom, allow(dead_code))]
 
+#[cfg(not(loom))]
+pub mod connections;
 mod cursor;
 pub mod doorbell;
 #[cfg(not(loom))]

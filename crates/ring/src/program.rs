@@ -24,6 +24,8 @@
 //! fails with [`FlowError::Closed`] if the driver closed the flow. If no index had moved, only
 //! [`ProgramRings::is_open`] shows that the flow is closed.
 
+mod connections;
+mod error;
 mod recovery;
 mod reservation;
 mod segments;
@@ -40,13 +42,15 @@ use crate::cursor::{Consumer, Popped, Producer};
 use crate::doorbell::{Notices, Notifier, SleepFlag};
 use crate::file_header::Header;
 use crate::layout::{
-    ALIGN, FlowHeader, FlowLocation, Loss, MAGIC, MAX_FLOWS, PAGE, Ring, SetupError, VERSION,
+    ALIGN, COMPLETED, FlowHeader, FlowLocation, Loss, MAGIC, MAX_FLOWS, PAGE, Ring, SetupError,
+    VERSION,
 };
 use crate::ledger::{Balance, Owned, Pool};
 use crate::record::{MAX_PAIRS, MessagePart, Pair, Record, Validator, Writer};
 use crate::region::{MemoryFile, Region};
 use crate::violation::{ProtocolViolation, Rule};
 use crate::words::{Ordering, SharedRing, Word, Words};
+pub use error::{FlowError, RecordError};
 use reservation::{Reservation, UsedRegions};
 
 /// The program's mapping of its memory file, and its doorbells. Only one thread may wait at a time.
@@ -60,6 +64,7 @@ pub struct Attachment {
     poll_fd: OwnedFd,
     ended: Word,
     accepts_arrivals: bool,
+    partial_checksums: bool,
     used: UsedRegions,
 }
 
@@ -92,6 +97,7 @@ impl Attachment {
             poll_fd: to_program,
             ended: header.ended(),
             accepts_arrivals: header.accepts_arrivals(),
+            partial_checksums: header.partial_checksums(),
             used: UsedRegions::default(),
             region,
         })
@@ -130,6 +136,11 @@ impl Attachment {
     /// Whether the driver accepts [`MessagePart::Arrived`]. Drivers of earlier versions do not.
     pub fn accepts_arrivals(&self) -> bool {
         self.accepts_arrivals
+    }
+
+    /// Whether partial checksums that arrive on the driver's interface are right.
+    pub fn partial_checksums(&self) -> bool {
+        self.partial_checksums
     }
 
     /// Notifies the driver if it sleeps. Call it after [`ProgramRings::publish`]. True if the
@@ -280,49 +291,6 @@ pub struct ProgramRings {
 struct RingPair {
     forward: Producer,
     returns: Consumer,
-}
-
-/// Why a record or a chunk was not accepted. The flow has not changed, except after a failed
-/// [`ProgramRings::free_all`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RecordError {
-    /// The ring is full: collect returned records, or wait for the driver.
-    #[error("the ring is full")]
-    Full,
-    /// The number of pieces is 0 or more than [`MAX_PAIRS`].
-    #[error("a record of {0} pieces, 1 to {MAX_PAIRS} are allowed")]
-    Count(usize),
-    /// The chunk is not held: it is free, it does not exist, the driver has it, or the record names
-    /// it twice.
-    #[error("chunk {} is not held", .0.0)]
-    NotHeld(Chunk),
-    /// The piece is empty, not aligned or not inside its chunk.
-    #[error(
-        "invalid piece of {length} bytes at {start}: it must have 1 byte or more, begin at a \
-         multiple of {ALIGN} and lie inside a chunk of {chunk_bytes} bytes"
-    )]
-    Piece {
-        /// Offset of the piece in its chunk, in bytes.
-        start: u32,
-        /// Length in bytes.
-        length: u32,
-        /// Bytes of a chunk.
-        chunk_bytes: u32,
-    },
-    /// The driver closed the flow or broke a rule.
-    #[error(transparent)]
-    Flow(#[from] FlowError),
-}
-
-/// Why a flow cannot be used any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FlowError {
-    /// The driver closed the flow.
-    #[error("the flow is closed")]
-    Closed,
-    /// The driver broke a rule of `docs/reference/ring.md`.
-    #[error("the driver broke a rule of the ring: {0}")]
-    Violation(#[from] ProtocolViolation),
 }
 
 impl ProgramRings {
@@ -550,6 +518,12 @@ impl ProgramRings {
     /// driver writes the number.
     pub fn lost(&self, why: Loss) -> u64 {
         self.lost[why as usize].load(Ordering::Relaxed)
+    }
+
+    /// The number of received segments whose partial checksum the driver has completed. The driver
+    /// writes the number.
+    pub fn completed(&self) -> u64 {
+        self.lost[COMPLETED].load(Ordering::Relaxed)
     }
 
     /// The chunks that are held or with the driver (`in_use`), and the free chunks.

@@ -9,6 +9,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 
+use netnice_ring::program::Attachment;
+
 use crate::address::without_port;
 use crate::checksum::Sum;
 use crate::headers::{ETHERNET, UDP, pseudo};
@@ -51,10 +53,20 @@ pub enum Checks {
     /// Like `Verify`, but also accepts a partial checksum, which is the sum of the pseudo header
     /// alone. The kernel of a sender on this machine leaves the rest to the NIC, and there is no
     /// NIC on the path. A packet that is damaged on a wire matches a partial checksum with a
-    /// probability of 1 in 65,536.
+    /// probability of 1 in 65,536, so a socket accepts them only on a virtual interface.
     Partial,
     /// Does not validate the checksum; in IPv6 a missing one is refused all the same.
     Trust,
+}
+
+impl Checks {
+    /// The checks on the interface of an attachment.
+    pub(crate) fn on(self, attachment: &Attachment) -> Checks {
+        match self {
+            Checks::Partial if !attachment.partial_checksums() => Checks::Verify,
+            other => other,
+        }
+    }
 }
 
 /// A fragment of a datagram.

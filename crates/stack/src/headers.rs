@@ -111,6 +111,17 @@ impl Headers {
         self.headroom
     }
 
+    /// The Ethernet address to which the packets are sent.
+    pub fn next_hop(&self) -> [u8; 6] {
+        let [a, b, c, d, e, f, ..] = self.template;
+        [a, b, c, d, e, f]
+    }
+
+    /// Sends packets to this Ethernet address from now on.
+    pub fn set_next_hop(&mut self, next_hop: [u8; 6]) {
+        self.template[..6].copy_from_slice(&next_hop);
+    }
+
     /// Length of the longest payload that fits in the MTU, in bytes.
     #[inline]
     pub fn longest(&self) -> usize {

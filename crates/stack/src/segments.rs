@@ -22,8 +22,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use netnice_api::direct::{Endpoint, FlowOpened};
-use netnice_ring::Status;
+use netnice_ring::connections::{ConnectionList, ENTRY_BYTES};
 use netnice_ring::program::{Chunk, FlowError, Piece, ProgramRings, RecordError};
+use netnice_ring::{SetupError, Status};
 
 use crate::control::FlowStatus;
 use crate::error::StackError;
@@ -86,21 +87,58 @@ impl Program {
         contract: Option<&str>,
         buffers: Buffers,
     ) -> Result<SegmentFlow, StackError> {
+        Ok(self.open_with_list(endpoint, contract, (buffers, 0))?.0)
+    }
+
+    /// As [`Program::open_segments`], with a list of that many connections in further buffers.
+    pub(crate) fn open_listing(
+        &self,
+        endpoint: SegmentEndpoint,
+        contract: Option<&str>,
+        (buffers, listed): (Buffers, u32),
+    ) -> Result<(SegmentFlow, Option<ConnectionList>), StackError> {
+        let (mut flow, list) = self.open_with_list(endpoint, contract, (buffers, listed))?;
+        flow.prime_free(buffers.receiving)?;
+        Ok((flow, list))
+    }
+
+    /// Opens a flow without primed buffers, and makes the list.
+    fn open_with_list(
+        &self,
+        endpoint: SegmentEndpoint,
+        contract: Option<&str>,
+        (buffers, listed): (Buffers, u32),
+    ) -> Result<(SegmentFlow, Option<ConnectionList>), StackError> {
         let endpoint = match endpoint {
             SegmentEndpoint::Connection { local, remote } => Endpoint::Tcp { local, remote },
             SegmentEndpoint::ConnectionRequests { local } => Endpoint::TcpSyn { local },
             SegmentEndpoint::Listener { local } => Endpoint::TcpListener { local },
         };
         let contract = contract.map(str::to_string);
-        let (open, shape) = open_request(endpoint, contract, buffers, false)?;
+        let (mut open, mut shape) = open_request(endpoint, contract, buffers, false)?;
+        shape.chunks += listing_buffers(buffers.bytes, listed);
+        open.shape.chunks = shape.chunks;
+        shape.plan().map_err(SetupError::from)?;
         let (rings, opened, status) = self.open_rings(open, shape)?;
-        Ok(SegmentFlow {
+        let mut flow = SegmentFlow {
             shared: self.shared.clone(),
             rings,
             opened,
             status,
-        })
+        };
+        let list = match listed {
+            0 => None,
+            _ => flow.rings.list_connections(listed),
+        };
+        Ok((flow, list))
     }
+}
+
+/// Number of buffers of this many bytes that hold a list of so many connections.
+pub(crate) fn listing_buffers(bytes: u32, listed: u32) -> u32 {
+    let list = u64::from(listed) * ENTRY_BYTES;
+    // Less than 2^32: an entry has 32 bytes, and a valid buffer at least 64.
+    list.div_ceil(bytes.max(64).into()) as u32
 }
 
 impl SegmentFlow {

@@ -65,6 +65,8 @@ mod frame;
 mod in_place;
 mod inbox;
 mod listener;
+mod next_hops;
+mod peer_list;
 mod place;
 mod promotion;
 mod readiness;

@@ -115,6 +115,8 @@ pub struct Socket {
     messages: Messages,
     accepts_arrivals: bool,
     checks: Checks,
+    /// As the program has asked for them; the interface may not permit partial checksums.
+    wanted_checks: Checks,
     /// Number of buffers for sending.
     sending: u32,
     /// The packet that is queued in each buffer.
@@ -303,7 +305,6 @@ impl Socket {
             carried: parameters.carried(),
             shown_slot: shared.moved.show_new(flow.location().slot),
             first: shared.clone(),
-            shared,
             attachment: 0,
             flow,
             id: parameters.id,
@@ -318,7 +319,9 @@ impl Socket {
             closed: OnceLock::new(),
             messages: Messages::new(&parameters.contract),
             contract: parameters.contract,
-            checks: parameters.checks,
+            checks: parameters.checks.on(&shared.attachment),
+            wanted_checks: parameters.checks,
+            shared,
             sending: shape.chunks - parameters.receiving,
             queued: vec![QueuedPacket::NONE; shape.chunks as usize].into_boxed_slice(),
             taken_over: VecDeque::new(),

@@ -315,6 +315,25 @@ impl Connection {
         self.state == State::Closed && !self.reset_due && self.stray_reset.is_none()
     }
 
+    /// True if the peer needs no reset if this end disappears now: both ends have shut down and
+    /// have acknowledged that, or the peer has reset the connection.
+    pub fn is_over(&self) -> bool {
+        let peer_ended = matches!(
+            self.reason,
+            None | Some(CloseReason::Reset | CloseReason::Refused)
+        );
+        match self.state {
+            State::TimeWait => true,
+            State::Closed => peer_ended && !self.reset_due,
+            _ => false,
+        }
+    }
+
+    /// True if the peer has acknowledged nothing for two timeouts or more.
+    pub fn is_silent(&self) -> bool {
+        self.sender.rtt.backoffs() >= 2 && self.state != State::Closed
+    }
+
     /// Largest payload of a segment, in bytes. It changes with the path's MTU.
     pub fn mss(&self) -> u32 {
         self.sender.mss()
@@ -622,6 +641,12 @@ impl Connection {
     /// The peer's sequence number at a position.
     fn peer_seq_at(&self, position: u64) -> Seq {
         self.peer_seq.add(position as u32)
+    }
+
+    /// The next expected sequence number of the peer; `None` before the peer's SYN has arrived.
+    pub fn expected_seq(&self) -> Option<Seq> {
+        let next = self.receiver.next();
+        (self.state != State::SynSent).then(|| self.peer_seq_at(next))
     }
 
     /// The next expected sequence number of the peer, and the first own one that is not

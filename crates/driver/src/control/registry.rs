@@ -17,6 +17,7 @@ mod flows;
 mod queues;
 mod redirected;
 mod server;
+mod tcp_reset;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -283,6 +284,7 @@ impl Registry {
             return Err(RegistryError::Pidfd("its process has ended"));
         }
         let memory = ProgramMemory::create(budget)?;
+        memory.set_partial_checksums(self.ingress.interface().is_virtual);
         let bytes = memory.bytes();
         self.files
             .admit(identity.uid, bytes, identity.memory_limit)?;
@@ -362,7 +364,10 @@ impl Registry {
         for number in known.flows {
             if let Some(flow) = self.flows.remove(number) {
                 self.remove_match(&flow.frame_match);
-                numbers.push(flow.datapath_no);
+                match tcp_reset::has_list(&flow.setup) {
+                    true => drop(self.close_in_datapath(&flow, Some(known.uid))?),
+                    false => numbers.push(flow.datapath_no),
+                }
             }
         }
         for some in numbers.chunks(CLOSED_PER_COMMAND) {
@@ -394,17 +399,18 @@ impl Registry {
                 return Err(RegistryError::Refused(why));
             }
         };
-        if let Err(why) = self.add_match(&frame_match, opened.flow) {
-            self.close_in_datapath(program, opened.flow, false)?;
-            self.note_idle();
-            return Err(why.into());
-        }
-        let number = self.flows.insert(OpenFlow {
+        let flow = OpenFlow {
             setup,
             frame_match,
             datapath_no: opened.flow,
             slot: opened.location.slot,
-        });
+        };
+        if let Err(why) = self.add_match(&frame_match, opened.flow) {
+            self.close_in_datapath(&flow, None)?;
+            self.note_idle();
+            return Err(why.into());
+        }
+        let number = self.flows.insert(flow);
         if let Some(known) = self.programs.get_mut(&program) {
             known.flows.insert(number);
         }
@@ -454,17 +460,18 @@ impl Registry {
         Ok(())
     }
 
-    /// Closes a flow and returns its counters. With `reset`, resets its connection if it is one of
+    /// Closes a flow and returns its counters. With `reset`, resets its connections if it is one of
     /// TCP. Fails if it is not open, or the packet thread ended.
     pub(crate) fn close(&mut self, flow: u32, reset: bool) -> Result<FlowCounts, RegistryError> {
         let known = self.flows.remove(flow);
         let known = known.ok_or(RegistryError::NoFlow(flow))?;
-        let program = known.setup.program;
-        if let Some(program) = self.programs.get_mut(&program) {
+        let program = self.programs.get_mut(&known.setup.program);
+        let uid = program.map(|program| {
             program.flows.remove(&flow);
-        }
+            program.uid
+        });
         self.remove_match(&known.frame_match);
-        let counts = self.close_in_datapath(program, known.datapath_no, reset)?;
+        let counts = self.close_in_datapath(&known, uid.filter(|_| reset))?;
         self.note_idle();
         Ok(counts.unwrap_or_default())
     }
@@ -593,20 +600,23 @@ impl Registry {
         ))
     }
 
-    /// Closes a flow in the packet thread, and clears its pages for reuse. With `reset`, resets its
-    /// connection first.
+    /// Closes a flow in the packet thread, and clears its pages for reuse. With the user of its
+    /// program in `reset`, resets its connections, too.
     fn close_in_datapath(
         &mut self,
-        program: u32,
-        datapath_no: FlowNo,
-        reset: bool,
+        flow: &OpenFlow,
+        reset: Option<u32>,
     ) -> Result<Option<FlowCounts>, RegistryError> {
-        let closed = self.commands.send(Command::Close(datapath_no, reset))?;
-        let Report::Closed(Some(closed)) = closed else {
+        let command = Command::Close(flow.datapath_no, reset.is_some());
+        let Report::Closed(Some(closed)) = self.commands.send(command)? else {
             return Ok(None);
         };
         if let Some(retired) = closed.retired {
-            self.execute(Command::Reuse(ProgramNo(program), retired.clear()))?;
+            if let Some(uid) = reset {
+                self.reset_listed(uid, &flow.setup, &retired)?;
+            }
+            let program = ProgramNo(flow.setup.program);
+            self.execute(Command::Reuse(program, retired.clear()))?;
         }
         Ok(Some(setup::counts(&closed.counters)))
     }

@@ -9,7 +9,7 @@
 //! before, so none is lost.
 
 use super::*;
-use crate::segments::{self, Merged, Offload};
+use crate::segments::{self, Checksum, Merged, Offload};
 
 impl Datapath {
     /// Begins an iteration. `woke` is the cost of waking up for received frames, or 0; the first
@@ -35,12 +35,26 @@ impl Datapath {
                 let known = flow.and_then(|flow| self.flows.get(flow.0 as usize)?.as_ref());
                 let longest = known.map_or(usize::MAX, FlowState::longest_frame);
                 let cut = segments::cut(frame, offload, longest, |one| self.receive(one, now));
-                return cut.unwrap_or(0);
+                let count = cut.unwrap_or(0);
+                if matches!(offload.checksum, Checksum::Partial { .. }) {
+                    self.count_completed(flow, count);
+                }
+                return count;
             }
-            segments::complete(frame, offload.checksum);
+            if segments::complete(frame, offload.checksum) {
+                self.count_completed(flow, 1);
+            }
         }
         self.receive(frame, now);
         1
+    }
+
+    /// Counts segments of a flow whose partial checksum was completed.
+    fn count_completed(&mut self, flow: Option<FlowNo>, number: usize) {
+        let known = flow.and_then(|flow| self.flows.get_mut(flow.0 as usize)?.as_mut());
+        if let Some(known) = known {
+            known.ring.count_completed(number as u64);
+        }
     }
 
     /// Classifies a received frame, charges its flows, and copies it to those that can pay and have

@@ -7,16 +7,26 @@
 //! highest sequence number. If the peer has not received all of them, it answers with a challenge
 //! ACK. The flow is gone then, so the kernel gets that segment and resets the connection in turn.
 //!
-//! The segments are noted from the driver's own checked copy. The RST passes the flow's template as
-//! every frame does. It is sent in the next iteration, at most [`RESETS_PER_ITERATION`] in each,
-//! and charged to the link as packets that the kernel sends. While the link is down, resets are
-//! dropped. No function fails.
+//! A listener flow has many connections, which the driver does not know. Their program lists them
+//! in the flow's memory (`netnice_ring::connections`). The control thread reads the list after the
+//! flow is closed, and hands it over in parts ([`ListedResets`]). The entries are the program's, so
+//! each RST is checked as a packet of the flow is: it can only go from the flow's own address and
+//! port to a single host.
+//!
+//! The segments are noted from the driver's own checked copy. An RST passes the flow's template as
+//! every frame does, and is charged to the link as packets that the kernel sends. [`Resets`] bounds
+//! their rate: [`RESETS_PER_ITERATION`] (8) in each [`SHORTEST_PAUSE`] (400 us), and at most four
+//! fifths of the link. Listed connections of several users take turns. While the link is down,
+//! resets are dropped. No function fails.
+
+use netnice_ring::connections::ListedConnection;
 
 use super::*;
 use crate::frame::{
     Family, TCP, TCP_ACK, TCP_ACK_AT, TCP_FIN, TCP_FLAGS_AT, TCP_OFFSET_AT, TCP_RST,
     TCP_SEQUENCE_AT, TCP_SYN, be32, checksum,
 };
+use crate::template::Destination;
 
 /// What the driver has sent of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +73,7 @@ impl SentSegments {
             sequence: self.end?,
             acknowledged: self.acknowledged,
             template: template.clone(),
+            to: None,
         })
     }
 }
@@ -72,13 +83,130 @@ pub(super) struct Reset {
     sequence: u32,
     acknowledged: Option<u32>,
     template: Template,
+    /// The peer, if the template does not fix it.
+    to: Option<Destination>,
+}
+
+/// Connections of a closed flow, as their program has listed them.
+pub(crate) struct ListedResets {
+    /// The user of the program.
+    pub(crate) uid: u32,
+    /// The template of the closed flow.
+    pub(crate) template: Template,
+    /// The connections.
+    pub(crate) connections: Vec<ListedConnection>,
+}
+
+/// The RSTs that wait to be sent.
+pub(super) struct Resets {
+    single: VecDeque<Reset>,
+    /// Those of listed connections, for each user that has some.
+    listed: VecDeque<ListedOfUser>,
+    /// The next ones may be sent at this time.
+    due: Instant,
+    /// The time from some to the next ones.
+    pause: Nanos,
+}
+
+/// The listed connections of a user's closed flows.
+struct ListedOfUser {
+    uid: u32,
+    /// At least one, none of them empty.
+    parts: VecDeque<ListedResets>,
+    /// Number of connections in `parts`.
+    count: usize,
+}
+
+impl Resets {
+    /// No RST waits. `rate` is that of the link.
+    pub(super) fn new(rate: Rate) -> Resets {
+        let mut resets = Resets {
+            single: VecDeque::new(),
+            listed: VecDeque::new(),
+            due: Instant(0),
+            pause: SHORTEST_PAUSE,
+        };
+        resets.set_rate(rate);
+        resets
+    }
+
+    /// Sets the rate of the link.
+    pub(super) fn set_rate(&mut self, rate: Rate) {
+        let time = rate.time_for(Bytes(RESETS_PER_ITERATION as u64 * LONGEST_RESET));
+        self.pause = SHORTEST_PAUSE.max(Nanos(time.0.saturating_add(time.0 / 4)));
+    }
+
+    /// Adds connections of a closed flow, but not more than [`MOST_LISTED`] of the user in all.
+    fn push_listed(&mut self, mut part: ListedResets) {
+        let of_user = self.listed.iter_mut().find(|of| of.uid == part.uid);
+        let waiting = of_user.as_ref().map_or(0, |of| of.count);
+        part.connections.truncate(MOST_LISTED - waiting);
+        if part.connections.is_empty() {
+            return;
+        }
+        let count = part.connections.len();
+        match of_user {
+            Some(of) => {
+                of.parts.push_back(part);
+                of.count += count;
+            }
+            None => self.listed.push_back(ListedOfUser {
+                uid: part.uid,
+                parts: VecDeque::from([part]),
+                count,
+            }),
+        }
+    }
+
+    /// The next RST; `None` if none waits.
+    fn pop(&mut self) -> Option<Reset> {
+        if let Some(reset) = self.single.pop_front() {
+            return Some(reset);
+        }
+        let mut of = self.listed.pop_front()?;
+        let part = of.parts.front_mut()?;
+        let listed = part.connections.pop()?;
+        let reset = Reset {
+            sequence: listed.sequence,
+            acknowledged: None,
+            template: part.template.clone(),
+            to: Some(Destination {
+                mac: Mac(listed.next_hop),
+                address: listed.address,
+                port: listed.port,
+            }),
+        };
+        if part.connections.is_empty() {
+            of.parts.pop_front();
+        }
+        of.count -= 1;
+        if of.count > 0 {
+            self.listed.push_back(of);
+        }
+        Some(reset)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.single.is_empty() && self.listed.is_empty()
+    }
+
+    /// Adjusts the time of the next iteration for the next RSTs.
+    #[inline]
+    pub(super) fn limit(&self, next: Next) -> Next {
+        match next {
+            _ if self.is_empty() => next,
+            Next::Idle => Next::Wait(self.due),
+            Next::Wait(at) => Next::Wait(at.min(self.due)),
+            Next::Again | Next::Full => next,
+        }
+    }
 }
 
 impl Reset {
     /// Writes the frame, and returns its length in bytes.
     fn write(&self, frame: &mut [u8]) -> usize {
-        let length = self.template.write_headers(frame);
-        let Some(at) = self.template.connection() else {
+        let length = self.template.write_headers(frame, self.to.as_ref());
+        let Some(at) = self.template.tcp_at() else {
             return length;
         };
         let put = |frame: &mut [u8], offset: usize, number: u32| {
@@ -105,8 +233,14 @@ impl Datapath {
         };
         let reset = known
             .sent_segments()
+            .filter(|_| !known.ring.is_connection_over())
             .and_then(|(sent, template)| sent.reset(template));
-        self.resets.extend(reset);
+        self.resets.single.extend(reset);
+    }
+
+    /// Resets connections of a closed flow, as its program has listed them.
+    pub(crate) fn reset_listed(&mut self, listed: ListedResets) {
+        self.resets.push_listed(listed);
     }
 
     /// As [`Datapath::reset_connection`], unless the flow has moved to another link: then its
@@ -123,23 +257,36 @@ impl Datapath {
         !self.resets.is_empty()
     }
 
-    /// Sends RSTs that wait, as many as an iteration may.
+    /// Sends RSTs that wait, as many as an iteration may, if they are due.
     #[cold]
+    pub(super) fn send_due_resets(&mut self, sink: &mut impl FrameSink, now: Instant) {
+        if self.resets.due <= now || !self.link_is_up {
+            self.send_resets(sink, now);
+        }
+    }
+
+    /// Sends RSTs that wait, as many as an iteration may.
     pub(crate) fn send_resets(&mut self, sink: &mut impl FrameSink, now: Instant) {
         if !self.link_is_up {
-            self.resets.clear();
+            self.resets.single.clear();
+            self.resets.listed.clear();
             return;
         }
-        let count = self.resets.len().min(RESETS_PER_ITERATION).min(sink.room());
         let mut bytes = 0;
-        for reset in self.resets.drain(..count) {
-            // The template forbids none of its own frames.
+        for _ in 0..RESETS_PER_ITERATION.min(sink.room()) {
+            let Some(reset) = self.resets.pop() else {
+                break;
+            };
+            // The template forbids none of its own frames. An entry of a list can be anything: one
+            // that the template forbids is dropped.
             let _ = sink.send(|frame| {
                 let length = reset.write(frame);
+                let checked = reset.template.check(&mut frame[..length])?;
                 bytes += length as u64 + WIRE_OVERHEAD;
-                reset.template.check(&mut frame[..length])
+                Ok(checked)
             });
         }
+        self.resets.due = now.after(self.resets.pause);
         if bytes > 0 {
             self.scheduler.handle_foreign(Bytes(bytes), now);
         }
@@ -169,3 +316,10 @@ const WIRE_OVERHEAD: u64 = 24;
 /// Most RSTs in one iteration, so that the end of a program with many connections delays no other
 /// program's packets for long.
 const RESETS_PER_ITERATION: usize = 8;
+/// Shortest time from some RSTs to the next ones: 20,000 RSTs a second, or 14 Mbit/s. So the peers
+/// of 10,000 connections get theirs in half a second.
+const SHORTEST_PAUSE: Nanos = Nanos(400_000);
+/// Bytes on the link of the longest RST: IPv6.
+const LONGEST_RESET: u64 = 74 + WIRE_OVERHEAD;
+/// Most listed connections of one user that wait to be reset: as many as a list can have.
+const MOST_LISTED: usize = netnice_ring::connections::MAX_ENTRIES as usize;

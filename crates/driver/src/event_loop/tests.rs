@@ -45,6 +45,7 @@ fn rig_with<const N: usize>(contracts: [&str; N]) -> (Rig, Vec<ProgramRings>) {
         mtu: 1500,
         is_up: true,
         cuts_segments: false,
+        is_virtual: true,
     };
     let (socket, wire) = UnixDatagram::pair().unwrap();
     socket.set_nonblocking(true).unwrap();

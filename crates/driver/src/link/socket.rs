@@ -51,6 +51,7 @@ pub(super) fn interface(name: &str) -> Result<Interface, LinkError> {
         mtu: mtu as u32,
         is_up: flags & both == both,
         cuts_segments: ethtool::has_tcp_segmentation(name).unwrap_or(false),
+        is_virtual: ethtool::is_virtual(name).unwrap_or(false),
     })
 }
 

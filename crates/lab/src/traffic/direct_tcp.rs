@@ -10,6 +10,7 @@
 //! cannot attach to a driver, or its flows cannot be opened.
 
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -85,6 +86,12 @@ pub struct DirectTcpArgs {
     /// Promote each N-th connection, for this N.
     #[arg(long, default_value_t = 1)]
     promote_every: u64,
+    /// Exit after this time in microseconds, whatever other threads do.
+    #[arg(long)]
+    exit_us: Option<u64>,
+    /// Execute `sleep` after this time in microseconds.
+    #[arg(long)]
+    exec_us: Option<u64>,
     #[command(flatten)]
     run: RunArgs,
 }
@@ -191,6 +198,7 @@ pub fn main(args: &DirectTcpArgs) -> Result<()> {
         },
         ..config
     };
+    end_at_moment(args);
     let tally = Arc::new(Tally::default());
     if let Some(at) = args.listen {
         let options = ListenOptions {
@@ -252,6 +260,23 @@ pub fn main(args: &DirectTcpArgs) -> Result<()> {
         }));
     }
     run_until_end(&args.run, &tally, || 0)
+}
+
+/// Starts a thread that ends the program, or executes another one, at the moment that the arguments
+/// name.
+fn end_at_moment(args: &DirectTcpArgs) {
+    let (exit, exec) = (args.exit_us, args.exec_us);
+    if let Some(after) = exit.or(exec) {
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_micros(after));
+            if exec.is_some() {
+                // It returns only if it fails.
+                let error = std::process::Command::new("sleep").arg("1000").exec();
+                eprintln!("cannot execute sleep: {error}");
+            }
+            std::process::exit(0);
+        });
+    }
 }
 
 /// What the threads of a connection share.

@@ -67,6 +67,8 @@ mod share;
 mod shell;
 mod simulated;
 mod storm;
+mod tcp_changes;
+mod tcp_death;
 mod tcp_flows;
 mod tcp_loss;
 mod tcp_promotion;

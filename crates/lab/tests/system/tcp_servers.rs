@@ -18,7 +18,7 @@ use netnice_lab::traffic::{self, DirectTcp, RunOptions};
 use netnice_lab::world::{Family, Host};
 
 /// A test bed with a managed link at the client's host, where the server runs.
-fn bed() -> Result<TestBed> {
+pub(crate) fn bed() -> Result<TestBed> {
     let bed = TestBed::new()?;
     let device = &bed.world.client().port().device;
     bed.run_ok(&format!("link {device} --rate 1gbit"));
@@ -26,20 +26,20 @@ fn bed() -> Result<TestBed> {
 }
 
 /// A process of `netnice-lab traffic` with these words.
-fn start(host: &Host, words: &[&str]) -> Result<Proc> {
+pub(crate) fn start(host: &Host, words: &[&str]) -> Result<Proc> {
     let mut command = host.ns.command(process::binary("netnice-lab")?);
     command.arg("traffic").args(words);
     Proc::start(command)
 }
 
 /// A server of many connections, on the host of the driver.
-struct Server {
-    at: SocketAddr,
-    proc: Proc,
+pub(crate) struct Server {
+    pub(crate) at: SocketAddr,
+    pub(crate) proc: Proc,
 }
 
 impl Server {
-    fn start(bed: &TestBed, port: u16, more: &[&str]) -> Result<Server> {
+    pub(crate) fn start(bed: &TestBed, port: u16, more: &[&str]) -> Result<Server> {
         let at = at(bed.world.client(), Family::V4, port);
         let (listen, runtime) = (at.to_string(), bed.netnice.runtime().display().to_string());
         let mut words = vec!["serve-connections", "--listen", &listen];
@@ -56,7 +56,7 @@ impl Server {
         Ok(serde_json::from_value(stats["stats"].clone())?)
     }
 
-    fn stats(&mut self) -> Result<ServerStats> {
+    pub(crate) fn stats(&mut self) -> Result<ServerStats> {
         self.command("stats")
     }
 
@@ -73,14 +73,14 @@ impl Server {
 }
 
 /// Starts a client that opens `count` connections to `to`.
-fn opener(bed: &TestBed, to: SocketAddr, count: u64, more: &[&str]) -> Result<Proc> {
+pub(crate) fn opener(bed: &TestBed, to: SocketAddr, count: u64, more: &[&str]) -> Result<Proc> {
     let (to, count) = (to.to_string(), count.to_string());
     let mut words = vec!["open-connections", "--connect", &to, "--count", &count];
     words.extend(more);
     start(bed.world.server(), &words)
 }
 
-fn opened(client: &mut Proc, within: Duration) -> Result<Opened> {
+pub(crate) fn opened(client: &mut Proc, within: Duration) -> Result<Opened> {
     let opened = client.next_json("opened", within);
     let opened = opened.with_context(|| client.take_stderr())?;
     Ok(serde_json::from_value(opened["opened"].clone())?)

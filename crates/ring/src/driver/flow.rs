@@ -7,10 +7,11 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crate::connections;
 use crate::cursor::{Consumer, Popped, Producer};
 use crate::doorbell::Notices;
 use crate::file_header::field;
-use crate::layout::{FlowHeader, FlowLocation, Loss, Ring};
+use crate::layout::{COMPLETED, FlowHeader, FlowLocation, Loss, Ring};
 use crate::ledger::{Balance, Owned};
 use crate::record::{Pair, Record, Status, Validator, Writer};
 use crate::region::Region;
@@ -31,6 +32,7 @@ pub struct DriverRings {
     location: FlowLocation,
     receive: RingPair,
     lost: [u64; Loss::KINDS],
+    completed: u64,
     lost_counters: Words,
     open: Word,
     joins: Word,
@@ -154,6 +156,7 @@ impl DriverRings {
             receive: rings(Ring::Prime, Ring::Deliver),
             owned: Owned::empty(location.shape.chunks),
             lost: [0; Loss::KINDS],
+            completed: 0,
             lost_counters: Words::new(region, location.offset + LOST, 8),
             open: word(field(offset_of!(FlowHeader, open))),
             joins: word(field(offset_of!(FlowHeader, joins))),
@@ -346,6 +349,12 @@ impl DriverRings {
         self.lost_counters[why as usize].store(*count, Ordering::Relaxed);
     }
 
+    /// Counts `number` received segments of the flow whose partial checksum was completed.
+    pub fn count_completed(&mut self, number: u64) {
+        self.completed += number;
+        self.lost_counters[COMPLETED].store(self.completed, Ordering::Relaxed);
+    }
+
     /// Publishes the records that were taken and given back since the last call. If there were any,
     /// sets the flow's notice and returns true: the caller must then notify the program
     /// ([`ProgramMemory::notify`](super::ProgramMemory::notify)).
@@ -385,6 +394,11 @@ impl DriverRings {
     /// If the ledger is inconsistent.
     pub fn invariants(&self) {
         self.owned.invariants();
+    }
+
+    /// True if the program says that the flow's connection of TCP is over.
+    pub fn is_connection_over(&self) -> bool {
+        connections::over_word(&self.region, &self.location).load(Ordering::Acquire) == 1
     }
 
     /// Whether the flow was opened in the memory file that `region` maps.

@@ -19,8 +19,8 @@
 
 mod moving;
 mod payload;
+mod peer;
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use netnice_ring::Status;
@@ -36,6 +36,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::copies::Copies;
 use super::flow_buffers::{Content, FlowBuffers, Run};
 use super::frame::{self, Layout, Segment, Sums};
+use super::peer_list::PeerList;
 use super::receive_shares::{ReceiveShares, first_share};
 use super::watches::Watches;
 use crate::DeliveryFailure;
@@ -45,6 +46,7 @@ use crate::segments::SegmentFlow;
 use moving::Movement;
 pub(super) use moving::{OWN_FLOW_TIME_WAIT, Origin};
 pub(super) use payload::{Front, WriteFailure};
+use peer::Peers;
 
 /// The engine. See the module.
 pub(super) struct Engine {
@@ -54,10 +56,17 @@ pub(super) struct Engine {
     /// The flow of connection requests.
     requests: Option<FlowBuffers>,
     peers: Peers,
+    listed: PeerList,
     shares: ReceiveShares,
     hops: u8,
     mtu: u32,
     failed: bool,
+    /// The driver knows that the connection of the flow is over.
+    is_over: bool,
+    /// This end has reset the connection of the flow.
+    was_reset: bool,
+    /// Peers that may have moved to another Ethernet address.
+    silent: Vec<ConnectionId>,
     /// The last round of work left received segments in the rings.
     unfinished: bool,
     /// What waits for changes of the connections.
@@ -73,10 +82,11 @@ pub(super) struct Engine {
 pub struct FlowCounters {
     /// Received frames that were no segment for the flow.
     pub foreign: u64,
-    /// Received segments with a wrong checksum.
+    /// Received segments with a wrong checksum, also those with a partial one on an interface where
+    /// none is right.
     pub wrong_checksum: u64,
     /// Received segments whose checksum was that of the pseudo header alone, as kernels on the same
-    /// host send them.
+    /// host send them. In the fallback mode the driver has completed them.
     pub partial_checksum: u64,
     /// Payloads that were copied to be sent again, because their packet had been too long.
     pub copied: u64,
@@ -115,10 +125,14 @@ impl Engine {
             main: FlowBuffers::new(main, receiving[0]),
             requests: requests.map(|flow| FlowBuffers::of_requests(flow, receiving[1])),
             peers: Peers::default(),
+            listed: PeerList::default(),
             shares: ReceiveShares::default(),
             hops,
             mtu,
             failed: false,
+            is_over: false,
+            was_reset: false,
+            silent: Vec::new(),
             unfinished: false,
             watches: Watches::default(),
             copies: Copies::default(),
@@ -142,7 +156,11 @@ impl Engine {
 
     /// What the engine has counted.
     pub(super) fn counters(&self) -> FlowCounters {
-        self.counters
+        let mut counters = self.counters;
+        let flows = [Some(&self.main), self.requests.as_ref()];
+        let completed = flows.into_iter().flatten();
+        counters.partial_checksum += completed.map(|one| one.flow.rings.completed()).sum::<u64>();
+        counters
     }
 
     /// Completes the parameters of a connection: the MSS, and the windows for the buffers. A
@@ -323,7 +341,13 @@ impl Engine {
             self.counters.foreign += 1;
             return false;
         }
-        self.counters.partial_checksum += u64::from(segment.is_partial);
+        if segment.is_partial {
+            if !self.main.flow.shared.attachment.partial_checksums() {
+                self.counters.wrong_checksum += 1;
+                return false;
+            }
+            self.counters.partial_checksum += 1;
+        }
         if self.forward(which, chunk, length, segment.from) {
             return false;
         }
@@ -351,11 +375,13 @@ impl Engine {
         });
         let known = self.endpoint.find(segment.from);
         match known {
-            Some(id) if !segment.payload.is_empty() => {
-                self.shares.received(id, now);
-                self.offer_room(id);
+            Some(id) => {
+                self.follow_source(id, segment.from, segment.header.seq, source);
+                if !segment.payload.is_empty() {
+                    self.shares.received(id, now);
+                    self.offer_room(id);
+                }
             }
-            Some(_) => {}
             None if self.peers.only.is_none() => self.remember(segment.from, source),
             None => {}
         }
@@ -550,6 +576,12 @@ impl Engine {
         let bytes = buffers.bytes_mut(chunk);
         layout.write(bytes, headers, header, (length, capable), sums);
         buffers.submit(&run, id)?;
+        if let Some(id) = id {
+            self.was_reset |= header.flags.has(Flags::RST);
+            let segments = (header, run.bytes(layout.headers(header)));
+            let next_hop = || headers.next_hop();
+            self.listed.note_queued(id, remote, segments, next_hop);
+        }
         Ok(Queued::Yes)
     }
 
@@ -622,40 +654,6 @@ impl Engine {
 enum Queued {
     Yes,
     No,
-}
-
-/// The headers of Ethernet and IP to each peer.
-#[derive(Default)]
-struct Peers {
-    /// To the peer of a client's connection.
-    only: Option<Headers>,
-    /// To the peer of each connection of a listener, by the connection's number.
-    of_connections: Vec<Option<(SocketAddr, Headers)>>,
-    /// To hosts whose last segment belongs to no connection.
-    strangers: HashMap<SocketAddr, Headers>,
-}
-
-impl Peers {
-    /// The headers to the peer of a connection, or to a stranger. A connection's first segment
-    /// takes over those of the stranger that opened it.
-    fn headers_to(&mut self, id: Option<ConnectionId>, remote: SocketAddr) -> Option<&Headers> {
-        if self.only.is_some() {
-            return self.only.as_ref();
-        }
-        let Some(ConnectionId(index)) = id else {
-            return self.strangers.get(&remote);
-        };
-        let index = index as usize;
-        if self.of_connections.len() <= index {
-            self.of_connections.resize_with(index + 1, || None);
-        }
-        let place = &mut self.of_connections[index];
-        if place.as_ref().is_none_or(|(of, _)| *of != remote) {
-            let headers = self.strangers.get(&remote)?;
-            *place = Some((remote, headers.clone()));
-        }
-        place.as_ref().map(|(_, headers)| headers)
-    }
 }
 
 /// The present time, from the clock that the driver stamps with.

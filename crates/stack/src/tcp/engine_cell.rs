@@ -4,13 +4,15 @@
 //! while no call does: it acknowledges, retransmits and fills the submit rings. A call that waits
 //! is woken by the thread that served the connection. A call fails as the work that it was given.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use super::engine::{Engine, monotonic};
+use super::next_hops;
 use super::watches::Wanted;
 use crate::error::StackError;
 use crate::program::Shared;
@@ -25,12 +27,19 @@ pub(super) struct EngineCell {
     due: AtomicU64,
     /// The streams and the listener that refer to the engine.
     users: AtomicU64,
+    /// No thread that looks up next hops is started before this time, in ns of `CLOCK_MONOTONIC`.
+    /// The largest number: one runs.
+    pub(super) asking_until: AtomicU64,
+    /// The cell itself, for that thread.
+    own: Weak<EngineCell>,
 }
 
 impl EngineCell {
     /// Puts an engine into service. It has one user.
     pub(super) fn new(shared: &Arc<Shared>, engine: Engine) -> Arc<EngineCell> {
-        let cell = Arc::new(EngineCell {
+        let cell = Arc::new_cyclic(|own| EngineCell {
+            own: own.clone(),
+            asking_until: AtomicU64::new(0),
             shared: shared.clone(),
             slots: engine.slots().collect(),
             engine: Mutex::new(engine),
@@ -162,11 +171,22 @@ impl EngineCell {
         }
         self.due.store(due, Ordering::Relaxed);
         let woken = engine.watches.take_woken();
+        let silent = engine.take_silent();
         drop(engine);
+        if !silent.is_empty() {
+            next_hops::look_up(&self.own, silent);
+        }
         if self.shared.service.sleeps_beyond(due) {
             self.wake_service();
         }
         Woken(woken)
+    }
+
+    /// Asks the daemon for the Ethernet address of the next hop to a host. Fails if there is no
+    /// daemon, or the next hop does not answer.
+    pub(super) fn ask_next_hop(&self, host: IpAddr) -> Result<[u8; 6], StackError> {
+        let control = self.shared.control()?;
+        Ok(control.request_hop(&self.shared.flows, host)?.hop.mac)
     }
 
     fn wake_service(&self) {

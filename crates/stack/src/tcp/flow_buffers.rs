@@ -111,12 +111,20 @@ impl Run {
     pub(super) fn len(&self) -> usize {
         self.count
     }
+
+    /// Bytes of payload of all segments, whose headers have this length.
+    pub(super) fn bytes(&self, headers: usize) -> u32 {
+        let lengths = self.pieces[..self.count].iter().map(|piece| piece.length);
+        lengths.sum::<u32>() - (headers * self.count) as u32
+    }
 }
 
 /// A flow with its buffers. See the module.
 pub(super) struct FlowBuffers {
     pub(super) flow: SegmentFlow,
     uses: Box<[Use]>,
+    /// Buffers that hold the list of connections.
+    listing: u32,
     /// Buffers for sending, and those of them that are in use.
     sending: u32,
     used: u32,
@@ -140,12 +148,14 @@ pub(super) struct FlowBuffers {
 
 impl FlowBuffers {
     /// A flow that was just opened: `receiving` of its buffers are primed, or will be before
-    /// anything else is done.
+    /// anything else is done, and some hold the list of connections.
     pub(super) fn new(flow: SegmentFlow, receiving: u32) -> FlowBuffers {
         let chunks = flow.rings.location().shape.chunks;
+        let listing = flow.rings.balance().in_use.saturating_sub(receiving);
         FlowBuffers {
             uses: vec![Use::default(); chunks as usize].into(),
-            sending: chunks - receiving,
+            listing,
+            sending: chunks - receiving - listing,
             used: 0,
             primed: receiving,
             reserved: (receiving / 8).clamp(1, MOST_RESERVED),
@@ -179,7 +189,7 @@ impl FlowBuffers {
 
     /// Number of buffers that are neither free nor primed.
     pub(super) fn in_use(&self) -> u32 {
-        self.uses.len() as u32 - self.free() - self.primed
+        self.uses.len() as u32 - self.listing - self.free() - self.primed
     }
 
     /// Number of buffers for sending that are free.

@@ -108,8 +108,8 @@ pub(super) enum Sums {
 }
 
 /// Parses a frame. Fails if it is no whole segment of TCP, or its checksum is wrong. A checksum of
-/// the pseudo header alone is right: the kernel of a sender on this machine leaves the rest to the
-/// NIC, and there is none on the path.
+/// the pseudo header alone is *partial*: the kernel of a sender on this machine leaves the rest to
+/// the interface. It is right only if the interface is a virtual one, which the caller must check.
 pub(super) fn parse(frame: &[u8]) -> Result<Segment, ParseError> {
     let ip = datagram::network(frame, TCP)?;
     if ip.fragment.is_some() {

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use netnice_ring::connections::MAX_ENTRIES;
+use netnice_ring::layout::PAGE;
 use netnice_tcp::config::Config;
 
 use super::engine::Engine;
@@ -15,7 +17,7 @@ use super::stream::Stream;
 use super::watches::Wanted;
 use crate::error::StackError;
 use crate::program::Program;
-use crate::segments::SegmentEndpoint;
+use crate::segments::{SegmentEndpoint, listing_buffers};
 use crate::udp::Buffers;
 
 /// The parameters of a listener.
@@ -30,6 +32,10 @@ pub struct ListenOptions {
     /// Number of connections that may wait to be accepted, at least 1. Beyond half of it, requests
     /// are answered without memory (SYN cookies, RFC 4987).
     pub backlog: usize,
+    /// Number of connections whose peers the driver resets if the program dies, at most 65,536.
+    /// Each takes 32 bytes of the program's memory file. The peers of further connections get a
+    /// reset when they next send.
+    pub listed: u32,
     /// TTL or hop limit of sent packets.
     pub hops: u8,
     /// The parameters of TCP. `mss`, `room`, `largest_window` and `padding` are set by the flow.
@@ -48,6 +54,7 @@ impl ListenOptions {
                 receiving: 1024,
             },
             backlog: 128,
+            listed: DEFAULT_LISTED,
             hops: 64,
             config: Config::default(),
         }
@@ -59,7 +66,14 @@ impl ListenOptions {
     /// If the number or the size of the buffers is invalid.
     pub fn region_bytes(&self) -> Result<u64, StackError> {
         let requests = self.request_buffers().region_bytes()?;
-        Ok(self.buffers.region_bytes()? + requests)
+        let listing = listing_buffers(self.buffers.bytes, self.listed());
+        let list = u64::from(listing) * u64::from(self.buffers.bytes);
+        // The data area begins at a page, and so does the next region.
+        Ok(self.buffers.region_bytes()? + list.next_multiple_of(PAGE) + requests)
+    }
+
+    fn listed(&self) -> u32 {
+        self.listed.min(MAX_ENTRIES)
     }
 
     fn request_buffers(&self) -> Buffers {
@@ -105,13 +119,15 @@ impl Program {
             local: options.local,
         };
         let contract = options.contract.as_deref();
-        let main = self.open_segments(endpoint, contract, options.buffers)?;
+        let buffers = (options.buffers, options.listed());
+        let (main, list) = self.open_listing(endpoint, contract, buffers)?;
         let local = main.local();
         let buffers = options.request_buffers();
         let endpoint = SegmentEndpoint::ConnectionRequests { local };
         let requests = self.open_segments(endpoint, None, buffers)?;
         let receiving = [options.buffers.receiving, buffers.receiving];
         let mut engine = Engine::new(main, Some(requests), receiving, None, options.hops)?;
+        engine.list_peers(list);
         let config = engine.complete(&options.config);
         engine.endpoint.listen(options.backlog, config);
         let cell = EngineCell::new(&self.shared, engine);
@@ -212,3 +228,5 @@ const REQUEST_BUFFERS: Buffers = Buffers {
     sending: 64,
     receiving: 64,
 };
+/// Connections that are listed unless the program sets another number: 512 KiB.
+const DEFAULT_LISTED: u32 = 16_384;

@@ -332,6 +332,7 @@ impl Engine {
     /// buffers that are free, so this function is to be called again soon.
     pub(super) fn report_changes(&mut self) -> bool {
         while let Some(id) = self.endpoint.poll_changed() {
+            self.note_end(id);
             self.report(Some(id));
         }
         self.report(None);

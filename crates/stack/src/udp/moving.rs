@@ -117,6 +117,7 @@ impl Socket {
         self.first.moved.moved(self.shown_slot, from, self.place());
         self.local_mac = opened.mac;
         self.accepts_arrivals = self.shared.attachment.accepts_arrivals();
+        self.checks = self.wanted_checks.on(&self.shared.attachment);
         self.status.set_mtu(opened.mtu);
         if opened.contract != self.contract {
             self.set_contract(&opened.contract);

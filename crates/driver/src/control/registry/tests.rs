@@ -37,6 +37,7 @@ fn registry_with(
         mtu: 1500,
         is_up: true,
         cuts_segments: false,
+        is_virtual: true,
     };
     let (socket, _) = UnixDatagram::pair().unwrap();
     socket.set_nonblocking(true).unwrap();

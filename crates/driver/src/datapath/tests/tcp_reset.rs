@@ -3,6 +3,7 @@
 
 use etherparse::{NetSlice, SlicedPacket, TcpHeader, TransportSlice};
 use netnice_core::contract::Weight;
+use netnice_ring::connections::ListedConnection;
 
 use super::rig::{Rig, SHAPE, TestProgram, contract, parameters, rig};
 use super::*;
@@ -208,6 +209,133 @@ fn only_the_end_of_a_connection_is_reset() {
     rig.datapath.reset_connection(FlowNo(77));
 }
 
+/// A connection in the list of a program.
+fn listed(peer: &str, sequence: u32) -> ListedConnection {
+    let peer = endpoint(peer);
+    let mut address = [0; 16];
+    match peer.ip() {
+        std::net::IpAddr::V4(v4) => address[..4].copy_from_slice(&v4.octets()),
+        std::net::IpAddr::V6(v6) => address = v6.octets(),
+    }
+    ListedConnection {
+        address,
+        port: peer.port(),
+        next_hop: PEER.0,
+        sequence,
+    }
+}
+
+/// Connections of a closed flow of a user to any host, from this endpoint.
+fn listed_resets(uid: u32, local: &str, connections: Vec<ListedConnection>) -> ListedResets {
+    let sender = crate::template::Sender {
+        mac: OWN,
+        next_hop: None,
+        longest: 1514,
+        sends: Sends::Ports {
+            transport: Transport::Tcp,
+            local: endpoint(local),
+            remote: None,
+        },
+    };
+    ListedResets {
+        uid,
+        template: Template::new(&sender).unwrap(),
+        connections,
+    }
+}
+
+#[test]
+fn listed_connections_are_reset() {
+    for ends in [V4, V6] {
+        let mut rig = rig(1_000_000_000);
+        let resets = listed_resets(0, ends[0], vec![listed(ends[1], 77)]);
+        rig.datapath.reset_listed(resets);
+        rig.transmit();
+        let sent = reset(&rig.sink.sent, ends);
+        assert_eq!((sent.sequence_number, sent.ack), (77, false));
+        assert!(!rig.datapath.has_resets());
+    }
+}
+
+#[test]
+fn an_entry_that_the_flow_could_not_send_to_is_dropped() {
+    let mut group_mac = listed("10.0.0.2:80", 1);
+    group_mac.next_hop[0] |= 1;
+    for bad in [
+        listed("224.0.0.1:80", 1),
+        listed("255.255.255.255:80", 1),
+        listed("0.0.0.0:80", 1),
+        group_mac,
+    ] {
+        let mut rig = rig(1_000_000_000);
+        let good = listed("10.0.0.2:80", 5);
+        let resets = listed_resets(0, V4[0], vec![bad, good]);
+        rig.datapath.reset_listed(resets);
+        rig.transmit();
+        assert_eq!(reset(&rig.sink.sent, V4).sequence_number, 5);
+    }
+}
+
+/// Resets until none waits. Returns the time that it took.
+fn reset_all(rig: &mut Rig) -> Nanos {
+    let began = rig.now;
+    while rig.datapath.has_resets() {
+        match rig.transmit() {
+            Next::Wait(at) => rig.now = rig.now.max(at),
+            Next::Idle => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    rig.now.since(began)
+}
+
+#[test]
+fn ten_thousand_listed_connections_are_reset_within_a_second() {
+    let peers = |count: u32| -> Vec<ListedConnection> {
+        let peer = |k: u32| format!("10.0.{}.{}:{}", k >> 8 & 255, 1 + k % 200, 1 + k % 60_000);
+        (0..count).map(|k| listed(&peer(k), k)).collect()
+    };
+    for (rate, longest) in [(10_000_000, 1_000_000_000), (1_000_000_000, 500_000_000)] {
+        let mut rig = rig(rate);
+        for part in peers(10_000).chunks(256) {
+            rig.datapath
+                .reset_listed(listed_resets(0, V4[0], part.to_vec()));
+        }
+        let took = reset_all(&mut rig);
+        assert_eq!(rig.sink.sent.len(), 10_000);
+        // 20,000 a second on a fast link, and four fifths of a slow one.
+        assert!(took.0 <= longest && took.0 > longest / 2, "{took:?}");
+    }
+    // One user has at most as many as a list can have. Another user does not wait for them.
+    let mut rig = rig(1_000_000_000);
+    for part in peers(70_000).chunks(256) {
+        rig.datapath
+            .reset_listed(listed_resets(1, V4[0], part.to_vec()));
+    }
+    rig.datapath
+        .reset_listed(listed_resets(2, V4[0], vec![listed("10.9.9.9:9", 5); 100]));
+    for _ in 0..25 {
+        rig.transmit();
+        rig.now.0 += 500_000;
+    }
+    let is_second = |frame: &&Vec<u8>| frame[30..34] == [10, 9, 9, 9];
+    assert_eq!(rig.sink.sent.iter().filter(is_second).count(), 100);
+    reset_all(&mut rig);
+    assert_eq!(rig.sink.sent.len(), 65_536 + 100);
+}
+
+#[test]
+fn a_connection_that_its_program_says_is_over_is_not_reset() {
+    let mut rig = rig(1_000_000_000);
+    let mut over = program(&mut rig, V4[0], Some(V4[1]));
+    assert!(over.submit(&segment(V4, 7, 16, 3)));
+    rig.now.0 += 100_000;
+    rig.transmit();
+    over.flow.set_connection_over(true);
+    rig.datapath.detach(over.program, rig.now);
+    assert!(!rig.datapath.has_resets());
+}
+
 /// A connection is promoted while its segments arrive: each goes to the listener or to the new
 /// flow, in their order.
 #[test]
@@ -277,11 +405,12 @@ fn many_resets_leave_a_few_in_an_iteration_and_none_while_the_link_is_down() {
     rig.transmit();
     assert_eq!(rig.sink.sent.len(), 1, "the NIC has no more room");
     rig.sink.room = 1000;
+    rig.now.0 += 500_000;
     rig.transmit();
     let most = rig.sink.sent.len();
     assert!((2..20).contains(&most), "{most}");
     for _ in 0..5 {
-        rig.now.0 += 100_000;
+        rig.now.0 += 500_000;
         rig.transmit();
     }
     assert_eq!(rig.sink.sent.len(), 20);

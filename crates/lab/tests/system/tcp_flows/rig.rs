@@ -177,6 +177,15 @@ impl Capture {
         Ok(())
     }
 
+    /// Ends the capture, and returns how many segments with RST it has, of any sender. Fails if it
+    /// is not complete, or has no connection.
+    pub(crate) fn end_counting_resets(self, host: &Host) -> Result<usize> {
+        let all = self.end(host)?;
+        ensure!(all.len() > 8, "{} segments", all.len());
+        let is_reset = |head: &&Vec<u8>| Flags::of(segment_of(head)[13]).has(Flags::RST);
+        Ok(all.iter().filter(is_reset).count())
+    }
+
     /// Ends the capture and returns the first bytes of each segment.
     fn end(self, host: &Host) -> Result<Vec<Vec<u8>>> {
         self.tap.stop(&host.ns)?.validate()?;
@@ -192,15 +201,20 @@ impl Capture {
     }
 }
 
-/// A kernel answers a segment by a reset without ACK, and a connection request by one with the
-/// sequence number 0 (RFC 9293, section 3.5.2). The driver resets a connection by one that has
-/// neither, also in TIME_WAIT, when its program ends.
-fn is_reset_of_kernel(head: &[u8]) -> bool {
-    // Behind an IP header without options.
-    let segment = match head[12..14] {
+/// The segment in a frame whose IP header has no options.
+fn segment_of(head: &[u8]) -> &[u8] {
+    match head[12..14] {
         [0x08, 0x00] => &head[34..],
         _ => &head[54..],
-    };
+    }
+}
+
+/// A kernel answers a segment by a reset without ACK, and a connection request by one with the
+/// sequence number 0 (RFC 9293, section 3.5.2). The driver resets a connection by one that has
+/// neither, when its program ends. (It resets those of a listener by one without ACK, as a kernel
+/// does; no program ends during these captures while its peers are connected.)
+fn is_reset_of_kernel(head: &[u8]) -> bool {
+    let segment = segment_of(head);
     let flags = Flags::of(segment[13]);
     flags.has(Flags::RST) && (!flags.has(Flags::ACK) || segment[4..8] == [0; 4])
 }

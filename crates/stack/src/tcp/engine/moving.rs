@@ -112,6 +112,8 @@ impl Engine {
         };
         connection.rename_buffers(|old| names.get(&old).copied().unwrap_or(old));
         self.main.redirect(id, inbox);
+        // The driver knows the connection by its own flow.
+        self.listed.remove(id);
         for old in names.into_keys() {
             // A flow that has ended is found by the next round of work.
             let _ = self.main.release(Chunk(old.0));
