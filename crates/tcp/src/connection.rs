@@ -22,6 +22,7 @@
 mod acknowledging;
 mod arrival;
 mod output;
+mod path_mtu;
 pub(crate) mod time_wait;
 mod timeouts;
 
@@ -163,6 +164,7 @@ pub struct Connection {
     /// A reset with this sequence number answers a segment that cannot belong to the connection.
     stray_reset: Option<Seq>,
     timers: timeouts::Timers,
+    path: path_mtu::Path,
     released: Vec<Handle>,
     held_back: HeldBack,
     counters: Counters,
@@ -287,6 +289,7 @@ impl Connection {
             reset_due: false,
             stray_reset: None,
             timers: timeouts::Timers::new(now),
+            path: path_mtu::Path::default(),
             released: Vec::new(),
             held_back: HeldBack::Program,
             counters: Counters::default(),

@@ -1,5 +1,7 @@
 //! Two connections with each other.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use netnice_cases::cases;
@@ -66,6 +68,92 @@ fn an_acknowledgement_before_the_syn_left_is_not_acceptable() {
     assert_eq!(connection.state(), State::SynSent);
     let reset = connection.poll_transmit(now).expect("a reset");
     assert_eq!(reset.header.flags, Flags::RST);
+}
+
+/// A quarter of all segments, and of all acknowledgements, is lost. Round trips that are measured
+/// wrongly would make the timeouts long, until the user timeout ends the connection.
+#[test]
+fn a_transfer_goes_on_although_a_quarter_is_lost() {
+    let wire = Wire {
+        delay: ms(37),
+        jitter: ms(2),
+        loss: 250,
+        duplicates: 30,
+        ..Wire::default()
+    };
+    for (seed, timestamps) in (1..9).zip([true, true, true, false].into_iter().cycle()) {
+        let config = Config {
+            timestamps,
+            ..Config::default()
+        };
+        let mut pair = Pair::new(seed, wire, [config; 2]);
+        pair.run(ms(60_000), |pair| pair.ends[1].is_some());
+        pair.end(0).wants = 300_000;
+        pair.end(0).shuts_down = true;
+        let mut longest = Duration::ZERO;
+        let arrived = pair.run(ms(300_000), |pair| {
+            let info = pair.end(0).connection.info();
+            longest = longest.max(info.rtt.unwrap_or_default());
+            pair.end(1).read == 300_000
+        });
+        let info = pair.end(0).connection.info();
+        assert!(arrived, "seed {seed}: {info:?}");
+        // A round trip takes 74 to 78 ms. The first one may be that of a handshake in which a
+        // delayed acknowledgement was lost.
+        assert!(longest < ms(2000), "seed {seed}: {longest:?}");
+    }
+}
+
+/// Sends without end over a wire that loses what `is_lost` says, for `time`. Returns how long
+/// segments may be then, and the times at which a segment that `is_lost` was sent.
+fn send_through(
+    time: Duration,
+    is_lost: impl Fn(Instant, usize) -> bool + 'static,
+) -> (u32, Vec<Instant>) {
+    let wire = Wire {
+        delay: ms(20),
+        rate: 20_000,
+        queue: 8_000,
+        ..Wire::default()
+    };
+    let mut pair = Pair::new(1, wire, [Config::default(); 2]);
+    pair.run(ms(1000), |pair| pair.ends[1].is_some());
+    pair.end(0).wants = u64::MAX;
+    let losses = Rc::new(RefCell::new(Vec::new()));
+    let lost = losses.clone();
+    pair.rule = Some(Box::new(move |now, _, _, length| {
+        let is_lost = is_lost(now, length);
+        if is_lost {
+            lost.borrow_mut().push(now);
+        }
+        !is_lost
+    }));
+    assert!(!pair.run(time, |_| false));
+    let info = pair.end(0).connection.info();
+    assert_eq!(info.reason, None);
+    let losses = losses.borrow().clone();
+    (info.mss, losses)
+}
+
+#[test]
+fn segments_have_their_former_length_again_after_an_outage() {
+    let outage = Instant::from_nanos(10_000_000_000)..Instant::from_nanos(70_000_000_000);
+    let (mss, losses) = send_through(ms(180_000), move |now, _| outage.contains(&now));
+    assert_eq!(mss, 1448);
+    assert!(losses.len() > 6, "{} losses", losses.len());
+}
+
+#[test]
+fn a_black_hole_is_tried_less_and_less_often() {
+    let from = Instant::from_nanos(10_000_000_000);
+    let (mss, losses) = send_through(ms(1_000_000), move |now, length| {
+        now > from && length > 1000
+    });
+    assert!(mss < 1000, "{mss}");
+    // 10, 20, 40, … s pass between the attempts.
+    let gaps = losses.windows(2).map(|two| two[1].since(two[0]));
+    let attempts: Vec<Duration> = gaps.filter(|gap| *gap > ms(8000)).collect();
+    assert!((4..8).contains(&attempts.len()), "{attempts:?}");
 }
 
 fn config() -> impl Strategy<Value = Config> {

@@ -2,13 +2,14 @@
 //! RFC 7323).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{CloseReason, Connection, Identity, PeerTimestamp, State};
 use crate::buffer::Slice;
 use crate::config::Config;
 use crate::header::{Flags, Header, Timestamps};
 use crate::receive_queue::Stored;
-use crate::sender::Acknowledgement;
+use crate::sender::{Acknowledgement, Echo};
 use crate::time::Instant;
 
 impl Connection {
@@ -342,6 +343,8 @@ impl Connection {
         let mut blocks = [(0, 0); 4];
         let (count, duplicate) = self.selective_blocks(header, ack, &mut blocks);
         let before = self.sender.queue.una();
+        let echo = self.peer_timestamp.and(header.options.timestamps);
+        let echo = echo.map(|timestamps| self.echo(now, timestamps.echo));
         let released = &mut self.released;
         let advanced = self.sender.acknowledged(
             now,
@@ -351,10 +354,7 @@ impl Connection {
                 window,
                 blocks: &blocks[..count],
                 duplicate,
-                echo: self
-                    .peer_timestamp
-                    .and(header.options.timestamps)
-                    .map(|timestamps| timestamps.echo),
+                echo,
                 is_pure,
                 // RFC 3168, section 6.1.1: in a SYN,ACK the flag is part of the negotiation.
                 congestion_echo: header.flags.has(Flags::ECE) && !header.flags.has(Flags::SYN),
@@ -368,9 +368,21 @@ impl Connection {
             let last = ack.min(self.end_of_data());
             self.counters.bytes_acknowledged += last.saturating_sub(first);
             self.own_end_acknowledged(now);
+            self.retry_long_segments(now);
         }
         if self.sender.window() > 0 {
             self.timers.window_opened();
+        }
+    }
+
+    /// A timestamp that the peer returned.
+    fn echo(&self, now: Instant, value: u32) -> Echo {
+        let ticks = self.timestamp_clock(now).wrapping_sub(value) as i32;
+        // The tick in which the segment was made may just have begun.
+        let age = u64::try_from(ticks).ok();
+        Echo {
+            value,
+            age: age.map(|ticks| Duration::from_millis(ticks + 1)),
         }
     }
 
