@@ -21,6 +21,8 @@
 
 mod acknowledging;
 mod arrival;
+#[cfg(any(test, fuzzing))]
+mod edges;
 mod output;
 mod path_mtu;
 pub(crate) mod time_wait;
@@ -30,6 +32,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use acknowledging::Acks;
+#[cfg(any(test, fuzzing))]
+pub(crate) use edges::Edges;
 pub use output::{Token, Transmit};
 
 use crate::buffer::{Handle, Slice};
@@ -576,6 +580,13 @@ impl Connection {
         self.acks.stop();
     }
 
+    /// Releases all buffers: the connection will be dropped.
+    pub(crate) fn give_up_buffers(&mut self) {
+        let released = &mut self.released;
+        self.sender.stop(|handle| released.push(handle));
+        self.receiver.clear(|handle| released.push(handle));
+    }
+
     /// The present state, for people.
     pub fn info(&self) -> Info {
         Info {
@@ -624,30 +635,6 @@ impl Connection {
     /// The peer's sequence number at a position.
     fn peer_seq_at(&self, position: u64) -> Seq {
         self.peer_seq.add(position as u32)
-    }
-
-    /// The next expected sequence number of the peer, and the first own one that is not
-    /// acknowledged.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn edges(&self) -> (Seq, Seq) {
-        let una = self.sender.queue.una();
-        (self.peer_seq_at(self.receiver.next()), self.own_seq(una))
-    }
-
-    /// The latest timestamp of the peer.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn peer_clock(&self) -> u32 {
-        self.peer_timestamp.map_or(0, |recent| recent.value)
-    }
-
-    /// Checks the queues.
-    ///
-    /// # Panics
-    /// If a counter is wrong.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn invariants(&self) {
-        self.sender.queue.invariants();
-        self.receiver.invariants();
     }
 }
 

@@ -605,6 +605,8 @@ impl Endpoint {
         let Some(mut entry) = self.connections.try_remove(id.0 as usize) else {
             return;
         };
+        // The program may not have read everything before the peer's reset.
+        entry.connection.give_up_buffers();
         while let Some(handle) = entry.connection.poll_released() {
             self.released.push(handle);
         }

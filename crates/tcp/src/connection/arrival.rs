@@ -135,7 +135,8 @@ impl Connection {
         let mut header = *header;
         let mut start = self.peer_position(header.seq);
         // Both ends opened at the same time: the answer to our SYN repeats the peer's.
-        let repeats_syn = header.flags.has(Flags::SYN) && start == 0;
+        let is_reset = header.flags.has(Flags::RST);
+        let repeats_syn = header.flags.has(Flags::SYN) && !is_reset && start == 0;
         if self.state == State::SynReceived && repeats_syn {
             if header.flags.has(Flags::ACK) && self.is_active {
                 header.flags.0 &= !Flags::SYN.0;
