@@ -335,6 +335,12 @@ impl Engine {
         let kept = self
             .endpoint
             .handle_segment(now, segment.from, header, payload, marked);
+        if let (true, Some(id)) = (payload.is_none() && !segment.payload.is_empty(), known) {
+            self.endpoint.update(id, Connection::refuse_payload);
+        }
+        if known.is_none() || header.flags.has(Flags::SYN) {
+            self.adopt(segment.from, source);
+        }
         let short = segment.payload.len() < self.main.chunk_bytes() as usize / 2;
         if let (true, true, Some(id)) = (kept, short, known) {
             self.merge(id);
@@ -360,10 +366,24 @@ impl Engine {
 
     /// Keeps the way back to a host that is no peer yet: the frame came from there.
     fn remember(&mut self, remote: SocketAddr, next_hop: [u8; 6]) {
-        if self.peers.strangers.len() < MOST_STRANGERS
+        if self.peers.strangers.len() >= MOST_STRANGERS {
+            // While a flow has always something to send, answers never run out, and hosts that
+            // were answered stay here.
+            self.peers.strangers.clear();
+        }
+        if let Ok(headers) = self.headers_to(remote, next_hop) {
+            self.peers.strangers.insert(remote, headers);
+        }
+    }
+
+    /// Keeps the way back to the peer of a connection that the frame has opened. The connection
+    /// may have nothing to send yet.
+    fn adopt(&mut self, remote: SocketAddr, next_hop: [u8; 6]) {
+        if self.peers.only.is_none()
+            && let Some(id) = self.endpoint.find(remote)
             && let Ok(headers) = self.headers_to(remote, next_hop)
         {
-            self.peers.strangers.insert(remote, headers);
+            self.peers.set(id, remote, headers);
         }
     }
 
@@ -562,25 +582,25 @@ struct Peers {
 }
 
 impl Peers {
-    /// The headers to the peer of a connection, or to a stranger. A connection's first segment
-    /// takes over those of the stranger that opened it.
-    fn headers_to(&mut self, id: Option<ConnectionId>, remote: SocketAddr) -> Option<&Headers> {
+    /// The headers to the peer of a connection, or to a stranger.
+    fn headers_to(&self, id: Option<ConnectionId>, remote: SocketAddr) -> Option<&Headers> {
         if self.only.is_some() {
             return self.only.as_ref();
         }
         let Some(ConnectionId(index)) = id else {
             return self.strangers.get(&remote);
         };
-        let index = index as usize;
+        let place = self.of_connections.get(index as usize)?.as_ref();
+        place.and_then(|(of, headers)| (*of == remote).then_some(headers))
+    }
+
+    /// Sets the headers to the peer of a listener's connection.
+    fn set(&mut self, id: ConnectionId, remote: SocketAddr, headers: Headers) {
+        let index = id.0 as usize;
         if self.of_connections.len() <= index {
             self.of_connections.resize_with(index + 1, || None);
         }
-        let place = &mut self.of_connections[index];
-        if place.as_ref().is_none_or(|(of, _)| *of != remote) {
-            let headers = self.strangers.get(&remote)?;
-            *place = Some((remote, headers.clone()));
-        }
-        place.as_ref().map(|(_, headers)| headers)
+        self.of_connections[index] = Some((remote, headers));
     }
 }
 

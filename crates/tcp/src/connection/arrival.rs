@@ -58,6 +58,16 @@ impl Connection {
         kept
     }
 
+    /// The caller had no buffer for the payload of a segment that was handled without it. The peer
+    /// is told where this end stands: without an answer it waits longer and longer before it sends
+    /// the segment again.
+    pub fn refuse_payload(&mut self) {
+        self.counters.without_room += 1;
+        if self.is_synchronized() && self.state != State::Closed {
+            self.acks.request();
+        }
+    }
+
     /// RFC 9293, section 3.10.7.3.
     fn handle_in_syn_sent(&mut self, now: Instant, header: &Header) {
         let acknowledges = header.flags.has(Flags::ACK);
@@ -216,8 +226,13 @@ impl Connection {
         let (next, edge) = (self.receiver.next() as i64, self.receiver.edge() as i64);
         let end = start + i64::from(length);
         let inside = |position: i64| next <= position && position < edge;
+        let is_reset = header.flags.has(Flags::RST);
         let acceptable = match (length, edge - next) {
             (0, 0) => start == next,
+            // RFC 9293 excludes the edge. But a peer that has sent everything up to the edge gives
+            // its acknowledgements this number. If some of its data was lost, this end would take
+            // none of them until the peer's retransmission timeout.
+            (0, _) if start == edge && !is_reset => true,
             (0, _) => inside(start),
             // A closed window takes no data, but acknowledgements and resets count.
             (_, 0) => start == next,
@@ -227,7 +242,7 @@ impl Connection {
             return true;
         }
         self.counters.unacceptable += 1;
-        if header.flags.has(Flags::RST) {
+        if is_reset {
             return false;
         }
         if let (Ok(left), Ok(right)) = (u64::try_from(start), u64::try_from(end)) {
