@@ -52,8 +52,8 @@ enum Outcome {
     Failed(String),
 }
 
-/// A program with its own TCP sends the pattern to a socket of the kernel. Fails if a byte is wrong,
-/// or if not every byte arrives and the program sees no error.
+/// A program with its own TCP sends the pattern to a socket of the kernel. Fails if a byte is
+/// wrong, or if not every byte arrives and the program sees no error.
 fn transfer(
     (client, server): (&Host, &Host),
     runtime: &Path,
