@@ -21,8 +21,11 @@
 
 mod acknowledging;
 mod arrival;
+#[cfg(any(test, fuzzing))]
+mod edges;
 mod moving;
 mod output;
+mod path_mtu;
 pub(crate) mod time_wait;
 mod timeouts;
 
@@ -30,6 +33,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use acknowledging::Acks;
+#[cfg(any(test, fuzzing))]
+pub(crate) use edges::Edges;
 pub use output::{Token, Transmit};
 
 use crate::buffer::{Handle, Slice};
@@ -164,6 +169,7 @@ pub struct Connection {
     /// A reset with this sequence number answers a segment that cannot belong to the connection.
     stray_reset: Option<Seq>,
     timers: timeouts::Timers,
+    path: path_mtu::Path,
     released: Vec<Handle>,
     held_back: HeldBack,
     counters: Counters,
@@ -288,6 +294,7 @@ impl Connection {
             reset_due: false,
             stray_reset: None,
             timers: timeouts::Timers::new(now),
+            path: path_mtu::Path::default(),
             released: Vec::new(),
             held_back: HeldBack::Program,
             counters: Counters::default(),
@@ -593,6 +600,13 @@ impl Connection {
         self.acks.stop();
     }
 
+    /// Releases all buffers: the connection will be dropped.
+    pub(crate) fn give_up_buffers(&mut self) {
+        let released = &mut self.released;
+        self.sender.stop(|handle| released.push(handle));
+        self.receiver.clear(|handle| released.push(handle));
+    }
+
     /// The present state, for people.
     pub fn info(&self) -> Info {
         Info {
@@ -647,30 +661,6 @@ impl Connection {
     pub fn expected_seq(&self) -> Option<Seq> {
         let next = self.receiver.next();
         (self.state != State::SynSent).then(|| self.peer_seq_at(next))
-    }
-
-    /// The next expected sequence number of the peer, and the first own one that is not
-    /// acknowledged.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn edges(&self) -> (Seq, Seq) {
-        let una = self.sender.queue.una();
-        (self.peer_seq_at(self.receiver.next()), self.own_seq(una))
-    }
-
-    /// The latest timestamp of the peer.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn peer_clock(&self) -> u32 {
-        self.peer_timestamp.map_or(0, |recent| recent.value)
-    }
-
-    /// Checks the queues.
-    ///
-    /// # Panics
-    /// If a counter is wrong.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn invariants(&self) {
-        self.sender.queue.invariants();
-        self.receiver.invariants();
     }
 }
 

@@ -587,9 +587,14 @@ impl Endpoint {
     }
 
     fn forget(&mut self, id: ConnectionId) {
-        let Some(entry) = self.remove_entry(id) else {
+        let Some(mut entry) = self.remove_entry(id) else {
             return;
         };
+        // The program may not have read everything before the peer's reset.
+        entry.connection.give_up_buffers();
+        while let Some(handle) = entry.connection.poll_released() {
+            self.released.push(handle);
+        }
         if let Some(listening) = &mut self.listening {
             match entry.stage {
                 Stage::Incomplete => listening.incomplete -= 1,

@@ -1,7 +1,9 @@
-//! Untrusted bytes from the wire, for the tests and for the fuzz targets `segment` and `stream`.
+//! Untrusted bytes from the wire, for the tests and for the fuzz targets `segment`, `stream` and
+//! `endpoint`.
 //!
-//! Both functions return the name of what became of the input. A panic is a finding.
+//! The functions `outcome_of` return the name of what became of the input. A panic is a finding.
 
+pub mod endpoint;
 pub mod segment;
 pub mod stream;
 

@@ -94,8 +94,12 @@ pub(crate) struct Delivered {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Covered {
     pub(crate) end: u64,
+    /// Bytes of payload.
+    pub(crate) length: u32,
     pub(crate) departed: Option<Instant>,
     pub(crate) retransmitted: bool,
+    /// It was found lost before, and not handed over again since.
+    pub(crate) lost: bool,
     pub(crate) timestamp: u32,
 }
 
@@ -483,6 +487,7 @@ impl SendQueue {
             if piece.sacked {
                 continue;
             }
+            covered(Covered::of(piece));
             let length = piece.length();
             if piece.lost {
                 piece.lost = false;
@@ -494,7 +499,6 @@ impl SendQueue {
             self.sacked += length;
             self.sacked_pieces += 1;
             bytes += length;
-            covered(Covered::of(piece));
         }
         bytes
     }
@@ -612,8 +616,10 @@ impl Covered {
     fn of(piece: &Piece) -> Covered {
         Covered {
             end: piece.end(),
+            length: piece.payload_length(),
             departed: (piece.has_departed && !piece.with_driver).then_some(piece.departed),
             retransmitted: piece.retransmitted,
+            lost: piece.lost,
             timestamp: piece.timestamp,
         }
     }

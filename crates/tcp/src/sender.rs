@@ -19,6 +19,8 @@
 mod acknowledgement;
 mod loss_timer;
 
+use std::time::Duration;
+
 use crate::buffer::Handle;
 use crate::congestion::{Algorithm, Congestion};
 use crate::prr::Prr;
@@ -46,6 +48,8 @@ pub(crate) struct Sender {
     sack: bool,
     /// Nagle's algorithm is off.
     no_delay: bool,
+    /// The longest payload that the peer has acknowledged since the MSS has changed.
+    longest_delivered: u32,
     /// The last acknowledgement's blocks, so that a repetition costs nothing.
     last_blocks: [(u64, u64); 4],
     /// Duplicate acknowledgements of a peer without SACK.
@@ -126,6 +130,14 @@ pub enum HeldBack {
     Nagle,
 }
 
+/// The timestamp that an acknowledgement returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Echo {
+    pub(crate) value: u32,
+    /// `None`: the value is not one of the past.
+    pub(crate) age: Option<Duration>,
+}
+
 /// An acknowledgement, in positions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acknowledgement<'a> {
@@ -137,7 +149,10 @@ pub(crate) struct Acknowledgement<'a> {
     pub(crate) blocks: &'a [(u64, u64)],
     /// The first block reports data that was received twice (RFC 2883).
     pub(crate) duplicate: bool,
-    pub(crate) echo: Option<u32>,
+    /// The timestamp that it returns, and the time since that timestamp's tick of the clock began
+    /// (RFC 7323, section 4). The time has the precision of the clock, and is not less than the
+    /// age of the segment with that timestamp.
+    pub(crate) echo: Option<Echo>,
     /// The segment has neither payload, nor SYN or FIN.
     pub(crate) is_pure: bool,
     pub(crate) congestion_echo: bool,
@@ -166,6 +181,7 @@ impl Sender {
             mss: config.mss,
             sack: false,
             no_delay: config.no_delay,
+            longest_delivered: 0,
             last_blocks: [(0, 0); 4],
             duplicates: 0,
             loss_timer: None,
@@ -209,6 +225,7 @@ impl Sender {
     pub(crate) fn set_mss(&mut self, mss: u32) {
         let shorter = mss < self.mss;
         self.mss = mss;
+        self.longest_delivered = 0;
         self.congestion.set_mss(mss);
         if shorter {
             self.queue.lose_longer(mss);
@@ -300,6 +317,11 @@ impl Sender {
             .front()
             .filter(|front| front.sent)
             .map_or(0, Piece::payload_length)
+    }
+
+    /// The longest payload that the peer has acknowledged since the MSS has changed.
+    pub(crate) fn longest_delivered(&self) -> u32 {
+        self.longest_delivered
     }
 
     /// Decides which piece leaves next, or why none does.

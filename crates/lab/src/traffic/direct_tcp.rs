@@ -74,6 +74,12 @@ pub struct DirectTcpArgs {
     /// Use Reno in place of CUBIC.
     #[arg(long)]
     reno: bool,
+    /// Seconds for each handshake.
+    #[arg(long, default_value_t = 10)]
+    connect_s: u64,
+    /// Seconds for the peer to acknowledge the last bytes of a connection.
+    #[arg(long, default_value_t = 60)]
+    finish_s: u64,
     /// Connections of a listener that may wait to be accepted.
     #[arg(long, default_value_t = 128)]
     backlog: usize,
@@ -250,7 +256,7 @@ pub fn main(args: &DirectTcpArgs) -> Result<()> {
             .context("cannot attach to the direct path")?;
         let mut served = Vec::new();
         for _ in 0..args.flows {
-            let stream = program.connect(&options, Some(CONNECT_TIMEOUT));
+            let stream = program.connect(&options, Some(Duration::from_secs(args.connect_s)));
             served.push(serve(stream.context("cannot connect")?, args, &tally));
         }
         *tally.at_end.lock().expect("no thread panics with it") = Some(Box::new(move |report| {
@@ -369,7 +375,7 @@ fn write(stream: &Stream, args: &DirectTcpArgs, tally: &Tally) -> Result<(), Sta
         tally.sent.fetch_add(written as u64, Relaxed);
         position += written as u64;
     }
-    stream.finish(Some(FINISH_TIMEOUT))
+    stream.finish(Some(Duration::from_secs(args.finish_s)))
 }
 
 /// Writes the pattern from `position` on.
@@ -436,7 +442,7 @@ fn echo(served: &Served) -> Result<(), StackError> {
     loop {
         let read = stream.read(&mut bytes, None)?;
         if read == 0 {
-            return stream.finish(Some(FINISH_TIMEOUT));
+            return stream.finish(Some(Duration::from_secs(args.finish_s)));
         }
         tally.received.fetch_add(read as u64, Relaxed);
         let mut rest = &bytes[..read];
@@ -468,7 +474,3 @@ fn echo_by_tokio(stream: Stream, args: &DirectTcpArgs, tally: &Tally) -> std::io
 const PERIOD: u64 = 65_537;
 /// Connections that can be promoted at the same time.
 const MOST_PROMOTED: u32 = 16;
-/// Time for the handshake.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for the peer to acknowledge the last bytes.
-const FINISH_TIMEOUT: Duration = Duration::from_secs(60);

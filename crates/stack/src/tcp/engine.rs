@@ -394,6 +394,12 @@ impl Engine {
         let kept = self
             .endpoint
             .handle_segment(now, segment.from, header, payload, segment.marked);
+        if let (true, Some(id)) = (payload.is_none() && !segment.payload.is_empty(), known) {
+            self.endpoint.update(id, Connection::refuse_payload);
+        }
+        if known.is_none() || header.flags.has(Flags::SYN) {
+            self.remember_peer(segment.from, source);
+        }
         let short = segment.payload.len() < self.main.chunk_bytes() as usize / 2;
         if let (true, true, Some(id)) = (kept, short, known) {
             self.merge(id);
@@ -422,10 +428,24 @@ impl Engine {
 
     /// Keeps the way back to a host that is no peer yet: the frame came from there.
     fn remember(&mut self, remote: SocketAddr, next_hop: [u8; 6]) {
-        if self.peers.strangers.len() < MOST_STRANGERS
+        if self.peers.strangers.len() >= MOST_STRANGERS {
+            // While a flow has always something to send, answers never run out, and hosts that
+            // were answered stay here.
+            self.peers.strangers.clear();
+        }
+        if let Ok(headers) = self.headers_to(remote, next_hop) {
+            self.peers.strangers.insert(remote, headers);
+        }
+    }
+
+    /// Keeps the way back to the peer of a connection that the frame has opened. The connection
+    /// may have nothing to send yet.
+    fn remember_peer(&mut self, remote: SocketAddr, next_hop: [u8; 6]) {
+        if self.peers.only.is_none()
+            && let Some(id) = self.endpoint.find(remote)
             && let Ok(headers) = self.headers_to(remote, next_hop)
         {
-            self.peers.strangers.insert(remote, headers);
+            self.peers.set(id, remote, headers);
         }
     }
 

@@ -8,10 +8,14 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use netnice_tcp::connection::{CloseReason, WriteError};
+use netnice_tcp::header::{Flags, Header};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::frame::{Layout, Sums};
 use super::{Event, HeldBack, ListenOptions, Listener, Poller, Stream, TcpOptions};
 use crate::fake_daemon::FakeDaemon;
+use crate::headers::{FlowAddress, Headers};
+use crate::segments::{SegmentEndpoint, SegmentFlow};
 use crate::udp::Buffers;
 use crate::{Program, StackError};
 
@@ -40,10 +44,15 @@ struct Bed {
 
 impl Bed {
     fn new(name: &str) -> Bed {
+        Bed::with_backlog(name, 128)
+    }
+
+    fn with_backlog(name: &str, backlog: usize) -> Bed {
         let daemon = FakeDaemon::new(name);
         let local: SocketAddr = "10.78.0.2:80".parse().unwrap();
         let options = ListenOptions {
             buffers: SHARED,
+            backlog,
             ..ListenOptions::at(local)
         };
         let bytes = options.region_bytes().unwrap() + 30 * SMALL.region_bytes().unwrap();
@@ -205,6 +214,50 @@ fn events_come_once_until_a_call_would_block() {
     let mut left = Vec::new();
     poller.take(10, |event| left.push(event.token));
     assert!(!left.contains(&2), "{left:?}");
+}
+
+/// A SYN, with which nothing else follows.
+fn send_lone_syn(program: &Program, to: SocketAddr) -> SegmentFlow {
+    let local: SocketAddr = "10.78.0.1:0".parse().unwrap();
+    let endpoint = SegmentEndpoint::Connection { local, remote: to };
+    let mut flow = program.open_segments(endpoint, None, SMALL).unwrap();
+    let local = flow.local();
+    let address = FlowAddress {
+        local,
+        remote: to,
+        local_mac: flow.mac(),
+        next_hop: flow.next_hop().unwrap(),
+        mtu: 1500,
+        hops: 64,
+    };
+    let headers = Headers::ip(&address, 6).unwrap();
+    let syn = Header {
+        source: local.port(),
+        destination: to.port(),
+        flags: Flags::SYN,
+        window: 1000,
+        ..Header::default()
+    };
+    let mut bytes = [0; 200];
+    let range =
+        Layout::new(local.ip()).write(&mut bytes, &headers, &syn, (0, false), Sums::Written);
+    flow.send(&bytes[range]).unwrap();
+    flow
+}
+
+/// A connection that a cookie opened has the way to its peer also if it has nothing to send at
+/// first.
+#[test]
+fn a_connection_by_cookie_sends_later() {
+    let bed = Bed::with_backlog("tcp-cookie", 1);
+    let mut lone = send_lone_syn(&bed.program, bed.listener.local());
+    lone.recv(SOON).expect("an answer");
+    let (client, server) = bed.pair();
+    // The handshake is over at both ends, and its segments have left.
+    acknowledged(&client);
+    server.write(b"late", SOON).unwrap();
+    let mut bytes = [0; 10];
+    assert_eq!(client.read(&mut bytes, SOON).unwrap(), 4);
 }
 
 #[test]

@@ -2,13 +2,14 @@
 //! RFC 7323).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{CloseReason, Connection, Identity, PeerTimestamp, State};
 use crate::buffer::Slice;
 use crate::config::Config;
 use crate::header::{Flags, Header, Timestamps};
 use crate::receive_queue::Stored;
-use crate::sender::Acknowledgement;
+use crate::sender::{Acknowledgement, Echo};
 use crate::time::Instant;
 
 impl Connection {
@@ -55,6 +56,16 @@ impl Connection {
             self.rearm_keepalive(now);
         }
         kept
+    }
+
+    /// The caller had no buffer for the payload of a segment that was handled without it. The peer
+    /// is told where this end stands: without an answer it waits longer and longer before it sends
+    /// the segment again.
+    pub fn refuse_payload(&mut self) {
+        self.counters.without_room += 1;
+        if self.is_synchronized() && self.state != State::Closed {
+            self.acks.request();
+        }
     }
 
     /// RFC 9293, section 3.10.7.3.
@@ -134,7 +145,8 @@ impl Connection {
         let mut header = *header;
         let mut start = self.peer_position(header.seq);
         // Both ends opened at the same time: the answer to our SYN repeats the peer's.
-        let repeats_syn = header.flags.has(Flags::SYN) && start == 0;
+        let is_reset = header.flags.has(Flags::RST);
+        let repeats_syn = header.flags.has(Flags::SYN) && !is_reset && start == 0;
         if self.state == State::SynReceived && repeats_syn {
             if header.flags.has(Flags::ACK) && self.is_active {
                 header.flags.0 &= !Flags::SYN.0;
@@ -214,8 +226,13 @@ impl Connection {
         let (next, edge) = (self.receiver.next() as i64, self.receiver.edge() as i64);
         let end = start + i64::from(length);
         let inside = |position: i64| next <= position && position < edge;
+        let is_reset = header.flags.has(Flags::RST);
         let acceptable = match (length, edge - next) {
             (0, 0) => start == next,
+            // RFC 9293 excludes the edge. But a peer that has sent everything up to the edge gives
+            // its acknowledgements this number. If some of its data was lost, this end would take
+            // none of them until the peer's retransmission timeout.
+            (0, _) if start == edge && !is_reset => true,
             (0, _) => inside(start),
             // A closed window takes no data, but acknowledgements and resets count.
             (_, 0) => start == next,
@@ -225,7 +242,7 @@ impl Connection {
             return true;
         }
         self.counters.unacceptable += 1;
-        if header.flags.has(Flags::RST) {
+        if is_reset {
             return false;
         }
         if let (Ok(left), Ok(right)) = (u64::try_from(start), u64::try_from(end)) {
@@ -342,6 +359,8 @@ impl Connection {
         let mut blocks = [(0, 0); 4];
         let (count, duplicate) = self.selective_blocks(header, ack, &mut blocks);
         let before = self.sender.queue.una();
+        let echo = self.peer_timestamp.and(header.options.timestamps);
+        let echo = echo.map(|timestamps| self.echo(now, timestamps.echo));
         let released = &mut self.released;
         let advanced = self.sender.acknowledged(
             now,
@@ -351,10 +370,7 @@ impl Connection {
                 window,
                 blocks: &blocks[..count],
                 duplicate,
-                echo: self
-                    .peer_timestamp
-                    .and(header.options.timestamps)
-                    .map(|timestamps| timestamps.echo),
+                echo,
                 is_pure,
                 // RFC 3168, section 6.1.1: in a SYN,ACK the flag is part of the negotiation.
                 congestion_echo: header.flags.has(Flags::ECE) && !header.flags.has(Flags::SYN),
@@ -368,9 +384,21 @@ impl Connection {
             let last = ack.min(self.end_of_data());
             self.counters.bytes_acknowledged += last.saturating_sub(first);
             self.own_end_acknowledged(now);
+            self.retry_long_segments(now);
         }
         if self.sender.window() > 0 {
             self.timers.window_opened();
+        }
+    }
+
+    /// A timestamp that the peer returned.
+    fn echo(&self, now: Instant, value: u32) -> Echo {
+        let ticks = self.timestamp_clock(now).wrapping_sub(value) as i32;
+        // The tick in which the segment was made may just have begun.
+        let age = u64::try_from(ticks).ok();
+        Echo {
+            value,
+            age: age.map(|ticks| Duration::from_millis(ticks + 1)),
         }
     }
 

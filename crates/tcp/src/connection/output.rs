@@ -315,7 +315,7 @@ impl Connection {
     }
 
     /// The clock of timestamps, in milliseconds (RFC 7323, section 5.4).
-    fn timestamp_clock(&self, now: Instant) -> u32 {
+    pub(super) fn timestamp_clock(&self, now: Instant) -> u32 {
         // The clock wraps.
         (now.as_millis() as u32).wrapping_add(self.identity.timestamp_offset)
     }
@@ -341,31 +341,6 @@ impl Connection {
             true => self.sender.queue.returned_unsent(token.0),
             false => self.handle_departure(token, now),
         }
-    }
-
-    /// The path carries segments with `mss` bytes of payload at most, without options. The caller
-    /// found that out by a message of the network that it believes
-    /// ([`Connection::is_in_flight`]), or from a route.
-    pub fn set_path_mss(&mut self, mss: u32) {
-        if self.config.mss != mss {
-            self.own_config().mss = mss;
-        }
-        let effective = self.effective_mss();
-        if effective != self.sender.mss() && self.is_synchronized() {
-            self.sender.set_mss(effective);
-        }
-    }
-
-    /// The MSS in both directions less the options that every segment carries.
-    pub(super) fn effective_mss(&self) -> u32 {
-        let options = match self.peer_timestamp {
-            Some(_) => Options::TIMESTAMPS_LENGTH as u32,
-            None => u32::from(self.config.padding),
-        };
-        self.peer_mss
-            .min(self.config.mss)
-            .saturating_sub(options)
-            .max(1)
     }
 
     /// True if a sequence number was sent and is not acknowledged. A message of the network is

@@ -48,6 +48,11 @@ impl Timers {
         self.progress = now;
     }
 
+    /// Since when the peer owes an acknowledgement or keeps its window closed.
+    pub(super) fn progress(&self) -> Instant {
+        self.progress
+    }
+
     pub(super) fn window_opened(&mut self) {
         self.persist = None;
         self.persist_probes = 0;
@@ -97,7 +102,7 @@ impl Connection {
             return;
         }
         if self.sender.handle_timeout(now) {
-            self.suspect_black_hole();
+            self.suspect_black_hole(now);
         }
         self.acks.handle_timeout(now);
         if self.timers.persist.is_some_and(|at| at <= now) {
@@ -182,26 +187,9 @@ impl Connection {
         self.timers.probe_due = true;
         self.timers.keepalive = Some(now + keepalive.interval);
     }
-
-    /// Full segments get no acknowledgement while the network may drop them for their length, and
-    /// the message that says so too (RFC 4821): halves the segments after some timeouts.
-    fn suspect_black_hole(&mut self) {
-        if self.sender.rtt.backoffs() < TIMEOUTS_OF_A_BLACK_HOLE || !self.is_synchronized() {
-            return;
-        }
-        let longest = self.sender.longest_outstanding();
-        if longest > SAFE_MSS {
-            let options = self.config.mss.saturating_sub(self.effective_mss());
-            self.set_path_mss((longest / 2).max(SAFE_MSS) + options);
-        }
-    }
 }
 
 /// The persist interval doubles as the retransmission timeout does.
 const LARGEST_DOUBLING: u32 = 16;
 /// As the longest retransmission timeout of Linux.
 const LONGEST_PERSIST: Duration = Duration::from_secs(120);
-/// Two timeouts happen without a black hole; Linux looks for one at the third as well.
-const TIMEOUTS_OF_A_BLACK_HOLE: u32 = 3;
-/// Every path carries this payload: the MTU of 576 bytes less headers (RFC 9293, section 3.7.1).
-const SAFE_MSS: u32 = 536;

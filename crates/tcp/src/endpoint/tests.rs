@@ -108,6 +108,43 @@ fn a_listener_accepts_and_forgets() {
     assert_eq!((client.poll_timeout(), server.poll_timeout()), (None, None));
 }
 
+/// What the program did not read before the peer's reset must not keep its buffers for ever.
+#[test]
+fn buffers_of_a_reset_connection_are_released_although_nothing_was_read() {
+    for accepts in [true, false] {
+        let now = start();
+        let mut server = listener(8);
+        let (mut client, id) = opening(now, 1000);
+        exchange(now, &mut client, &mut server);
+        let accepted = accepts.then(|| server.accept().unwrap().0);
+        let length = 100;
+        client.update(id, |one| one.write(Handle(1), length).unwrap());
+        let sent = outputs(now, &mut client);
+        let payload = |length| Slice {
+            handle: Handle(77),
+            offset: 0,
+            length,
+        };
+        let [(_, data, length)] = &sent[..] else {
+            panic!("{sent:?}");
+        };
+        let stored = payload(*length);
+        assert!(server.handle_segment(now, client.local(), data, Some(stored), false));
+        client.update(id, Connection::abort);
+        for (_, reset, _) in outputs(now, &mut client) {
+            server.handle_segment(now, client.local(), &reset, None, false);
+        }
+        match accepted {
+            Some(id) => server.abandon(now, id),
+            None => server.stop_listening(),
+        }
+        outputs(now, &mut server);
+        let released: Vec<_> = std::iter::from_fn(|| server.poll_released()).collect();
+        assert_eq!(released, [Handle(77)], "accepted: {accepts}");
+        assert!(server.is_empty());
+    }
+}
+
 #[test]
 fn segments_of_no_connection_are_reset() {
     let now = start();

@@ -23,14 +23,21 @@ impl Sender {
         let before_sacked = self.queue.sacked();
         let known = input.blocks == self.used_blocks();
         let Sender {
-            queue, rack, rtt, ..
+            queue,
+            rack,
+            rtt,
+            longest_delivered,
+            ..
         } = self;
         let min_rtt = rtt.min();
         let mut newest: Option<Instant> = None;
+        let advances = input.ack > queue.una();
+        let echo = input.echo.map(|echo| echo.value);
         let mut observe = |piece: Covered| {
-            rack.delivered(now, &piece, input.echo, min_rtt);
-            if let (false, Some(departed)) = (piece.retransmitted, piece.departed) {
-                newest = newest.max(Some(departed));
+            rack.delivered(now, &piece, echo, min_rtt);
+            *longest_delivered = piece.length.max(*longest_delivered);
+            if shows_round_trip(&piece, echo.filter(|_| advances)) {
+                newest = newest.max(piece.departed);
             }
         };
         let delivered = queue.acknowledge(input.ack, &mut observe, &mut release);
@@ -41,11 +48,19 @@ impl Sender {
             }
         }
         self.remember_blocks(input.blocks);
+        let advanced = delivered.advanced > 0;
+        if delivered.was_retransmitted && (input.echo.is_none() || input.duplicate) {
+            // The pieces behind a gap waited at the peer until the retransmission filled it; or
+            // they arrived long ago, and the acknowledgement that said so was lost.
+            newest = None;
+        }
         if let Some(departed) = newest {
             let per_window = (outstanding / self.mss.max(1)).div_ceil(2).max(1);
-            self.rtt.sample(now, now.since(departed), per_window);
+            let age = input.echo.filter(|_| advanced).and_then(|echo| echo.age);
+            let rtt = now.since(departed);
+            let rtt = age.map_or(rtt, |age| rtt.min(age));
+            self.rtt.sample(now, rtt, per_window);
         }
-        let advanced = delivered.advanced > 0;
         if advanced {
             // Karn's algorithm: a retransmission says nothing, unless timestamps tell which
             // transmission is acknowledged.
@@ -202,7 +217,7 @@ impl Sender {
         };
         let older = input
             .echo
-            .is_some_and(|echo| (echo.wrapping_sub(stamp) as i32) < 0);
+            .is_some_and(|echo| (echo.value.wrapping_sub(stamp) as i32) < 0);
         let proved = (advanced && retransmitted && older) || undo.needless == Some(0);
         if proved {
             self.congestion.undo();
@@ -264,6 +279,14 @@ impl Sender {
             }
         }
     }
+}
+
+/// True if the time since the piece's departure is a round trip. It is not if an acknowledgement of
+/// an earlier transmission is possible (Karn's algorithm), or if the piece was found lost: it may
+/// have arrived long ago, and the acknowledgements that said so were lost. `echo`, of an
+/// acknowledgement that advances, tells which transmission it answers.
+fn shows_round_trip(piece: &Covered, echo: Option<u32>) -> bool {
+    echo == Some(piece.timestamp) || !(piece.retransmitted || piece.lost)
 }
 
 /// RFC 5681, section 3.2.

@@ -25,10 +25,9 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// The headers to the peer of a connection, or to a stranger. A connection's first segment
-    /// takes over those of the stranger that opened it.
+    /// The headers to the peer of a connection, or to a stranger.
     pub(super) fn headers_to(
-        &mut self,
+        &self,
         id: Option<ConnectionId>,
         remote: SocketAddr,
     ) -> Option<&Headers> {
@@ -38,16 +37,17 @@ impl Peers {
         let Some(ConnectionId(index)) = id else {
             return self.strangers.get(&remote);
         };
-        let index = index as usize;
+        let place = self.of_connections.get(index as usize)?.as_ref();
+        place.and_then(|(of, headers)| (*of == remote).then_some(headers))
+    }
+
+    /// Sets the headers to the peer of a listener's connection.
+    pub(super) fn set(&mut self, id: ConnectionId, remote: SocketAddr, headers: Headers) {
+        let index = id.0 as usize;
         if self.of_connections.len() <= index {
             self.of_connections.resize_with(index + 1, || None);
         }
-        let place = &mut self.of_connections[index];
-        if place.as_ref().is_none_or(|(of, _)| *of != remote) {
-            let headers = self.strangers.get(&remote)?;
-            *place = Some((remote, headers.clone()));
-        }
-        place.as_ref().map(|(_, headers)| headers)
+        self.of_connections[index] = Some((remote, headers));
     }
 }
 
