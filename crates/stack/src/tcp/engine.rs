@@ -467,7 +467,7 @@ impl Engine {
         remote: SocketAddr,
         transmit: &Transmit,
     ) -> Result<Queued, StackError> {
-        let Some(headers) = self.peers.headers_to(id, remote) else {
+        let Some(headers) = self.peers.headers_to(id, remote, &mut self.listed) else {
             return Ok(Queued::No);
         };
         let buffers = match (&mut self.requests, transmit.header.flags.has(Flags::SYN)) {
@@ -595,15 +595,20 @@ struct Peers {
 
 impl Peers {
     /// The headers to the peer of a connection, or to a stranger. A connection's first segment
-    /// takes over those of the stranger that opened it.
-    fn headers_to(&mut self, id: Option<ConnectionId>, remote: SocketAddr) -> Option<&Headers> {
+    /// takes over those of the stranger that opened it, and replaces what `listed` has of its number.
+    fn headers_to(
+        &mut self,
+        id: Option<ConnectionId>,
+        remote: SocketAddr,
+        listed: &mut PeerList,
+    ) -> Option<&Headers> {
         if self.only.is_some() {
             return self.only.as_ref();
         }
-        let Some(ConnectionId(index)) = id else {
+        let Some(id) = id else {
             return self.strangers.get(&remote);
         };
-        let index = index as usize;
+        let index = id.0 as usize;
         if self.of_connections.len() <= index {
             self.of_connections.resize_with(index + 1, || None);
         }
@@ -611,6 +616,7 @@ impl Peers {
         if place.as_ref().is_none_or(|(of, _)| *of != remote) {
             let headers = self.strangers.get(&remote)?;
             *place = Some((remote, headers.clone()));
+            listed.replace(id);
         }
         place.as_ref().map(|(_, headers)| headers)
     }

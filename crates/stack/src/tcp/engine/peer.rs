@@ -54,7 +54,7 @@ impl Engine {
         match self.peers.of_listener(id, remote) {
             Some(headers) if headers.next_hop() != next_hop => {
                 headers.set_next_hop(next_hop);
-                self.listed.set_next_hop(id, next_hop);
+                self.listed.set_next_hop((id, remote), next_hop);
                 true
             }
             _ => false,
@@ -79,7 +79,7 @@ impl Engine {
         let connection = self.endpoint.connection(id);
         if connection.is_some_and(|connection| connection.expected_seq() == Some(seq)) {
             headers.set_next_hop(source);
-            self.listed.set_next_hop(id, source);
+            self.listed.set_next_hop((id, remote), source);
         }
     }
 }
