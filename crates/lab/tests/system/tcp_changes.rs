@@ -42,7 +42,7 @@ fn bed() -> Result<TestBed> {
     let server = &bed.world.server().ns;
     server.ip(&format!("addr add {FAR}/32 dev lo"))?;
     // A host that gets another Ethernet address says so, as routers do.
-    server.sysctl("net.ipv4.conf.all.arp_notify", "1")?;
+    server.sysctl("net/ipv4/conf/all/arp_notify", "1")?;
     route(&bed, "10.77.0.2 dev eth0")?;
     Ok(bed)
 }

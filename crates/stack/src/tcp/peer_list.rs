@@ -25,7 +25,6 @@ pub(super) struct PeerList {
 /// An entry that is not free.
 #[derive(Clone, Copy)]
 struct Listed {
-    remote: SocketAddr,
     /// The sequence number behind the highest that was queued.
     end: Seq,
     was_reset: bool,
@@ -57,8 +56,8 @@ impl PeerList {
         let end = header.seq.add(payload + has(Flags::SYN) + has(Flags::FIN));
         let index = id.0 as usize;
         if let Some(Some(known)) = self.entries.get_mut(index)
-            && known.remote == remote
             && !known.was_reset
+            && !header.flags.has(Flags::SYN)
         {
             // A retransmission is no progress.
             if end.distance_from(known.end) > 0 {
@@ -75,11 +74,17 @@ impl PeerList {
             self.entries.resize(index + 1, None);
         }
         self.entries[index] = Some(Listed {
-            remote,
             end,
             was_reset: header.flags.has(Flags::RST),
         });
         list.set(id.0, remote, next_hop(), end.0);
+    }
+
+    /// Another connection has this number now. Its first segment writes the entry anew.
+    pub(super) fn replace(&mut self, id: ConnectionId) {
+        if let Some(entry) = self.entries.get_mut(id.0 as usize) {
+            *entry = None;
+        }
     }
 
     /// Frees the entry of a connection that is over, unless this end has reset it.
@@ -96,9 +101,13 @@ impl PeerList {
     }
 
     /// Segments for the peer of a connection have another Ethernet address from now on.
-    pub(super) fn set_next_hop(&mut self, id: ConnectionId, next_hop: [u8; 6]) {
+    pub(super) fn set_next_hop(
+        &mut self,
+        (id, remote): (ConnectionId, SocketAddr),
+        next_hop: [u8; 6],
+    ) {
         if let (Some(list), Some(Some(known))) = (&self.list, self.entries.get(id.0 as usize)) {
-            list.set(id.0, known.remote, next_hop, known.end.0);
+            list.set(id.0, remote, next_hop, known.end.0);
         }
     }
 }

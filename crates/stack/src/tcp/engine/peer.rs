@@ -41,13 +41,15 @@ impl Peers {
         place.and_then(|(of, headers)| (*of == remote).then_some(headers))
     }
 
-    /// Sets the headers to the peer of a listener's connection.
-    pub(super) fn set(&mut self, id: ConnectionId, remote: SocketAddr, headers: Headers) {
+    /// Sets the headers to the peer of a listener's connection. Returns true if the number was that
+    /// of a connection to another peer, or of none.
+    pub(super) fn set(&mut self, id: ConnectionId, remote: SocketAddr, headers: Headers) -> bool {
         let index = id.0 as usize;
         if self.of_connections.len() <= index {
             self.of_connections.resize_with(index + 1, || None);
         }
-        self.of_connections[index] = Some((remote, headers));
+        let before = self.of_connections[index].replace((remote, headers));
+        before.is_none_or(|(of, _)| of != remote)
     }
 }
 
@@ -93,7 +95,7 @@ impl Engine {
         match self.peers.of_listener(id, remote) {
             Some(headers) if headers.next_hop() != next_hop => {
                 headers.set_next_hop(next_hop);
-                self.listed.set_next_hop(id, next_hop);
+                self.listed.set_next_hop((id, remote), next_hop);
                 true
             }
             _ => false,
@@ -118,7 +120,7 @@ impl Engine {
         let connection = self.endpoint.connection(id);
         if connection.is_some_and(|connection| connection.expected_seq() == Some(seq)) {
             headers.set_next_hop(source);
-            self.listed.set_next_hop(id, source);
+            self.listed.set_next_hop((id, remote), source);
         }
     }
 }

@@ -67,7 +67,8 @@ fn the_sequence_number_is_behind_all_that_was_queued() {
     fixture.queue(0, "192.0.2.1:1001", (u32::MAX, ACK, 50));
     fixture.queue(1, "192.0.2.2:1002", (7, Flags::SYN | ACK, 0));
     fixture.queue(1, "192.0.2.2:1002", (8, Flags::FIN | ACK, 1));
-    fixture.peers.set_next_hop(ConnectionId(1), [6; 6]);
+    let second = (ConnectionId(1), "192.0.2.2:1002".parse().unwrap());
+    fixture.peers.set_next_hop(second, [6; 6]);
     // The list has no such entry.
     fixture.queue(2, "192.0.2.3:1003", (7, ACK, 0));
     assert_eq!(fixture.read(), [(1001, MAC, 99), (1002, [6; 6], 10)]);
@@ -94,6 +95,18 @@ fn a_connection_that_is_over_is_removed_unless_this_end_has_reset_it() {
     }
 }
 
+/// A number goes to another connection before the end of the former one was seen. A SYN cookie opens
+/// it, so its first segment has no SYN.
+#[test]
+fn another_connection_with_the_same_number_replaces_the_entry() {
+    let mut fixture = Fixture::new();
+    fixture.queue(0, "192.0.2.1:1001", (7000, ACK, 0));
+    fixture.peers.replace(ConnectionId(0));
+    fixture.peers.replace(ConnectionId(1));
+    fixture.queue(0, "192.0.2.2:1002", (5, ACK, 0));
+    assert_eq!(fixture.read(), [(1002, MAC, 5)]);
+}
+
 #[test]
 fn without_a_list_nothing_is_listed() {
     let mut peers = PeerList::default();
@@ -101,5 +114,5 @@ fn without_a_list_nothing_is_listed() {
     let remote = "192.0.2.1:1".parse().unwrap();
     peers.note_queued(ConnectionId(0), remote, (&header, 0), || MAC);
     peers.remove(ConnectionId(0));
-    peers.set_next_hop(ConnectionId(0), MAC);
+    peers.set_next_hop((ConnectionId(0), remote), MAC);
 }
