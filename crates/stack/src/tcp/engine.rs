@@ -444,10 +444,9 @@ impl Engine {
         if self.peers.only.is_none()
             && let Some(id) = self.endpoint.find(remote)
             && let Ok(headers) = self.headers_to(remote, next_hop)
+            && self.peers.set(id, remote, headers)
         {
-            if self.peers.set(id, remote, headers) {
-                self.listed.replace(id);
-            }
+            self.listed.replace(id);
         }
     }
 
