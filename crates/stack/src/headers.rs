@@ -57,9 +57,10 @@ pub enum AddressError {
 #[derive(Clone, Debug)]
 pub struct Headers {
     template: [u8; MAX_HEADROOM],
-    headroom: usize,
-    longest: usize,
-    fixups: [Option<Fixup>; MAX_LAYERS],
+    headroom: u16,
+    longest: u16,
+    /// Of the layers behind Ethernet.
+    fixups: [Option<Fixup>; MAX_LAYERS - 1],
 }
 
 impl Headers {
@@ -99,7 +100,7 @@ impl Headers {
         match self.longest {
             0 => Err(AddressError::Mtu {
                 mtu,
-                headers: self.headroom - ETHERNET,
+                headers: self.headroom() - ETHERNET,
             }),
             _ => Ok(self),
         }
@@ -108,7 +109,7 @@ impl Headers {
     /// Number of bytes of all headers in front of the payload.
     #[inline]
     pub fn headroom(&self) -> usize {
-        self.headroom
+        self.headroom.into()
     }
 
     /// The Ethernet address to which the packets are sent.
@@ -125,7 +126,7 @@ impl Headers {
     /// Length of the longest payload that fits in the MTU, in bytes.
     #[inline]
     pub fn longest(&self) -> usize {
-        self.longest
+        self.longest.into()
     }
 
     /// Writes the headers of a packet. `frame` is the whole frame, with the payload behind the
@@ -137,7 +138,8 @@ impl Headers {
     #[inline]
     pub fn write(&self, frame: &mut [u8]) {
         assert!(frame.len() <= ETHERNET + usize::from(u16::MAX));
-        frame[..self.headroom].copy_from_slice(&self.template[..self.headroom]);
+        let headroom = self.headroom();
+        frame[..headroom].copy_from_slice(&self.template[..headroom]);
         // Inner headers first: they are complete when an outer layer is written.
         for fixup in self.fixups.iter().rev().flatten() {
             fixup.apply(frame);
@@ -149,14 +151,19 @@ impl Headers {
             template: [0; MAX_HEADROOM],
             headroom: 0,
             longest: 0,
-            fixups: [None; MAX_LAYERS],
+            fixups: [None; MAX_LAYERS - 1],
         };
-        for (layer, fixup) in layers.iter().zip(&mut headers.fixups) {
+        for (number, layer) in layers.iter().enumerate() {
             let at = headers.headroom;
             headers.headroom += layer.bytes();
-            *fixup = layer.write(&mut headers.template[at..headers.headroom], at);
+            let place = usize::from(at)..usize::from(headers.headroom);
+            let fixup = layer.write(&mut headers.template[place], at);
+            // Ethernet has none.
+            if let Some(behind) = number.checked_sub(1) {
+                headers.fixups[behind] = fixup;
+            }
         }
-        headers.longest = usize::from(mtu).saturating_sub(headers.headroom - ETHERNET);
+        headers.longest = mtu.saturating_sub(headers.headroom - ETHERNET as u16);
         headers
     }
 }
@@ -192,11 +199,11 @@ enum Layer {
 #[derive(Clone, Copy, Debug)]
 enum Fixup {
     /// Total length and header checksum. `header` is the sum of the header without the length.
-    Ipv4 { at: usize, header: Sum },
+    Ipv4 { at: u16, header: Sum },
     /// Payload length.
-    Ipv6 { at: usize },
+    Ipv6 { at: u16 },
     /// Length and checksum. `pseudo` is the sum of the addresses, the protocol and the ports.
-    Udp { at: usize, pseudo: Sum },
+    Udp { at: u16, pseudo: Sum },
 }
 
 impl Layer {
@@ -230,9 +237,9 @@ impl Layer {
         }
     }
 
-    fn bytes(&self) -> usize {
+    fn bytes(&self) -> u16 {
         match self {
-            Layer::Ethernet { .. } => ETHERNET,
+            Layer::Ethernet { .. } => ETHERNET as u16,
             Layer::Ipv4 { .. } => 20,
             Layer::Ipv6 { .. } => 40,
             Layer::Udp { .. } => 8,
@@ -255,7 +262,7 @@ impl Layer {
         }
     }
 
-    fn write(&self, header: &mut [u8], at: usize) -> Option<Fixup> {
+    fn write(&self, header: &mut [u8], at: u16) -> Option<Fixup> {
         match self {
             Layer::Ethernet { from, to, kind } => {
                 header[..6].copy_from_slice(to);
@@ -309,16 +316,19 @@ impl Fixup {
         let behind = |at: usize| (frame.len() - at) as u16;
         match *self {
             Fixup::Ipv4 { at, header } => {
+                let at = usize::from(at);
                 let length = behind(at);
                 frame[at + 2..at + 4].copy_from_slice(&length.to_be_bytes());
                 let checksum = header.word(length).checksum();
                 frame[at + 10..at + 12].copy_from_slice(&checksum.to_be_bytes());
             }
             Fixup::Ipv6 { at } => {
+                let at = usize::from(at);
                 let length = behind(at + 40);
                 frame[at + 4..at + 6].copy_from_slice(&length.to_be_bytes());
             }
             Fixup::Udp { at, pseudo } => {
+                let at = usize::from(at);
                 let length = behind(at);
                 frame[at + 4..at + 6].copy_from_slice(&length.to_be_bytes());
                 let sum = pseudo.word(length).word(length).add(&frame[at + 8..]);

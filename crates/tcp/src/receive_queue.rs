@@ -40,8 +40,9 @@ pub(crate) struct ReceiveQueue {
     early_bytes: u64,
     /// Position of the peer's FIN.
     fin: Option<u64>,
-    /// Ranges that were received behind a gap, the latest first, for SACK blocks.
-    recent: [(u64, u64); 4],
+    /// Ranges that were received behind a gap, the latest first, for SACK blocks: at most
+    /// [`MOST_RECENT`].
+    recent: Vec<(u64, u64)>,
     /// A range that was received twice, for the next acknowledgement.
     duplicate: Option<(u64, u64)>,
 }
@@ -68,7 +69,7 @@ impl ReceiveQueue {
             early: VecDeque::new(),
             early_bytes: 0,
             fin: None,
-            recent: [(0, 0); 4],
+            recent: Vec::new(),
             duplicate: None,
         }
     }
@@ -209,35 +210,23 @@ impl ReceiveQueue {
             right = self.early[after].end();
             after += 1;
         }
-        let mut recent = [(0, 0); 4];
-        recent[0] = (left, right);
-        let others = self
-            .recent
-            .iter()
-            .filter(|range| range.1 < left || range.0 > right);
-        for (place, range) in recent[1..].iter_mut().zip(others) {
-            *place = *range;
-        }
-        self.recent = recent;
+        self.recent
+            .retain(|range| range.1 < left || range.0 > right);
+        self.recent.insert(0, (left, right));
+        self.recent.truncate(MOST_RECENT);
     }
 
     /// Drops ranges that are in order now.
     fn forget_recent(&mut self) {
         let next = self.next;
-        let mut recent = [(0, 0); 4];
-        let kept = self.recent.iter().filter(|range| range.0 > next);
-        for (place, range) in recent.iter_mut().zip(kept) {
-            *place = *range;
-        }
-        self.recent = recent;
+        self.recent.retain(|range| range.0 > next);
     }
 
     /// The SACK blocks for the next acknowledgement: first what was received twice (RFC 2883), then
     /// the ranges behind gaps, the latest first.
     pub(crate) fn blocks(&mut self) -> impl Iterator<Item = (u64, u64)> {
         let duplicate = self.duplicate.take();
-        let recent = self.recent.into_iter().filter(|range| range.1 > 0);
-        duplicate.into_iter().chain(recent)
+        duplicate.into_iter().chain(self.recent.iter().copied())
     }
 
     /// True if a duplicate waits to be reported.
@@ -355,7 +344,7 @@ impl ReceiveQueue {
             release(early.payload.handle);
         }
         self.early_bytes = 0;
-        self.recent = [(0, 0); 4];
+        self.recent.clear();
     }
 
     /// Checks the queue.
@@ -403,3 +392,6 @@ fn cut_back(part: &mut Early, position: u64) {
         .min(u64::from(part.payload.length));
     part.payload.length -= cut as u32;
 }
+
+/// As many SACK blocks as options have room for (RFC 2018, section 3).
+const MOST_RECENT: usize = 4;

@@ -51,7 +51,7 @@ pub(crate) struct Sender {
     /// The longest payload that the peer has acknowledged since the MSS has changed.
     longest_delivered: u32,
     /// The last acknowledgement's blocks, so that a repetition costs nothing.
-    last_blocks: [(u64, u64); 4],
+    last_blocks: Vec<(u64, u64)>,
     /// Duplicate acknowledgements of a peer without SACK.
     duplicates: u32,
     loss_timer: Option<(Instant, LossTimer)>,
@@ -182,7 +182,7 @@ impl Sender {
             sack: false,
             no_delay: config.no_delay,
             longest_delivered: 0,
-            last_blocks: [(0, 0); 4],
+            last_blocks: Vec::new(),
             duplicates: 0,
             loss_timer: None,
             timeout_from: Instant::ZERO,

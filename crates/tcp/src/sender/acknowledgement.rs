@@ -21,7 +21,7 @@ impl Sender {
         self.update_window(input);
         let outstanding = self.queue.outstanding();
         let before_sacked = self.queue.sacked();
-        let known = input.blocks == self.used_blocks();
+        let known = input.blocks == self.last_blocks;
         let Sender {
             queue,
             rack,
@@ -47,7 +47,10 @@ impl Sender {
                 bytes += self.queue.select(left, right, &mut observe);
             }
         }
-        self.remember_blocks(input.blocks);
+        if !known {
+            self.last_blocks.clear();
+            self.last_blocks.extend(input.blocks);
+        }
         let advanced = delivered.advanced > 0;
         if delivered.was_retransmitted && (input.echo.is_none() || input.duplicate) {
             // The pieces behind a gap waited at the peer until the retransmission filled it; or
@@ -97,18 +100,6 @@ impl Sender {
             self.window = input.window;
             self.largest_window = self.largest_window.max(input.window);
             self.window_from = (input.seq, input.ack);
-        }
-    }
-
-    fn used_blocks(&self) -> &[(u64, u64)] {
-        let used = self.last_blocks.iter().take_while(|block| block.1 > 0);
-        &self.last_blocks[..used.count()]
-    }
-
-    fn remember_blocks(&mut self, blocks: &[(u64, u64)]) {
-        self.last_blocks = [(0, 0); 4];
-        for (place, block) in self.last_blocks.iter_mut().zip(blocks) {
-            *place = *block;
         }
     }
 
