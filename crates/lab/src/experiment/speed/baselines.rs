@@ -45,7 +45,10 @@ pub(super) struct Baseline {
 
 enum Sender {
     Datagrams(UdpSocket),
-    Frames { link: Box<Link>, _ingress: Ingress },
+    Frames {
+        link: Box<Link>,
+        _ingress: Box<Ingress>,
+    },
 }
 
 impl Baseline {
@@ -71,7 +74,7 @@ impl Baseline {
                 let (link, ingress) = open_in_mode(client, Mode::Fallback)?;
                 Sender::Frames {
                     link: Box::new(link),
-                    _ingress: ingress,
+                    _ingress: Box::new(ingress),
                 }
             }
         };
