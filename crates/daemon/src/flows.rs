@@ -62,6 +62,7 @@ mod promised_flows;
 pub(crate) mod promises;
 mod receive_shares;
 mod redirected_targets;
+mod requested_contracts;
 mod resume;
 mod routes;
 mod sessions;

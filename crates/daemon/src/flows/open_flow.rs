@@ -12,8 +12,7 @@ use std::rc::Rc;
 
 use netnice_api::direct::{ChangeFlow, FlowOpened, OpenFlow};
 use netnice_api::driver::{DriverFlow, DriverRequest};
-use netnice_core::contract::{Change, Clause, Contract};
-use netnice_core::sched::Service;
+use netnice_core::contract::Contract;
 use netnice_kernel::routes::Neighbour;
 
 use super::network::Network;
@@ -21,14 +20,13 @@ use super::ports::PortOwner;
 use super::promised_flows::PromiseHolder;
 use super::promises::Promises;
 use super::receive_shares::receive_budget;
+use super::requested_contracts::{check_class, check_link, contract, contract_without_request};
 use super::{
     CallPurpose, FlowRecord, Flows, FormerContract, NextHop, PendingResolution, ReplySender,
     ResolutionFor, admission, budgets, refuse, tcp_keys,
 };
-use crate::authority;
 use crate::clock::Now;
 use crate::error::RequestError;
-use crate::peer::Peer;
 
 impl<N: Network> Flows<N> {
     /// Opens a flow, or refuses it for the reasons in the module's documentation. The reply comes
@@ -108,7 +106,8 @@ impl<N: Network> Flows<N> {
         let (pid, uid) = (session.pid, peer.uid);
         let mut has_budget = || promises.budget_of(pid, uid, &link).is_some();
         let text = open.contract.as_deref();
-        let contract = contract(&peer, &Contract::default(), text, &mut has_budget)?;
+        let before = contract_without_request(&open.endpoint, text);
+        let contract = contract(&peer, &before, text, &mut has_budget)?;
         check_link(&contract, &link)?;
         let nic = self.nic_of(&link)?;
         let secret = self.secret_for(&open.endpoint)?;
@@ -411,73 +410,6 @@ impl<N: Network> Flows<N> {
             Some(_) => state.minimums.insert(number),
             None => state.minimums.remove(&number),
         };
-    }
-}
-
-/// The contract after a change, if this peer may request it for a flow. `has_budget` is true if a
-/// budget of the peer contains the program.
-fn contract(
-    peer: &Peer,
-    before: &Contract,
-    change: Option<&str>,
-    has_budget: &mut dyn FnMut() -> bool,
-) -> Result<Contract, RequestError> {
-    let Some(text) = change.filter(|text| *text != "none") else {
-        return Ok(before.clone());
-    };
-    let change: Change = text.parse()?;
-    if authority::may_request(peer, &change).is_err() {
-        budgets::may_request(peer, &change.clauses(), has_budget())?;
-    }
-    let after = before.apply(&change)?;
-    let clauses = after.as_change().clauses();
-    let foreign = clauses.into_iter().find(|clause| {
-        matches!(
-            clause,
-            Clause::Down
-                | Clause::Both
-                | Clause::MinDown
-                | Clause::Priority
-                | Clause::Dscp
-                | Clause::Yield
-                | Clause::Cpu
-                | Clause::Delegate
-                | Clause::Quota
-                | Clause::When
-        )
-    });
-    if let Some(clause) = foreign {
-        return Err(RequestError::BadUsage(format!(
-            "{clause} is not for direct flows: up, burst, min, slice, cell, channel, receive and \
-             weight are; what a flow receives is bounded by its buffers and its receive share"
-        )));
-    }
-    Service::of(&after).map_err(|error| RequestError::BadUsage(error.to_string()))?;
-    Ok(after)
-}
-
-/// Checks that a contract names no link other than its program's.
-fn check_link(
-    contract: &Contract,
-    link: &netnice_core::contract::IfName,
-) -> Result<(), RequestError> {
-    match contract.on() {
-        Some(other) if other != link => Err(RequestError::BadUsage(format!(
-            "this program attached to {link}: its flows cannot be promised anything on {other}"
-        ))),
-        _ => Ok(()),
-    }
-}
-
-/// Checks that a changed contract is in the same class as before, or in none as before.
-fn check_class(before: &Contract, after: &Contract) -> Result<(), RequestError> {
-    let class = |contract: &Contract| contract.cell().and_then(|cell| cell.class());
-    match class(before) == class(after) {
-        true => Ok(()),
-        false => Err(RequestError::BadUsage(
-            "an open flow cannot enter or leave a class, or change it: close it and open it again"
-                .to_owned(),
-        )),
     }
 }
 

@@ -130,6 +130,26 @@ fn a_server_has_two_flows_and_promotes_connections_of_its_port() {
 }
 
 #[test]
+fn answers_to_requests_have_a_small_weight_unless_the_program_requests_a_contract() {
+    let mut fixture = Fixture::new();
+    let ann = fixture.attached_client(&ANN, 8);
+    let contracts = [
+        ("", "weight 3"),
+        ("none", "weight 3"),
+        ("up 8mbit", "up 8mbit"),
+    ];
+    for (port, (requested, granted)) in (1000..).zip(contracts) {
+        let endpoint = requests(&format!("10.0.0.100:{port}"));
+        match fixture.try_tcp(&ann, endpoint, requested) {
+            Response::Direct(DirectReply::Opened(opened)) => assert_eq!(opened.contract, granted),
+            other => panic!("{other:?}"),
+        }
+    }
+    let listening = fixture.tcp(&ann, listener("10.0.0.100:1000"));
+    assert_eq!(listening.contract, "none");
+}
+
+#[test]
 fn clients_of_one_user_share_a_port_and_no_server_joins_them_from_another_process() {
     let mut fixture = Fixture::new();
     let ann = fixture.attached_client(&ANN, 8);
