@@ -595,7 +595,8 @@ struct Peers {
 
 impl Peers {
     /// The headers to the peer of a connection, or to a stranger. A connection's first segment
-    /// takes over those of the stranger that opened it, and replaces what `listed` has of its number.
+    /// takes over those of the stranger that opened it, and replaces what `listed` has of its
+    /// number.
     fn headers_to(
         &mut self,
         id: Option<ConnectionId>,

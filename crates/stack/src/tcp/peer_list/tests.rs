@@ -95,8 +95,8 @@ fn a_connection_that_is_over_is_removed_unless_this_end_has_reset_it() {
     }
 }
 
-/// A number goes to another connection before the end of the former one was seen. A SYN cookie opens
-/// it, so its first segment has no SYN.
+/// A number goes to another connection before the end of the former one was seen. A SYN cookie
+/// opens it, so its first segment has no SYN.
 #[test]
 fn another_connection_with_the_same_number_replaces_the_entry() {
     let mut fixture = Fixture::new();
