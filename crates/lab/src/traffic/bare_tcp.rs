@@ -210,7 +210,12 @@ impl Bare {
             true => self.next,
             false => now + GATHER,
         };
-        while !gathers && netnice_driver::datapath::FrameSink::room(&mut self.link) > 0 {
+        // Asking for room flushes what has gathered.
+        let room = match gathers {
+            true => 0,
+            false => netnice_driver::datapath::FrameSink::room(&mut self.link),
+        };
+        for _ in 0..room {
             let Some((_, _, transmit)) = self.endpoint.poll_transmit(now) else {
                 break;
             };
