@@ -41,8 +41,8 @@ use crate::frame::{
 };
 use crate::protocol::{EtherType, IpProtocol, Transport, is_one_host};
 
+pub(crate) use segments::Parts;
 pub use segments::SegmentRun;
-pub(crate) use segments::{Parts, advance_id};
 
 /// The part of a flow's grant that determines its template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

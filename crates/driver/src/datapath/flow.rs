@@ -65,9 +65,9 @@ pub(super) enum Delivery {
     Passed,
 }
 
-/// The counters of a flow. Each taken record except the head is counted in one of `sent`,
-/// `forbidden`, `too_long` and `no_link`, and each received packet in one of `delivered`,
-/// `no_buffer`, `too_short` and `over_budget`.
+/// The counters of a flow. Each taken record except the head, and each segment of a record of
+/// segments, is counted in one of `sent`, `forbidden`, `too_long` and `no_link`, and each received
+/// packet in one of `delivered`, `no_buffer`, `too_short` and `over_budget`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct FlowCounters {
@@ -276,7 +276,10 @@ impl FlowState {
         // The entry in the list of paused flows is obsolete.
         self.paused_until = None;
         if std::mem::take(&mut self.has_head) {
-            self.counters.no_link += 1;
+            self.counters.no_link += match self.head.has_segments() {
+                true => (self.head.pairs().len() - self.head_part) as u64,
+                false => 1,
+            };
             self.unsent = None;
             self.ring.give_back(&self.head, Status::NO_LINK, 0);
         }
@@ -366,9 +369,9 @@ impl FlowState {
         let record = &self.head;
         let stated = record.arrival().map(|arrival| Instant(arrival).min(now));
         let arrived = stated.unwrap_or(unstated);
-        let bytes = match record.pairs().get(self.head_part) {
-            Some(part) if record.has_segments() => part.length as usize,
-            _ => record.bytes(),
+        let bytes = match record.has_segments() {
+            true => record.pairs()[self.head_part].length as usize,
+            false => record.bytes(),
         };
         let length = Bytes(bytes as u64).max(Bytes(MIN_PACKET_BYTES));
         let length = length.min(Bytes(self.longest as u64));

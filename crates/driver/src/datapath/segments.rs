@@ -31,9 +31,8 @@ impl FlowState {
         memory: &mut RunMemory,
     ) -> SendResult {
         let (status, result) = match self.unsent {
-            // The program was told, or will be, by the status of the record.
-            Some(status) if status == Status::NO_LINK => (status, SendResult::NotSent),
-            Some(status) => (status, SendResult::Refused),
+            // The parts behind one that did not leave.
+            Some(status) => self.skip(parts, status),
             None => {
                 let how = (code_points, most_joined);
                 self.send_run((record, parts), since, sink, departure, how, memory)
@@ -49,6 +48,18 @@ impl FlowState {
             self.ring.give_back(record, status, stamp);
         }
         result
+    }
+
+    /// Counts parts that do not leave because one before them did not.
+    fn skip(&mut self, parts: Parts, status: Status) -> (Status, SendResult) {
+        let counters = &mut self.counters;
+        let (counter, result) = match status {
+            Status::NO_LINK => (&mut counters.no_link, SendResult::NotSent),
+            Status::TOO_LONG => (&mut counters.too_long, SendResult::Refused),
+            _ => (&mut counters.forbidden, SendResult::Refused),
+        };
+        *counter += parts.count() as u64;
+        (status, result)
     }
 
     fn send_run(

@@ -38,7 +38,7 @@ use crate::frame::{
     TCP_OFFSET_AT, TCP_PSH, TCP_SEQUENCE_AT, V4_HEADER, be16, be32, checksum,
 };
 use crate::frames::FRAME;
-use crate::template::{Checked, Forbidden, SegmentRun, advance_id};
+use crate::template::{Checked, Forbidden, SegmentRun};
 
 /// The packets that wait to be sent, and their socket. See the module.
 #[derive(Debug)]
@@ -359,16 +359,7 @@ impl LongPacket {
         self.clear(head.len());
         self.length = head.len() + payload.len();
         self.is_run = true;
-        self.head[..head.len()].copy_from_slice(head);
-        let before = run.payloads()[..number]
-            .iter()
-            .map(SharedBytes::len)
-            .sum::<usize>();
-        let sequence = be32(head, tcp + TCP_SEQUENCE_AT).wrapping_add(before as u32);
-        self.head[tcp + TCP_SEQUENCE_AT..][..4].copy_from_slice(&sequence.to_be_bytes());
-        advance_id(&mut self.head, run.family(), number);
-        let flags = run.flags(is_last);
-        self.head[tcp + TCP_FLAGS_AT] = flags;
+        run.write_head(number, is_last, &mut self.head[..head.len()]);
         self.headers = Some(Headers {
             family: run.family(),
             tcp,
@@ -376,7 +367,7 @@ impl LongPacket {
         });
         self.pieces.push(Piece::Shared(*payload));
         self.segment_bytes = payload.len();
-        self.is_open = permits_more(flags);
+        self.is_open = permits_more(run.flags(is_last));
     }
 
     /// Becomes a packet of one segment, whose head has this length.

@@ -15,7 +15,7 @@ use crate::frame::{
     TCP_SEQUENCE_AT, TCP_SYN, TCP_URG, V4_HEADER, be16, be32, checksum,
 };
 use crate::protocol::Transport;
-use crate::segments::{self, CutError, Merged, Offload};
+use crate::segments;
 
 /// Segments of a TCP connection that follow each other, whose headers a template has checked.
 #[derive(Debug)]
@@ -25,8 +25,6 @@ pub struct SegmentRun<'a> {
     head: &'a [u8],
     payloads: &'a [SharedBytes],
     family: Family,
-    /// Payload of each segment but the last, in bytes.
-    segment_bytes: usize,
 }
 
 /// The parts of a record: the pairs from `begin` up to `end`.
@@ -97,13 +95,12 @@ impl Template {
             head: own,
             payloads,
             family,
-            segment_bytes,
         })
     }
 }
 
 /// Counts the identification of IPv4 on by the number of segments before.
-pub(crate) fn advance_id(head: &mut [u8], family: Family, segments: usize) {
+fn advance_id(head: &mut [u8], family: Family, segments: usize) {
     if family == Family::V4 {
         let id = be16(head, V4_ID).wrapping_add(segments as u16);
         head[V4_ID..V4_ID + 2].copy_from_slice(&id.to_be_bytes());
@@ -140,42 +137,49 @@ impl<'a> SegmentRun<'a> {
         self.payloads.iter().map(SharedBytes::len).sum()
     }
 
+    /// Writes the headers of the segment with this number to `head`, which has their length. The
+    /// lengths and checksums are still those of [`SegmentRun::head`].
+    pub(crate) fn write_head(&self, number: usize, is_last: bool, head: &mut [u8]) {
+        head.copy_from_slice(self.head);
+        let tcp = self.family.headers_end();
+        let before: usize = self.payloads[..number].iter().map(SharedBytes::len).sum();
+        let sequence = be32(head, tcp + TCP_SEQUENCE_AT).wrapping_add(before as u32);
+        head[tcp + TCP_SEQUENCE_AT..][..4].copy_from_slice(&sequence.to_be_bytes());
+        advance_id(head, self.family, number);
+        head[tcp + TCP_FLAGS_AT] = self.flags(is_last);
+    }
+
     /// Passes each segment as a frame of its own to `each`, in order, with the right checksums. For
     /// links that do not cut segments: it copies each payload twice.
     pub fn cut(&self, mut each: impl FnMut(Checked<'_>)) {
-        let total = self.head.len() + self.payload_bytes();
-        let mut frame = Vec::with_capacity(total);
-        frame.extend_from_slice(self.head);
-        for payload in self.payloads {
-            let begin = frame.len();
-            frame.resize(begin + payload.len(), 0);
-            payload.copy_to(&mut frame[begin..]);
-        }
-        let put = |frame: &mut [u8], at: usize, length: usize| {
-            frame[at..at + 2].copy_from_slice(&(length as u16).to_be_bytes());
-        };
-        match self.family {
-            Family::V4 => {
-                put(&mut frame, ETHERNET + 2, total - ETHERNET);
-                put(&mut frame, ETHERNET + 10, 0);
-                let sum = checksum(&frame[ETHERNET..ETHERNET + V4_HEADER]);
-                put(&mut frame, ETHERNET + 10, sum.into());
+        let (mut frame, head) = (Vec::new(), self.head.len());
+        for (number, payload) in self.payloads.iter().enumerate() {
+            frame.resize(head + payload.len(), 0);
+            self.write_head(
+                number,
+                number + 1 == self.payloads.len(),
+                &mut frame[..head],
+            );
+            payload.copy_to(&mut frame[head..]);
+            let behind = |from: usize| ((frame.len() - from) as u16).to_be_bytes();
+            let (whole, segment) = (behind(ETHERNET), behind(self.family.headers_end()));
+            match self.family {
+                Family::V4 => {
+                    frame[V4_LENGTH..V4_LENGTH + 2].copy_from_slice(&whole);
+                    frame[V4_CHECKSUM..V4_CHECKSUM + 2].fill(0);
+                    let sum = checksum(&frame[ETHERNET..ETHERNET + V4_HEADER]);
+                    frame[V4_CHECKSUM..V4_CHECKSUM + 2].copy_from_slice(&sum.to_be_bytes());
+                }
+                Family::V6 => frame[V6_LENGTH..V6_LENGTH + 2].copy_from_slice(&segment),
             }
-            Family::V6 => put(&mut frame, ETHERNET + 4, total - self.family.headers_end()),
+            let start = self.family.headers_end() as u16;
+            segments::complete(&mut frame, segments::Checksum::Partial { start });
+            each(Checked(&frame));
         }
-        let offload = Offload {
-            merged: Merged::Tcp(self.segment_bytes as u16),
-            checksum: segments::Checksum::Partial {
-                start: self.family.headers_end() as u16,
-            },
-        };
-        let longest = self.head.len() + self.segment_bytes;
-        let cut = segments::cut(&mut frame, &offload, longest, |segment| {
-            each(Checked(segment));
-        });
-        // The headers were checked.
-        debug_assert_ne!(cut, Err(CutError::Headers));
     }
 }
 
+const V4_LENGTH: usize = ETHERNET + 2;
+const V4_CHECKSUM: usize = ETHERNET + 10;
+const V6_LENGTH: usize = ETHERNET + 4;
 const V4_ID: usize = ETHERNET + 4;

@@ -10,7 +10,7 @@ use netnice_ring::program::{self, Attachment, Piece};
 
 use super::super::*;
 use crate::protocol::Transport;
-use crate::template::{Checked, Forbidden};
+use crate::template::{Checked, Forbidden, SegmentRun};
 use crate::template::{Sender, Sends};
 use crate::test_frames::{OWN, PEER, endpoint, udp};
 
@@ -24,6 +24,8 @@ pub(super) struct FakeNic {
     pub(super) room: usize,
     /// Segments can leave joined.
     pub(super) joins: bool,
+    /// The number of segments of each run.
+    pub(super) runs: Vec<usize>,
 }
 
 impl FrameSink for FakeNic {
@@ -48,6 +50,11 @@ impl FrameSink for FakeNic {
 
     fn joins(&self) -> bool {
         self.joins
+    }
+
+    fn send_run(&mut self, _most: usize, run: &SegmentRun<'_>) -> bool {
+        self.runs.push(run.payloads().len());
+        send_cut(self, run)
     }
 
     fn send_segment<F>(&mut self, most: usize, write: F) -> Option<Result<(), Forbidden>>
@@ -87,8 +94,12 @@ pub(super) const SHAPE: Shape = Shape {
 pub(super) const ROOM: usize = 1 << 20;
 
 pub(super) fn rig(rate: u64) -> Rig {
+    rig_with(Wire::new(Rate::new(rate).unwrap()))
+}
+
+pub(super) fn rig_with(wire: Wire) -> Rig {
     Rig {
-        datapath: Datapath::new(Wire::new(Rate::new(rate).unwrap()), OWN).unwrap(),
+        datapath: Datapath::new(wire, OWN).unwrap(),
         sink: FakeNic {
             room: ROOM,
             ..FakeNic::default()

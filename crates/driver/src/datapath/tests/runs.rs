@@ -3,7 +3,7 @@
 
 use netnice_core::contract::Weight;
 
-use super::rig::{Rig, SHAPE, TestProgram, contract, parameters, rig};
+use super::rig::{Rig, SHAPE, TestProgram, contract, parameters, rig, rig_with};
 use super::*;
 use crate::protocol::Transport;
 use crate::template::Sender;
@@ -30,6 +30,14 @@ fn program(rig: &mut Rig, [from, to]: [&str; 2], service: Service) -> TestProgra
     }];
     assert_eq!(open.shape, SHAPE);
     rig.program_with(local.port(), &open)
+}
+
+/// A link on which the segments of a record are chosen in one iteration.
+fn ahead() -> Rig {
+    rig_with(Wire {
+        ahead: Nanos(1_000_000),
+        ..Wire::new(Rate::new(1_000_000_000).unwrap())
+    })
 }
 
 /// What such a flow may send.
@@ -115,7 +123,7 @@ fn a_record_of_segments_leaves_as_its_segments() {
             for before in 0..8 {
                 let mut payloads = vec![PAYLOAD; before];
                 payloads.push(last);
-                let mut rig = rig(1_000_000_000);
+                let mut rig = ahead();
                 let mut program = program(&mut rig, ends, best_effort());
                 let segments = segments(ends, flags, &payloads);
                 program.submit_segments(&as_written(&segments));
@@ -124,6 +132,7 @@ fn a_record_of_segments_leaves_as_its_segments() {
                     rig.transmit();
                 }
                 assert_eq!(rig.sink.sent, segments);
+                assert_eq!(rig.sink.runs, [segments.len()], "they leave together");
                 program.collect();
                 assert_eq!(program.returned, [Status::DONE]);
                 let counters = rig.datapath.counters(program.opened.flow).unwrap();
@@ -172,8 +181,9 @@ fn each_segment_of_a_record_waits_for_its_own_time() {
     assert!(rig.datapath.counters(other.opened.flow).unwrap().sent > 100);
 }
 
-/// Submits a record of segments, then a good segment, and returns the statuses and what left.
-fn outcome(ends: [&str; 2], frames: &[Vec<u8>]) -> (Vec<Status>, usize) {
+/// Submits a record of segments, then a good segment. Returns the statuses, the number of frames
+/// that left, and the counts of sent and of refused segments.
+fn outcome(ends: [&str; 2], frames: &[Vec<u8>]) -> (Vec<Status>, usize, (u64, u64)) {
     let mut rig = rig(1_000_000_000);
     let mut program = program(&mut rig, ends, best_effort());
     program.submit_segments(frames);
@@ -183,7 +193,9 @@ fn outcome(ends: [&str; 2], frames: &[Vec<u8>]) -> (Vec<Status>, usize) {
         rig.transmit();
     }
     program.collect();
-    (program.returned, rig.sink.sent.len())
+    let counters = rig.datapath.counters(program.opened.flow).unwrap();
+    let counts = (counters.sent, counters.forbidden + counters.too_long);
+    (program.returned, rig.sink.sent.len(), counts)
 }
 
 #[test]
@@ -191,8 +203,9 @@ fn a_record_whose_segments_may_not_leave_is_refused_once() {
     let refused = |change: &dyn Fn(&mut Vec<Vec<u8>>), status| {
         let mut written = as_written(&segments(V4, ACK, &[PAYLOAD; 5]));
         change(&mut written);
-        let (statuses, left) = outcome(V4, &written);
+        let (statuses, left, counts) = outcome(V4, &written);
         assert_eq!(statuses, [status, Status::DONE]);
+        assert_eq!(counts, (1, written.len() as u64), "each segment counts");
         assert_eq!(left, 1, "the good one alone");
     };
     let forbidden = Status::FORBIDDEN;
@@ -217,7 +230,7 @@ fn a_record_whose_segments_may_not_leave_is_refused_once() {
     // Headers of 60 bytes, all of them options, are as good as others.
     let mut written = as_written(&segments(V4, ACK, &[PAYLOAD; 5]));
     written[0][34 + 12] = 0xa0;
-    assert_eq!(outcome(V4, &written), (vec![Status::DONE; 2], 6));
+    assert_eq!(outcome(V4, &written), (vec![Status::DONE; 2], 6, (6, 0)));
 }
 
 #[test]
@@ -288,6 +301,12 @@ fn a_record_that_the_link_stops_returns_once() {
         program.collect();
         assert_eq!(program.returned, [Status::NO_LINK]);
         assert_eq!(rig.sink.sent.len(), 1);
+        let counters = rig.datapath.counters(program.opened.flow).unwrap();
+        assert_eq!(
+            (counters.sent, counters.no_link),
+            (1, 4),
+            "each segment counts"
+        );
         assert_eq!(rig.datapath.balance(program.opened.flow).unwrap().in_use, 0);
     }
 }
@@ -371,12 +390,12 @@ proptest! {
     #[test]
     fn any_record_of_segments_leaves_as_its_segments_or_is_refused(
         is_v6 in any::<bool>(),
-        (base, last) in (1..1461usize).prop_flat_map(|base| (Just(base), 1..=base)),
+        (base, last) in prop_oneof![1..1461usize, 1..100usize].prop_flat_map(|base| (Just(base), 1..=base)),
         count in 1..=8usize,
         flags in prop_oneof![Just(ACK), Just(ACK | PSH), any::<u8>()],
         odd in prop::option::weighted(0.2, (0..8usize, 0..1600usize)),
         changes in prop::collection::vec((0..100usize, any::<u8>()), 0..3),
-        mends in any::<bool>(),
+        (mends, together) in any::<(bool, bool)>(),
     ) {
         let ends = if is_v6 { V6 } else { V4 };
         let mut payloads = vec![base; count];
@@ -393,7 +412,7 @@ proptest! {
         if let Some((number, length)) = odd {
             written[number % count].resize(length.max(1), 0xa5);
         }
-        let mut rig = rig(1_000_000_000);
+        let mut rig = if together { ahead() } else { rig(1_000_000_000) };
         let mut program = program(&mut rig, ends, best_effort());
         program.submit_segments(&written);
         for _ in 0..10 {
