@@ -307,7 +307,7 @@ impl Rogue {
             Violation::ManyPairs => self.record((9, 0, 0), &[pair(0, length)])?,
             Violation::HalfRecord => self.record((2, 0, 0), &[pair(0, length)])?,
             Violation::Stamp => self.record((1, 0, 1), &[pair(0, length)])?,
-            Violation::Note => self.record((1, 4, 0), &[pair(0, length)])?,
+            Violation::Note => self.record((1, 8, 0), &[pair(0, length)])?,
             Violation::Reserved => self.record((1, 0, 0), &[(0, length, 1)])?,
             Violation::Unaligned => self.record((1, 0, 0), &[pair(4, length)])?,
             Violation::Empty => self.record((1, 0, 0), &[pair(0, 0)])?,

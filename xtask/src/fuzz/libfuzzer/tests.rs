@@ -65,6 +65,7 @@ fn the_targets_are_those_of_the_manifest() {
         [
             "connection",
             "cut",
+            "endpoint",
             "frames",
             "receive",
             "ring",

@@ -138,14 +138,14 @@ fn answers_to_requests_have_a_small_weight_unless_the_program_requests_a_contrac
         ("none", "weight 3"),
         ("up 8mbit", "up 8mbit"),
     ];
-    for (port, (requested, granted)) in (1000..).zip(contracts) {
+    for (port, (requested, granted)) in (9000..).zip(contracts) {
         let endpoint = requests(&format!("10.0.0.100:{port}"));
         match fixture.try_tcp(&ann, endpoint, requested) {
             Response::Direct(DirectReply::Opened(opened)) => assert_eq!(opened.contract, granted),
             other => panic!("{other:?}"),
         }
     }
-    let listening = fixture.tcp(&ann, listener("10.0.0.100:1000"));
+    let listening = fixture.tcp(&ann, listener("10.0.0.100:9000"));
     assert_eq!(listening.contract, "none");
 }
 
