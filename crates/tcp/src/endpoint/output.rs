@@ -36,6 +36,8 @@ impl Endpoint {
 
     /// The payload of a further segment that may leave in one packet with `run`
     /// ([`Connection::poll_following`]).
+    ///
+    /// [`Connection::poll_following`]: crate::connection::Connection::poll_following
     pub fn poll_following(
         &mut self,
         id: ConnectionId,
@@ -52,6 +54,8 @@ impl Endpoint {
 
     /// The driver has sent segments of a connection together
     /// ([`Connection::handle_departures`]).
+    ///
+    /// [`Connection::handle_departures`]: crate::connection::Connection::handle_departures
     pub fn handle_departures(&mut self, id: ConnectionId, tokens: &[Token], at: Instant) {
         if let Some(entry) = self.connections.get_mut(id.0 as usize) {
             entry.connection.handle_departures(tokens, at);
@@ -60,6 +64,8 @@ impl Endpoint {
     }
 
     /// The driver returned a segment unsent ([`Connection::handle_unsent`]).
+    ///
+    /// [`Connection::handle_unsent`]: crate::connection::Connection::handle_unsent
     pub fn handle_unsent(&mut self, id: ConnectionId, token: Token, now: Instant, again: bool) {
         self.update(id, |connection| connection.handle_unsent(token, now, again));
     }
