@@ -6,6 +6,8 @@ use crate::violation::ProtocolViolation;
 
 /// Why a record or a chunk was not accepted. The flow has not changed, except after a failed
 /// [`ProgramRings::free_all`].
+///
+/// [`ProgramRings::free_all`]: super::ProgramRings::free_all
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// The ring is full: collect returned records, or wait for the driver.
