@@ -134,8 +134,8 @@ fn answers_to_requests_have_a_small_weight_unless_the_program_requests_a_contrac
     let mut fixture = Fixture::new();
     let ann = fixture.attached_client(&ANN, 8);
     let contracts = [
-        ("", "weight 3"),
-        ("none", "weight 3"),
+        ("", "weight 2"),
+        ("none", "weight 2"),
         ("up 8mbit", "up 8mbit"),
     ];
     for (port, (requested, granted)) in (9000..).zip(contracts) {
