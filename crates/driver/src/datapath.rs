@@ -48,7 +48,7 @@ use netnice_core::contract::ReceiveShare;
 use netnice_core::sched::{Departure, FlowId, Packet, Scheduler, SchedulerError, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 use netnice_ring::driver::{
-    Cleared, Found, Loss, Prepared, ProgramMemory, Reserved, Taken, Unprepared,
+    Cleared, Found, Loss, Prepared, ProgramMemory, Reserved, SharedBytes, Taken, Unprepared,
     fence_before_notices,
 };
 use netnice_ring::layout::{FlowLocation, Shape};
@@ -133,10 +133,10 @@ pub struct Datapath {
     code_points: CodePoints,
     /// Length in bytes of the longest packet of joined segments; 0: segments are not joined.
     most_joined: usize,
-    /// The interface cuts packets, and the link is fast enough to join segments.
-    joins: bool,
+    /// The interface cuts packets.
     link_joins: bool,
-    run_memory: segments::RunMemory,
+    /// Memory for the places of payloads.
+    payloads: Vec<SharedBytes>,
     /// RSTs of ended connections that wait to be sent.
     resets: Resets,
     totals: Totals,
@@ -174,9 +174,8 @@ impl Datapath {
             redirected_active: 0,
             code_points: CodePoints::default(),
             most_joined: most_joined(wire.rate),
-            joins: false,
             link_joins: false,
-            run_memory: segments::RunMemory::default(),
+            payloads: Vec::new(),
             resets: Resets::new(wire.rate),
             totals: Totals::default(),
         })
@@ -321,7 +320,7 @@ impl Datapath {
         let mut flow = FlowState::new(id, program, ring, template, &parameters.service, budget);
         flow.class = parameters.service.class();
         flow.set_contract_limit(self.scheduler.longest(id));
-        flow.tell_joins(self.joins);
+        flow.tell_joins(self.joins());
         self.flows[number] = Some(flow);
         let flow = FlowNo(number as u32);
         match self.add_matches(flow, parameters) {
@@ -417,6 +416,7 @@ impl Datapath {
         (service, receive): (Service, Option<ReceiveShare>),
         now: Instant,
     ) -> Result<(), SchedulerError> {
+        let joins = self.joins();
         let Some(Some(known)) = self.flows.get_mut(flow.0 as usize) else {
             return Ok(());
         };
@@ -426,7 +426,7 @@ impl Datapath {
         self.scheduler.change(known.id, service, now)?;
         known.set_service(&service);
         known.set_contract_limit(self.scheduler.longest(known.id));
-        known.tell_joins(self.joins);
+        known.tell_joins(joins);
         if let Some(budget) = &mut known.budget {
             let share = receive.map_or(0, ReceiveShare::millionths);
             self.shared_budget.set_share(budget, share);
@@ -445,17 +445,22 @@ impl Datapath {
         self.kernel_path.set_rate(classes, wire.overhead);
         self.redirected.set_rate(wire.rate);
         self.resets.set_rate(wire.rate);
-        self.most_joined = most_joined(wire.rate);
-        self.follow_joins(self.link_joins);
+        self.set_joins(self.link_joins, most_joined(wire.rate));
         Ok(())
     }
 
-    /// Tells programs whether their segments can leave joined, when that changes. `link_joins`:
-    /// whether the interface cuts packets.
-    fn follow_joins(&mut self, link_joins: bool) {
-        self.link_joins = link_joins;
-        let joins = link_joins && self.most_joined > 0;
-        if std::mem::replace(&mut self.joins, joins) != joins {
+    /// Whether the interface cuts packets, and the link is fast enough to join segments.
+    fn joins(&self) -> bool {
+        self.link_joins && self.most_joined > 0
+    }
+
+    /// Sets whether the interface cuts packets, and the longest packet of joined segments. Tells
+    /// the programs if their segments can leave joined from now on, or not any more.
+    fn set_joins(&mut self, link_joins: bool, most_joined: usize) {
+        let before = self.joins();
+        (self.link_joins, self.most_joined) = (link_joins, most_joined);
+        let joins = self.joins();
+        if joins != before {
             for flow in self.flows.iter().flatten() {
                 flow.tell_joins(joins);
             }
@@ -522,7 +527,7 @@ impl Datapath {
             self.send_due_resets(sink, now);
         }
         if sink.joins() != self.link_joins {
-            self.follow_joins(sink.joins());
+            self.set_joins(sink.joins(), self.most_joined);
         }
         self.end_pauses(now);
         self.redirected.end_holds(&mut self.scheduler, now);

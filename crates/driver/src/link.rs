@@ -537,7 +537,9 @@ impl FrameSink for Link {
 
     fn send_run(&mut self, most: usize, run: &SegmentRun<'_>) -> bool {
         match &mut self.long_packets {
-            Some(packets) if most > 0 && packets.joins() => packets.send_run(most, run),
+            Some(packets) if most > 0 && packets.joins() && !run.may_be_fragmented() => {
+                packets.send_run(most, run)
+            }
             _ => send_cut(self, run),
         }
     }

@@ -424,8 +424,8 @@ impl Template {
         self.longest
     }
 
-    /// Whether a frame of `length` bytes may leave, of which `own` has the checked headers at
-    /// least, or all bytes.
+    /// Whether a frame of `length` bytes may leave. `own` is the beginning of the frame, with all
+    /// headers that are checked.
     #[inline(always)]
     fn allows(&self, own: &[u8], length: usize) -> bool {
         if length < self.headers || length > self.longest {

@@ -140,9 +140,9 @@ impl ProgramMemory {
         })
     }
 
-    /// Tells the program whether partial checksums that arrive on the interface are right: those of
-    /// senders on the same machine, who leave the sum to an interface that does not compute it. The
-    /// program reads it when it attaches, so call this before the descriptors are passed.
+    /// Tells the program whether partial checksums that arrive on the interface are right. Senders
+    /// on the same machine write them, because virtual interfaces compute no sums. The program
+    /// reads it when it attaches, so call this before the descriptors are passed.
     pub fn set_partial_checksums(&self, are_right: bool) {
         Header::new(&self.region).set_partial_checksums(are_right);
     }

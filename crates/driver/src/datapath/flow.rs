@@ -39,6 +39,17 @@ pub struct OpenedFlow {
     pub location: FlowLocation,
 }
 
+/// How a chosen packet leaves.
+#[derive(Clone, Copy)]
+pub(super) struct Leaving<'a> {
+    /// The time at which the packet was reported to the scheduler.
+    pub(super) since: Instant,
+    pub(super) departure: &'a Departure,
+    pub(super) code_points: &'a CodePoints,
+    /// Length in bytes of the longest packet of joined segments.
+    pub(super) most_joined: usize,
+}
+
 /// The outcome of a chosen packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendResult {
@@ -447,11 +458,12 @@ impl FlowState {
     pub(super) fn send(
         &mut self,
         head: &Record,
-        since: Instant,
         sink: Option<&mut impl FrameSink>,
-        departure: &Departure,
-        (code_points, most_joined): (&CodePoints, usize),
+        leaving: Leaving<'_>,
     ) -> SendResult {
+        let Leaving {
+            since, departure, ..
+        } = leaving;
         if head.bytes() > self.longest {
             self.counters.too_long += 1;
             self.ring.give_back(head, Status::TOO_LONG, 0);
@@ -459,13 +471,13 @@ impl FlowState {
         }
         let no_next_hop = sink.is_some() && !self.has_next_hop;
         let (ring, template) = (&self.ring, &self.template);
+        let most_joined = self.most_joined(leaving);
         // The notes of a connection are far from what other flows' packets need.
         let mut connection = match self.is_connection {
             true => self.connection.as_mut(),
             false => None,
         };
-        let code_point = code_points.of(self.kind);
-        let most_joined = if self.may_join { most_joined } else { 0 };
+        let code_point = leaving.code_points.of(self.kind);
         let sink = sink.filter(|_| self.has_next_hop);
         let done = sink.and_then(|sink| {
             sink.send_segment(most_joined, |frame| {
@@ -498,6 +510,14 @@ impl FlowState {
         };
         self.ring.give_back(head, status, stamp);
         result
+    }
+
+    /// Length in bytes of the longest packet in which the flow's segments may leave; 0: each alone.
+    pub(super) fn most_joined(&self, leaving: Leaving<'_>) -> usize {
+        match self.may_join {
+            true => leaving.most_joined,
+            false => 0,
+        }
     }
 
     /// Latest departure time that needs no correction of the schedule, for a packet that is chosen

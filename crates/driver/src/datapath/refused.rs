@@ -12,7 +12,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::flow::SendResult;
+use super::flow::{Leaving, SendResult};
 use super::*;
 
 /// Flows that pause, with the end of their pauses, soonest first. If a flow pauses longer in the
@@ -69,18 +69,23 @@ impl Datapath {
             let Some(Some(flow)) = self.flows.get_mut(number) else {
                 continue;
             };
-            let how = (&self.code_points, self.most_joined);
+            let leaving = Leaving {
+                since,
+                departure,
+                code_points: &self.code_points,
+                most_joined: self.most_joined,
+            };
             let parts = chosen.parts;
             let (count, bytes, result) = match parts.count() {
                 0 => {
-                    let result = flow.send(record, since, sink, departure, how);
+                    let result = flow.send(record, sink, leaving);
                     (1, record.bytes(), result)
                 }
                 count => {
                     let pairs = &record.pairs()[parts.begin..parts.end];
                     let bytes = pairs.iter().map(|pair| pair.length as usize).sum();
-                    let (record, memory) = ((record, parts), &mut self.run_memory);
-                    let result = flow.send_parts(record, since, sink, departure, how, memory);
+                    let memory = &mut self.payloads;
+                    let result = flow.send_parts((record, parts), sink, leaving, memory);
                     (count as u64, bytes, result)
                 }
             };

@@ -9,7 +9,10 @@ use netnice_core::contract::Dscp;
 use netnice_ring::driver::SharedBytes;
 use netnice_ring::record::Record;
 
-use super::{Checked, Forbidden, Layout, Template};
+use super::{
+    Checked, DONT_FRAGMENT, Forbidden, Layout, Template, V4_CHECKSUM, V4_FLAGS, V4_LENGTH,
+    V6_LENGTH,
+};
 use crate::frame::{
     ETHERNET, Family, TCP_CWR, TCP_FIN, TCP_FLAGS_AT, TCP_OFFSET_AT, TCP_PSH, TCP_RST,
     TCP_SEQUENCE_AT, TCP_SYN, TCP_URG, V4_HEADER, be16, be32, checksum,
@@ -71,7 +74,7 @@ impl Template {
         let head = tcp + usize::from(own[tcp + TCP_OFFSET_AT] >> 4) * 4;
         let flags = own[tcp + TCP_FLAGS_AT];
         let lone = TCP_SYN | TCP_RST | TCP_URG | TCP_CWR;
-        if head >= frame.min(own.len() + 1) || flags & lone != 0 {
+        if head >= frame || head > own.len() || flags & lone != 0 {
             return Err(Forbidden::Segments);
         }
         let lengths = || pairs.iter().map(|pair| pair.length as usize);
@@ -111,6 +114,11 @@ impl<'a> SegmentRun<'a> {
     /// The headers; see the field.
     pub(crate) fn head(&self) -> &'a [u8] {
         self.head
+    }
+
+    /// Whether routers may fragment the segments: then each needs an identification of its own.
+    pub(crate) fn may_be_fragmented(&self) -> bool {
+        self.family == Family::V4 && self.head[V4_FLAGS] & DONT_FRAGMENT == 0
     }
 
     /// The flags of TCP of the last segment, or of the others.
@@ -179,7 +187,4 @@ impl<'a> SegmentRun<'a> {
     }
 }
 
-const V4_LENGTH: usize = ETHERNET + 2;
-const V4_CHECKSUM: usize = ETHERNET + 10;
-const V6_LENGTH: usize = ETHERNET + 4;
 const V4_ID: usize = ETHERNET + 4;

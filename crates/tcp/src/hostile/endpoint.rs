@@ -455,7 +455,7 @@ impl Arrival<'_> {
             _ if flags.has(Flags::RST) => self.start() == 0,
             // The last acknowledgement.
             State::LastAck if flags.has(Flags::ACK) && header.ack == before.end => true,
-            // RFC 2525, section 2.17: nobody will read this data.
+            // RFC 2525, section 2.17: this data would not be read.
             _ if before.closed && flags.has(Flags::ACK) => {
                 let end = i64::from(self.start()) + i64::from(self.length);
                 self.length > 0 && end > 0

@@ -312,6 +312,43 @@ fn a_record_that_the_link_stops_returns_once() {
 }
 
 #[test]
+fn segments_without_a_next_hop_cost_no_other_flow_its_link() {
+    let sent_beside = |has_next_hop: bool| {
+        let mut rig = ahead();
+        let mut connection = program(&mut rig, V4, best_effort());
+        let mut other = rig.program(5001, best_effort(), None);
+        let next_hop = has_next_hop.then_some(PEER);
+        rig.datapath
+            .readdress(connection.opened.flow, OWN, next_hop, 1514);
+        let segments = as_written(&segments(V4, ACK, &[PAYLOAD; 8]));
+        while rig.now.0 < 100_000_000 {
+            while connection.flow.balance().in_use <= 40 {
+                connection.submit_segments(&segments);
+            }
+            while other.submit_datagram(1458) {}
+            rig.transmit();
+            connection.collect();
+            rig.now.0 += 100_000;
+        }
+        let sent = |program: &TestProgram| {
+            let counters = rig.datapath.counters(program.opened.flow);
+            counters.unwrap().sent_bytes
+        };
+        let statuses = connection.returned.clone();
+        (statuses, sent(&connection), sent(&other))
+    };
+    // 12.5 MB in 100 ms.
+    let (statuses, own, other) = sent_beside(true);
+    assert!(statuses.iter().all(|status| *status == Status::DONE));
+    assert!(own > 5_500_000 && other > 5_500_000, "{own}, {other}");
+    let (statuses, own, other) = sent_beside(false);
+    assert!(!statuses.is_empty());
+    assert!(statuses.iter().all(|status| *status == Status::NO_LINK));
+    assert_eq!(own, 0);
+    assert!(other > 12_000_000, "{other}");
+}
+
+#[test]
 fn programs_are_told_whether_segments_leave_joined() {
     let joins = |program: &TestProgram| program.flow.joins();
     let mut rig = rig(10_000_000_000);
