@@ -111,8 +111,9 @@ struct Slices {
 }
 
 impl Slices {
-    /// Judges the packets of a slice in bins of two periods, which begin with a period of the
-    /// slice.
+    /// Judges the packets of a slice in bins of two periods. They begin [`AHEAD`] of a period of
+    /// the slice, so that a packet that leaves some microseconds early or late at the edge of a
+    /// period stays in its bin.
     fn judge(
         &mut self,
         outcome: &mut Outcome,
@@ -121,6 +122,7 @@ impl Slices {
         (from, until): (u64, u64),
         alibi: &Alibi,
     ) {
+        let from = from - AHEAD;
         let found = bins(&record.times(from_port(port(slice))), from, until, BIN);
         let (mut excused, mut farthest) = (0.0, 0.0_f64);
         for (begin, packets) in (0..).map(|bin| from + bin * BIN).zip(&found) {
@@ -441,5 +443,9 @@ const LINK: u64 = 100_000_000;
 const PACKET: u64 = 120_000;
 /// The width of a bin, in ns: two periods.
 const BIN: u64 = 200 * MS;
+/// How long before a period of a slice a bin begins, in ns: half of the time in each period for
+/// which the link is idle in figure 5a. Nobody's packets leave then, since all senders of the figure
+/// start within a few milliseconds.
+const AHEAD: u64 = 8 * MS;
 /// Time in seconds until both senders of figure 6 have started.
 const SETTLE: f64 = 1.0;
