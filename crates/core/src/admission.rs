@@ -26,9 +26,11 @@
 //! Only this module makes a [`Grant`]. If an amount is too large, the [`Refusal`] names the bound,
 //! the targets whose guarantees count against it, and the amount that would fit.
 //!
-//! [`timing`] decides on promises to flows, which may have deadlines.
+//! [`timing`] decides on promises to flows, which may have deadlines, and [`processors`] on
+//! processor time.
 
 mod forest;
+pub mod processors;
 mod refusal;
 pub mod timing;
 

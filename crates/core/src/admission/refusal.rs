@@ -487,7 +487,7 @@ fn bound_text(bound: &Bound, most: Rate, link: &str, word: &str) -> String {
 }
 
 /// Writes one indented line: a label and a text.
-fn row(f: &mut fmt::Formatter<'_>, label: &str, text: &str) -> fmt::Result {
+pub(super) fn row(f: &mut fmt::Formatter<'_>, label: &str, text: &str) -> fmt::Result {
     write!(f, "\n  {label:<12}{text}")
 }
 

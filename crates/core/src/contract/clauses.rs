@@ -98,6 +98,18 @@ pub struct Slice {
 }
 
 impl Slice {
+    /// The shortest time of a processor that a target can have in a period: 10 µs. The kernel counts
+    /// a budget in steps of about 1 µs (sched(7)), and switching to a program takes several.
+    pub const LEAST_CPU: Nanos = Nanos::from_micros(10);
+
+    /// The shortest period of a processor's time: 100 µs, the kernel's default for SCHED_DEADLINE
+    /// (`sched_deadline_period_min_us`).
+    pub const SHORTEST_CPU_PERIOD: Nanos = Nanos::from_micros(100);
+
+    /// The longest period of a processor's time: 1 s, the kernel's longest for control groups
+    /// (`cpu.max`).
+    pub const LONGEST_CPU_PERIOD: Nanos = Nanos::from_secs(1);
+
     /// A slice of `slice` in every `period`. With `extra` it includes a share of the left-over.
     ///
     /// # Errors

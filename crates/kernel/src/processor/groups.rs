@@ -113,13 +113,63 @@ impl Groups {
                 Place::One { .. } => controllers.split(',').any(|one| one == controller),
                 Place::Two { .. } => controllers.is_empty(),
             });
-            lines.next().map_or("/".to_owned(), |(_, path)| path.to_owned())
+            lines
+                .next()
+                .map_or("/".to_owned(), |(_, path)| path.to_owned())
         };
         Ok(Home {
             cpu: of("cpu"),
             cpuacct: of("cpuacct"),
             cpuset: of("cpuset"),
         })
+    }
+
+    /// Why processes of this home cannot get a reservation: a group around them is frozen or has a
+    /// quota, which they would leave. `None`: they can.
+    pub fn obstacle(&self, pid: u32, home: &Home) -> Option<String> {
+        let frozen = || {
+            let text = read_text(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+            text.lines().any(|line| {
+                let mut parts = line.splitn(3, ':').skip(1);
+                let (controllers, path) = (parts.next(), parts.next().unwrap_or_default());
+                match controllers {
+                    Some("") => is_frozen(&self.unified(), path, "cgroup.events", "frozen 1"),
+                    Some("freezer") => is_frozen(&self.freezer(), path, "freezer.state", "FROZEN"),
+                    _ => false,
+                }
+            })
+        };
+        if frozen() {
+            return Some("its control group is frozen".to_owned());
+        }
+        let (root, file) = match &self.place {
+            Place::One { cpu, .. } => (cpu, "cpu.cfs_quota_us"),
+            Place::Two { root } => (root, "cpu.max"),
+        };
+        let folder = below(root, &home.cpu);
+        let around = folder
+            .ancestors()
+            .take_while(|folder| folder.starts_with(root));
+        for folder in around {
+            let text = read_text(folder.join(file)).unwrap_or_default();
+            let text = text.trim();
+            if !text.is_empty() && text != "-1" && !text.starts_with("max") {
+                let file = folder.join(file);
+                return Some(format!(
+                    "its control group has a quota ({} is {text})",
+                    file.display()
+                ));
+            }
+        }
+        None
+    }
+
+    fn unified(&self) -> Option<PathBuf> {
+        crate::cgroup::root().ok()
+    }
+
+    fn freezer(&self) -> Option<PathBuf> {
+        mount_of("freezer")
     }
 
     /// Makes the group with this name for processes of this home. An existing one is taken over.
@@ -389,6 +439,28 @@ fn place_in(mounts: &str) -> Option<Place> {
     let controllers = read_text(root.join("cgroup.controllers")).ok()?;
     let has_cpu = controllers.split_whitespace().any(|one| one == "cpu");
     has_cpu.then_some(Place::Two { root })
+}
+
+/// The mount point of a controller of version 1.
+fn mount_of(controller: &str) -> Option<PathBuf> {
+    let mounts = read_text("/proc/self/mountinfo").ok()?;
+    mounts.lines().find_map(|line| {
+        let (left, right) = line.split_once(" - ")?;
+        let mut kind = right.split(' ');
+        let is_one = kind.next()? == "cgroup";
+        let has = kind.nth(1)?.split(',').any(|option| option == controller);
+        let at = left.split(' ').nth(4)?;
+        (is_one && has).then(|| PathBuf::from(at))
+    })
+}
+
+/// True if a file of a group says that the group is frozen.
+fn is_frozen(root: &Option<PathBuf>, path: &str, file: &str, word: &str) -> bool {
+    let Some(root) = root else {
+        return false;
+    };
+    let text = read_text(below(root, path).join(file)).unwrap_or_default();
+    text.lines().any(|line| line == word)
 }
 
 /// The folder of a group by its path in /proc.

@@ -66,7 +66,9 @@ fn fair_server_ppm() -> i64 {
         return runtime * 1_000_000 / period.max(1);
     }
     let release = read_text("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse().ok());
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|part| part.parse().ok());
     let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     match version >= (6, 12) {
         true => 50_000,
@@ -110,6 +112,41 @@ pub fn allowed(thread: u32) -> ProcessorSet {
     parse_list(list.unwrap_or_default().trim())
 }
 
+/// What all processors did since boot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Time in which a thread or an interrupt ran, or the hypervisor ran something else.
+    pub busy: Nanos,
+    /// Time without work.
+    pub idle: Nanos,
+}
+
+/// What all processors did since boot (proc_stat(5)), to a hundredth of a second.
+pub fn times() -> Times {
+    let text = read_text("/proc/stat").unwrap_or_default();
+    let fields = text.lines().next().unwrap_or_default().split_whitespace();
+    let ticks: Vec<u64> = fields
+        .skip(1)
+        .filter_map(|field| field.parse().ok())
+        .collect();
+    let at = |index: usize| ticks.get(index).copied().unwrap_or(0);
+    // user nice system idle iowait irq softirq steal; guest time is in user already.
+    let idle = at(3) + at(4);
+    let busy = at(0) + at(1) + at(2) + at(5) + at(6) + at(7);
+    Times {
+        busy: Nanos(busy * TICK),
+        idle: Nanos(idle * TICK),
+    }
+}
+
+/// How long a thread has waited for a processor since it started, although it could run; zero if it
+/// has ended, or the kernel does not count this.
+pub fn waited(thread: u32) -> Nanos {
+    let text = read_text(format!("/proc/{thread}/schedstat")).unwrap_or_default();
+    let waited = text.split_ascii_whitespace().nth(1);
+    Nanos(waited.and_then(|text| text.parse().ok()).unwrap_or(0))
+}
+
 /// The limits of the period of SCHED_DEADLINE, shortest and longest.
 pub fn period_limits() -> (Nanos, Nanos) {
     let number = |name: &str, default: u64| {
@@ -131,6 +168,9 @@ fn parse_list(text: &str) -> ProcessorSet {
     });
     ranges.flatten().collect()
 }
+
+/// The unit of /proc/stat in ns: Linux shows all such times in hundredths of a second (USER_HZ).
+const TICK: u64 = 10_000_000;
 
 #[cfg(test)]
 mod tests {
