@@ -1,6 +1,8 @@
 //! Tests of the keeper on the tests' machine: the way of each reservation as threads come and go,
 //! what is left after each kind of end, and changes that fail.
 
+use netnice_kernel::processor::groups::Home;
+
 use super::*;
 use crate::host::fake::FakeMachine;
 
