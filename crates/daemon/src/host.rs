@@ -1,4 +1,4 @@
-//! The machine as three traits: what exists on it, what is in force, and what was counted.
+//! The machine as traits: what exists on it, what is in force, and what was counted.
 //!
 //! The parts that handle requests and keep limits in force (`service`, `reconcile`, `meter`,
 //! `policy`) reach processes, control groups, interfaces and the kernel's classes through these
@@ -9,7 +9,8 @@
 //! - [`Enforcer`] applies the desired classes, binds processes to targets, and checks and repairs
 //!   what is in force;
 //! - [`Meter`] reads the counts;
-//! - [`QuotaCounter`] sets and reads the traffic quotas.
+//! - [`QuotaCounter`] sets and reads the traffic quotas;
+//! - [`ProcessorHost`] reads what the processors can be promised.
 //!
 //! A method that can fail returns a [`RequestError`]: the named thing does not exist, or the kernel
 //! refuses. [`kernel::KernelHost`] is the Linux kernel. Tests use a fake machine, on which
@@ -19,6 +20,7 @@ pub(crate) mod containers;
 #[cfg(test)]
 pub(crate) mod fake;
 pub(crate) mod kernel;
+mod processors;
 mod traffic_quotas;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,6 +38,7 @@ use netnice_kernel::plan::Desired;
 use netnice_kernel::traffic::ByteCounts;
 use netnice_kernel::{KernelError, routes};
 
+pub(crate) use processors::ProcessorHost;
 pub(crate) use traffic_quotas::QuotaCounter;
 
 use crate::error::RequestError;
@@ -373,6 +376,6 @@ pub(crate) trait Meter {
 }
 
 /// A machine with all traits.
-pub(crate) trait Host: Inventory + Enforcer + Meter + QuotaCounter {}
+pub(crate) trait Host: Inventory + Enforcer + Meter + QuotaCounter + ProcessorHost {}
 
-impl<T: Inventory + Enforcer + Meter + QuotaCounter> Host for T {}
+impl<T: Inventory + Enforcer + Meter + QuotaCounter + ProcessorHost> Host for T {}
