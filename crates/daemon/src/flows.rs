@@ -46,6 +46,8 @@ pub(crate) mod doctor;
 pub(crate) mod driver;
 mod driver_events;
 mod driver_policy;
+mod driver_reservation;
+mod driver_threads;
 pub(crate) mod drivers;
 mod end_flow;
 mod endpoint;
@@ -170,6 +172,7 @@ struct LinkState {
     nic: Option<Nic>,
     /// True once the driver has accepted the connection.
     connected: bool,
+    thread: driver_threads::PacketThread,
     /// The driver's mode of reaching the link; empty until the first census.
     mode: String,
     why_not_native: Option<String>,

@@ -194,6 +194,23 @@ pub(crate) fn thread_group(pid: u32) -> Option<u32> {
         .ok()
 }
 
+/// The id, in this PID namespace, of the thread of process `pid` that has the id `own_id` in the
+/// process's own PID namespace. `None` if the process has no such thread, has ended or cannot be
+/// read.
+pub fn thread(pid: u32, own_id: u32) -> Option<u32> {
+    folder(format!("/proc/{pid}/task"))
+        .into_iter()
+        .find_map(|task| {
+            let status = read_text(task.path().join("status")).ok()?;
+            let ids = status.split('\n').find_map(|l| l.strip_prefix("NSpid:"))?;
+            // From this namespace to the thread's own.
+            let mut ids = ids.split_whitespace().map(str::parse::<u32>);
+            let outer = ids.next()?.ok()?;
+            let inner = ids.next_back().map_or(Some(outer), Result::ok)?;
+            (inner == own_id).then_some(outer)
+        })
+}
+
 /// Whether any thread of a process has not begun to end. An ending process remains in /proc for a
 /// while, but its exit event may be past. A process that exists and cannot be read counts as
 /// running.

@@ -45,6 +45,9 @@ impl<N: Network> Flows<N> {
             return;
         };
         state.totals_pending = false;
+        if let Some(time) = totals.thread {
+            state.thread.record(time);
+        }
         let overhead = state.capacity.map_or(0, |capacity| capacity.overhead());
         let bytes = totals.sent_bytes + totals.sent * overhead;
         let seen = state

@@ -35,9 +35,10 @@ impl<N: Network> Flows<N> {
         now: Now,
     ) {
         match event {
-            ConnectionEvent::Connected => {
+            ConnectionEvent::Connected(process) => {
                 if let Some(state) = self.link_states.get_mut(link) {
                     state.connected = true;
+                    state.thread.process = process;
                 }
             }
             ConnectionEvent::Message(DriverMessage::Reply { id, reply: answer }, fds) => {

@@ -448,6 +448,9 @@ impl<N: Network> Flows<N> {
         }
         if let Some(census) = census {
             page.row("time", &messages::time(&census.time));
+            if let Some(thread) = messages::packet_thread(&state.thread) {
+                page.row("thread", &thread);
+            }
             if census.stops.number() > 0 {
                 page.row("stopped", &messages::stops(&census.stops));
             }

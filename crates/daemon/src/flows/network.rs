@@ -12,7 +12,7 @@ use netnice_kernel::netlink::NetlinkClient;
 use netnice_kernel::nic::{self, NicFeatures};
 use netnice_kernel::port::{self, Port};
 use netnice_kernel::routes::{self, Neighbour, RouteEntry};
-use netnice_kernel::{KernelError, device};
+use netnice_kernel::{KernelError, device, process};
 
 use super::tcp_keys;
 use crate::error::RequestError;
@@ -101,6 +101,9 @@ pub(crate) trait Network {
     fn af_xdp(&mut self) -> Result<(), String>;
     /// The capabilities of an interface's NIC and driver; `None` if they cannot be read.
     fn nic_features(&mut self, name: &str) -> Option<NicFeatures>;
+    /// The id of the thread of a process that has the id `own_id` in the PID namespace of that
+    /// process; `None` if the process has no such thread.
+    fn thread(&mut self, process: u32, own_id: u32) -> Option<u32>;
 }
 
 /// The kernel's network, in the daemon's network namespace.
@@ -224,5 +227,9 @@ impl Network for KernelNetwork {
 
     fn nic_features(&mut self, name: &str) -> Option<NicFeatures> {
         nic::features(&mut self.netlink, name).ok().flatten()
+    }
+
+    fn thread(&mut self, process: u32, own_id: u32) -> Option<u32> {
+        process::thread(process, own_id)
     }
 }

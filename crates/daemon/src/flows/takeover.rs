@@ -27,6 +27,7 @@ impl<N: Network> Flows<N> {
         now: Now,
     ) {
         let nic = self.nic(link).ok();
+        self.identify_thread(link, census.thread);
         let Some(state) = self.link_states.get_mut(link) else {
             return;
         };

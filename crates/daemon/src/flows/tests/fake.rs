@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use netnice_api::direct::Term;
 use netnice_api::driver::{
     CensusDoc, DriverFlow, DriverFlowDoc, DriverReply, DriverRequest, FlowCounts, FramesDoc,
-    ProgramDoc, RedirectedDoc, SEND_AHEAD_NS, ServerDoc, TotalsDoc,
+    PacketThreadDoc, ProgramDoc, RedirectedDoc, SEND_AHEAD_NS, ServerDoc, TotalsDoc,
 };
 use netnice_core::contract::Contract;
 use netnice_kernel::nic::NicFeatures;
@@ -203,6 +203,11 @@ impl Network for FakeNetwork {
             native: Some(true),
             ..NicFeatures::default()
         })
+    }
+
+    fn thread(&mut self, process: u32, own_id: u32) -> Option<u32> {
+        // The driver is in a PID namespace of its own.
+        (process == DRIVER_PROCESS && own_id == 3).then_some(DRIVER_PROCESS + 1)
     }
 }
 
@@ -450,6 +455,10 @@ impl Driver {
             }),
             unrequested_doorbells: 11,
             pm_qos_held: true,
+            thread: Some(PacketThreadDoc {
+                id: 3,
+                processor: None,
+            }),
             code_points: self.code_points,
             discard_patterns: self.discards.as_ref().map_or(0, |text| text.len() as u32),
             ..CensusDoc::default()
@@ -462,6 +471,9 @@ fn failed(why: &str) -> DriverReply {
         why: why.to_owned(),
     }
 }
+
+/// The driver's process. Its packet thread has the next number.
+pub(super) const DRIVER_PROCESS: u32 = 500;
 
 /// Any descriptor.
 pub(super) fn any_fd() -> OwnedFd {
