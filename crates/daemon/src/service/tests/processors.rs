@@ -44,6 +44,8 @@ fn processor_time_is_admitted_and_refused_with_the_holders() {
     let shown = fixture.show();
     let cpu = shown.targets[0].effective.cpu.clone().expect("cpu");
     assert_eq!((cpu.slice_ns, cpu.extra), (9_000_000, true));
+    let time = shown.targets[0].processor_time.clone().expect("reserved");
+    assert_eq!((time.reserved, time.processors), (cpu, vec![]));
     ok(fixture.clear("pid:10"));
     ok(fixture.set("pid:30", "cpu 2ms/10ms"));
     fixture.check();
@@ -172,6 +174,7 @@ fn after_a_restart_what_fits_is_reserved_and_the_rest_waits() {
     let shown = fixture.show();
     assert_eq!(shown.targets[1].effective.cpu, None);
     assert!(shown.targets[1].contract.cpu.is_some());
+    assert_eq!(shown.targets[1].processor_time, None);
     let why = &shown.targets[1].degraded[0];
     assert!(
         why.starts_with("refused: pid:20: 8ms in every 10ms"),
