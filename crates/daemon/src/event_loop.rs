@@ -326,6 +326,8 @@ impl Daemon {
         let has_links = self.service.ledger().links().next().is_some();
         let now = Now::read().monotonic;
         self.timers.repeat_while(has_links, Timer::Balance, now);
+        let reserved = self.service.keeps_processors();
+        self.timers.repeat_while(reserved, Timer::Processors, now);
         match self.service.host().unfinished_surveys() {
             0 => self.timers.set(Timer::Sockets, None),
             // Other events, however many, do not delay the next portion.
@@ -426,6 +428,7 @@ impl Daemon {
                 self.service.balance(now);
                 self.flows.balance(Now::read());
             }
+            Timer::Processors => self.service.step_processors(now),
             Timer::Estimates => {
                 self.service.follow_estimates(now);
                 let took = Now::read().monotonic.since(now.monotonic);

@@ -10,7 +10,8 @@
 //!   what is in force;
 //! - [`Meter`] reads the counts;
 //! - [`QuotaCounter`] sets and reads the traffic quotas;
-//! - [`ProcessorHost`] reads what the processors can be promised.
+//! - [`ProcessorHost`] reads what the processors can be promised;
+//! - [`ProcessorTime`] keeps reservations of processor time.
 //!
 //! A method that can fail returns a [`RequestError`]: the named thing does not exist, or the kernel
 //! refuses. [`kernel::KernelHost`] is the Linux kernel. Tests use a fake machine, on which
@@ -20,6 +21,7 @@ pub(crate) mod containers;
 #[cfg(test)]
 pub(crate) mod fake;
 pub(crate) mod kernel;
+pub(crate) mod processor_time;
 mod processors;
 mod traffic_quotas;
 
@@ -38,6 +40,7 @@ use netnice_kernel::plan::Desired;
 use netnice_kernel::traffic::ByteCounts;
 use netnice_kernel::{KernelError, routes};
 
+pub(crate) use processor_time::ProcessorTime;
 pub(crate) use processors::ProcessorHost;
 pub(crate) use traffic_quotas::QuotaCounter;
 
@@ -376,6 +379,12 @@ pub(crate) trait Meter {
 }
 
 /// A machine with all traits.
-pub(crate) trait Host: Inventory + Enforcer + Meter + QuotaCounter + ProcessorHost {}
+pub(crate) trait Host:
+    Inventory + Enforcer + Meter + QuotaCounter + ProcessorHost + ProcessorTime
+{
+}
 
-impl<T: Inventory + Enforcer + Meter + QuotaCounter + ProcessorHost> Host for T {}
+impl<T> Host for T where
+    T: Inventory + Enforcer + Meter + QuotaCounter + ProcessorHost + ProcessorTime
+{
+}

@@ -45,6 +45,7 @@ mod name_service;
 mod page;
 mod peer;
 mod policy;
+mod processors;
 mod programs;
 mod quotas;
 mod reconcile;

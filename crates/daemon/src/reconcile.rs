@@ -32,6 +32,7 @@ mod finder;
 mod install;
 mod link_speeds;
 mod preview;
+mod processors;
 pub(crate) mod repair;
 mod rollback;
 mod start;
@@ -59,6 +60,7 @@ use crate::error::RequestError;
 use crate::host::{Act, Host};
 use crate::journal::Journal;
 use crate::ledger::{Body, HeldTarget, Ledger};
+use crate::processors::Keeper;
 use crate::state::{Books, Store};
 use desired::{desired, expected_groups};
 use estimates::Estimates;
@@ -80,6 +82,8 @@ pub(crate) struct Reconciler<H> {
     speeds_due: Instant,
     /// The file of the usage of traffic quotas.
     pub usage_writer: UsageWriter,
+    /// The reservations of processor time in force.
+    pub processors: Keeper,
 }
 
 /// How the state in force differs from the desired one.
@@ -114,6 +118,7 @@ impl<H: Host> Reconciler<H> {
             estimates: Estimates::default(),
             speeds_due: Instant::default(),
             usage_writer: UsageWriter::default(),
+            processors: Keeper::default(),
         }
     }
 
@@ -195,11 +200,15 @@ impl<H: Host> Reconciler<H> {
                 .and_then(|()| install::install(&mut self.host, &before, &after, &draft.acts));
         }
         let kept = installed.and_then(|installed| {
-            let kept = still(&mut self.host).and_then(|()| self.save(&draft));
+            let kept = self
+                .keep_processors(&draft.ledger)
+                .and_then(|()| still(&mut self.host))
+                .and_then(|()| self.save(&draft));
             match kept {
                 Ok(()) => Ok(installed),
                 Err(error) => {
                     installed.roll_back(&mut self.host, &before);
+                    self.restore_processors();
                     Err(error)
                 }
             }

@@ -11,8 +11,10 @@
 //! the journal has the error, and the daemon continues. If another step fails, the daemon ends with
 //! a [`RunError`].
 
+use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use netnice_api::{DoctorReport, RuntimeDir};
 use netnice_kernel::enforce::Kernel;
@@ -30,6 +32,7 @@ use crate::meter::metrics::http::Address;
 use crate::name_service;
 use crate::peer;
 use crate::policy::units;
+use crate::processors::ProcessorStore;
 use crate::reconcile::SavedState;
 use crate::runtime::LockedFolder;
 use crate::service::Service;
@@ -135,7 +138,8 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let kernel = Kernel::open(folder, probe::leaf_qdisc()).during("open the kernel path")?;
     let swept = kernel.was_reset();
     let usage = UsageStore::new(folder, &boot);
-    let host = KernelHost::new(kernel, options.engines()).during("open the kernel path")?;
+    let host = KernelHost::new(kernel, options.engines(), processor_key(folder));
+    let host = host.during("open the kernel path")?;
     let mut service = Service::new(host, Some(store));
     if swept {
         service.warn(
@@ -144,6 +148,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         );
     }
     service.set_usage_store(usage);
+    service.set_processor_store(ProcessorStore::new(folder, &boot), Now::read());
     service.start(saved, Now::read());
     service.set_unit_path(units::search_path());
     service.load_policy(&options.policy, Now::read());
@@ -179,6 +184,11 @@ pub fn examine() -> DoctorReport {
     DoctorReport {
         items: items.chain(crate::flows::doctor::examine()).collect(),
     }
+}
+
+/// The key of the daemon's control groups: the number of its runtime folder.
+fn processor_key(folder: &Path) -> String {
+    fs::metadata(folder).map_or("0".to_owned(), |found| format!("{:x}", found.ino()))
 }
 
 /// Reads the state file. A damaged file is renamed and not used, so that a person can inspect it.

@@ -65,6 +65,7 @@ use crate::meter::Measurements;
 use crate::meter::metrics::http::Page;
 use crate::peer::Peer;
 use crate::policy::Rules;
+use crate::processors::ProcessorStore;
 use crate::programs::Snapshot;
 use crate::reconcile::{Reconciler, SavedState};
 use crate::state::{Store, UsageStore};
@@ -106,6 +107,23 @@ impl<H: Host> Service<H> {
     /// [`Service::start`].
     pub(crate) fn set_usage_store(&mut self, store: UsageStore) {
         self.reconciler.usage_writer.store = Some(store);
+    }
+
+    /// Continues the reservations of processor time of an earlier daemon. The caller calls it before
+    /// [`Service::start`].
+    pub(crate) fn set_processor_store(&mut self, store: ProcessorStore, now: Now) {
+        self.reconciler.resume_processors(store, now);
+    }
+
+    /// True if reservations of processor time are in force.
+    pub(crate) fn keeps_processors(&self) -> bool {
+        !self.reconciler.processors.is_idle()
+    }
+
+    /// Follows the threads that have reservations of processor time. The caller calls it at each
+    /// [`crate::processors::STEP`] while [`Service::keeps_processors`].
+    pub(crate) fn step_processors(&mut self, now: Now) {
+        self.reconciler.step_processors(now);
     }
 
     /// Writes what a reboot would lose. The caller calls it when the daemon stops.

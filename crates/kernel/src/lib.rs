@@ -25,6 +25,7 @@
 //!   processes, sockets and files. [`usage`] counts what every socket sends and receives while that
 //!   is asked for.
 //! - [`icmp`] measures the delay to a host.
+//! - [`processor`] keeps reservations of processor time.
 //! - [`confine`] confines a process, and [`probe`] reports what the kernel offers.
 //! - `abi` has the keys and values of the eBPF maps; [`netlink`], `bpf`, `rcu` and `retry` are
 //!   tools for the others. Most calls fail with [`KernelError`].
@@ -49,6 +50,7 @@ pub mod plan;
 pub mod port;
 pub mod probe;
 pub mod process;
+pub mod processor;
 mod programs;
 mod rcu;
 mod retry;

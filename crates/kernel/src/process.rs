@@ -194,6 +194,26 @@ pub(crate) fn thread_group(pid: u32) -> Option<u32> {
         .ok()
 }
 
+/// The process that a thread belongs to. `None` if the thread has ended or cannot be read.
+pub fn process_of(thread: u32) -> Option<u32> {
+    thread_group(thread)
+}
+
+/// The threads of a process; none if it has ended.
+pub fn threads(pid: u32) -> Vec<u32> {
+    let threads = folder(format!("/proc/{pid}/task"));
+    let numbers = threads.iter().map(|thread| thread.file_name());
+    numbers
+        .filter_map(|name| name.to_str()?.parse().ok())
+        .collect()
+}
+
+/// True if a process is a thread of the kernel. False if it has ended.
+pub fn is_kernel_thread(pid: u32) -> bool {
+    let stat = read_stat(format!("/proc/{pid}")).ok().flatten();
+    stat.is_some_and(|stat| stat.flags & StatFlags::PF_KTHREAD.bits() != 0)
+}
+
 /// Whether any thread of a process has not begun to end. An ending process remains in /proc for a
 /// while, but its exit event may be past. A process that exists and cannot be read counts as
 /// running.

@@ -4,11 +4,13 @@
 //! Each timer has at most one deadline. The first change of a burst sets its timer, and later
 //! changes do not move it ([`Timers::set_unless_set`]), so an endless burst cannot delay the timer.
 //! [`Timer::Tick`] is set again each second, and [`Timer::Balance`] each 200 ms while there are
-//! managed links. No function fails.
+//! managed links, and [`Timer::Processors`] while processor time is reserved. No function fails.
 
 use std::collections::BTreeMap;
 
 use netnice_core::units::{Instant, Nanos};
+
+use crate::processors::STEP;
 
 /// The action that is due. If several are due, the first in this order comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,6 +25,8 @@ pub(super) enum Timer {
     Repair,
     /// Divide the left-over of managed links again.
     Balance,
+    /// Follow the threads that have reservations of processor time.
+    Processors,
     /// Put the estimates of links into force that wait.
     Estimates,
     /// Check what changes without an event.
@@ -47,6 +51,7 @@ impl Timer {
             Timer::UnitFiles => "unit files",
             Timer::Repair => "repair",
             Timer::Balance => "balance",
+            Timer::Processors => "processors",
             Timer::Estimates => "estimates",
             Timer::Tick => "tick",
             Timer::Flows => "flows",
@@ -104,6 +109,7 @@ fn period(timer: Timer) -> Option<Nanos> {
     match timer {
         Timer::Tick => Some(TICK_PERIOD),
         Timer::Balance => Some(BALANCE_PERIOD),
+        Timer::Processors => Some(STEP),
         _ => None,
     }
 }

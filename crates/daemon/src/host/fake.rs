@@ -3,6 +3,7 @@
 //! parent, as with the eBPF programs.
 
 mod enforcer;
+pub(crate) mod processor_time;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -68,6 +69,8 @@ pub(crate) struct FakeMachine {
     pub affinities: BTreeMap<u32, ProcessorSet>,
     /// The traffic quotas, by key.
     pub quotas: BTreeMap<u64, QuotaState>,
+    /// Groups and policies that keep processor time.
+    pub processor: processor_time::FakeProcessorTime,
     clock: u64,
 }
 

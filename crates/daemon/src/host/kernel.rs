@@ -4,6 +4,7 @@
 //! taking the exit ring also fails if nothing is in force or the ring was taken before.
 
 mod meter;
+mod processor_time;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,18 +31,29 @@ pub(crate) struct KernelHost {
     route: NetlinkClient,
     engines: Engines,
     lookup_rights: LookupRights,
+    /// Distinguishes the groups of this daemon from those of others on the machine.
+    processor_key: String,
+    /// The threads that have SCHED_DEADLINE from this daemon or one before it.
+    reserved: BTreeSet<u32>,
 }
 
 impl KernelHost {
-    /// Wraps an opened kernel, and opens a netlink socket of its own.
+    /// Wraps an opened kernel, and opens a netlink socket of its own. `processor_key` distinguishes
+    /// the control groups of this daemon from those of others on the machine.
     ///
     /// # Errors
     /// If the kernel refuses the socket.
-    pub(crate) fn new(kernel: Kernel, engines: Engines) -> Result<KernelHost, KernelError> {
+    pub(crate) fn new(
+        kernel: Kernel,
+        engines: Engines,
+        processor_key: String,
+    ) -> Result<KernelHost, KernelError> {
         Ok(KernelHost {
             kernel,
             engines,
             lookup_rights: LookupRights::default(),
+            processor_key,
+            reserved: BTreeSet::new(),
             route: NetlinkClient::open()?,
         })
     }

@@ -41,6 +41,7 @@ impl<H: Host> Reconciler<H> {
             .and_then(|()| self.expire_draining(now))
             .and_then(|()| self.rebind(now));
         self.journal.log_result(now, "checking the machine", looked);
+        self.follow_processors(now);
         self.write_again(now);
         self.place_containers();
     }

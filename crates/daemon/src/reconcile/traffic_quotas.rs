@@ -35,6 +35,7 @@ impl<H: Host> Reconciler<H> {
     /// Notes the time of an event, for the periods of quotas that it makes.
     pub(crate) fn set_time(&mut self, now: Now) {
         self.usage_writer.wall_ns = now.wall_ns;
+        self.processors.now = now.monotonic;
     }
 
     /// Reads the usage that an earlier daemon has written. Returns a warning if it is lost.

@@ -1,0 +1,199 @@
+//! [`ProcessorHost`] and [`ProcessorTime`] with `netnice_kernel::processor`.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use netnice_core::admission::processors::{Processors, Reservation};
+use netnice_core::contract::Slice;
+use netnice_core::units::Nanos;
+use netnice_kernel::processor::groups::{Group, GroupUsage, Groups, Home};
+use netnice_kernel::processor::host::Times;
+use netnice_kernel::processor::policy::{self, Policy};
+use netnice_kernel::processor::{ProcessorSet, host};
+use netnice_kernel::{KernelError, cgroup, process};
+use rustix::io::Errno;
+
+use super::KernelHost;
+use crate::error::RequestError;
+use crate::host::ProcessorHost;
+use crate::host::processor_time::{GroupName, NotExact, ProcessorTime};
+
+impl KernelHost {
+    fn groups(&self) -> Result<Groups, KernelError> {
+        Groups::find(&self.processor_key)
+    }
+
+    fn group(&self, group: &GroupName) -> Result<Group, KernelError> {
+        Ok(self.groups()?.group(&group.name, &group.home))
+    }
+}
+
+impl ProcessorHost for KernelHost {
+    fn processors(&mut self) -> Processors {
+        let foreign = host::reserved_threads().into_iter();
+        let foreign = foreign.filter(|one| !self.reserved.contains(&one.thread));
+        let others = foreign.filter_map(|one| {
+            Some(Reservation {
+                holder: format!("SCHED_DEADLINE of {} (pid {})", one.name, one.pid),
+                slice: Slice::new(one.budget, one.period, false).ok()?,
+                processors: one.processors,
+            })
+        });
+        Processors {
+            online: host::online(),
+            admitted_ppm: host::admitted_ppm(),
+            others: others.collect(),
+        }
+    }
+
+    fn allowed_processors(&mut self, pids: &BTreeSet<u32>) -> ProcessorSet {
+        pids.iter().flat_map(|pid| host::allowed(*pid)).collect()
+    }
+
+    fn group_processes(&mut self, path: &str) -> BTreeSet<u32> {
+        let group = cgroup::find(path).ok();
+        let processes = group.map(|group| cgroup::processes(&group));
+        processes.unwrap_or_default().into_iter().collect()
+    }
+}
+
+impl ProcessorTime for KernelHost {
+    fn check_process(&mut self, pid: u32) -> Result<(), RequestError> {
+        let refuse = |why: String| Err(RequestError::Failed(format!("process {pid} {why}")));
+        if process::is_kernel_thread(pid) {
+            return refuse("is a kernel thread, which gets no reservation".to_owned());
+        }
+        for thread in process::threads(pid) {
+            match policy::policy(thread) {
+                Ok(Policy::Other) => {}
+                Ok(other) => {
+                    return refuse(format!(
+                        "has a thread ({thread}) with a policy of its own ({other}), which a \
+                         reservation would replace; give it SCHED_OTHER first (`chrt -o -p 0 \
+                         {thread}`)"
+                    ));
+                }
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::SRCH) => {}
+                Err(error) => return refuse(format!("cannot be examined: {error}")),
+            }
+        }
+        let groups = self.groups()?;
+        let home = groups.home(pid)?;
+        match groups.obstacle(pid, &home) {
+            Some(why) => refuse(format!("gets no reservation: {why}")),
+            None => Ok(()),
+        }
+    }
+
+    fn processes_of_user(&mut self, uid: u32) -> BTreeSet<u32> {
+        let mut pids = process::all();
+        pids.retain(|pid| process::facts(*pid).is_some_and(|facts| facts.uid == uid));
+        pids.into_iter().collect()
+    }
+
+    fn home(&mut self, pid: u32) -> Result<Home, RequestError> {
+        Ok(self.groups()?.home(pid)?)
+    }
+
+    fn open_group(&mut self, group: &GroupName) -> Result<(), RequestError> {
+        self.groups()?.open(&group.name, &group.home)?;
+        Ok(())
+    }
+
+    fn take(&mut self, group: &GroupName, pid: u32) -> Result<(), RequestError> {
+        Ok(self.group(group)?.take(pid)?)
+    }
+
+    fn give_back(&mut self, group: &GroupName, pid: u32, home: &Home) -> Result<(), RequestError> {
+        Ok(self.group(group)?.give_back(pid, home)?)
+    }
+
+    fn remove_group(&mut self, group: &GroupName) -> Result<(), RequestError> {
+        Ok(self.group(group)?.remove()?)
+    }
+
+    fn threads(&mut self, group: &GroupName) -> Vec<u32> {
+        self.group(group)
+            .map_or_else(|_| Vec::new(), |group| group.threads())
+    }
+
+    fn process_of(&mut self, thread: u32) -> Option<u32> {
+        process::process_of(thread)
+    }
+
+    fn set_group(
+        &mut self,
+        group: &GroupName,
+        weight: u32,
+        quota: Option<(Nanos, Nanos)>,
+    ) -> Result<(), RequestError> {
+        let group = self.group(group)?;
+        group.set_weight(weight)?;
+        Ok(group.set_quota(quota)?)
+    }
+
+    fn usage(&mut self, group: &GroupName) -> GroupUsage {
+        self.group(group)
+            .map_or_else(|_| GroupUsage::default(), |group| group.usage())
+    }
+
+    fn waited(&mut self, threads: &[u32]) -> Nanos {
+        Nanos(threads.iter().map(|thread| host::waited(*thread).0).sum())
+    }
+
+    fn times(&mut self) -> Times {
+        host::times()
+    }
+
+    fn processor_count(&mut self) -> usize {
+        host::online().len()
+    }
+
+    fn reserve(
+        &mut self,
+        group: &GroupName,
+        thread: u32,
+        budget: Nanos,
+        period: Nanos,
+    ) -> Result<Option<ProcessorSet>, NotExact> {
+        let group = self.group(group);
+        let group = group.map_err(|error| NotExact::Refused(error.to_string()))?;
+        let reserved = group.reserve(thread, budget, period, &host::online());
+        if reserved.is_ok() {
+            self.reserved.insert(thread);
+        }
+        reserved.map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::BUSY) => NotExact::Busy,
+            _ => NotExact::Refused(format!("SCHED_DEADLINE for thread {thread}: {error}")),
+        })
+    }
+
+    fn resume(&mut self, thread: u32) {
+        self.reserved.insert(thread);
+    }
+
+    fn release(
+        &mut self,
+        thread: u32,
+        affinity: Option<&ProcessorSet>,
+    ) -> Result<(), RequestError> {
+        self.reserved.remove(&thread);
+        let release = || -> io::Result<()> {
+            if let Policy::Deadline { .. } = policy::policy(thread)? {
+                policy::set_other(thread)?;
+            }
+            match affinity {
+                Some(affinity) => policy::set_affinity(thread, affinity),
+                None => Ok(()),
+            }
+        };
+        match release() {
+            Err(error) if Errno::from_io_error(&error) != Some(Errno::SRCH) => {
+                Err(RequestError::Failed(format!(
+                    "cannot give thread {thread} its ordinary policy: {error}"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+}

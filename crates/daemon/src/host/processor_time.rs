@@ -1,0 +1,84 @@
+//! [`ProcessorTime`], the calls with which reservations of processor time are kept: control groups
+//! of netnice's own, and policies of threads. [`crate::processors`] decides; the methods carry out.
+//! A method that changes something fails with a [`RequestError`] if the kernel refuses, or if the
+//! process has ended.
+
+use std::collections::BTreeSet;
+
+use netnice_core::units::Nanos;
+use netnice_kernel::processor::ProcessorSet;
+use netnice_kernel::processor::groups::{GroupUsage, Home};
+use netnice_kernel::processor::host::Times;
+
+use crate::error::RequestError;
+
+/// A control group of netnice's own, by its name and the home of its first process.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct GroupName {
+    /// The name, apart from the daemon's key.
+    pub name: String,
+    /// Where the group's first process was.
+    pub home: Home,
+}
+
+/// Why a thread does not get SCHED_DEADLINE.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NotExact {
+    /// The kernel admits no more: somebody else has a reservation.
+    Busy,
+    /// Another reason.
+    Refused(String),
+}
+
+/// What keeps reservations of processor time on a machine.
+pub(crate) trait ProcessorTime {
+    /// Checks that a process can have a reservation: it is no kernel thread, none of its threads
+    /// has a policy of its own, and no control group around it is frozen or has a quota.
+    fn check_process(&mut self, pid: u32) -> Result<(), RequestError>;
+    /// The processes whose real user id is this one.
+    fn processes_of_user(&mut self, uid: u32) -> BTreeSet<u32>;
+    /// The groups in which a process is.
+    fn home(&mut self, pid: u32) -> Result<Home, RequestError>;
+    /// Makes a group, or takes over an existing one.
+    fn open_group(&mut self, group: &GroupName) -> Result<(), RequestError>;
+    /// Moves a process into a group. No effect if it has ended.
+    fn take(&mut self, group: &GroupName, pid: u32) -> Result<(), RequestError>;
+    /// Moves a process out of a group, to its home. No effect if it has ended.
+    fn give_back(&mut self, group: &GroupName, pid: u32, home: &Home) -> Result<(), RequestError>;
+    /// Removes an empty group. No effect if it does not exist.
+    fn remove_group(&mut self, group: &GroupName) -> Result<(), RequestError>;
+    /// The threads in a group.
+    fn threads(&mut self, group: &GroupName) -> Vec<u32>;
+    /// The process of a thread; `None` if it has ended.
+    fn process_of(&mut self, thread: u32) -> Option<u32>;
+    /// Sets a group's weight, and its quota as budget and period.
+    fn set_group(
+        &mut self,
+        group: &GroupName,
+        weight: u32,
+        quota: Option<(Nanos, Nanos)>,
+    ) -> Result<(), RequestError>;
+    /// What a group has used.
+    fn usage(&mut self, group: &GroupName) -> GroupUsage;
+    /// How long threads have waited for a processor.
+    fn waited(&mut self, threads: &[u32]) -> Nanos;
+    /// What all processors did.
+    fn times(&mut self) -> Times;
+    /// The number of processors.
+    fn processor_count(&mut self) -> usize;
+    /// Gives a thread of a group `budget` in every `period` exactly. Returns its former affinity if
+    /// that had to be changed.
+    fn reserve(
+        &mut self,
+        group: &GroupName,
+        thread: u32,
+        budget: Nanos,
+        period: Nanos,
+    ) -> Result<Option<ProcessorSet>, NotExact>;
+    /// Counts a thread as one that an earlier daemon gave its time exactly.
+    fn resume(&mut self, thread: u32);
+    /// Gives a thread its ordinary policy again, and its former affinity. No effect if it has ended
+    /// or has another policy by now.
+    fn release(&mut self, thread: u32, affinity: Option<&ProcessorSet>)
+    -> Result<(), RequestError>;
+}

@@ -1,0 +1,450 @@
+//! Keeps reservations of processor time in force ([`Keeper`]).
+//!
+//! A reservation is kept in one of two ways ([`Way`]), and changes between them as threads come and
+//! go:
+//!
+//! ```text
+//!                 one thread, no extra, the kernel admits it
+//!            ┌───────────────────────────────────────────────> exact: SCHED_DEADLINE
+//!   group <──┤
+//!            └── a second thread, or the kernel refuses <────┘
+//! ```
+//!
+//! The target's processes are in a control group of netnice's own in both ways, so what they start
+//! is in it from its first moment. Without extra the group has the highest weight and a quota: it
+//! has its slice whoever else is busy, and no more. With extra it has no quota, and a weight that
+//! follows what else is busy ([`weights`]). A step every 100 ms follows threads and weights.
+//!
+//! Everything is written to a file before it is done ([`saved`]), so the next daemon continues, and
+//! gives each process back to the groups from which it came.
+//!
+//! [`Keeper::follow`] fails if a process cannot have a reservation or the kernel refuses; then what
+//! was in force before is in force again. Failures of later steps are logged.
+
+mod kept;
+mod quota;
+mod saved;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use netnice_core::contract::Slice;
+use netnice_core::units::{Instant, Nanos};
+use netnice_kernel::processor::groups::MOST_WEIGHT;
+use netnice_kernel::processor::host::Times;
+
+pub(crate) use saved::ProcessorStore;
+
+use crate::error::RequestError;
+use crate::host::ProcessorTime;
+use crate::host::processor_time::{GroupName, NotExact};
+use kept::{ExactThread, Kept};
+use quota::{LEAST_QUOTA, quota};
+use weights::{Step, Total, Weights};
+
+/// A reservation that shall be in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// The target's id.
+    pub id: u32,
+    /// The reserved time.
+    pub slice: Slice,
+    /// The target's weight in the division of the rest, 1 to 1,000.
+    pub weight: u32,
+    /// The target's processes.
+    pub processes: BTreeSet<u32>,
+}
+
+/// The way in which a reservation is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By SCHED_DEADLINE: the slice by the end of each period.
+    Exact,
+    /// By a control group: the share of the slice over a second.
+    Group,
+}
+
+/// How a reservation is kept, for people and counters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ProcessorStatus {
+    /// The way.
+    pub way: Way,
+    /// Why it is this way.
+    pub reason: String,
+    /// The number of threads.
+    pub threads: usize,
+    /// Processor time used since the reservation began.
+    pub used: Nanos,
+    /// Periods of the group's quota in which it was used up.
+    pub exhausted: u64,
+    /// Periods' worth of time that threads waited for and did not get.
+    pub missed: u64,
+}
+
+/// The reservations in force.
+#[derive(Debug, Default)]
+pub(crate) struct Keeper {
+    kept: BTreeMap<u32, Kept>,
+    weights: Weights,
+    store: Option<ProcessorStore>,
+    /// When the last step was, and what the processors had done by then.
+    last: Option<(Instant, Times)>,
+    /// The present time. The caller sets it before each call.
+    pub now: Instant,
+    /// The last failure that was logged: a lasting one is logged once.
+    failure: Option<String>,
+}
+
+impl Keeper {
+    /// A keeper that continues what an earlier daemon has written to `store`.
+    pub(crate) fn resume(store: ProcessorStore) -> Result<Keeper, RequestError> {
+        Ok(Keeper {
+            kept: store.load()?,
+            store: Some(store),
+            ..Keeper::default()
+        })
+    }
+
+    /// True if no reservation is in force: then [`Keeper::step`] is not needed.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    /// The threads with SCHED_DEADLINE.
+    pub(crate) fn exact_threads(&self) -> impl Iterator<Item = u32> {
+        let exact = self.kept.values().filter_map(|kept| kept.exact.as_ref());
+        exact.map(|exact| exact.thread)
+    }
+
+    /// The status of a target's reservation; `None` if it has none in force.
+    pub(crate) fn status(&self, id: u32) -> Option<ProcessorStatus> {
+        let kept = self.kept.get(&id)?;
+        let period = kept.slice.slice().0.max(1);
+        Some(ProcessorStatus {
+            way: match kept.exact {
+                Some(_) => Way::Exact,
+                None => Way::Group,
+            },
+            reason: kept.reason.clone(),
+            threads: kept.threads,
+            used: kept.usage.used,
+            exhausted: kept.usage.exhausted,
+            missed: kept.missed.0 / period,
+        })
+    }
+
+    /// Puts exactly the wanted reservations into force.
+    ///
+    /// # Errors
+    /// If one of them cannot be. Then those before are in force again.
+    pub(crate) fn follow<H: ProcessorTime>(
+        &mut self,
+        host: &mut H,
+        wanted: &[Wanted],
+    ) -> Result<(), RequestError> {
+        let mut begun = Vec::new();
+        let before = self.kept.clone();
+        for one in wanted {
+            if let Err(error) = self.keep(host, one) {
+                let was = before.get(&one.id);
+                if was.is_none() {
+                    begun.push(one.id);
+                }
+                for id in begun {
+                    let ended = self.end(host, id);
+                    self.note(ended);
+                }
+                self.restore_slices(host, &before);
+                return Err(error);
+            }
+            if !before.contains_key(&one.id) {
+                begun.push(one.id);
+            }
+        }
+        let ended = self
+            .kept
+            .keys()
+            .filter(|id| !wanted.iter().any(|one| one.id == **id));
+        for id in ended.copied().collect::<Vec<u32>>() {
+            let ended = self.end(host, id);
+            self.note(ended);
+        }
+        Ok(())
+    }
+
+    /// Gives the reservations that were in force before the slices that they had.
+    fn restore_slices<H: ProcessorTime>(&mut self, host: &mut H, before: &BTreeMap<u32, Kept>) {
+        for (id, was) in before {
+            let Some(kept) = self.kept.get_mut(id) else {
+                continue;
+            };
+            if (kept.slice, kept.weight) != (was.slice, was.weight) {
+                (kept.slice, kept.weight) = (was.slice, was.weight);
+                let applied = self.apply(host, *id, true);
+                self.note(applied);
+            }
+        }
+    }
+
+    /// Puts one reservation into force, or changes it.
+    fn keep<H: ProcessorTime>(
+        &mut self,
+        host: &mut H,
+        wanted: &Wanted,
+    ) -> Result<(), RequestError> {
+        quota(&wanted.slice).map_err(RequestError::BadUsage)?;
+        let id = wanted.id;
+        let is_new = !self.kept.contains_key(&id);
+        let changed = match self.kept.get_mut(&id) {
+            Some(kept) => {
+                let changed = (kept.slice, kept.weight) != (wanted.slice, wanted.weight);
+                (kept.slice, kept.weight) = (wanted.slice, wanted.weight);
+                changed
+            }
+            None => {
+                // The reservation of a name or a unit without processes begins with them.
+                let Some(first) = wanted.processes.first() else {
+                    return Ok(());
+                };
+                let group = GroupName {
+                    name: id.to_string(),
+                    home: host.home(*first)?,
+                };
+                self.kept
+                    .insert(id, Kept::new(wanted.slice, wanted.weight, group));
+                self.save()?;
+                true
+            }
+        };
+        host.open_group(&self.kept[&id].group)?;
+        self.take(host, wanted, is_new)?;
+        self.apply(host, id, changed)
+    }
+
+    /// Moves the target's processes into its group. A process that cannot have a reservation fails
+    /// the call if the reservation is new, else it is left out.
+    fn take<H: ProcessorTime>(
+        &mut self,
+        host: &mut H,
+        wanted: &Wanted,
+        is_new: bool,
+    ) -> Result<(), RequestError> {
+        let Some(kept) = self.kept.get_mut(&wanted.id) else {
+            return Ok(());
+        };
+        let present = processes(host, &kept.group);
+        kept.homes.retain(|pid, _| present.contains(pid));
+        kept.outside.retain(|pid| wanted.processes.contains(pid));
+        let missing: Vec<u32> = wanted.processes.difference(&present).copied().collect();
+        let mut coming = Vec::new();
+        for pid in missing {
+            match host.check_process(pid) {
+                Ok(()) => coming.push(pid),
+                Err(error) if is_new => return Err(error),
+                Err(error) => {
+                    if kept.outside.insert(pid) {
+                        tracing::warn!(%error, "a process is outside the reservation of its target");
+                    }
+                }
+            }
+        }
+        if coming.is_empty() {
+            return Ok(());
+        }
+        for pid in &coming {
+            // A process that has ended meanwhile has no home.
+            if let Ok(home) = host.home(*pid) {
+                kept.homes.insert(*pid, home);
+            }
+        }
+        let group = kept.group.clone();
+        self.save()?;
+        for pid in coming {
+            host.take(&group, pid)?;
+        }
+        Ok(())
+    }
+
+    /// Sets the way, weight and quota of a reservation as its threads are now.
+    fn apply<H: ProcessorTime>(
+        &mut self,
+        host: &mut H,
+        id: u32,
+        changed: bool,
+    ) -> Result<(), RequestError> {
+        let now = self.now;
+        let Some(kept) = self.kept.get_mut(&id) else {
+            return Ok(());
+        };
+        let threads = host.threads(&kept.group);
+        kept.threads = threads.len();
+        let only = match threads[..] {
+            [one] if !kept.slice.extra() => Some(one),
+            _ => None,
+        };
+        let holds = kept.exact.as_ref().map(|exact| exact.thread);
+        if let Some(exact) = kept
+            .exact
+            .take_if(|exact| only != Some(exact.thread) || changed)
+        {
+            host.release(exact.thread, exact.affinity.as_ref())?;
+            if only.is_none() {
+                kept.group_until = Some(now.after(AGAIN_EXACT));
+            }
+        }
+        let waits = kept.group_until.is_some_and(|until| now < until);
+        match only {
+            Some(thread) if kept.exact.is_none() && (!waits || holds == Some(thread)) => {
+                let (budget, period) = (kept.slice.slice(), kept.slice.period());
+                match host.reserve(&kept.group, thread, budget, period) {
+                    Ok(affinity) => {
+                        kept.exact = Some(ExactThread { thread, affinity });
+                        kept.reason = "it has one thread, and no extra".to_owned();
+                    }
+                    Err(why) => {
+                        kept.group_until = Some(now.after(AGAIN_EXACT));
+                        kept.reason = match why {
+                            NotExact::Busy => "the kernel admits no more for SCHED_DEADLINE: \
+                                               somebody else has a reservation (`netnice doctor`)"
+                                .to_owned(),
+                            NotExact::Refused(why) => why,
+                        };
+                    }
+                }
+            }
+            Some(_) => {}
+            None => {
+                kept.reason = match (kept.slice.extra(), kept.threads) {
+                    (true, _) => "it has extra".to_owned(),
+                    (false, 0) => "it has no threads now".to_owned(),
+                    (false, threads) => format!("it has {threads} threads"),
+                };
+            }
+        }
+        let weight = match (kept.slice.extra(), kept.set) {
+            (true, Some((weight, _))) => weight,
+            _ => MOST_WEIGHT,
+        };
+        let quota = match (&kept.exact, kept.slice.extra()) {
+            (Some(_), _) => Some(LEAST_QUOTA),
+            (None, true) => None,
+            (None, false) => Some(quota(&kept.slice).map_err(RequestError::BadUsage)?),
+        };
+        kept.set_group(host, weight, quota)?;
+        if holds != self.kept[&id].exact.as_ref().map(|exact| exact.thread) {
+            self.save()?;
+        }
+        Ok(())
+    }
+
+    /// Follows threads, usage and weights. The caller calls it every 100 ms unless
+    /// [`Keeper::is_idle`].
+    pub(crate) fn step<H: ProcessorTime>(&mut self, host: &mut H) {
+        let now = self.now;
+        let times = host.times();
+        let last = self.last.replace((now, times));
+        for id in self.kept.keys().copied().collect::<Vec<u32>>() {
+            let applied = self.apply(host, id, false);
+            self.note(applied);
+        }
+        let Some((then, before)) = last else {
+            return;
+        };
+        let elapsed = now.since(then).0 as f64;
+        if elapsed <= 0.0 {
+            return;
+        }
+        let (mut steps, mut reserved, mut used_by_all) = (Vec::new(), 0.0, 0.0);
+        for (id, kept) in &mut self.kept {
+            let share = kept.slice.slice().0 as f64 / kept.slice.period().0 as f64;
+            let (used, waited) = kept.measure(host, elapsed);
+            reserved += share;
+            used_by_all += used;
+            if kept.slice.extra() {
+                steps.push(Step {
+                    id: *id,
+                    reserved: share,
+                    weight: kept.weight,
+                    used,
+                    waited,
+                });
+            }
+        }
+        if steps.is_empty() {
+            return;
+        }
+        let busy = times.busy.0.saturating_sub(before.busy.0) as f64 / elapsed;
+        let total = Total {
+            processors: host.processor_count() as f64,
+            reserved,
+            others: (busy - used_by_all).max(0.0),
+        };
+        for (id, weight) in self.weights.advance(&steps, total) {
+            if let Some(kept) = self.kept.get_mut(&id) {
+                let set = kept.set_group(host, weight, None);
+                self.note(set);
+            }
+        }
+    }
+
+    /// Ends a reservation: gives the threads their policies and the processes their groups again.
+    fn end<H: ProcessorTime>(&mut self, host: &mut H, id: u32) -> Result<(), RequestError> {
+        let Some(kept) = self.kept.get(&id) else {
+            return Ok(());
+        };
+        if let Some(exact) = &kept.exact {
+            host.release(exact.thread, exact.affinity.as_ref())?;
+        }
+        // Processes can start others while they are moved.
+        for _ in 0..MOST_ROUNDS {
+            let present = processes(host, &kept.group);
+            if present.is_empty() {
+                break;
+            }
+            for pid in present {
+                let home = kept.homes.get(&pid).unwrap_or(&kept.group.home);
+                host.give_back(&kept.group, pid, home)?;
+            }
+        }
+        host.remove_group(&kept.group)?;
+        self.kept.remove(&id);
+        self.save()
+    }
+
+    /// Logs a failure, unless the last one was the same.
+    fn note(&mut self, result: Result<(), RequestError>) {
+        let Err(error) = result else {
+            return;
+        };
+        let text = error.to_string();
+        if self.failure.as_ref() != Some(&text) {
+            tracing::warn!(error = text, "a reservation of processor time is not kept");
+            self.failure = Some(text);
+        }
+    }
+
+    fn save(&self) -> Result<(), RequestError> {
+        match &self.store {
+            Some(store) => store.write(&self.kept),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The processes in a group.
+fn processes<H: ProcessorTime>(host: &mut H, group: &GroupName) -> BTreeSet<u32> {
+    let threads = host.threads(group);
+    let processes = threads
+        .into_iter()
+        .filter_map(|thread| host.process_of(thread));
+    processes.collect()
+}
+
+/// How often [`Keeper::step`] is called.
+pub(crate) const STEP: Nanos = Nanos::from_millis(100);
+/// How long a target that had several threads has one thread before that gets its time exactly.
+const AGAIN_EXACT: Nanos = Nanos::from_secs(1);
+/// How often the processes of a group are moved that is to end.
+const MOST_ROUNDS: usize = 100;

@@ -1,0 +1,112 @@
+//! [`Kept`], a reservation of processor time in force, with its group, its thread and its usage.
+//! Setting the group fails if the kernel refuses.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use netnice_core::contract::Slice;
+use netnice_core::units::{Instant, Nanos};
+use netnice_kernel::processor::ProcessorSet;
+use netnice_kernel::processor::groups::{GroupUsage, Home};
+
+use crate::error::RequestError;
+use crate::host::ProcessorTime;
+use crate::host::processor_time::GroupName;
+
+/// A reservation in force.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    /// The reserved time.
+    pub slice: Slice,
+    /// The weight in the division of the rest.
+    pub weight: u32,
+    /// The group.
+    pub group: GroupName,
+    /// Where each process was.
+    pub homes: BTreeMap<u32, Home>,
+    /// The target's processes that cannot have a reservation.
+    pub outside: BTreeSet<u32>,
+    /// The thread that has its time exactly.
+    pub exact: Option<ExactThread>,
+    /// Why there is none.
+    pub reason: String,
+    /// The weight and quota that the group has; `None`: not known.
+    pub set: Option<(u32, Option<(Nanos, Nanos)>)>,
+    /// Until then the group's way stays, although there is one thread.
+    pub group_until: Option<Instant>,
+    /// The number of threads.
+    pub threads: usize,
+    /// What the group has used.
+    pub usage: GroupUsage,
+    /// How long its threads have waited for processors.
+    pub waited: Nanos,
+    /// Time that was waited for and not given.
+    pub missed: Nanos,
+}
+
+/// A thread with SCHED_DEADLINE.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ExactThread {
+    /// The thread.
+    pub thread: u32,
+    /// The affinity that it had, if that was changed.
+    pub affinity: Option<ProcessorSet>,
+}
+
+impl Kept {
+    /// A reservation for which nothing is done yet.
+    pub(super) fn new(slice: Slice, weight: u32, group: GroupName) -> Kept {
+        Kept {
+            slice,
+            weight,
+            group,
+            homes: BTreeMap::new(),
+            outside: BTreeSet::new(),
+            exact: None,
+            reason: String::new(),
+            set: None,
+            group_until: None,
+            threads: 0,
+            usage: GroupUsage::default(),
+            waited: Nanos(0),
+            missed: Nanos(0),
+        }
+    }
+
+    /// Sets the group's weight and quota unless it has them.
+    pub(super) fn set_group<H: ProcessorTime>(
+        &mut self,
+        host: &mut H,
+        weight: u32,
+        quota: Option<(Nanos, Nanos)>,
+    ) -> Result<(), RequestError> {
+        if self.set != Some((weight, quota)) {
+            host.set_group(&self.group, weight, quota)?;
+            self.set = Some((weight, quota));
+        }
+        Ok(())
+    }
+
+    /// What the target used since the last call, as a number of processors over `elapsed` ns, and
+    /// whether it waited for processors for more than a tenth of that time.
+    pub(super) fn measure<H: ProcessorTime>(&mut self, host: &mut H, elapsed: f64) -> (f64, bool) {
+        let usage = host.usage(&self.group);
+        let mut threads = host.threads(&self.group);
+        threads.truncate(MOST_EXAMINED);
+        let waited = host.waited(&threads);
+        let used = usage.used.0.saturating_sub(self.usage.used.0);
+        let wait = waited.0.saturating_sub(self.waited.0);
+        (self.usage, self.waited) = (usage, waited);
+        let promised = elapsed * self.slice.slice().0 as f64 / self.slice.period().0 as f64;
+        let lacks = (promised - used as f64).min(wait as f64) - elapsed * TOLERANCE;
+        if lacks > 0.0 {
+            self.missed = Nanos(self.missed.0.saturating_add(lacks as u64));
+        }
+        (used as f64 / elapsed, wait as f64 > elapsed / 10.0)
+    }
+}
+
+/// The most threads of a target whose waiting is examined in a step.
+const MOST_EXAMINED: usize = 256;
+/// What a target may lack of its slice in a step without counting as missed, as a part of a
+/// processor: the kernel's accounting is as coarse as a tick.
+const TOLERANCE: f64 = 0.05;

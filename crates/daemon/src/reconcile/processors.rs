@@ -1,0 +1,118 @@
+//! Puts the reservations of processor time of a ledger into force, with
+//! [`crate::processors::Keeper`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use netnice_core::contract::Slice;
+
+use super::Reconciler;
+use crate::clock::Now;
+use crate::error::RequestError;
+use crate::host::{Host, Members};
+use crate::ledger::{Body, HeldTarget, Ledger};
+use crate::processors::{Keeper, ProcessorStore, Wanted};
+
+impl<H: Host> Reconciler<H> {
+    /// Continues the reservations that an earlier daemon kept. If their file cannot be used, they
+    /// are left as they are, which the journal says.
+    pub(crate) fn resume_processors(&mut self, store: ProcessorStore, now: Now) {
+        match Keeper::resume(store) {
+            Ok(keeper) => {
+                for thread in keeper.exact_threads() {
+                    self.host.resume(thread);
+                }
+                self.processors = keeper;
+            }
+            Err(error) => self.journal.warn(now, format!(
+                "the reservations of processor time of an earlier daemon are not continued: {error}"
+            )),
+        }
+    }
+
+    /// Makes the reservations in force those of a ledger.
+    ///
+    /// # Errors
+    /// If one of them cannot be in force. Then those before are.
+    pub(super) fn keep_processors(&mut self, ledger: &Ledger) -> Result<(), RequestError> {
+        let holds = |held: &&HeldTarget| reserved(held).is_some();
+        if ledger.held().find(holds).is_none() && self.processors.is_idle() {
+            return Ok(());
+        }
+        let members = self.host.members()?;
+        let mut wanted = Vec::new();
+        for held in ledger.held().filter(holds) {
+            let contract = held.in_force();
+            let Some(slice) = reserved(held) else {
+                continue;
+            };
+            wanted.push(Wanted {
+                id: held.id,
+                slice,
+                weight: contract
+                    .weight()
+                    .map_or(100, |weight| u32::from(weight.get())),
+                processes: self.processes_of(held, ledger, &members),
+            });
+        }
+        self.processors.follow(&mut self.host, &wanted)
+    }
+
+    /// The processes of a target.
+    fn processes_of(
+        &mut self,
+        held: &HeldTarget,
+        ledger: &Ledger,
+        members: &Members,
+    ) -> BTreeSet<u32> {
+        match &held.body {
+            Body::Processes { .. } => {
+                let mut inside: BTreeMap<u32, bool> = BTreeMap::new();
+                let mut is_inside = |own: u32| {
+                    *inside
+                        .entry(own)
+                        .or_insert_with(|| ledger.ancestors_of(Some(own)).contains(&held.id))
+                };
+                let found = members.iter().filter(|(_, (own, _))| is_inside(*own));
+                found.map(|(pid, _)| *pid).collect()
+            }
+            Body::App(_) => {
+                let found = members.iter().filter(|(_, (_, app))| *app == held.id);
+                found.map(|(pid, _)| *pid).collect()
+            }
+            Body::Cgroup(Some(group)) => self.host.group_processes(&group.path),
+            Body::Cgroup(None) => BTreeSet::new(),
+            Body::User(uid) => self.host.processes_of_user(*uid),
+        }
+    }
+
+    /// Follows what the targets' threads do. The caller calls it at each
+    /// [`crate::processors::STEP`] unless no reservation is in force.
+    pub(crate) fn step_processors(&mut self, now: Now) {
+        self.processors.now = now.monotonic;
+        self.processors.step(&mut self.host);
+    }
+
+    /// Makes the reservations in force those of the present ledger, after a change that failed.
+    pub(super) fn restore_processors(&mut self) {
+        let ledger = std::mem::take(&mut self.books.ledger);
+        if let Err(error) = self.keep_processors(&ledger) {
+            tracing::error!(%error, "cannot restore the reservations of processor time");
+        }
+        self.books.ledger = ledger;
+    }
+
+    /// Takes processes in that have come to the targets since the last call.
+    pub(super) fn follow_processors(&mut self, now: Now) {
+        let ledger = std::mem::take(&mut self.books.ledger);
+        let followed = self.keep_processors(&ledger);
+        self.books.ledger = ledger;
+        self.journal
+            .log_result(now, "keeping processor time", followed);
+    }
+}
+
+/// The reservation of a target that is in force; `None` if it has none, or it does not fit.
+fn reserved(held: &HeldTarget) -> Option<Slice> {
+    let fits = held.aside.is_none();
+    fits.then(|| held.in_force().cpu()).flatten()
+}

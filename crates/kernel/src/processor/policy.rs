@@ -1,0 +1,190 @@
+//! The scheduling policy of a thread (sched(7)): reads it, gives the thread SCHED_DEADLINE, and
+//! takes it away again. All functions fail with the error of the system call; ESRCH: the thread has
+//! ended.
+
+use std::io;
+
+use netnice_core::units::Nanos;
+use rustix::io::Errno;
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+
+use super::ProcessorSet;
+use crate::process::read_text;
+
+/// A scheduling policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// SCHED_OTHER: that of nearly all threads.
+    Other,
+    /// SCHED_BATCH, SCHED_IDLE or one that is not known here, by its number.
+    Number(u32),
+    /// SCHED_FIFO or SCHED_RR, with the priority from 1 to 99.
+    RealTime(u32),
+    /// SCHED_DEADLINE: `budget` in every `period`.
+    Deadline {
+        /// The processor time in each period.
+        budget: Nanos,
+        /// The period.
+        period: Nanos,
+    },
+}
+
+impl std::fmt::Display for Policy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Policy::Other => f.write_str("SCHED_OTHER"),
+            Policy::Number(3) => f.write_str("SCHED_BATCH"),
+            Policy::Number(5) => f.write_str("SCHED_IDLE"),
+            Policy::Number(number) => write!(f, "scheduling policy {number}"),
+            Policy::RealTime(priority) => write!(f, "a real-time priority of {priority}"),
+            Policy::Deadline { budget, period } => write!(f, "SCHED_DEADLINE {budget}/{period}"),
+        }
+    }
+}
+
+/// The policy of a thread.
+pub fn policy(thread: u32) -> io::Result<Policy> {
+    let mut found = Attributes::default();
+    // SAFETY: the kernel writes at most `size_of::<Attributes>()` bytes to the structure, which
+    // lives until the call returns.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_sched_getattr,
+            thread,
+            &raw mut found,
+            size_of::<Attributes>(),
+            0,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(match found.policy as i32 {
+        libc::SCHED_OTHER => Policy::Other,
+        libc::SCHED_FIFO | libc::SCHED_RR => Policy::RealTime(found.priority),
+        libc::SCHED_DEADLINE => Policy::Deadline {
+            budget: Nanos(found.budget),
+            period: Nanos(found.period),
+        },
+        _ => Policy::Number(found.policy),
+    })
+}
+
+/// Gives a thread `budget` of processor time in every `period` (SCHED_DEADLINE). Threads and
+/// children that it makes have SCHED_OTHER.
+///
+/// # Errors
+/// EBUSY: the kernel admits no more. EPERM: CAP_SYS_NICE is missing, or the thread may not run on
+/// all processors. EINVAL: the budget or the period is beyond the kernel's limits.
+pub fn set_deadline(thread: u32, budget: Nanos, period: Nanos) -> io::Result<()> {
+    set(
+        thread,
+        Attributes {
+            policy: libc::SCHED_DEADLINE as u32,
+            flags: RESET_ON_FORK,
+            budget: budget.0,
+            deadline: period.0,
+            period: period.0,
+            ..Attributes::default()
+        },
+    )
+}
+
+/// Gives a thread SCHED_OTHER. It keeps the nice value that it had before SCHED_DEADLINE.
+pub fn set_other(thread: u32) -> io::Result<()> {
+    let nice = nice(thread)?;
+    set(
+        thread,
+        Attributes {
+            policy: libc::SCHED_OTHER as u32,
+            nice,
+            ..Attributes::default()
+        },
+    )
+}
+
+/// Gives a thread SCHED_FIFO with a priority from 1 to 99.
+pub fn set_real_time(thread: u32, priority: u32) -> io::Result<()> {
+    set(
+        thread,
+        Attributes {
+            policy: libc::SCHED_FIFO as u32,
+            priority,
+            ..Attributes::default()
+        },
+    )
+}
+
+/// The nice value of a thread, also while it has another policy than SCHED_OTHER.
+fn nice(thread: u32) -> io::Result<i32> {
+    let text = read_text(format!("/proc/{thread}/stat"))?;
+    let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields);
+    // The 19th field; the third one comes first here.
+    let nice = fields.split_ascii_whitespace().nth(16);
+    nice.and_then(|nice| nice.parse().ok())
+        .ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// The processors that a thread chose to run on (its affinity), within those of its cpuset.
+pub fn affinity(thread: u32) -> io::Result<ProcessorSet> {
+    let set = sched_getaffinity(Some(pid(thread)?))?;
+    let all = 0..CpuSet::MAX_CPU;
+    Ok(all
+        .filter(|cpu| set.is_set(*cpu))
+        .map(|cpu| cpu as u32)
+        .collect())
+}
+
+/// Sets the processors that a thread may run on.
+pub fn set_affinity(thread: u32, processors: &ProcessorSet) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    for processor in processors {
+        set.set(*processor as usize);
+    }
+    Ok(sched_setaffinity(Some(pid(thread)?), &set)?)
+}
+
+fn pid(thread: u32) -> io::Result<Pid> {
+    let number = i32::try_from(thread).ok();
+    Ok(number.and_then(Pid::from_raw).ok_or(Errno::SRCH)?)
+}
+
+fn set(thread: u32, attributes: Attributes) -> io::Result<()> {
+    // SAFETY: the kernel only reads the structure, which lives until the call returns; its first
+    // field is its size.
+    match unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw const attributes, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// `struct sched_attr` of sched_setattr(2), in its first version; rustix and libc have no call.
+#[repr(C)]
+struct Attributes {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    budget: u64,
+    deadline: u64,
+    period: u64,
+}
+
+impl Default for Attributes {
+    fn default() -> Attributes {
+        Attributes {
+            size: size_of::<Attributes>() as u32,
+            policy: 0,
+            flags: 0,
+            nice: 0,
+            priority: 0,
+            budget: 0,
+            deadline: 0,
+            period: 0,
+        }
+    }
+}
+
+/// `SCHED_FLAG_RESET_ON_FORK`.
+const RESET_ON_FORK: u64 = 1;
