@@ -5,8 +5,8 @@
 use std::net::IpAddr;
 
 use netnice_api::{
-    ContractDoc, CountersDoc, InstalledDoc, LinkClassDoc, LinkDoc, LinkServerDoc, ProcessorTimeDoc,
-    ScheduleDoc, ShowDoc, SliceDoc, TargetDoc, UnconfirmedDoc,
+    ContractDoc, CountersDoc, InstalledDoc, LinkClassDoc, LinkDoc, LinkServerDoc, ScheduleDoc,
+    ShowDoc, TargetDoc, UnconfirmedDoc,
 };
 use netnice_core::contract::{Contract, Direction};
 use netnice_core::link::classes::LinkClass;
@@ -184,21 +184,11 @@ impl<H: Host> View<'_, H> {
             quotas: self.traffic_quotas(held),
             effective: ContractDoc::from(&held.effective(self.ledger())),
             installed: installed(self.ledger(), held, self.machine.link_leaf()),
-            processor_time: processor_time(held),
+            processor_time: self.processor_time(held),
             degraded: self.target_faults(held, interfaces),
             counters,
         }
     }
-}
-
-/// The reserved processor time of a target; `None` if none is in force.
-fn processor_time(held: &HeldTarget) -> Option<ProcessorTimeDoc> {
-    let reservation = held.reservation()?;
-    Some(ProcessorTimeDoc {
-        reserved: SliceDoc::from(reservation.slice),
-        processors: reservation.processors.into_iter().collect(),
-        status: None,
-    })
 }
 
 /// The server of a link; `None` if the link has no classes. The flow manager adds its members.

@@ -122,6 +122,8 @@ fn explain_shows_reserved_processor_time() {
             "holds cpu 2ms/10ms",
             "2ms of one processor in every 10ms (20 %)",
             "on processor 1, and no more",
+            "kept exactly: it has its time",
+            "by 1 thread now; used up in 0 periods",
             all,
         ],
     );
@@ -129,6 +131,7 @@ fn explain_shows_reserved_processor_time() {
     let words = [
         "(5 %)",
         "on all processors, and a share of what is left",
+        "kept by a control group",
         all,
     ];
     assert_contains_in_order(&page, &words);

@@ -46,6 +46,14 @@ fn processor_time_is_admitted_and_refused_with_the_holders() {
     assert_eq!((cpu.slice_ns, cpu.extra), (9_000_000, true));
     let time = shown.targets[0].processor_time.clone().expect("reserved");
     assert_eq!((time.reserved, time.processors), (cpu, vec![]));
+    let status = time.status.expect("it is kept");
+    assert_eq!((status.way.as_str(), status.threads), ("group", 1));
+    let status = shown.targets[1]
+        .processor_time
+        .clone()
+        .expect("reserved")
+        .status;
+    assert_eq!(status.expect("it is kept").way, "exact");
     ok(fixture.clear("pid:10"));
     ok(fixture.set("pid:30", "cpu 2ms/10ms"));
     fixture.check();
