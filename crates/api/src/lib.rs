@@ -58,8 +58,8 @@ pub use response::{
 pub use runtime_dir::RuntimeDir;
 pub use show::{
     CapacityDoc, CellDoc, ChannelDoc, ContractDoc, CountersDoc, FlowCountersDoc, FlowDoc,
-    InstalledDoc, LinkDoc, ScheduleDoc, ShowDoc, SliceDoc, TargetDoc, TrafficQuotaDoc,
-    UnconfirmedDoc,
+    InstalledDoc, LinkDoc, ProcessorStatusDoc, ProcessorTimeDoc, ScheduleDoc, ShowDoc, SliceDoc,
+    TargetDoc, TrafficQuotaDoc, UnconfirmedDoc,
 };
 pub use users::{QuotaDoc, UserDoc, UsersDoc};
 pub use watch::{Connection, ConnectionsDoc, Traffic, WatchDoc, Watched, WatchedLink};

@@ -197,10 +197,43 @@ pub struct TargetDoc {
     /// The values in the kernel. `None`: the target has neither a limit, a class on a link nor a
     /// code point.
     pub installed: Option<InstalledDoc>,
+    /// The reserved processor time. Absent if none is in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processor_time: Option<ProcessorTimeDoc>,
     /// Reasons why the target is degraded; empty if it is not.
     pub degraded: Vec<String>,
     /// The counters.
     pub counters: CountersDoc,
+}
+
+/// Processor time that is reserved for a target.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessorTimeDoc {
+    /// The reserved time of one processor in every period.
+    pub reserved: SliceDoc,
+    /// The numbers of the processors on which the target may run. Empty: all that are online.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processors: Vec<u32>,
+    /// How the reservation is kept. Absent while nothing keeps it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<ProcessorStatusDoc>,
+}
+
+/// How a reservation of processor time is kept, and what the target has used of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessorStatusDoc {
+    /// The way: `exact` (SCHED_DEADLINE) or `group` (a control group).
+    pub way: String,
+    /// Why it is kept this way.
+    pub reason: String,
+    /// The number of threads of the target.
+    pub threads: u64,
+    /// Processor time that was used since the reservation began, in nanoseconds.
+    pub used_ns: u64,
+    /// Periods in which the reserved time was used up.
+    pub exhausted: u64,
+    /// Periods in which time was wanted and not given.
+    pub missed: u64,
 }
 
 /// The traffic quota of a claim, and how much of it has passed.
@@ -294,7 +327,7 @@ pub struct ContractDoc {
     /// A slice of a link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slice: Option<SliceDoc>,
-    /// A slice of a CPU.
+    /// A slice of a processor's time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<SliceDoc>,
     /// A cell contract.

@@ -91,6 +91,9 @@ pub struct Watched {
     /// Reasons why the target is degraded; empty if it is not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub degraded: Vec<String>,
+    /// The reserved processor time. Absent if none is in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processor_time: Option<crate::ProcessorTimeDoc>,
     /// The traffic quotas of its claims.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub quotas: Vec<crate::TrafficQuotaDoc>,

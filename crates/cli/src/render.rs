@@ -12,6 +12,7 @@ mod budgets;
 mod contract;
 mod flows;
 mod history;
+mod processors;
 mod programs;
 mod reports;
 mod show;

@@ -4,7 +4,10 @@ use netnice_core::meter::{COUNTERS, DirectionCounters, Meter};
 use netnice_core::units::{Amount, Bytes, Nanos, Rate};
 use serde_json::json;
 
-use super::{ContractDoc, CountersDoc, FlowDoc, LinkDoc, ShowDoc, TargetDoc, UnconfirmedDoc};
+use super::{
+    ContractDoc, CountersDoc, FlowDoc, LinkDoc, ProcessorStatusDoc, ProcessorTimeDoc, ShowDoc,
+    SliceDoc, TargetDoc, UnconfirmedDoc,
+};
 
 #[test]
 fn the_document_has_the_documented_fields() {
@@ -141,6 +144,41 @@ fn every_clause_is_in_the_document() {
     let doc = serde_json::to_value(ContractDoc::from(&other)).expect("JSON");
     let slice = json!({"slice_ns": 1_000_000, "period_ns": 2_000_000, "extra": false});
     assert_eq!(doc, json!({"both": 2_000_000, "slice": slice}));
+}
+
+#[test]
+fn reserved_processor_time_is_in_the_document_with_how_it_is_kept() {
+    let doc = TargetDoc {
+        processor_time: Some(ProcessorTimeDoc {
+            reserved: SliceDoc {
+                slice_ns: 2_000_000,
+                period_ns: 10_000_000,
+                extra: false,
+            },
+            processors: vec![1],
+            status: Some(ProcessorStatusDoc {
+                way: "exact".into(),
+                reason: "one thread".into(),
+                threads: 1,
+                used_ns: 7,
+                exhausted: 2,
+                missed: 0,
+            }),
+        }),
+        ..TargetDoc::default()
+    };
+    let json = serde_json::to_value(&doc).expect("JSON");
+    let expected = json!({
+        "reserved": {"slice_ns": 2_000_000, "period_ns": 10_000_000, "extra": false},
+        "processors": [1],
+        "status": {"way": "exact", "reason": "one thread", "threads": 1, "used_ns": 7,
+                   "exhausted": 2, "missed": 0},
+    });
+    assert_eq!(json["processor_time"], expected);
+    let back: TargetDoc = serde_json::from_value(json).expect("decoded");
+    assert_eq!(back, doc);
+    let none = serde_json::to_value(TargetDoc::default()).expect("JSON");
+    assert_eq!(none.get("processor_time"), None);
 }
 
 #[test]

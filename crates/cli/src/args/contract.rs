@@ -2,8 +2,7 @@
 //! [`ContractArgs::change`] combines them to a [`Change`]. Fails if `netnice-core` refuses a value.
 //!
 //! Every verb parses all options, so that a refused one is answered with the reason.
-//! [`hide_refused`] removes from the help of each verb the options that the verb refuses; no help
-//! text has `--cpu`.
+//! [`hide_refused`] removes from the help of each verb the options that the verb refuses.
 
 use clap::Args;
 use netnice_core::contract::{Change, Clause, ContractError, Yield};
@@ -60,11 +59,11 @@ pub(crate) struct ContractArgs {
     /// With --slice: a share of the left-over in addition
     #[arg(long)]
     extra: bool,
-    /// A slice of a CPU in every period
-    #[arg(long, value_name = "B/P", allow_hyphen_values = true, hide = true)]
+    /// Reserve processor time: so much of one processor in every period, for example 2ms/10ms
+    #[arg(long, value_name = "S/P", allow_hyphen_values = true)]
     cpu: Option<String>,
-    /// With --cpu: a share of the left-over in addition
-    #[arg(long, hide = true)]
+    /// With --cpu: a share of the processor time that is not reserved in addition
+    #[arg(long)]
     cpu_extra: bool,
     /// Space the packets by a cell contract, and guarantee its rate:
     /// pcr=R,cdvt=T[,scr=R,mbs=SIZE[,bucket=single|dual]] [default bucket: single]
@@ -142,11 +141,32 @@ pub(super) fn hide_refused(command: clap::Command) -> clap::Command {
 const FOR_FLOWS: [&str; 2] = ["channel", "receive"];
 
 /// The clauses that a flow of the direct path cannot have.
-const NOT_FOR_FLOWS: [&str; 9] = [
-    "down", "both", "min_down", "priority", "dscp", "yields", "delegate", "quota", "when",
+const NOT_FOR_FLOWS: [&str; 11] = [
+    "down",
+    "both",
+    "min_down",
+    "priority",
+    "dscp",
+    "yields",
+    "delegate",
+    "cpu",
+    "cpu_extra",
+    "quota",
+    "when",
 ];
 
 /// The clauses that a capture cannot violate.
-const NOT_CHECKABLE: [&str; 10] = [
-    "min", "min_down", "on", "weight", "priority", "delegate", "slice", "extra", "quota", "receive",
+const NOT_CHECKABLE: [&str; 12] = [
+    "min",
+    "min_down",
+    "on",
+    "weight",
+    "priority",
+    "delegate",
+    "slice",
+    "extra",
+    "cpu",
+    "cpu_extra",
+    "quota",
+    "receive",
 ];

@@ -58,8 +58,8 @@ fn the_description_of_the_command_line_is_consistent() {
 fn the_help_of_a_verb_names_only_options_that_it_accepts() {
     let mut command = command();
     for (verb, named, refused) in [
-        ("run", "--cell", &["--channel", "--cpu", "--receive"][..]),
-        ("set", "--cell", &["--channel", "--cpu", "--receive"]),
+        ("run", "--cpu-extra", &["--channel", "--receive"][..]),
+        ("set", "--cpu-extra", &["--channel", "--receive"]),
         (
             "check",
             "--cell",

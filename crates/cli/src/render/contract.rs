@@ -83,7 +83,8 @@ pub(super) fn sharing(doc: &ContractDoc) -> Vec<String> {
     clauses.extend(doc.delegate.map(|uid| format!("delegate {uid}")));
     if let Some(cpu) = &doc.cpu {
         let (slice, period) = (Nanos(cpu.slice_ns), Nanos(cpu.period_ns));
-        clauses.push(format!("cpu {slice}/{period}"));
+        let extra = if cpu.extra { " cpu-extra" } else { "" };
+        clauses.push(format!("cpu {slice}/{period}{extra}"));
     }
     if let Some(cell) = &doc.cell {
         clauses.push(format!("cell pcr {}", Amount(cell.pcr)));

@@ -15,6 +15,7 @@ use super::budgets;
 use super::contract::sharing;
 use super::flows::flows;
 use super::printable;
+use super::processors;
 use super::table::{Cell, Table, wrap};
 
 /// Formats the state of links, targets and direct flows. If it is that of another network namespace
@@ -268,7 +269,11 @@ fn notes(target: &TargetDoc, table: &mut Table) {
     for quota in &target.quotas {
         table.note(&quota_line(quota));
     }
-    if target.installed.is_none() && !dormant && target.quotas.is_empty() {
+    for line in target.processor_time.iter().flat_map(processors::notes) {
+        table.note(&line);
+    }
+    let has_time = target.processor_time.is_some();
+    if target.installed.is_none() && !dormant && target.quotas.is_empty() && !has_time {
         table.note("not installed");
     }
     for why in &target.degraded {

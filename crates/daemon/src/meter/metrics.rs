@@ -17,7 +17,7 @@ pub(crate) mod http;
 
 use std::fmt::Write as _;
 
-use netnice_api::{TrafficQuotaDoc, UsersDoc, WatchDoc};
+use netnice_api::{ProcessorStatusDoc, SliceDoc, TrafficQuotaDoc, UsersDoc, WatchDoc};
 use netnice_core::contract::Direction;
 use netnice_core::meter::{COUNTERS, Counter, Meter, Role, Unit};
 
@@ -179,6 +179,7 @@ impl Page {
                 }
             }
         }
+        self.processor_time(doc);
         let name = "netnice_degraded";
         self.head(
             name,
@@ -188,6 +189,34 @@ impl Page {
         for target in &doc.targets {
             let degraded = u8::from(!target.degraded.is_empty());
             self.sample(name, &[("target", &target.target)], degraded);
+        }
+    }
+
+    /// The reserved processor time, and what targets used of it.
+    fn processor_time(&mut self, doc: &WatchDoc) {
+        let reserved = || {
+            let targets = doc.targets.iter();
+            targets.filter_map(|target| Some((target, target.processor_time.as_ref()?)))
+        };
+        let name = "netnice_processor_reserved_ratio";
+        let help = "the processor time that is reserved for a target, as a share of one processor";
+        self.head(name, "gauge", help);
+        for (target, time) in reserved() {
+            let SliceDoc {
+                slice_ns,
+                period_ns,
+                ..
+            } = time.reserved;
+            let share = slice_ns as f64 / period_ns.max(1) as f64;
+            self.sample(name, &[("target", &target.target)], share);
+        }
+        for (name, kind, help, read) in PROCESSOR_TIME {
+            self.head(name, kind, help);
+            for (target, time) in reserved() {
+                if let Some(status) = &time.status {
+                    self.sample(name, &[("target", &target.target)], read(status));
+                }
+            }
         }
     }
 
@@ -308,6 +337,47 @@ const TRAFFIC_QUOTAS: [QuotaGauge; 3] = [
         "netnice_traffic_quota_refused_packets",
         "the packets that did not fit into the present period of a traffic quota",
         |quota| quota.refused,
+    ),
+];
+
+/// A metric of processor time: its name, its type, its help and its value.
+type ProcessorMetric = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&ProcessorStatusDoc) -> f64,
+);
+
+const PROCESSOR_TIME: [ProcessorMetric; 5] = [
+    (
+        "netnice_processor_exact",
+        "gauge",
+        "1 if the time of a target is kept in each period (SCHED_DEADLINE), 0 if by a group",
+        |status| f64::from(u8::from(status.way == "exact")),
+    ),
+    (
+        "netnice_processor_threads",
+        "gauge",
+        "the threads of a target with reserved processor time",
+        |status| status.threads as f64,
+    ),
+    (
+        "netnice_processor_used_seconds_total",
+        "counter",
+        "the processor time that a target used since its reservation began",
+        |status| status.used_ns as f64 / 1e9,
+    ),
+    (
+        "netnice_processor_exhausted_periods_total",
+        "counter",
+        "periods in which a target used up its reserved time",
+        |status| status.exhausted as f64,
+    ),
+    (
+        "netnice_processor_missed_periods_total",
+        "counter",
+        "periods in which a target wanted reserved time and did not get it",
+        |status| status.missed as f64,
     ),
 ];
 

@@ -134,7 +134,7 @@ impl<H: Host> View<'_, H> {
         for line in budgets::rows(self.ledger(), held) {
             page.row("budget", &line);
         }
-        processors::rows(self.ledger(), held, page);
+        processors::rows(self.ledger(), held, self.processors.status(held.id), page);
         let contract = held.in_force();
         self.serving_rows(held, &contract, page);
         for line in precedence_lines(&held.entry.target, nested) {

@@ -1,13 +1,17 @@
-//! Reads from the host what the ledger needs to admit the clause `cpu`: what the processors can be
-//! promised, and on which of them a target may run. Nothing here fails.
+//! The clause `cpu` in requests. Reads from the host what the ledger needs to admit it: what the
+//! processors can be promised, and on which of them a target may run. Describes the reservation of
+//! a target for documents. Nothing here fails.
 
 use std::collections::BTreeSet;
 
+use netnice_api::{ProcessorStatusDoc, ProcessorTimeDoc, SliceDoc};
 use netnice_core::admission::TargetId;
 use netnice_core::contract::{Change, Contract, Setting};
 
+use super::view::View;
 use crate::host::Host;
 use crate::ledger::{Body, HeldTarget, Ledger};
+use crate::processors::{ProcessorStatus, Way};
 
 /// Reads the facts for a change of the target in `slot`, if the change sets `cpu`.
 pub(super) fn look_up_change<H: Host>(
@@ -56,4 +60,31 @@ fn allowed_processors<H: Host>(host: &mut H, held: &HeldTarget) -> BTreeSet<u32>
         Body::App(None) | Body::Cgroup(None) | Body::User(_) => BTreeSet::new(),
     };
     host.allowed_processors(&pids)
+}
+
+impl<H> View<'_, H> {
+    /// The reserved processor time of a target, how it is kept, and what was used of it; `None` if
+    /// none is in force.
+    pub(super) fn processor_time(&self, held: &HeldTarget) -> Option<ProcessorTimeDoc> {
+        let reservation = held.reservation()?;
+        Some(ProcessorTimeDoc {
+            reserved: SliceDoc::from(reservation.slice),
+            processors: reservation.processors.into_iter().collect(),
+            status: self.processors.status(held.id).map(status_doc),
+        })
+    }
+}
+
+fn status_doc(status: ProcessorStatus) -> ProcessorStatusDoc {
+    ProcessorStatusDoc {
+        way: match status.way {
+            Way::Exact => "exact".to_owned(),
+            Way::Group => "group".to_owned(),
+        },
+        reason: status.reason,
+        threads: status.threads as u64,
+        used_ns: status.used.0,
+        exhausted: status.exhausted,
+        missed: status.missed,
+    }
 }

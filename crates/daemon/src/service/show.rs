@@ -184,6 +184,7 @@ impl<H: Host> View<'_, H> {
             quotas: self.traffic_quotas(held),
             effective: ContractDoc::from(&held.effective(self.ledger())),
             installed: installed(self.ledger(), held, self.machine.link_leaf()),
+            processor_time: self.processor_time(held),
             degraded: self.target_faults(held, interfaces),
             counters,
         }

@@ -11,6 +11,7 @@ use crate::error::RequestError;
 use crate::host::{Enforcer, Interface, Inventory};
 use crate::ledger::{Body, HeldTarget, Ledger, ManagedLink};
 use crate::meter::Measurements;
+use crate::processors::Keeper;
 use crate::reconcile::estimates::Estimates;
 use crate::reconcile::{Deviations, Finder, Reconciler};
 use crate::state::Books;
@@ -23,6 +24,7 @@ pub(super) struct View<'a, H> {
     pub(super) books: &'a Books,
     pub(super) deviations: &'a Deviations,
     pub(super) estimates: &'a Estimates,
+    pub(super) processors: &'a Keeper,
     pub(super) measurements: &'a Measurements,
 }
 
@@ -37,6 +39,7 @@ impl<'a, H> View<'a, H> {
             books: &reconciler.books,
             deviations: &reconciler.deviations,
             estimates: &reconciler.estimates,
+            processors: &reconciler.processors,
             measurements,
         }
     }

@@ -154,6 +154,7 @@ impl<H: Host> View<'_, H> {
             min_down: effective.min(Direction::Down).map(bits),
             sends,
             receives,
+            processor_time: self.processor_time(held),
             degraded: self.target_faults(held, interfaces),
             quotas: self.traffic_quotas(held),
         }

@@ -1,7 +1,8 @@
 //! Tests of the metrics page: its samples, help texts and types; and of the address that serves it.
 
 use netnice_api::{
-    BudgetDoc, BudgetPartDoc, QuotaDoc, UserDoc, UsersDoc, WatchDoc, Watched, WatchedLink,
+    BudgetDoc, BudgetPartDoc, ProcessorStatusDoc, ProcessorTimeDoc, QuotaDoc, SliceDoc, UserDoc,
+    UsersDoc, WatchDoc, Watched, WatchedLink,
 };
 use netnice_core::meter::{DirectionCounters, Meter};
 
@@ -39,6 +40,22 @@ fn example() -> String {
             up: Some(4_000_000),
             min: Some(1_000_000),
             degraded: vec!["why".into()],
+            processor_time: Some(ProcessorTimeDoc {
+                reserved: SliceDoc {
+                    slice_ns: 2_000_000,
+                    period_ns: 8_000_000,
+                    extra: false,
+                },
+                processors: Vec::new(),
+                status: Some(ProcessorStatusDoc {
+                    way: "exact".into(),
+                    threads: 1,
+                    used_ns: 1_500_000_000,
+                    exhausted: 3,
+                    missed: 4,
+                    ..ProcessorStatusDoc::default()
+                }),
+            }),
             ..Watched::default()
         }],
     };
@@ -98,6 +115,12 @@ fn the_page_has_every_amount() {
         &format!("netnice_degraded{{{target}}} 1"),
         "netnice_link_capacity_bits_per_second{link=\"eth0\",direction=\"up\"} 100",
         "netnice_link_promised_bits_per_second{link=\"eth0\",direction=\"up\"} 60",
+        &format!("netnice_processor_reserved_ratio{{{target}}} 0.25"),
+        &format!("netnice_processor_exact{{{target}}} 1"),
+        &format!("netnice_processor_threads{{{target}}} 1"),
+        &format!("netnice_processor_used_seconds_total{{{target}}} 1.5"),
+        &format!("netnice_processor_exhausted_periods_total{{{target}}} 3"),
+        &format!("netnice_processor_missed_periods_total{{{target}}} 4"),
         "netnice_targets 1",
         "netnice_budget_bits_per_second{target=\"user:1000\",direction=\"up\"} 10",
         "netnice_budget_used_bits_per_second{target=\"user:1000\",direction=\"up\"} 6",

@@ -1,13 +1,21 @@
 //! The rows about reserved processor time on a page of `explain`. Nothing here fails.
 
+use std::time::Duration;
+
 use netnice_core::admission::processors::{percent, processor_list, share_ppm};
 
 use crate::ledger::{HeldTarget, Ledger};
 use crate::page::Page;
+use crate::processors::{ProcessorStatus, Way};
 
-/// A row for the processor time that a target has, and one for what is reserved on this host; none
-/// if it has none.
-pub(super) fn rows(ledger: &Ledger, held: &HeldTarget, page: &mut Page) {
+/// Rows for the processor time that a target has, how it is kept (`status`), and what is reserved on
+/// this host; none if it has none.
+pub(super) fn rows(
+    ledger: &Ledger,
+    held: &HeldTarget,
+    status: Option<ProcessorStatus>,
+    page: &mut Page,
+) {
     let Some(own) = held.reservation() else {
         return;
     };
@@ -28,9 +36,34 @@ pub(super) fn rows(ledger: &Ledger, held: &HeldTarget, page: &mut Page) {
         percent(share_ppm(&slice))
     );
     page.row("processor", &text);
+    if let Some(status) = status {
+        status_rows(&status, page);
+    }
     let all = ledger.processor_reservations();
     let sum = all.iter().map(|(_, one)| share_ppm(&one.slice)).sum();
     let noun = if all.len() == 1 { "target" } else { "targets" };
     let text = format!("{} are reserved for {} {noun}", percent(sum), all.len());
     page.row("processors", &text);
+}
+
+fn status_rows(status: &ProcessorStatus, page: &mut Page) {
+    let way = match status.way {
+        Way::Exact => "exactly: it has its time by the end of each period (SCHED_DEADLINE)",
+        Way::Group => "by a control group: it has its share on average, not in each period",
+    };
+    page.row("kept", &format!("{way}; {}", status.reason));
+    let noun = if status.threads == 1 {
+        "thread"
+    } else {
+        "threads"
+    };
+    let text = format!(
+        "{:.3?} since the reservation began, by {} {noun} now; used up in {} periods, wanted and \
+         not given in {}",
+        Duration::from(status.used),
+        status.threads,
+        status.exhausted,
+        status.missed
+    );
+    page.row("used", &text);
 }

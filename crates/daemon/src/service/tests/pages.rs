@@ -106,6 +106,46 @@ fn explain_shows_claims_effective_contract_and_outer_targets() {
 }
 
 #[test]
+fn explain_shows_reserved_processor_time() {
+    let mut fixture = Fixture::new();
+    for pid in [10, 20] {
+        fixture.machine().spawn(pid, 0);
+    }
+    fixture.machine().affinities.insert(10, [1].into());
+    ok(fixture.set("pid:10", "cpu 2ms/10ms"));
+    ok(fixture.set("pid:20", "cpu 1ms/20ms cpu-extra"));
+    let all = "25 % are reserved for 2 targets";
+    let page = explain(&mut fixture, "pid:10");
+    assert_contains_in_order(
+        &page,
+        &[
+            "holds cpu 2ms/10ms",
+            "2ms of one processor in every 10ms (20 %)",
+            "on processor 1, and no more",
+            "kept exactly: it has its time",
+            "by 1 thread now; used up in 0 periods",
+            all,
+        ],
+    );
+    let page = explain(&mut fixture, "pid:20");
+    let words = [
+        "(5 %)",
+        "on all processors, and a share of what is left",
+        "kept by a control group",
+        all,
+    ];
+    assert_contains_in_order(&page, &words);
+    fixture.machine().processors = Some(Default::default());
+    ok(fixture.set("pid:20", "cpu none"));
+    fixture.machine().spawn(30, 0);
+    let text = refused(fixture.set("pid:30", "cpu 1ms/10ms"));
+    assert!(
+        text.contains("nothing is known of the processors"),
+        "{text}"
+    );
+}
+
+#[test]
 fn explain_shows_how_a_slice_is_served() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 0);

@@ -1,0 +1,92 @@
+//! Formats the reserved processor time of a target as lines of `show`. No function fails.
+
+use std::time::Duration;
+
+use netnice_api::ProcessorTimeDoc;
+use netnice_core::admission::processors::{ProcessorSet, processor_list};
+
+use super::printable;
+
+/// Where the processor time of a target is reserved, if not on all processors, how it is kept, and
+/// what was used of it.
+pub(super) fn notes(doc: &ProcessorTimeDoc) -> Vec<String> {
+    let mut lines = Vec::new();
+    let processors: ProcessorSet = doc.processors.iter().copied().collect();
+    if !processors.is_empty() {
+        let noun = if processors.len() == 1 {
+            "processor"
+        } else {
+            "processors"
+        };
+        let list = processor_list(&processors);
+        lines.push(format!("processor time on {noun} {list} only"));
+    }
+    let Some(status) = &doc.status else {
+        return lines;
+    };
+    let way = match status.way.as_str() {
+        "exact" => "processor time by a deadline".to_owned(),
+        "group" => "processor time by a control group".to_owned(),
+        other => format!("processor time: {}", printable(other)),
+    };
+    let threads = match status.threads {
+        1 => "1 thread".to_owned(),
+        threads => format!("{threads} threads"),
+    };
+    let used = Duration::from_nanos(status.used_ns);
+    lines.push(format!("{way} ({}); {threads}", printable(&status.reason)));
+    lines.push(format!(
+        "used {used:.3?}; used up in {} periods, wanted and not given in {}",
+        status.exhausted, status.missed
+    ));
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use netnice_api::ProcessorStatusDoc;
+
+    use super::*;
+
+    #[test]
+    fn the_way_the_use_and_the_processors_are_shown() {
+        let status = |way: &str, threads| {
+            Some(ProcessorStatusDoc {
+                way: way.into(),
+                reason: "a reason".into(),
+                threads,
+                used_ns: 1_234_567_890,
+                exhausted: 7,
+                missed: 1,
+            })
+        };
+        let doc = |status, processors: &[u32]| ProcessorTimeDoc {
+            processors: processors.to_vec(),
+            status,
+            ..ProcessorTimeDoc::default()
+        };
+        let used = "used 1.235s; used up in 7 periods, wanted and not given in 1";
+        let table = [
+            (doc(None, &[]), vec![]),
+            (doc(None, &[1]), vec!["processor time on processor 1 only"]),
+            (
+                doc(status("exact", 1), &[0, 1, 3]),
+                vec![
+                    "processor time on processors 0-1,3 only",
+                    "processor time by a deadline (a reason); 1 thread",
+                    used,
+                ],
+            ),
+            (
+                doc(status("group", 4), &[]),
+                vec![
+                    "processor time by a control group (a reason); 4 threads",
+                    used,
+                ],
+            ),
+        ];
+        for (doc, expected) in table {
+            assert_eq!(notes(&doc), expected);
+        }
+    }
+}
