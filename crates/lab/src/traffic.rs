@@ -5,8 +5,8 @@
 //! (`netnice-lab traffic …`, see [`program`]), so netnice sees an ordinary process with its own id,
 //! sockets and children. The process prints `{"ready": …}` when its sockets are open, waits for the
 //! line `go` if required, and prints one [`Report`] after the line `stop` or when the limit of its
-//! [`RunOptions`] is reached. ([`Unruly`], [`ParentProcess`], and the server and the client of
-//! files have commands of their own, and print no report.) A start fails if the program cannot be
+//! [`RunOptions`] is reached. ([`Unruly`], [`ParentProcess`], [`Carnage`], and the server and the
+//! client of files have commands of their own, and print no report.) A start fails if the program cannot be
 //! executed or is not ready within 60 s. A command to a process fails if the process has ended.
 //!
 //! **Counts.** A report has payload bytes and *wire* bytes: layer 2 without preamble and gap, which
@@ -29,6 +29,7 @@ use crate::process::{self, Proc};
 use crate::world::Host;
 
 mod bare_tcp;
+mod carnage;
 mod commanded;
 pub mod connections;
 mod delayed_socket;
@@ -36,6 +37,7 @@ mod direct;
 pub mod direct_tcp;
 mod echo;
 mod fetch;
+mod fork_storm;
 pub mod ftp;
 mod http;
 pub mod iperf3;
@@ -56,8 +58,10 @@ mod udp;
 mod unruly;
 
 pub use bare_tcp::BareTcp;
+pub use carnage::{Carnage, RunningCarnage};
 pub use commanded::Commanded;
 pub use direct_tcp::DirectTcp;
+pub use fork_storm::ForkStorm;
 pub use many_flows::{ManyFlows, REMOTE_PORTS};
 pub use messages::MessageShape;
 pub use quic_flows::Received;
@@ -367,7 +371,9 @@ macro_rules! programs {
         fn args(&self) -> Vec<String> { self.args.clone() }
     })* };
 }
-programs!(Tcp, Udp, Direct, DirectTcp, BareTcp, Unruly, Probe, Echo);
+programs!(
+    Tcp, Udp, Direct, DirectTcp, BareTcp, Unruly, Probe, Echo, ForkStorm
+);
 
 /// The start and the end of a traffic process, and its sample interval.
 #[derive(Debug, Clone, Copy)]
