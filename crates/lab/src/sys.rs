@@ -206,8 +206,8 @@ pub(crate) fn set_real_time_priority(priority: i32) -> io::Result<()> {
     set_scheduler(libc::SCHED_RR, priority)
 }
 
-/// Sets the nice value of the calling thread; threads that it starts later inherit it. Fails without
-/// the right to a smaller nice value.
+/// Sets the nice value of the calling thread; threads that it starts later inherit it. Fails
+/// without the right to a smaller nice value.
 pub(crate) fn set_nice(nice: i32) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(None, nice)?)
 }

@@ -6,8 +6,9 @@
 //! sockets and children. The process prints `{"ready": …}` when its sockets are open, waits for the
 //! line `go` if required, and prints one [`Report`] after the line `stop` or when the limit of its
 //! [`RunOptions`] is reached. ([`Unruly`], [`ParentProcess`], [`Carnage`], and the server and the
-//! client of files have commands of their own, and print no report.) A start fails if the program cannot be
-//! executed or is not ready within 60 s. A command to a process fails if the process has ended.
+//! client of files have commands of their own, and print no report.) A start fails if the program
+//! cannot be executed or is not ready within 60 s. A command to a process fails if the process has
+//! ended.
 //!
 //! **Counts.** A report has payload bytes and *wire* bytes: layer 2 without preamble and gap, which
 //! is 14 + the IP length of each packet on the wire, also if the kernel merged packets or did not
@@ -66,6 +67,7 @@ pub use many_flows::{ManyFlows, REMOTE_PORTS};
 pub use messages::MessageShape;
 pub use quic_flows::Received;
 pub use report::Report;
+pub use unruly::Unruly;
 
 /// A TCP process. It connects or listens, and writes, reads, or does both on every connection.
 #[derive(Debug, Clone)]
@@ -283,32 +285,6 @@ impl Direct {
     fn with(mut self, name: &str, value: &str) -> Direct {
         self.args.extend(words(&[name, value]));
         self
-    }
-}
-
-/// A process on the direct path that sends to one endpoint at the maximum rate, receives from that
-/// endpoint, and on command forks, ends or executes another program: see `unruly`.
-#[derive(Debug, Clone)]
-pub struct Unruly {
-    args: Vec<String>,
-}
-
-impl Unruly {
-    /// A flow from `from` to `to`, opened by the daemon of this runtime folder.
-    pub fn new(from: SocketAddr, to: SocketAddr, runtime: &std::path::Path) -> Unruly {
-        let (from, to) = (from.to_string(), to.to_string());
-        let runtime = runtime.display().to_string();
-        Unruly {
-            args: words(&[
-                "unruly",
-                "--local",
-                &from,
-                "--remote",
-                &to,
-                "--runtime-dir",
-                &runtime,
-            ]),
-        }
     }
 }
 

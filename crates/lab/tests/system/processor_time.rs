@@ -3,7 +3,7 @@
 //!
 //! The figures here leave room for a busy machine, in the direction in which a busy machine can
 //! err: a program gets at least about half of its reservation, where it would have a few percent of
-//! that without it, and never more than a tenth above it. [`figures`] has the exact ones.
+//! that without it, and never more than a tenth above it. [`measurements`] has the exact ones.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,7 @@ use netnice_lab::world::CommandOutput;
 
 use crate::users::{ANN, process_of, run_as};
 
-mod figures;
+mod measurements;
 
 fn start(bed: &TestBed, carnage: &Carnage) -> RunningCarnage {
     let client = bed.world.client();
