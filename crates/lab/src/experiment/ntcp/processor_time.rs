@@ -14,8 +14,8 @@
 //! - in figure 6 and table 1 a sender uses processor time of its own for each full packet before it
 //!   sends the packet, as if it made its data: [`WORK_FIGURE_6`], so that the whole processor
 //!   carries the paper's 53 Mbit/s, and [`WORK_TABLE_1`], so that a tenth carries about 11 Mbit/s;
-//! - figure 7 measures TCP alone, without such work, on a link of 10 Gbit/s with rates from 440
-//!   Mbit/s.
+//! - figure 7 measures TCP alone, without such work, with the paper's slices on a link of 1 Gbit/s,
+//!   which are rates of 110 Mbit/s and more.
 //!
 //! A full frame has 1500 bytes as in the paper, which is 120 us at 100 Mbit/s.
 //!
@@ -125,7 +125,7 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     })
 }
 
-/// Figure 7: for rates from 440 Mbit/s on, the least part of the processor that carries a sender's
+/// Figure 7: for rates of 110 to 880 Mbit/s, the least part of the processor that carries a sender's
 /// slice of the link, found by bisection beside a carnage that has all the rest. It must rise
 /// linearly (R² at least 0.99); the slope is the processor time for 1 Gbit/s. Beside it, what the
 /// sender gets of each slice without a reservation beside 15 threads of carnage. Fails as the
@@ -137,15 +137,14 @@ pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
         false => (2.0, &[1, 2, 3, 4, 5, 6, 7, 8]),
     };
     outcome.paper = json!("linear: 10 % of the processor for 10 Mbit/s, 5 % for 5");
-    note(outcome, "10 Gbit/s");
-    let bed = OneProcessor::new("10gbit")?;
+    note(outcome, "1 Gbit/s");
+    let bed = OneProcessor::new("1gbit")?;
     let (mut needed, mut used) = (Vec::new(), Vec::new());
     for (number, step) in (0..).zip(steps) {
         let micros = step * FIGURE_7_STEP;
-        let wanted = 10_000.0 * micros as f64 / 1000.0;
+        let wanted = micros as f64;
         let sender = bed.sender(number, &format!("slice {micros}us/1ms"), 0)?;
         let pid = sender.pid();
-        // A thread of nobody else's: the processor is the sender's and the driver's alone.
         let alone = bed.measure_alone(pid, seconds)?;
         context.say(format!("{wanted} Mbit/s alone: {alone}"));
         let carnage = bed.carnage(15, 0)?;
@@ -612,8 +611,8 @@ impl Drop for OwnProcessors {
 const WORK_FIGURE_6: u64 = 200;
 /// The same in table 1.
 const WORK_TABLE_1: u64 = 90;
-/// The slice of the first rate of figure 7 in 1 ms, in us: 440 Mbit/s of 10 Gbit/s.
-const FIGURE_7_STEP: u64 = 44;
+/// The slice of the first rate of figure 7 in 1 ms, in us; at 1 Gbit/s also its rate in Mbit/s.
+const FIGURE_7_STEP: u64 = 110;
 /// The period of a sender's reservation of the processor, in ns.
 const PERIOD_NS: f64 = 1e7;
 /// The largest part of the processor that the search of figure 7 tries.
