@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! up R         limit what is sent              slice S/P [extra]   S of the link in every P
-//! down R       limit what is received          cpu B/P [cpu-extra] B of a CPU in every P
+//! down R       limit what is received          cpu S/P [cpu-extra] S of a processor in every P
 //! both R       limit the sum of both           cell pcr=R,cdvt=T[,scr=R,mbs=SIZE[,bucket=KIND]]
 //!                                              [,class=N]  (no blank before the comma)
 //! min R        guarantee, sending              channel mmax=SIZE,rmax=N/s,bmax=N,deadline=T
@@ -179,7 +179,7 @@ impl Contract {
         self.slice
     }
 
-    /// The slice of a CPU; `None` if the contract has none.
+    /// The slice of a processor's time; `None` if the contract has none.
     pub fn cpu(&self) -> Option<Slice> {
         self.cpu
     }
@@ -324,6 +324,14 @@ impl Contract {
         }
     }
 
+    /// The same contract without a slice of a processor's time.
+    pub fn without_processor_time(&self) -> Contract {
+        Contract {
+            cpu: None,
+            ..self.clone()
+        }
+    }
+
     /// The same contract with `link` as the link of its guarantees.
     pub fn with_link(&self, link: IfName) -> Contract {
         Contract {
@@ -441,7 +449,7 @@ pub struct Change {
     pub delegate: Option<Setting<Delegate>>,
     /// A slice of a link's transmit time.
     pub slice: Option<Setting<Slice>>,
-    /// A slice of a CPU.
+    /// A slice of a processor's time.
     pub cpu: Option<Setting<Slice>>,
     /// A cell contract.
     pub cell: Option<Setting<Cell>>,
@@ -593,11 +601,13 @@ impl Clause {
     }
 }
 
-/// Checks that a target can have a contract. It can have everything but `cpu`, `channel`, `receive`
-/// and a cell contract in a class.
+/// Checks that a target can have a contract. It can have everything but `channel`, `receive` and a
+/// cell contract in a class.
 ///
 /// # Errors
-/// [`Unsupported`] names a clause that only flows of the direct path can have.
+/// [`Unsupported`] names a clause that only flows of the direct path can have, or the part of `cpu`
+/// that is beyond the kernel's limits ([`Slice::LEAST_CPU`], [`Slice::SHORTEST_CPU_PERIOD`],
+/// [`Slice::LONGEST_CPU_PERIOD`]).
 pub fn target_support(contract: &Contract) -> Result<(), Unsupported> {
     let clause = match contract {
         Contract {
@@ -606,13 +616,24 @@ pub fn target_support(contract: &Contract) -> Result<(), Unsupported> {
         Contract {
             channel: Some(_), ..
         } => Clause::Channel,
-        Contract { cpu: Some(_), .. } => Clause::Cpu,
         Contract {
             receive: Some(_), ..
         } => Clause::Receive,
+        Contract { cpu: Some(cpu), .. } => return check_processor_time(cpu),
         _ => return Ok(()),
     };
     Err(Unsupported::Clause(clause))
+}
+
+/// Checks that a slice of a processor's time is within the kernel's limits.
+fn check_processor_time(cpu: &Slice) -> Result<(), Unsupported> {
+    let (slice, period) = (cpu.slice(), cpu.period());
+    match () {
+        () if period < Slice::SHORTEST_CPU_PERIOD => Err(Unsupported::ShortPeriod(period)),
+        () if period > Slice::LONGEST_CPU_PERIOD => Err(Unsupported::LongPeriod(period)),
+        () if slice < Slice::LEAST_CPU => Err(Unsupported::ShortTime(slice)),
+        () => Ok(()),
+    }
 }
 
 /// The value of a clause after a change.

@@ -1,4 +1,4 @@
-//! The machine as three traits: what exists on it, what is in force, and what was counted.
+//! The machine as traits: what exists on it, what is in force, and what was counted.
 //!
 //! The parts that handle requests and keep limits in force (`service`, `reconcile`, `meter`,
 //! `policy`) reach processes, control groups, interfaces and the kernel's classes through these
@@ -10,6 +10,7 @@
 //!   what is in force;
 //! - [`Meter`] reads the counts;
 //! - [`QuotaCounter`] sets and reads the traffic quotas;
+//! - [`ProcessorHost`] reads what the processors can be promised;
 //! - [`ProcessorTime`] keeps reservations of processor time.
 //!
 //! A method that can fail returns a [`RequestError`]: the named thing does not exist, or the kernel
@@ -21,6 +22,7 @@ pub(crate) mod containers;
 pub(crate) mod fake;
 pub(crate) mod kernel;
 pub(crate) mod processor_time;
+mod processors;
 mod traffic_quotas;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +41,7 @@ use netnice_kernel::traffic::ByteCounts;
 use netnice_kernel::{KernelError, routes};
 
 pub(crate) use processor_time::ProcessorTime;
+pub(crate) use processors::ProcessorHost;
 pub(crate) use traffic_quotas::QuotaCounter;
 
 use crate::error::RequestError;
@@ -376,6 +379,12 @@ pub(crate) trait Meter {
 }
 
 /// A machine with all traits.
-pub(crate) trait Host: Inventory + Enforcer + Meter + QuotaCounter + ProcessorTime {}
+pub(crate) trait Host:
+    Inventory + Enforcer + Meter + QuotaCounter + ProcessorHost + ProcessorTime
+{
+}
 
-impl<T: Inventory + Enforcer + Meter + QuotaCounter + ProcessorTime> Host for T {}
+impl<T> Host for T where
+    T: Inventory + Enforcer + Meter + QuotaCounter + ProcessorHost + ProcessorTime
+{
+}

@@ -16,6 +16,7 @@
 //! - A *traffic quota* of a claim is not in the contract in force until it is spent, and then only
 //!   with a rate (module `traffic_quotas`).
 //! - The *place* of a target is what contains it, see [`place`]. Its *body* is what it consists of.
+//! - A *reservation* of processor time is what the clause `cpu` asks for (module `processors`).
 //! - A *draining* target is a limited target whose last process has ended. It keeps its limit,
 //!   because packets of it may still wait. The module `draining` has two rarer cases.
 //!
@@ -39,6 +40,7 @@ mod held;
 mod invariants;
 mod links;
 pub(crate) mod place;
+mod processors;
 pub(crate) mod redirects;
 pub(crate) mod rollbacks;
 mod schedules;
@@ -46,6 +48,7 @@ mod traffic_quotas;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use netnice_core::admission::processors::Processors;
 use netnice_core::admission::{TargetEntry, TargetId};
 use netnice_core::claims::Claims;
 use netnice_core::contract::{Contract, IfName};
@@ -82,6 +85,8 @@ pub(crate) struct Ledger {
     /// The targets that have no class until their driver serves them, by id, with the time at which
     /// they get one in any case. Not in the state file: the next daemon gives them their classes.
     awaiting: BTreeMap<u32, Instant>,
+    /// What the processors of the host can be promised. Not in the state file.
+    processors: Processors,
     next_id: u32,
     /// The id up to which [`Ledger::heal`] has tried targets that are set aside.
     healed_to: u32,
@@ -98,6 +103,7 @@ impl Default for Ledger {
             flow_minimums: BTreeMap::new(),
             redirects: BTreeMap::new(),
             awaiting: BTreeMap::new(),
+            processors: Processors::default(),
             next_id: 1,
             healed_to: 0,
         }
@@ -243,11 +249,13 @@ impl Ledger {
             place,
             claims: Claims::default(),
             refused: None,
+            time_refused: None,
             aside: None,
             rule: None,
             changed_ns: 0,
             phases: BTreeMap::new(),
             quotas: BTreeMap::new(),
+            processors: BTreeSet::new(),
         };
         self.held.insert(slot, held);
         self.slots.insert(id, slot);

@@ -112,6 +112,12 @@ impl Keeper {
         self.kept.is_empty()
     }
 
+    /// The threads with SCHED_DEADLINE.
+    pub(crate) fn exact_threads(&self) -> impl Iterator<Item = u32> {
+        let exact = self.kept.values().filter_map(|kept| kept.exact.as_ref());
+        exact.map(|exact| exact.thread)
+    }
+
     /// The status of a target's reservation; `None` if it has none in force.
     pub(crate) fn status(&self, id: u32) -> Option<ProcessorStatus> {
         let kept = self.kept.get(&id)?;

@@ -27,6 +27,7 @@ mod history;
 mod link;
 mod named_process;
 mod own;
+mod processors;
 mod programs;
 mod promises;
 mod reload;

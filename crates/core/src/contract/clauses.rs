@@ -98,8 +98,8 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// The shortest time of a processor that a target can have in a period: 10 µs. The kernel counts
-    /// a budget in steps of about 1 µs (sched(7)), and switching to a program takes several.
+    /// The shortest time of a processor that a target can have in a period: 10 µs. The kernel's
+    /// shortest budget is about 1 µs (sched(7)), and a switch to a program takes several.
     pub const LEAST_CPU: Nanos = Nanos::from_micros(10);
 
     /// The shortest period of a processor's time: 100 µs, the kernel's default for SCHED_DEADLINE

@@ -4,11 +4,11 @@
 
 use alloc::string::String;
 
-use super::{Clause, Direction};
+use super::{Clause, Direction, Slice};
 use crate::Escaped;
 use crate::units::{Amount, Nanos, Rate, UnitError};
 
-/// A clause that parses and that a target cannot have.
+/// A clause, or a value of a clause, that parses and that a target cannot have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsupported {
     /// The clause is for flows of the direct path, or is not supported at all.
@@ -19,6 +19,18 @@ pub enum Unsupported {
         "cell: class= is for flows of the direct path, which share the link's server; leave it out"
     )]
     Class,
+    /// The period of `cpu` is shorter than the kernel's schedulers allow.
+    #[error("cpu: the period {0} is shorter than {least}, the kernel's shortest",
+            least = Slice::SHORTEST_CPU_PERIOD)]
+    ShortPeriod(Nanos),
+    /// The period of `cpu` is longer than the kernel's schedulers allow.
+    #[error("cpu: the period {0} is longer than {most}, the kernel's longest",
+            most = Slice::LONGEST_CPU_PERIOD)]
+    LongPeriod(Nanos),
+    /// The time of `cpu` is shorter than the kernel's schedulers can keep.
+    #[error("cpu: {0} is less than {least}, the shortest time in a period that can be kept",
+            least = Slice::LEAST_CPU)]
+    ShortTime(Nanos),
 }
 
 /// The error of a text that is not a contract, or of a change that cannot be applied.

@@ -1,4 +1,5 @@
 mod cells;
+mod processors;
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -467,7 +468,7 @@ fn minimums_are_delegated_to_a_user_by_name_or_number() {
 }
 
 #[test]
-fn a_target_can_have_all_but_classes_channels_receive_shares_and_cpu() {
+fn a_target_can_have_all_but_classes_channels_and_receive_shares() {
     assert_eq!(
         target_support(&contract("up 4mbit min 1mbit weight 7")),
         Ok(())
@@ -476,11 +477,7 @@ fn a_target_can_have_all_but_classes_channels_receive_shares_and_cpu() {
     assert_eq!(target_support(&contract("cell pcr=1mbit,cdvt=1ms")), Ok(()));
     let class = target_support(&contract("cell pcr=1mbit,cdvt=1ms,class=2"));
     assert_eq!(class, Err(Unsupported::Class));
-    for text in [
-        "channel mmax=1,rmax=1/s,bmax=1,deadline=1ms",
-        "receive 25%",
-        "cpu 1ms/2ms",
-    ] {
+    for text in ["channel mmax=1,rmax=1/s,bmax=1,deadline=1ms", "receive 25%"] {
         let (clause, _) = text.split_once(' ').expect("two words");
         let expected = format!("{clause} is not supported yet: needs the direct path");
         let error = target_support(&contract(text)).expect_err(text);

@@ -10,12 +10,15 @@ use std::fs::File;
 use std::net::IpAddr;
 
 use netnice_api::Found;
+use netnice_core::admission::processors::{ProcessorSet, Processors};
 use netnice_core::units::Rate;
 use netnice_kernel::connections::Connection;
 use netnice_kernel::enforce::{Adoption, PathCounter, QuotaEntry, QuotaState, Redirects, Sample};
 use netnice_kernel::plan::Desired;
 
-use super::{Interface, InterfaceTraffic, Inventory, Members, Meter, Process, QuotaCounter};
+use super::{
+    Interface, InterfaceTraffic, Inventory, Members, Meter, Process, ProcessorHost, QuotaCounter,
+};
 use crate::error::RequestError;
 use crate::ledger::{AppKey, CgroupRef, ProcessId, TargetPlace};
 
@@ -60,6 +63,10 @@ pub(crate) struct FakeMachine {
     pub expected: BTreeMap<String, u32>,
     /// The differences from the installed state to report.
     pub faults: Vec<String>,
+    /// What its processors can be promised; `None`: 90 % of each of two.
+    pub processors: Option<Processors>,
+    /// The processors on which a process may run, by pid; all if it is absent.
+    pub affinities: BTreeMap<u32, ProcessorSet>,
     /// The traffic quotas, by key.
     pub quotas: BTreeMap<u64, QuotaState>,
     /// Groups and policies that keep processor time.
@@ -382,6 +389,30 @@ impl Inventory for FakeMachine {
         let theirs =
             |(pid, connection): &(u32, Connection)| of.contains(pid).then(|| connection.clone());
         Ok(self.connections.iter().filter_map(theirs).collect())
+    }
+}
+
+impl ProcessorHost for FakeMachine {
+    fn processors(&mut self) -> Processors {
+        let two = || Processors {
+            online: [0, 1].into(),
+            admitted_ppm: 900_000,
+            others: Vec::new(),
+        };
+        self.processors.clone().unwrap_or_else(two)
+    }
+
+    fn allowed_processors(&mut self, pids: &BTreeSet<u32>) -> ProcessorSet {
+        let all = self.processors().online;
+        let allowed = |pid: &u32| self.affinities.get(pid).unwrap_or(&all).clone();
+        let living = pids.iter().filter(|pid| self.processes.contains_key(pid));
+        living.flat_map(allowed).collect()
+    }
+
+    fn group_processes(&mut self, path: &str) -> BTreeSet<u32> {
+        let inside = |living: &&FakeProcess| crate::ledger::place::contains(path, &living.cgroup);
+        let inside = self.processes.values().filter(inside);
+        inside.map(|living| living.process.root.pid).collect()
     }
 }
 

@@ -33,6 +33,8 @@ pub(crate) struct KernelHost {
     lookup_rights: LookupRights,
     /// Distinguishes the groups of this daemon from those of others on the machine.
     processor_key: String,
+    /// The threads that have SCHED_DEADLINE from this daemon or one before it.
+    reserved: BTreeSet<u32>,
 }
 
 impl KernelHost {
@@ -51,6 +53,7 @@ impl KernelHost {
             engines,
             lookup_rights: LookupRights::default(),
             processor_key,
+            reserved: BTreeSet::new(),
             route: NetlinkClient::open()?,
         })
     }

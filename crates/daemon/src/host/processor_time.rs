@@ -11,7 +11,6 @@ use netnice_kernel::processor::groups::{GroupUsage, Home};
 use netnice_kernel::processor::host::Times;
 
 use crate::error::RequestError;
-use crate::ledger::CgroupRef;
 
 /// A control group of netnice's own, by its name and the home of its first process.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,8 +35,6 @@ pub(crate) trait ProcessorTime {
     /// Checks that a process can have a reservation: it is no kernel thread, none of its threads
     /// has a policy of its own, and no control group around it is frozen or has a quota.
     fn check_process(&mut self, pid: u32) -> Result<(), RequestError>;
-    /// The processes in a control group and below it.
-    fn processes_in(&mut self, group: &CgroupRef) -> BTreeSet<u32>;
     /// The processes whose real user id is this one.
     fn processes_of_user(&mut self, uid: u32) -> BTreeSet<u32>;
     /// The groups in which a process is.
@@ -78,6 +75,8 @@ pub(crate) trait ProcessorTime {
         budget: Nanos,
         period: Nanos,
     ) -> Result<Option<ProcessorSet>, NotExact>;
+    /// Counts a thread as one that an earlier daemon gave its time exactly.
+    fn resume(&mut self, thread: u32);
     /// Gives a thread its ordinary policy again, and its former affinity. No effect if it has ended
     /// or has another policy by now.
     fn release(&mut self, thread: u32, affinity: Option<&ProcessorSet>)

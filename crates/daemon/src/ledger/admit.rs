@@ -75,6 +75,7 @@ impl Ledger {
         now_ns: u64,
     ) -> Result<(), RequestError> {
         target_support(claims.effective())?;
+        self.check_processor_time(slot, claims.effective())?;
         let privileged = claims.iter().any(|claim| claim.by.privileged);
         match self.admit_whole(slot, &claims) {
             Ok(grant) => self.record_grant(slot, claims, grant, now_ns),
@@ -132,12 +133,15 @@ impl Ledger {
     }
 
     fn record_grant(&mut self, slot: TargetId, claims: Claims, grant: Grant, now_ns: u64) {
-        if let Some(held) = self.held.get_mut(&slot) {
-            held.claims = claims;
-            held.changed_ns = now_ns;
-            held.restart_schedules(now_ns);
-            held.granted(grant);
-        }
+        let Some(held) = self.held.get_mut(&slot) else {
+            return;
+        };
+        let before = held.entry.contract.cpu();
+        held.claims = claims;
+        held.changed_ns = now_ns;
+        held.restart_schedules(now_ns);
+        held.granted(grant);
+        self.settle_processor_time(slot, before);
     }
 
     /// Admits privileged claims by setting aside the claims of unprivileged users on targets in the
@@ -255,13 +259,15 @@ impl Ledger {
         for slot in by_age(self.held.values().filter(asks).collect()) {
             self.readmit_one(slot);
         }
+        self.readmit_processor_time();
     }
 
     /// Admits degraded targets again, oldest first, and then targets whose claims are set aside, as
     /// far as they fit. If more than [`MAX_TRIED`] are degraded, those that are certainly too large
     /// are not tried, and keep the reason of their last try. Returns the tried targets that are
     /// neither degraded nor set aside any more. One call tries at most [`MAX_TRIED`] of the targets
-    /// with claims set aside, and the next call continues after them.
+    /// with claims set aside, and the next call continues after them. Reservations of processor
+    /// time are admitted again too.
     pub(crate) fn heal(&mut self) -> Vec<Target> {
         self.keep_budgets();
         let degraded = self.held.values().filter(|held| held.refused.is_some());
@@ -290,6 +296,7 @@ impl Ledger {
             let held = self.held.get(&slot).filter(|held| held.is_served());
             healed.extend(held.map(|held| held.entry.target.clone()));
         }
+        healed.extend(self.readmit_processor_time());
         healed
     }
 
@@ -311,6 +318,13 @@ impl Ledger {
     /// the rest set aside; the privileged ones outside all other
     /// targets; the limits alone, which makes the target degraded.
     fn readmit_one(&mut self, slot: TargetId) {
+        let held = self.held.get(&slot);
+        let before = held.and_then(|held| held.entry.contract.cpu());
+        self.readmit_on_links(slot);
+        self.settle_processor_time(slot, before);
+    }
+
+    fn readmit_on_links(&mut self, slot: TargetId) {
         let Some(held) = self.held.get(&slot) else {
             return;
         };
@@ -410,7 +424,7 @@ impl Ledger {
         }
     }
 
-    fn update(&mut self, slot: TargetId, how: impl FnOnce(&mut HeldTarget)) {
+    pub(super) fn update(&mut self, slot: TargetId, how: impl FnOnce(&mut HeldTarget)) {
         if let Some(held) = self.held.get_mut(&slot) {
             how(held);
         }

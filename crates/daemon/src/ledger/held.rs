@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::admission::TargetEntry;
+use netnice_core::admission::processors::ProcessorSet;
 use netnice_core::claims::Claims;
 use netnice_core::contract::{Contract, Dscp, Setting};
 use netnice_core::target::Target;
@@ -30,6 +31,9 @@ pub(crate) struct HeldTarget {
     pub claims: Claims,
     /// Why the target is degraded: its guarantees are not in force. `None` if it is not degraded.
     pub refused: Option<String>,
+    /// Why the processor time that the contract names is not reserved; `None` if it is reserved, or
+    /// if the contract names none.
+    pub time_refused: Option<String>,
     /// Why admission has set the claims of unprivileged users aside: they do not fit beside other
     /// claims, or those of root and the group `netnice` conflict with them. `None` if it has not.
     /// Claims that contradict others on this target are in [`Claims::set_aside`] instead.
@@ -43,6 +47,8 @@ pub(crate) struct HeldTarget {
     /// The traffic quota of each claim that has one, by user id, as far as the desired state
     /// depends on it.
     pub quotas: BTreeMap<u32, HeldQuota>,
+    /// The processors on which the target may run; empty: all that are online.
+    pub processors: ProcessorSet,
 }
 
 /// What a target consists of.

@@ -60,10 +60,10 @@ impl Ledger {
 }
 
 impl HeldTarget {
-    /// The contract in force: the admitted one, without dormant claims, and after the quotas that
-    /// are spent.
+    /// The contract in force: the admitted one, without dormant claims and without processor time
+    /// that is not reserved, and after the quotas that are spent.
     pub(crate) fn in_force(&self) -> Cow<'_, Contract> {
-        self.after_quotas(self.in_hours())
+        self.with_reserved_time(self.after_quotas(self.in_hours()))
     }
 
     /// The admitted contract, without dormant claims.

@@ -165,7 +165,8 @@ fn an_invalid_contract_of_a_rule_is_refused_with_line_and_reason() {
         (rule("min = \"5mbit\"\nup = \"2mbit\""), 3, "above"),
         (rule(""), 3, "no clause is given"),
         (rule("extra = true"), 3, "slice"),
-        (rule("cpu = \"1ms/2ms\""), 3, "not supported yet"),
+        (rule("cpu = \"1ms/2s\""), 3, "longer than 1s"),
+        (rule("cpu-extra = true"), 3, "cpu-extra belongs to cpu"),
         (rule("up = \"1mbit\"\nup = \"2mbit\""), 6, "duplicate"),
     ]);
 }

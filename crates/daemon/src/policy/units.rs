@@ -133,10 +133,8 @@ fn rule(tree: &Tree, name: &str) -> Result<Option<Rule>, String> {
     let target: Target = format!("unit:{name}")
         .parse()
         .map_err(|error| last.fault(error))?;
-    let extra = match settings.get(&Key::Extra) {
-        None => false,
-        Some(given) => section::flag(given)?,
-    };
+    let flag = |key| settings.get(&key).map_or(Ok(false), section::flag);
+    let (extra, cpu_extra) = (flag(Key::Extra)?, flag(Key::ProcessorTimeExtra)?);
     let mut clauses: Vec<(Clause, String, &Assignment)> = Vec::new();
     for (key, given) in &settings {
         match key {
@@ -145,10 +143,10 @@ fn rule(tree: &Tree, name: &str) -> Result<Option<Rule>, String> {
                 clauses.push((Clause::Yield, policy::yield_text(true), given));
             }
             Key::Clause(clause) => clauses.push((*clause, given.value.clone(), given)),
-            Key::Extra => {}
+            Key::Extra | Key::ProcessorTimeExtra => {}
         }
     }
-    let contract = policy::contract_of(&clauses, last, extra, false)
+    let contract = policy::contract_of(&clauses, last, extra, cpu_extra)
         .map_err(|(given, reason)| given.fault(reason))?;
     Ok(Some(Rule {
         name: format!("{SECTION}{}", last.file.display()),
@@ -164,10 +162,11 @@ fn rule(tree: &Tree, name: &str) -> Result<Option<Rule>, String> {
 enum Key {
     Clause(Clause),
     Extra,
+    ProcessorTimeExtra,
 }
 
 /// The keys, named like the service manager's own (`CPUWeight=`, `IOReadBandwidthMax=`).
-const KEYS: [(&str, Key); 16] = [
+const KEYS: [(&str, Key); 18] = [
     ("NetworkUpMax", Key::Clause(Clause::Up)),
     ("NetworkDownMax", Key::Clause(Clause::Down)),
     ("NetworkMax", Key::Clause(Clause::Both)),
@@ -182,6 +181,8 @@ const KEYS: [(&str, Key); 16] = [
     ("NetworkDelegate", Key::Clause(Clause::Delegate)),
     ("NetworkSlice", Key::Clause(Clause::Slice)),
     ("NetworkSliceExtra", Key::Extra),
+    ("ProcessorTime", Key::Clause(Clause::Cpu)),
+    ("ProcessorTimeExtra", Key::ProcessorTimeExtra),
     ("NetworkQuota", Key::Clause(Clause::Quota)),
     ("NetworkWhen", Key::Clause(Clause::When)),
 ];

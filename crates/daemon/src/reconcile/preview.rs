@@ -193,13 +193,19 @@ fn target_change(
             askers(held)
         ));
     }
-    let refused = |held: Option<&HeldTarget>| held.and_then(|held| held.refused.clone());
-    match (refused(was), refused(is)) {
-        (before, Some(why)) if before.as_ref() != Some(&why) => {
-            lines.push(format!("{target} does not fit and is degraded: {why}"));
+    let of_links: Refused = |held| held.refused.as_ref();
+    let of_processors: Refused = |held| held.time_refused.as_ref();
+    for refused in [of_links, of_processors] {
+        match (was.and_then(refused), is.and_then(refused)) {
+            (before, Some(why)) if before != Some(why) => {
+                lines.push(format!("{target} does not fit and is degraded: {why}"));
+            }
+            (Some(_), None) if is.is_some() => lines.push(format!("{target} fits again")),
+            _ => {}
         }
-        (Some(_), None) if is.is_some() => lines.push(format!("{target} fits again")),
-        _ => {}
     }
     lines
 }
+
+/// Why something of a target is not in force; `None` if it is.
+type Refused = fn(&HeldTarget) -> Option<&String>;

@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use netnice_core::contract::Slice;
+
 use super::Reconciler;
 use crate::clock::Now;
 use crate::error::RequestError;
@@ -15,7 +17,12 @@ impl<H: Host> Reconciler<H> {
     /// are left as they are, which the journal says.
     pub(crate) fn resume_processors(&mut self, store: ProcessorStore, now: Now) {
         match Keeper::resume(store) {
-            Ok(keeper) => self.processors = keeper,
+            Ok(keeper) => {
+                for thread in keeper.exact_threads() {
+                    self.host.resume(thread);
+                }
+                self.processors = keeper;
+            }
             Err(error) => self.journal.warn(now, format!(
                 "the reservations of processor time of an earlier daemon are not continued: {error}"
             )),
@@ -72,7 +79,7 @@ impl<H: Host> Reconciler<H> {
                 let found = members.iter().filter(|(_, (_, app))| *app == held.id);
                 found.map(|(pid, _)| *pid).collect()
             }
-            Body::Cgroup(Some(group)) => self.host.processes_in(group),
+            Body::Cgroup(Some(group)) => self.host.group_processes(&group.path),
             Body::Cgroup(None) => BTreeSet::new(),
             Body::User(uid) => self.host.processes_of_user(*uid),
         }
@@ -105,7 +112,7 @@ impl<H: Host> Reconciler<H> {
 }
 
 /// The reservation of a target that is in force; `None` if it has none, or it does not fit.
-fn reserved(held: &HeldTarget) -> Option<netnice_core::contract::Slice> {
-    let fits = held.refused.is_none() && held.aside.is_none();
+fn reserved(held: &HeldTarget) -> Option<Slice> {
+    let fits = held.aside.is_none();
     fits.then(|| held.in_force().cpu()).flatten()
 }

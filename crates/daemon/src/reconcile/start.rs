@@ -98,6 +98,7 @@ impl<H: Host> Reconciler<H> {
             }
         }
         self.books.ledger.restart_quiet_time(now.monotonic);
+        self.books.ledger.set_processors(self.host.processors());
         self.books.ledger.readmit();
         let degraded: Vec<String> = self
             .books
@@ -107,7 +108,7 @@ impl<H: Host> Reconciler<H> {
                 if let Some(aside) = &held.aside {
                     return Some(aside.clone());
                 }
-                let why = held.refused.as_ref()?;
+                let why = held.refused.as_ref().or(held.time_refused.as_ref())?;
                 Some(format!(
                     "{} no longer fits and is degraded: {why}",
                     held.entry.target

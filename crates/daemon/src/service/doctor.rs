@@ -108,7 +108,7 @@ impl<H: Host> View<'_, H> {
             .ledger()
             .held()
             .filter_map(|held| {
-                let why = held.refused.as_ref()?;
+                let why = held.refused.as_ref().or(held.time_refused.as_ref())?;
                 let first = why.lines().next().unwrap_or_default();
                 Some(bad("target", first, "netnice show tells the rest"))
             })

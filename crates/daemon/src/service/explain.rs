@@ -5,6 +5,7 @@
 //! held, or the machine cannot be read.
 
 mod contract;
+mod processors;
 
 use netnice_api::{Explained, Found};
 use netnice_core::contract::{Contract, Direction};
@@ -133,6 +134,7 @@ impl<H: Host> View<'_, H> {
         for line in budgets::rows(self.ledger(), held) {
             page.row("budget", &line);
         }
+        processors::rows(self.ledger(), held, page);
         let contract = held.in_force();
         self.serving_rows(held, &contract, page);
         for line in precedence_lines(&held.entry.target, nested) {

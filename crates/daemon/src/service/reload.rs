@@ -17,6 +17,7 @@ use netnice_core::link::{Capacity, CapacitySource, Link};
 use netnice_core::units::{Bytes, Rate};
 
 use super::link::reported_capacity;
+use super::processors;
 use super::unit_files::{keeps_contract, reload_units, set_unit_claims, unit_slots};
 use crate::authority;
 use crate::clock::Now;
@@ -120,6 +121,11 @@ fn adopt_policy<H: Host>(
         Some(&wanted),
         &mut messages,
     );
+    let of_file = wanted
+        .iter()
+        .map(|(slot, rule)| (Some(*slot), &rule.contract));
+    let asked = of_file.chain(of_units.iter().map(|(slot, rule)| (*slot, &rule.contract)));
+    processors::look_up_contracts(&mut reconciler.host, &mut draft.ledger, asked);
     // First obsolete claims are removed, then links change, then new claims are added. So no
     // request is refused because of a state that exists only in between.
     let slots: Vec<TargetId> = draft.ledger.held().map(|held| held.entry.id).collect();
@@ -258,7 +264,7 @@ fn link_of_rule(machine: &mut impl Inventory, rule: &LinkRule) -> Result<Link, R
 
 /// Reduces the policy's claim on a target, before the new claims are set. Without a rule, the claim
 /// is removed, and a target without other claims is closed. If the rule has changed, the guarantees
-/// of the claim are removed. A claim whose rule has not changed stays.
+/// and the processor time of the claim are removed. A claim whose rule has not changed stays.
 ///
 /// # Errors
 /// If the ledger does not admit what is left.
@@ -275,7 +281,10 @@ pub(super) fn reduce_claim(
     let left = match (rule, claim) {
         (Some(_), None) => return Ok(()),
         (Some(rule), Some(claim)) if rule.contract == claim.contract => return Ok(()),
-        (Some(_), Some(claim)) => claim.contract.without_guarantees(),
+        (Some(_), Some(claim)) => {
+            let left = claim.contract.without_guarantees();
+            left.without_processor_time()
+        }
         (None, None) if held.rule.is_none() => return Ok(()),
         (None, _) => Contract::default(),
     };

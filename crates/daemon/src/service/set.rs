@@ -14,6 +14,7 @@ pub(super) use remarks::socket_remarks;
 
 use super::budgets;
 use super::named_process::{NamedProcess, named_process};
+use super::processors;
 use crate::authority;
 use crate::clock::Now;
 use crate::error::RequestError;
@@ -167,6 +168,7 @@ fn prepare<H: Host>(
             budgets::check(held, &asks)?;
         }
         schedule::check_zone(&asks).map_err(RequestError::BadUsage)?;
+        processors::look_up_change(&mut reconciler.host, &mut draft.ledger, slot, change);
         draft
             .ledger
             .change_claim(slot, by, change, request.now.wall_ns)?;

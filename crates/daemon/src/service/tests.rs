@@ -8,6 +8,7 @@ mod model;
 mod nesting;
 mod pages;
 mod policy;
+mod processors;
 mod programs;
 mod quotas;
 mod restarts;

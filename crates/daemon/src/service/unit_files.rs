@@ -13,6 +13,7 @@
 
 use netnice_core::admission::TargetId;
 
+use super::processors;
 use super::reload::{reduce_claim, set_claim};
 use crate::clock::Now;
 use crate::error::RequestError;
@@ -62,6 +63,8 @@ fn adopt_units<H: Host>(
         let refused = rules.unit_faults.contains_key(&rule.target.to_string());
         holds || refused || !rules.units.rules.contains(rule)
     });
+    let asked = of_units.iter().map(|(slot, rule)| (*slot, &rule.contract));
+    processors::look_up_contracts(&mut reconciler.host, &mut draft.ledger, asked);
     let sections: Vec<TargetId> = draft
         .ledger
         .held()

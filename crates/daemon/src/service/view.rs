@@ -91,7 +91,8 @@ impl<H: Enforcer> View<'_, H> {
     /// The reasons why a target is degraded, as messages; none if it is served as its contract
     /// says.
     pub(super) fn target_faults(&self, held: &HeldTarget, interfaces: &[Interface]) -> Vec<String> {
-        let mut faults: Vec<String> = held.refused.iter().chain(&held.aside).cloned().collect();
+        let refused = held.refused.iter().chain(&held.time_refused);
+        let mut faults: Vec<String> = refused.chain(&held.aside).cloned().collect();
         faults.extend(held.claims.set_aside().iter().map(|uid| {
             format!(
                 "what {} asks of {} is set aside, for it contradicts what root or the group \

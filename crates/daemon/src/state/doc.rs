@@ -6,6 +6,7 @@ mod links;
 mod redirects;
 mod rollbacks;
 
+use netnice_core::admission::processors::ProcessorSet;
 use netnice_core::admission::{TargetEntry, TargetId};
 use netnice_core::claims::{Claim, Claimant, Claims};
 use netnice_core::contract::Contract;
@@ -50,6 +51,8 @@ struct TargetDoc {
     claims: Vec<ClaimDoc>,
     rule: Option<String>,
     changed_ns: u64,
+    #[serde(default, skip_serializing_if = "ProcessorSet::is_empty")]
+    processors: ProcessorSet,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -176,6 +179,7 @@ impl From<&HeldTarget> for TargetDoc {
             claims: held.claims.iter().map(ClaimDoc::from).collect(),
             rule: held.rule.clone(),
             changed_ns: held.changed_ns,
+            processors: held.processors.clone(),
         }
     }
 }
@@ -197,11 +201,13 @@ impl TargetDoc {
             place: self.place.restore(),
             claims,
             refused: None,
+            time_refused: None,
             aside: None,
             rule: self.rule,
             changed_ns: self.changed_ns,
             phases: Default::default(),
             quotas: Default::default(),
+            processors: self.processors,
         })
     }
 }

@@ -37,43 +37,52 @@ pub fn online() -> ProcessorSet {
     }
 }
 
-/// The part of each processor that the kernel admits for SCHED_DEADLINE, in parts of a million:
-/// sched_rt_runtime_us of sched_rt_period_us, less what its own servers have for ordinary threads
-/// (Linux 6.12 and later).
+/// The part of each processor that the kernel admits for SCHED_DEADLINE, in millionths.
 pub fn admitted_ppm() -> u32 {
-    let number = |name: &str| -> Option<i64> {
+    let number = |name: &str| {
         let text = read_text(format!("/proc/sys/kernel/{name}")).ok()?;
-        text.trim().parse().ok()
+        text.trim().parse::<i64>().ok()
     };
-    let period = number("sched_rt_period_us").unwrap_or(1_000_000).max(1);
-    let allowed = match number("sched_rt_runtime_us") {
-        // No bound.
-        Some(-1) => 1_000_000,
-        runtime => runtime.unwrap_or(950_000).max(0) * 1_000_000 / period,
-    };
-    let served = fair_server_ppm();
-    u32::try_from(allowed - served).unwrap_or(0)
+    let release = read_text("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let (runtime, period) = (number("sched_rt_runtime_us"), number("sched_rt_period_us"));
+    admitted_of(runtime, period, fair_server_ppm(), &release)
 }
 
-/// What the kernel's own servers have of each processor, in parts of a million.
-fn fair_server_ppm() -> i64 {
-    let folder = "/sys/kernel/debug/sched/fair_server/cpu0";
-    let number = |name: &str| -> Option<i64> {
+/// What the kernel's own server of ordinary threads has of a processor, in millionths; `None` if
+/// the kernel does not show it.
+fn fair_server_ppm() -> Option<u64> {
+    let number = |name: &str| {
+        let folder = "/sys/kernel/debug/sched/fair_server/cpu0";
         let text = read_text(format!("{folder}/{name}")).ok()?;
-        text.trim().parse().ok()
+        text.trim().parse::<u64>().ok()
     };
-    if let (Some(runtime), Some(period)) = (number("runtime"), number("period")) {
-        return runtime * 1_000_000 / period.max(1);
-    }
-    let release = read_text("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut numbers = release
-        .split(['.', '-'])
-        .map_while(|part| part.parse().ok());
-    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    match version >= (6, 12) {
-        true => 50_000,
-        false => 0,
-    }
+    let (runtime, period) = (number("runtime")?, number("period")?);
+    Some(runtime * MILLION / period.max(1))
+}
+
+/// The real-time part of a processor (`sched_rt_runtime_us` of `sched_rt_period_us`; the whole if
+/// the first is negative), less what the kernel's servers of ordinary threads have: if it does not
+/// show that, 5 % from Linux 6.12 on.
+fn admitted_of(
+    runtime_us: Option<i64>,
+    period_us: Option<i64>,
+    server_ppm: Option<u64>,
+    release: &str,
+) -> u32 {
+    let (runtime, period) = (
+        runtime_us.unwrap_or(950_000),
+        period_us.unwrap_or(1_000_000),
+    );
+    let real_time = match (u64::try_from(runtime), u64::try_from(period)) {
+        (Err(_), _) => MILLION,
+        (Ok(runtime), Ok(period)) if period > 0 => (runtime * MILLION / period).min(MILLION),
+        _ => 0,
+    };
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next()?.parse::<u32>().ok();
+    let has_servers = (number(), number()) >= (Some(6), Some(12));
+    let servers = server_ppm.unwrap_or(if has_servers { SERVER_PPM } else { 0 });
+    real_time.saturating_sub(servers) as u32
 }
 
 /// All threads with SCHED_DEADLINE that /proc shows.
@@ -160,17 +169,24 @@ pub fn period_limits() -> (Nanos, Nanos) {
     )
 }
 
-/// Parses a list such as `0-3,8`; parts that are no numbers are left out.
+/// Parses a list of processors in the kernel's form, such as `0-3,8`. What is no number or range is
+/// left out, and so is a number that no kernel has.
 fn parse_list(text: &str) -> ProcessorSet {
-    let ranges = text.split(',').filter_map(|part| {
+    let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?)
-    });
-    ranges.flatten().collect()
+        let number = |text: &str| text.trim().parse::<u32>().ok().filter(|n| *n < MOST);
+        Some(number(first)?..=number(last)?)
+    };
+    text.split(',').filter_map(range).flatten().collect()
 }
 
 /// The unit of /proc/stat in ns: Linux shows all such times in hundredths of a second (USER_HZ).
 const TICK: u64 = 10_000_000;
+/// What the kernel keeps of each processor for ordinary threads, in millionths.
+const SERVER_PPM: u64 = 50_000;
+/// More processors than any kernel supports.
+const MOST: u32 = 1 << 16;
+const MILLION: u64 = 1_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -183,6 +199,22 @@ mod tests {
         assert_eq!(numbers("1"), [1]);
         assert_eq!(numbers(""), []);
         assert_eq!(numbers("x,2-"), []);
+        assert_eq!(numbers("0,x,4294967295,3-1"), [0]);
+        assert_eq!(numbers("0-2,8\n"), [0, 1, 2, 8]);
+    }
+
+    #[test]
+    fn the_kernel_admits_the_real_time_part_less_its_servers() {
+        let of = |runtime, release| admitted_of(Some(runtime), Some(1_000_000), None, release);
+        assert_eq!(of(950_000, "6.18.5-generic"), 900_000);
+        assert_eq!(of(950_000, "6.12.0"), 900_000);
+        assert_eq!(of(950_000, "6.1.0-39-amd64"), 950_000);
+        assert_eq!(of(-1, "6.1.0"), 1_000_000);
+        assert_eq!(of(0, "7.0"), 0);
+        assert_eq!(admitted_of(Some(1), Some(0), None, "6.1"), 0);
+        assert_eq!(admitted_of(None, None, None, ""), 950_000);
+        let shown = admitted_of(Some(950_000), Some(1_000_000), Some(20_000), "6.18");
+        assert_eq!(shown, 930_000);
     }
 
     #[test]

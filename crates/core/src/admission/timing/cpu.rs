@@ -21,8 +21,8 @@
 //!
 //! # Use
 //! Library users, `netnice-sim` (scenarios with a `[processor]`) and the RTC experiment of
-//! `netnice-lab` use this module. The daemon does not: it admits promises of links only
-//! ([`Transmitter`]), and refuses the clause `cpu`.
+//! `netnice-lab` use this module. The daemon does not: of links it admits promises of transmission
+//! only ([`Transmitter`]), and the clause `cpu` by [`crate::admission::processors`].
 
 use alloc::vec::Vec;
 use core::num::NonZeroU32;

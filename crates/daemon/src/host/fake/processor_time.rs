@@ -11,7 +11,6 @@ use netnice_kernel::processor::host::Times;
 use super::FakeMachine;
 use crate::error::RequestError;
 use crate::host::processor_time::{GroupName, NotExact, ProcessorTime};
-use crate::ledger::CgroupRef;
 
 /// Groups and policies of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,14 +67,6 @@ impl ProcessorTime for FakeMachine {
             true => Err(RequestError::Failed(format!("process {pid} is unfit"))),
             false => Ok(()),
         }
-    }
-
-    fn processes_in(&mut self, group: &CgroupRef) -> BTreeSet<u32> {
-        let inside = self
-            .processes
-            .iter()
-            .filter(|(_, one)| one.cgroup == group.path);
-        inside.map(|(pid, _)| *pid).collect()
     }
 
     fn processes_of_user(&mut self, uid: u32) -> BTreeSet<u32> {
@@ -172,6 +163,8 @@ impl ProcessorTime for FakeMachine {
         self.processor.exact.insert(thread, (budget, period));
         Ok(None)
     }
+
+    fn resume(&mut self, _: u32) {}
 
     fn release(&mut self, thread: u32, _: Option<&ProcessorSet>) -> Result<(), RequestError> {
         self.processor.exact.remove(&thread);

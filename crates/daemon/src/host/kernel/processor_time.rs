@@ -1,8 +1,10 @@
-//! [`ProcessorTime`] with `netnice_kernel::processor`.
+//! [`ProcessorHost`] and [`ProcessorTime`] with `netnice_kernel::processor`.
 
 use std::collections::BTreeSet;
 use std::io;
 
+use netnice_core::admission::processors::{Processors, Reservation};
+use netnice_core::contract::Slice;
 use netnice_core::units::Nanos;
 use netnice_kernel::processor::groups::{Group, GroupUsage, Groups, Home};
 use netnice_kernel::processor::host::Times;
@@ -13,8 +15,8 @@ use rustix::io::Errno;
 
 use super::KernelHost;
 use crate::error::RequestError;
+use crate::host::ProcessorHost;
 use crate::host::processor_time::{GroupName, NotExact, ProcessorTime};
-use crate::ledger::CgroupRef;
 
 impl KernelHost {
     fn groups(&self) -> Result<Groups, KernelError> {
@@ -23,6 +25,35 @@ impl KernelHost {
 
     fn group(&self, group: &GroupName) -> Result<Group, KernelError> {
         Ok(self.groups()?.group(&group.name, &group.home))
+    }
+}
+
+impl ProcessorHost for KernelHost {
+    fn processors(&mut self) -> Processors {
+        let foreign = host::reserved_threads().into_iter();
+        let foreign = foreign.filter(|one| !self.reserved.contains(&one.thread));
+        let others = foreign.filter_map(|one| {
+            Some(Reservation {
+                holder: format!("SCHED_DEADLINE of {} (pid {})", one.name, one.pid),
+                slice: Slice::new(one.budget, one.period, false).ok()?,
+                processors: one.processors,
+            })
+        });
+        Processors {
+            online: host::online(),
+            admitted_ppm: host::admitted_ppm(),
+            others: others.collect(),
+        }
+    }
+
+    fn allowed_processors(&mut self, pids: &BTreeSet<u32>) -> ProcessorSet {
+        pids.iter().flat_map(|pid| host::allowed(*pid)).collect()
+    }
+
+    fn group_processes(&mut self, path: &str) -> BTreeSet<u32> {
+        let group = cgroup::find(path).ok();
+        let processes = group.map(|group| cgroup::processes(&group));
+        processes.unwrap_or_default().into_iter().collect()
     }
 }
 
@@ -52,13 +83,6 @@ impl ProcessorTime for KernelHost {
             Some(why) => refuse(format!("gets no reservation: {why}")),
             None => Ok(()),
         }
-    }
-
-    fn processes_in(&mut self, group: &CgroupRef) -> BTreeSet<u32> {
-        let found = cgroup::find(&group.path)
-            .ok()
-            .filter(|found| found.id == group.id);
-        found.iter().flat_map(cgroup::processes).collect()
     }
 
     fn processes_of_user(&mut self, uid: u32) -> BTreeSet<u32> {
@@ -135,10 +159,17 @@ impl ProcessorTime for KernelHost {
         let group = self.group(group);
         let group = group.map_err(|error| NotExact::Refused(error.to_string()))?;
         let reserved = group.reserve(thread, budget, period, &host::online());
+        if reserved.is_ok() {
+            self.reserved.insert(thread);
+        }
         reserved.map_err(|error| match Errno::from_io_error(&error) {
             Some(Errno::BUSY) => NotExact::Busy,
             _ => NotExact::Refused(format!("SCHED_DEADLINE for thread {thread}: {error}")),
         })
+    }
+
+    fn resume(&mut self, thread: u32) {
+        self.reserved.insert(thread);
     }
 
     fn release(
@@ -146,6 +177,7 @@ impl ProcessorTime for KernelHost {
         thread: u32,
         affinity: Option<&ProcessorSet>,
     ) -> Result<(), RequestError> {
+        self.reserved.remove(&thread);
         let release = || -> io::Result<()> {
             if let Policy::Deadline { .. } = policy::policy(thread)? {
                 policy::set_other(thread)?;

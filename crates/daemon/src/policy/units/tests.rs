@@ -325,3 +325,25 @@ fn a_search_path_can_end_with_the_default_folders() {
     assert_eq!(all[0], PathBuf::from("/a"));
     assert_eq!(all.len(), 1 + DEFAULT_PATH.len());
 }
+
+#[test]
+fn a_section_reserves_processor_time() {
+    let folders = Folders::new("processors");
+    let time = "ProcessorTime=2ms/10ms";
+    folders
+        .with("lib/a.service", time)
+        .with("lib/b.service", &format!("{time}\nProcessorTimeExtra=yes"))
+        .with("lib/c.service", "ProcessorTimeExtra=yes")
+        .with("lib/d.service", "ProcessorTime=2ms/2s");
+    let units = folders.read(&[]);
+    assert_eq!(
+        contracts(&units),
+        pairs(&[
+            ("a.service", "cpu 2ms/10ms"),
+            ("b.service", "cpu 2ms/10ms cpu-extra")
+        ])
+    );
+    let fault = |unit: &str| units.faults.get(unit).cloned().unwrap_or_default();
+    assert!(fault("c.service").contains("cpu-extra belongs to cpu"));
+    assert!(fault("d.service").contains("longer than 1s"));
+}

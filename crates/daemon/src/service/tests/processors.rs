@@ -1,0 +1,184 @@
+//! Tests of the clause `cpu` in requests, the policy file and unit files, and after a restart.
+
+use netnice_core::admission::processors::Processors;
+
+use super::policy::PolicyFile;
+use super::*;
+use crate::reconcile::SavedState;
+use crate::state::State;
+
+/// The holders of reservations in force.
+fn holders(fixture: &Fixture) -> Vec<String> {
+    let all = fixture.service.ledger().processor_reservations();
+    all.into_iter().map(|(_, one)| one.holder).collect()
+}
+
+/// A service on a machine with two processors, of which 90 % each can be promised, and the
+/// processes 10, 20 and 30.
+fn fixture() -> Fixture {
+    let mut fixture = Fixture::new();
+    for pid in [10, 20, 30] {
+        fixture.machine().spawn(pid, 1000);
+    }
+    fixture
+}
+
+fn one_processor() -> Option<Processors> {
+    Some(Processors {
+        online: [0].into(),
+        admitted_ppm: 900_000,
+        others: Vec::new(),
+    })
+}
+
+#[test]
+fn processor_time_is_admitted_and_refused_with_the_holders() {
+    let mut fixture = fixture();
+    let done = ok(fixture.set("pid:10", "cpu 9ms/10ms cpu-extra"));
+    assert_eq!(done.effective.as_deref(), Some("cpu 9ms/10ms cpu-extra"));
+    ok(fixture.set("pid:20", "up 1mbit cpu 8ms/10ms"));
+    let text = refused(fixture.set("pid:30", "cpu 2ms/10ms"));
+    assert!(text.contains("pid:10  9ms/10ms  90 %"), "{text}");
+    assert!(text.ends_with("at most 1ms/10ms"), "{text}");
+    assert!(fixture.held("pid:30").is_none());
+    let shown = fixture.show();
+    let cpu = shown.targets[0].effective.cpu.clone().expect("cpu");
+    assert_eq!((cpu.slice_ns, cpu.extra), (9_000_000, true));
+    ok(fixture.clear("pid:10"));
+    ok(fixture.set("pid:30", "cpu 2ms/10ms"));
+    fixture.check();
+}
+
+#[test]
+fn users_may_not_reserve_processor_time() {
+    let mut fixture = fixture();
+    let text = refused(fixture.set_as(&ANN, "pid:10", "cpu 1ms/10ms"));
+    assert!(text.contains("cpu") && text.contains("netnice"), "{text}");
+    let member = Peer {
+        privileged: true,
+        ..ANN
+    };
+    ok(fixture.set_as(&member, "pid:10", "cpu 1ms/10ms"));
+    // A limit of the user beside it leaves the reservation in force.
+    ok(fixture.set_as(&ANN, "pid:20", "up 1mbit"));
+    ok(fixture.set("pid:20", "cpu 1ms/10ms"));
+    ok(fixture.set_as(&ANN, "pid:20", "up 2mbit"));
+    assert_eq!(holders(&fixture), ["pid:10", "pid:20"]);
+}
+
+#[test]
+fn a_dry_run_shows_what_would_be_degraded() {
+    let mut fixture = fixture();
+    ok(fixture.set("pid:10", "cpu 5ms/10ms"));
+    ok(fixture.set("pid:20", "cpu 8ms/10ms"));
+    fixture.machine().processors = one_processor();
+    let dry = |set: &mut Set| set.dry_run = true;
+    let done = fixture.set_with(&Peer::ROOT, "pid:10", "cpu 4ms/10ms", Some(10), dry);
+    let plan = ok(done).plan.expect("a plan").join("\n");
+    for line in [
+        "pid:10 (asked by root): cpu 5ms/10ms -> cpu 4ms/10ms",
+        "pid:20 (asked by root): cpu 8ms/10ms -> none",
+        "pid:20 does not fit and is degraded: refused: pid:20: 8ms in every 10ms",
+    ] {
+        assert!(plan.contains(line), "{plan}");
+    }
+    assert_eq!(holders(&fixture), ["pid:10", "pid:20"]);
+}
+
+#[test]
+fn processor_time_for_a_time_is_rolled_back() {
+    let mut fixture = fixture();
+    ok(fixture.set("pid:10", "cpu 5ms/10ms"));
+    let timed = |set: &mut Set| set.for_ns = Some(10_000_000_000);
+    ok(fixture.set_with(&Peer::ROOT, "pid:10", "cpu 9ms/10ms", Some(10), timed));
+    refused(fixture.set("pid:20", "cpu 10ms/10ms"));
+    fixture.advance(10);
+    ok(fixture.set("pid:20", "cpu 10ms/10ms"));
+    let unconfirmed = |set: &mut Set| set.confirm_ns = Some(10_000_000_000);
+    ok(fixture.set_with(
+        &Peer::ROOT,
+        "pid:20",
+        "cpu none up 1mbit",
+        Some(20),
+        unconfirmed,
+    ));
+    assert_eq!(holders(&fixture), ["pid:10"]);
+    fixture.advance(10);
+    assert_eq!(holders(&fixture), ["pid:10", "pid:20"]);
+    fixture.check();
+}
+
+#[test]
+fn a_target_bound_to_a_processor_is_admitted_there() {
+    let mut fixture = fixture();
+    let machine = fixture.machine();
+    machine.fork(20, 21);
+    for pid in [10, 20, 21] {
+        machine.affinities.insert(pid, [1].into());
+    }
+    machine.groups.insert("/g".to_owned(), 5);
+    machine.spawn(40, 0);
+    machine.processes.get_mut(&40).expect("it lives").cgroup = "/g".to_owned();
+    machine.affinities.insert(40, [1].into());
+    ok(fixture.set("pid:10", "cpu 5ms/10ms"));
+    for target in ["pid:20", "cgroup:/g"] {
+        let text = refused(fixture.set(target, "cpu 5ms/10ms"));
+        assert!(text.contains("processor 1, of which 90 %"), "{text}");
+    }
+    fixture.machine().affinities.remove(&21);
+    ok(fixture.set("pid:20", "cpu 5ms/10ms"));
+}
+
+#[test]
+fn rules_and_sections_reserve_processor_time() {
+    let mut fixture = fixture();
+    let rule = |name: &str, time: &str| {
+        format!("[[rule]]\nname = \"{name}\"\nmatch = \"unit:{name}\"\n{time}\n")
+    };
+    let both = |a: &str, b: &str| rule("a", a) + &rule("b", b);
+    let text = both("cpu = \"1ms/10ms\"", "cpu = \"9ms/10ms\"");
+    let file = PolicyFile::new("processors", &text);
+    fixture.service.load_policy(&file.0, fixture.now);
+    assert_eq!(holders(&fixture), ["unit:a.service", "unit:b.service"]);
+    // The two exchange their times, of which the old one of b and the new one of a do not fit.
+    fixture.machine().processors = one_processor();
+    let text = both("cpu = \"8ms/10ms\"", "cpu = \"1ms/20ms\"\ncpu-extra = true");
+    std::fs::write(&file.0, text).expect("a file");
+    fixture.service.load_policy(&file.0, fixture.now);
+    for (target, contract) in [
+        ("unit:a", "cpu 8ms/10ms"),
+        ("unit:b", "cpu 1ms/20ms cpu-extra"),
+    ] {
+        let held = fixture.held(&format!("{target}.service")).expect("held");
+        assert_eq!(held.in_force().to_string(), contract);
+    }
+}
+
+#[test]
+fn after_a_restart_what_fits_is_reserved_and_the_rest_waits() {
+    let mut fixture = fixture();
+    ok(fixture.set("pid:10", "cpu 8ms/10ms"));
+    ok(fixture.set("pid:20", "cpu 8ms/10ms up 1mbit"));
+    let state = State {
+        ledger: fixture.service.ledger().clone(),
+        rollbacks: fixture.service.reconciler.books.rollbacks.clone(),
+    };
+    let mut machine = fixture.machine().clone();
+    machine.processors = one_processor();
+    fixture.service = Service::new(machine, None);
+    let saved = SavedState::Complete(Box::new(state));
+    fixture.service.start(saved, fixture.now);
+    assert_eq!(holders(&fixture), ["pid:10"]);
+    let shown = fixture.show();
+    assert_eq!(shown.targets[1].effective.cpu, None);
+    assert!(shown.targets[1].contract.cpu.is_some());
+    let why = &shown.targets[1].degraded[0];
+    assert!(
+        why.starts_with("refused: pid:20: 8ms in every 10ms"),
+        "{why}"
+    );
+    // The next change puts it into force again.
+    ok(fixture.clear("pid:10"));
+    assert_eq!(holders(&fixture), ["pid:20"]);
+    fixture.check();
+}
