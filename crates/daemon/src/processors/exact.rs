@@ -50,11 +50,10 @@ impl Keeper {
         let waits = kept.group_until.is_some_and(|until| now < until);
         match only {
             Some(thread) if kept.exact.is_none() && (!waits || goes_on) => {
-                if let Err(why) = self.reserve_exactly(host, id, thread) {
-                    if let Some(kept) = self.kept.get_mut(&id) {
-                        kept.group_until = Some(now.after(AGAIN_EXACT));
-                        kept.reason = why;
-                    }
+                let reserved = self.reserve_exactly(host, id, thread);
+                if let (Err(why), Some(kept)) = (reserved, self.kept.get_mut(&id)) {
+                    kept.group_until = Some(now.after(AGAIN_EXACT));
+                    kept.reason = why;
                 }
             }
             Some(_) => {}
