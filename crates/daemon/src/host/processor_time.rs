@@ -86,6 +86,8 @@ pub(crate) trait ProcessorTime {
         budget: Nanos,
         period: Nanos,
     ) -> Result<Option<ProcessorSet>, NotExact>;
+    /// Gives threads that started while `from` had its time exactly the nice value of `from`.
+    fn inherit_nice(&mut self, from: u32, threads: &[u32]) -> Result<(), RequestError>;
     /// Gives a driver's packet thread `budget` in every `period` exactly. `name` names the driver's
     /// group.
     fn reserve_driver(

@@ -43,6 +43,7 @@ impl Keeper {
             .is_some_and(|exact| only == Some(exact.thread));
         if let Some(exact) = kept.exact.take_if(|_| !goes_on || changed) {
             host.release(exact.thread, exact.affinity.as_ref())?;
+            host.inherit_nice(exact.thread, &threads)?;
             if only.is_none() {
                 kept.group_until = Some(now.after(AGAIN_EXACT));
             }

@@ -6,6 +6,7 @@ use std::io;
 
 use netnice_core::units::Nanos;
 use rustix::io::Errno;
+use rustix::process::setpriority_process;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
 use super::ProcessorSet;
@@ -18,8 +19,10 @@ pub enum Policy {
     Other,
     /// SCHED_BATCH, SCHED_IDLE or one that is not known here, by its number.
     Number(u32),
-    /// SCHED_FIFO or SCHED_RR, with the priority from 1 to 99.
-    RealTime(u32),
+    /// SCHED_FIFO, with the priority from 1 to 99.
+    Fifo(u32),
+    /// SCHED_RR, with the priority from 1 to 99.
+    RoundRobin(u32),
     /// SCHED_DEADLINE: `budget` in every `period`.
     Deadline {
         /// The processor time in each period.
@@ -36,7 +39,8 @@ impl std::fmt::Display for Policy {
             Policy::Number(3) => f.write_str("SCHED_BATCH"),
             Policy::Number(5) => f.write_str("SCHED_IDLE"),
             Policy::Number(number) => write!(f, "scheduling policy {number}"),
-            Policy::RealTime(priority) => write!(f, "a real-time priority of {priority}"),
+            Policy::Fifo(priority) => write!(f, "SCHED_FIFO with priority {priority}"),
+            Policy::RoundRobin(priority) => write!(f, "SCHED_RR with priority {priority}"),
             Policy::Deadline { budget, period } => write!(f, "SCHED_DEADLINE {budget}/{period}"),
         }
     }
@@ -61,7 +65,8 @@ pub fn policy(thread: u32) -> io::Result<Policy> {
     }
     Ok(match found.sched_policy as i32 {
         libc::SCHED_OTHER => Policy::Other,
-        libc::SCHED_FIFO | libc::SCHED_RR => Policy::RealTime(found.sched_priority),
+        libc::SCHED_FIFO => Policy::Fifo(found.sched_priority),
+        libc::SCHED_RR => Policy::RoundRobin(found.sched_priority),
         libc::SCHED_DEADLINE => Policy::Deadline {
             budget: Nanos(found.sched_runtime),
             period: Nanos(found.sched_period),
@@ -103,17 +108,17 @@ pub fn set_other(thread: u32) -> io::Result<()> {
     )
 }
 
-/// Gives a thread a policy that it had before, if that was SCHED_OTHER or a real-time one.
+/// Gives a thread a policy that it had before, if that was SCHED_OTHER or SCHED_FIFO.
 pub fn restore(thread: u32, former: Policy) -> io::Result<()> {
     match former {
         Policy::Other => set_other(thread),
-        Policy::RealTime(priority) => set_real_time(thread, priority),
+        Policy::Fifo(priority) => set_fifo(thread, priority),
         _ => Ok(()),
     }
 }
 
 /// Gives a thread SCHED_FIFO with a priority from 1 to 99.
-pub fn set_real_time(thread: u32, priority: u32) -> io::Result<()> {
+pub fn set_fifo(thread: u32, priority: u32) -> io::Result<()> {
     set(
         thread,
         libc::sched_attr {
@@ -122,6 +127,21 @@ pub fn set_real_time(thread: u32, priority: u32) -> io::Result<()> {
             ..attributes()
         },
     )
+}
+
+/// Gives threads with the nice value 0 that of another thread: the kernel gives the value 0 to what
+/// a thread starts while it has SCHED_DEADLINE. Threads that have ended are left out.
+pub fn inherit_nice(from: u32, threads: &[u32]) -> io::Result<()> {
+    let nice = nice(from)?;
+    for thread in threads.iter().filter(|thread| **thread != from) {
+        if matches!(self::nice(*thread), Ok(0)) && nice != 0 {
+            match setpriority_process(Some(pid(*thread)?), nice) {
+                Err(Errno::SRCH) => {}
+                set => set?,
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The nice value of a thread, also while it has another policy than SCHED_OTHER.

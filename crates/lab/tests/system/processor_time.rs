@@ -373,7 +373,7 @@ fn bad_requests_change_nothing() {
     let before = scheduling(pid);
     let set = |pid: u32, cpu: &str| format!("set pid:{pid} --cpu {cpu}");
     refused(&bed, &set(pid, "11ms/10ms"), 2, &["11ms", "10ms"]);
-    refused(&bed, &set(pid, "0ms/10ms"), 2, &["0"]);
+    refused(&bed, &set(pid, "0ms/10ms"), 2, &["zero"]);
     refused(&bed, &set(pid, "10ms"), 2, &["10ms"]);
     refused(&bed, &format!("set pid:{pid} --cpu-extra"), 2, &["--cpu"]);
     // Shorter and longer than the kernel permits.

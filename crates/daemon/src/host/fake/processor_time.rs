@@ -168,6 +168,10 @@ impl ProcessorTime for FakeMachine {
         Ok(None)
     }
 
+    fn inherit_nice(&mut self, _: u32, _: &[u32]) -> Result<(), RequestError> {
+        Ok(())
+    }
+
     fn reserve_driver(
         &mut self,
         _: &str,

@@ -59,7 +59,11 @@ impl ProcessorHost for KernelHost {
 
 impl ProcessorTime for KernelHost {
     fn check_process(&mut self, pid: u32) -> Result<(), RequestError> {
-        let refuse = |why: String| Err(RequestError::Failed(format!("process {pid} {why}")));
+        let refuse = |why: String| {
+            Err(RequestError::NotAdmitted(format!(
+                "refused: process {pid} {why}"
+            )))
+        };
         if process::is_kernel_thread(pid) {
             return refuse("is a kernel thread, which gets no reservation".to_owned());
         }
@@ -82,6 +86,15 @@ impl ProcessorTime for KernelHost {
         match groups.obstacle(pid, &home) {
             Some(why) => refuse(format!("gets no reservation: {why}")),
             None => Ok(()),
+        }
+    }
+
+    fn inherit_nice(&mut self, from: u32, threads: &[u32]) -> Result<(), RequestError> {
+        match policy::inherit_nice(from, threads) {
+            Err(error) if !is_ended(&error) => Err(RequestError::Failed(format!(
+                "cannot give the threads of {from} its nice value: {error}"
+            ))),
+            _ => Ok(()),
         }
     }
 
@@ -182,7 +195,7 @@ impl ProcessorTime for KernelHost {
             .map_err(|error| refused(error.to_string()))?;
         let policy = policy::policy(thread).map_err(|error| refused(error.to_string()))?;
         let priority = match policy {
-            Policy::RealTime(priority) => Some(priority),
+            Policy::Fifo(priority) => Some(priority),
             _ => None,
         };
         let group = groups.group(name, &home);
@@ -213,7 +226,7 @@ impl ProcessorTime for KernelHost {
         let groups = self.groups()?;
         let release = || -> io::Result<()> {
             match before.priority {
-                Some(priority) => policy::set_real_time(thread, priority),
+                Some(priority) => policy::set_fifo(thread, priority),
                 None => policy::set_other(thread),
             }
         };
