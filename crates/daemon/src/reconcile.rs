@@ -80,6 +80,8 @@ pub(crate) struct Reconciler<H> {
     pub estimates: Estimates,
     /// The time from which the speeds of links are read again.
     speeds_due: Instant,
+    /// The time from which the facts about the processors are read again.
+    processors_due: Instant,
     /// The file of the usage of traffic quotas.
     pub usage_writer: UsageWriter,
     /// The reservations of processor time in force.
@@ -117,6 +119,7 @@ impl<H: Host> Reconciler<H> {
             journal: Journal::default(),
             estimates: Estimates::default(),
             speeds_due: Instant::default(),
+            processors_due: Instant::default(),
             usage_writer: UsageWriter::default(),
             processors: Keeper::default(),
         }

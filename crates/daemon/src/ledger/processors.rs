@@ -19,6 +19,11 @@ use super::{HeldTarget, Ledger};
 use crate::error::RequestError;
 
 impl Ledger {
+    /// The facts about the processors of the host.
+    pub(crate) fn processors(&self) -> &Processors {
+        &self.processors
+    }
+
     /// Replaces the facts about the processors. Reservations are admitted again with them by the
     /// next [`Ledger::heal`].
     pub(crate) fn set_processors(&mut self, processors: Processors) {

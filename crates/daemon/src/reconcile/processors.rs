@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::contract::Slice;
+use netnice_core::units::Nanos;
 
 use super::Reconciler;
 use crate::clock::Now;
@@ -101,6 +102,39 @@ impl<H: Host> Reconciler<H> {
         self.books.ledger = ledger;
     }
 
+    /// Reads anew what the processors can be promised, every [`READ_PERIOD`] while a target asks for
+    /// processor time: a processor can go offline, and another program can reserve. Reservations
+    /// that do not fit any more are taken out of force, and those that fit again are put into
+    /// force; the journal says which.
+    ///
+    /// # Errors
+    /// If the kernel refuses the change. Then the reservations stay as they were.
+    pub(super) fn read_processors(&mut self, now: Now) -> Result<(), RequestError> {
+        let asks = |held: &HeldTarget| held.entry.contract.cpu().is_some();
+        let is_due = now.monotonic >= self.processors_due;
+        if !is_due || !self.books.ledger.held().any(asks) {
+            return Ok(());
+        }
+        self.processors_due = now.monotonic.after(READ_PERIOD);
+        let mut draft = self.unrequested_draft();
+        draft.ledger.set_processors(self.host.processors());
+        draft.ledger.heal();
+        let changes = changes(&self.books.ledger, &draft.ledger);
+        if changes.is_empty() {
+            let processors = draft.ledger.processors().clone();
+            self.books.ledger.set_processors(processors);
+            return Ok(());
+        }
+        self.install(draft)?;
+        for (lost, text) in changes {
+            match lost {
+                true => self.journal.warn(now, text),
+                false => self.journal.note(now, text),
+            }
+        }
+        Ok(())
+    }
+
     /// Takes processes in that have come to the targets since the last call.
     pub(super) fn follow_processors(&mut self, now: Now) {
         let ledger = std::mem::take(&mut self.books.ledger);
@@ -116,3 +150,25 @@ fn reserved(held: &HeldTarget) -> Option<Slice> {
     let fits = held.aside.is_none();
     fits.then(|| held.in_force().cpu()).flatten()
 }
+
+/// The reservations that are in force in one of two ledgers only: whether each is lost in the
+/// second one, and a text.
+fn changes(before: &Ledger, after: &Ledger) -> Vec<(bool, String)> {
+    let change = |is: &HeldTarget| {
+        let was = before.by_id(is.id)?;
+        let target = &is.entry.target;
+        match (&was.time_refused, &is.time_refused) {
+            (None, Some(why)) => Some((
+                true,
+                format!("{target} loses its processor time until there is room: {why}"),
+            )),
+            (Some(_), None) => Some((false, format!("{target} has its processor time again"))),
+            _ => None,
+        }
+    };
+    after.held().filter_map(change).collect()
+}
+
+/// How often the facts about the processors are read while a target asks for processor time. A
+/// reading looks at every thread of the machine.
+const READ_PERIOD: Nanos = Nanos::from_secs(10);

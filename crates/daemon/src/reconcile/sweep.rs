@@ -41,6 +41,9 @@ impl<H: Host> Reconciler<H> {
             .and_then(|()| self.expire_draining(now))
             .and_then(|()| self.rebind(now));
         self.journal.log_result(now, "checking the machine", looked);
+        let read = self.read_processors(now);
+        self.journal
+            .log_result(now, "reading what the processors can be promised", read);
         self.follow_processors(now);
         self.write_again(now);
         self.place_containers();

@@ -1,6 +1,6 @@
 //! Tests of the clause `cpu` in requests, the policy file and unit files, and after a restart.
 
-use netnice_core::admission::processors::Processors;
+use netnice_core::admission::processors::{Processors, Reservation};
 
 use super::policy::PolicyFile;
 use super::*;
@@ -191,5 +191,36 @@ fn after_a_restart_what_fits_is_reserved_and_the_rest_waits() {
     // The next change puts it into force again.
     ok(fixture.clear("pid:10"));
     assert_eq!(holders(&fixture), ["pid:20"]);
+    fixture.check();
+}
+
+#[test]
+fn reservations_follow_the_processors_of_the_machine() {
+    let mut fixture = fixture();
+    ok(fixture.set("pid:10", "cpu 8ms/10ms"));
+    ok(fixture.set("pid:20", "cpu 8ms/10ms"));
+    fixture.advance(1);
+    let foreign = Reservation {
+        holder: "chrt (pid 77)".to_owned(),
+        slice: netnice_core::contract::Slice::new(Nanos(7), Nanos(10), false).expect("a slice"),
+        processors: Default::default(),
+    };
+    fixture.machine().processors = Some(Processors {
+        others: vec![foreign],
+        ..one_processor().expect("facts")
+    });
+    fixture.advance(10);
+    assert_eq!(holders(&fixture), [""; 0]);
+    let shown = fixture.show();
+    let why = &shown.targets[0].degraded[0];
+    assert!(why.contains("chrt (pid 77)"), "{why}");
+    fixture.machine().processors = one_processor();
+    fixture.advance(9);
+    assert_eq!(holders(&fixture), [""; 0], "it is not time to look");
+    fixture.advance(1);
+    assert_eq!(holders(&fixture), ["pid:10"]);
+    fixture.machine().processors = None;
+    fixture.advance(10);
+    assert_eq!(holders(&fixture), ["pid:10", "pid:20"]);
     fixture.check();
 }
