@@ -102,10 +102,10 @@ impl<H: Host> Reconciler<H> {
         self.books.ledger = ledger;
     }
 
-    /// Reads anew what the processors can be promised, every [`READ_PERIOD`] while a target asks for
-    /// processor time: a processor can go offline, and another program can reserve. Reservations
-    /// that do not fit any more are taken out of force, and those that fit again are put into
-    /// force; the journal says which.
+    /// Reads anew what the processors can be promised, every [`READ_PERIOD`] while a target asks
+    /// for processor time: a processor can go offline, and another program can reserve.
+    /// Reservations that do not fit any more are taken out of force, and those that fit again are
+    /// put into force; the journal says which.
     ///
     /// # Errors
     /// If the kernel refuses the change. Then the reservations stay as they were.

@@ -8,8 +8,8 @@ use crate::ledger::{HeldTarget, Ledger};
 use crate::page::Page;
 use crate::processors::{ProcessorStatus, Way};
 
-/// Rows for the processor time that a target has, how it is kept (`status`), and what is reserved on
-/// this host; none if it has none.
+/// Rows for the processor time that a target has, how it is kept (`status`), and what is reserved
+/// on this host; none if it has none.
 pub(super) fn rows(
     ledger: &Ledger,
     held: &HeldTarget,
