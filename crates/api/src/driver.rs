@@ -357,6 +357,9 @@ pub struct CensusDoc {
     pub time: TimeAccountingDoc,
     /// Stops of the driver's packet thread since its start.
     pub stops: StopsDoc,
+    /// The packet thread. `None` from a driver that does not state it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread: Option<PacketThreadDoc>,
     /// Owners of the frames that the driver shares with the kernel. `None` in the fallback mode,
     /// which shares no frames.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -440,6 +443,30 @@ pub struct TimeAccountingDoc {
     pub waiting_ns: u64,
 }
 
+/// A driver's packet thread: the thread that sends and receives all packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PacketThreadDoc {
+    /// Thread id, in the PID namespace of the driver.
+    pub id: u32,
+    /// The processor that the thread was bound to at its start; `None`: it may run on each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processor: Option<u32>,
+}
+
+/// The processor time of a driver's packet thread since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ThreadTimeDoc {
+    /// When the times were read (CLOCK_MONOTONIC), in ns.
+    pub at_ns: u64,
+    /// Processor time, in ns (CLOCK_THREAD_CPUTIME_ID).
+    pub processor_ns: u64,
+    /// [`TimeAccountingDoc::waiting_ns`] at the same time. The driver waits awake only as long as
+    /// its scheduling class permits.
+    pub waiting_ns: u64,
+}
+
 /// Stops of a driver's packet thread: stretches of at least 20 µs in which the machine did not let
 /// it run. The first three are numbers of stops, by evidence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -495,6 +522,9 @@ pub struct TotalsDoc {
     pub delivered: u64,
     /// Bytes of the packets in `delivered`.
     pub delivered_bytes: u64,
+    /// Processor time of the packet thread. `None` from a driver that does not state it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread: Option<ThreadTimeDoc>,
 }
 
 fn is_zero(number: &u64) -> bool {

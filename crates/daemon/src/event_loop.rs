@@ -43,12 +43,14 @@ pub use failure::RunError;
 
 use crate::clock::Now;
 use crate::flows::Flows;
+use crate::flows::driver_reservation::driver_reservation;
 use crate::flows::drivers::Drivers;
 use crate::flows::network::KernelNetwork;
 use crate::host::kernel::KernelHost;
 use crate::host::{Enforcer, LookupRights};
 use crate::meter::metrics::http::Address;
 use crate::peer::Peer;
+use crate::processors::DriverThread;
 use crate::programs::{Counted, CountingTimes, Submitted};
 use crate::quotas::Quota;
 use crate::server::PendingRequest;
@@ -428,7 +430,10 @@ impl Daemon {
                 self.service.balance(now);
                 self.flows.balance(Now::read());
             }
-            Timer::Processors => self.service.step_processors(now),
+            Timer::Processors => {
+                self.follow_drivers();
+                self.service.step_processors(now);
+            }
             Timer::Estimates => {
                 self.service.follow_estimates(now);
                 let took = Now::read().monotonic.since(now.monotonic);
@@ -438,6 +443,7 @@ impl Daemon {
                 // If no watchdog message arrives for `WatchdogSec=`, the service manager restarts
                 // the daemon; the kernel keeps enforcing meanwhile.
                 let _ = sd_notify::notify(&[NotifyState::Watchdog]);
+                self.follow_drivers();
                 self.service.tick(now);
                 self.flows.tick(Now::read());
                 self.drivers.bound_outputs();
@@ -446,6 +452,17 @@ impl Daemon {
             }
             Timer::Flows => self.flows.handle_timeouts(&mut self.service, now),
         }
+    }
+
+    /// Passes on which drivers run, and what they need of the processors.
+    fn follow_drivers(&mut self) {
+        let threads = self.flows.driver_threads().into_iter();
+        let drivers = threads.map(|driver| DriverThread {
+            name: format!("driver-{}", driver.link),
+            thread: driver.thread,
+            slice: driver_reservation(driver.used_ppm),
+        });
+        self.service.set_driver_threads(drivers.collect());
     }
 
     /// Sets a timer for the expected end of a burst of changes, unless it is set.

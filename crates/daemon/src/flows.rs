@@ -46,6 +46,8 @@ pub(crate) mod doctor;
 pub(crate) mod driver;
 mod driver_events;
 mod driver_policy;
+pub(crate) mod driver_reservation;
+mod driver_threads;
 pub(crate) mod drivers;
 mod end_flow;
 mod endpoint;
@@ -57,6 +59,7 @@ mod move_flow;
 pub(crate) mod network;
 mod next_hop;
 mod open_flow;
+mod packet_costs;
 mod ports;
 mod promised_flows;
 pub(crate) mod promises;
@@ -170,6 +173,7 @@ struct LinkState {
     nic: Option<Nic>,
     /// True once the driver has accepted the connection.
     connected: bool,
+    thread: driver_threads::PacketThread,
     /// The driver's mode of reaching the link; empty until the first census.
     mode: String,
     why_not_native: Option<String>,
@@ -235,6 +239,7 @@ struct Program {
     open: BTreeSet<u32>,
     /// The program's session, if it has one.
     session: Option<u64>,
+    cost_base: packet_costs::CostBase,
 }
 
 /// A connection that has attached, or is attaching.

@@ -48,7 +48,7 @@ mod traffic_quotas;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netnice_core::admission::processors::Processors;
+use netnice_core::admission::processors::{Processors, Reservation};
 use netnice_core::admission::{TargetEntry, TargetId};
 use netnice_core::claims::Claims;
 use netnice_core::contract::{Contract, IfName};
@@ -87,6 +87,9 @@ pub(crate) struct Ledger {
     awaiting: BTreeMap<u32, Instant>,
     /// What the processors of the host can be promised. Not in the state file.
     processors: Processors,
+    /// What drivers need of the processors while a target has its time exactly. Not in the state
+    /// file either.
+    driver_time: Vec<Reservation>,
     next_id: u32,
     /// The id up to which [`Ledger::heal`] has tried targets that are set aside.
     healed_to: u32,
@@ -104,6 +107,7 @@ impl Default for Ledger {
             redirects: BTreeMap::new(),
             awaiting: BTreeMap::new(),
             processors: Processors::default(),
+            driver_time: Vec::new(),
             next_id: 1,
             healed_to: 0,
         }

@@ -15,12 +15,17 @@
 //! has its slice whoever else is busy, and no more. With extra it has no quota, and a weight that
 //! follows what else is busy ([`weights`]). A step every 100 ms follows threads and weights.
 //!
+//! SCHED_DEADLINE comes before the real-time priority of drivers. So while a target has its time
+//! exactly, the packet thread of each driver has a reservation too ([`drivers`]).
+//!
 //! Everything is written to a file before it is done ([`saved`]), so the next daemon continues, and
 //! gives each process back to the groups from which it came.
 //!
 //! [`Keeper::follow`] fails if a process cannot have a reservation or the kernel refuses; then what
 //! was in force before is in force again. Failures of later steps are logged.
 
+mod drivers;
+mod exact;
 mod kept;
 mod quota;
 mod saved;
@@ -32,16 +37,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::contract::Slice;
 use netnice_core::units::{Instant, Nanos};
-use netnice_kernel::processor::groups::MOST_WEIGHT;
 use netnice_kernel::processor::host::Times;
 
 pub(crate) use saved::ProcessorStore;
 
 use crate::error::RequestError;
-use crate::host::ProcessorTime;
-use crate::host::processor_time::{GroupName, NotExact};
-use kept::{ExactThread, Kept};
-use quota::{LEAST_QUOTA, quota};
+use crate::host::processor_time::GroupName;
+use crate::host::{ProcessorHost, ProcessorTime};
+pub(crate) use drivers::DriverThread;
+use drivers::KeptDriver;
+use kept::Kept;
+use quota::quota;
 use weights::{Step, Total, Weights};
 
 /// A reservation that shall be in force.
@@ -88,6 +94,10 @@ pub(crate) struct ProcessorStatus {
 pub(crate) struct Keeper {
     kept: BTreeMap<u32, Kept>,
     weights: Weights,
+    /// The drivers' packet threads, with what each shall have while a target has its time exactly.
+    drivers: Vec<DriverThread>,
+    /// What they have, by thread.
+    kept_drivers: BTreeMap<u32, KeptDriver>,
     store: Option<ProcessorStore>,
     /// When the last step was, and what the processors had done by then.
     last: Option<(Instant, Times)>,
@@ -100,8 +110,10 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// A keeper that continues what an earlier daemon has written to `store`.
     pub(crate) fn resume(store: ProcessorStore) -> Result<Keeper, RequestError> {
+        let (kept, kept_drivers) = store.load()?;
         Ok(Keeper {
-            kept: store.load()?,
+            kept,
+            kept_drivers,
             store: Some(store),
             ..Keeper::default()
         })
@@ -109,13 +121,14 @@ impl Keeper {
 
     /// True if no reservation is in force: then [`Keeper::step`] is not needed.
     pub(crate) fn is_idle(&self) -> bool {
-        self.kept.is_empty()
+        self.kept.is_empty() && self.kept_drivers.is_empty()
     }
 
-    /// The threads with SCHED_DEADLINE.
+    /// The threads with SCHED_DEADLINE, those of drivers included.
     pub(crate) fn exact_threads(&self) -> impl Iterator<Item = u32> {
         let exact = self.kept.values().filter_map(|kept| kept.exact.as_ref());
-        exact.map(|exact| exact.thread)
+        let drivers = self.kept_drivers.keys().copied();
+        exact.map(|exact| exact.thread).chain(drivers)
     }
 
     /// The status of a target's reservation; `None` if it has none in force.
@@ -139,7 +152,7 @@ impl Keeper {
     ///
     /// # Errors
     /// If one of them cannot be. Then those before are in force again.
-    pub(crate) fn follow<H: ProcessorTime>(
+    pub(crate) fn follow<H: ProcessorTime + ProcessorHost>(
         &mut self,
         host: &mut H,
         wanted: &[Wanted],
@@ -171,11 +184,17 @@ impl Keeper {
             let ended = self.end(host, id);
             self.note(ended);
         }
+        let settled = self.settle_drivers(host);
+        self.note(settled);
         Ok(())
     }
 
     /// Gives the reservations that were in force before the slices that they had.
-    fn restore_slices<H: ProcessorTime>(&mut self, host: &mut H, before: &BTreeMap<u32, Kept>) {
+    fn restore_slices<H: ProcessorTime + ProcessorHost>(
+        &mut self,
+        host: &mut H,
+        before: &BTreeMap<u32, Kept>,
+    ) {
         for (id, was) in before {
             let Some(kept) = self.kept.get_mut(id) else {
                 continue;
@@ -189,7 +208,7 @@ impl Keeper {
     }
 
     /// Puts one reservation into force, or changes it.
-    fn keep<H: ProcessorTime>(
+    fn keep<H: ProcessorTime + ProcessorHost>(
         &mut self,
         host: &mut H,
         wanted: &Wanted,
@@ -225,7 +244,7 @@ impl Keeper {
 
     /// Moves the target's processes into its group. A process that cannot have a reservation fails
     /// the call if the reservation is new, else it is left out.
-    fn take<H: ProcessorTime>(
+    fn take<H: ProcessorTime + ProcessorHost>(
         &mut self,
         host: &mut H,
         wanted: &Wanted,
@@ -267,81 +286,9 @@ impl Keeper {
         Ok(())
     }
 
-    /// Sets the way, weight and quota of a reservation as its threads are now.
-    fn apply<H: ProcessorTime>(
-        &mut self,
-        host: &mut H,
-        id: u32,
-        changed: bool,
-    ) -> Result<(), RequestError> {
-        let now = self.now;
-        let Some(kept) = self.kept.get_mut(&id) else {
-            return Ok(());
-        };
-        let threads = host.threads(&kept.group);
-        kept.threads = threads.len();
-        let only = match threads[..] {
-            [one] if !kept.slice.extra() => Some(one),
-            _ => None,
-        };
-        let holds = kept.exact.as_ref().map(|exact| exact.thread);
-        if let Some(exact) = kept
-            .exact
-            .take_if(|exact| only != Some(exact.thread) || changed)
-        {
-            host.release(exact.thread, exact.affinity.as_ref())?;
-            if only.is_none() {
-                kept.group_until = Some(now.after(AGAIN_EXACT));
-            }
-        }
-        let waits = kept.group_until.is_some_and(|until| now < until);
-        match only {
-            Some(thread) if kept.exact.is_none() && (!waits || holds == Some(thread)) => {
-                let (budget, period) = (kept.slice.slice(), kept.slice.period());
-                match host.reserve(&kept.group, thread, budget, period) {
-                    Ok(affinity) => {
-                        kept.exact = Some(ExactThread { thread, affinity });
-                        kept.reason = "it has one thread, and no extra".to_owned();
-                    }
-                    Err(why) => {
-                        kept.group_until = Some(now.after(AGAIN_EXACT));
-                        kept.reason = match why {
-                            NotExact::Busy => "the kernel admits no more for SCHED_DEADLINE: \
-                                               somebody else has a reservation (`netnice doctor`)"
-                                .to_owned(),
-                            NotExact::Refused(why) => why,
-                        };
-                    }
-                }
-            }
-            Some(_) => {}
-            None => {
-                kept.reason = match (kept.slice.extra(), kept.threads) {
-                    (true, _) => "it has extra".to_owned(),
-                    (false, 0) => "it has no threads now".to_owned(),
-                    (false, threads) => format!("it has {threads} threads"),
-                };
-            }
-        }
-        let weight = match (kept.slice.extra(), kept.set) {
-            (true, Some((weight, _))) => weight,
-            _ => MOST_WEIGHT,
-        };
-        let quota = match (&kept.exact, kept.slice.extra()) {
-            (Some(_), _) => Some(LEAST_QUOTA),
-            (None, true) => None,
-            (None, false) => Some(quota(&kept.slice).map_err(RequestError::BadUsage)?),
-        };
-        kept.set_group(host, weight, quota)?;
-        if holds != self.kept[&id].exact.as_ref().map(|exact| exact.thread) {
-            self.save()?;
-        }
-        Ok(())
-    }
-
     /// Follows threads, usage and weights. The caller calls it every 100 ms unless
     /// [`Keeper::is_idle`].
-    pub(crate) fn step<H: ProcessorTime>(&mut self, host: &mut H) {
+    pub(crate) fn step<H: ProcessorTime + ProcessorHost>(&mut self, host: &mut H) {
         let now = self.now;
         let times = host.times();
         let last = self.last.replace((now, times));
@@ -349,6 +296,8 @@ impl Keeper {
             let applied = self.apply(host, id, false);
             self.note(applied);
         }
+        let settled = self.settle_drivers(host);
+        self.note(settled);
         let Some((then, before)) = last else {
             return;
         };
@@ -390,7 +339,11 @@ impl Keeper {
     }
 
     /// Ends a reservation: gives the threads their policies and the processes their groups again.
-    fn end<H: ProcessorTime>(&mut self, host: &mut H, id: u32) -> Result<(), RequestError> {
+    fn end<H: ProcessorTime + ProcessorHost>(
+        &mut self,
+        host: &mut H,
+        id: u32,
+    ) -> Result<(), RequestError> {
         let Some(kept) = self.kept.get(&id) else {
             return Ok(());
         };
@@ -427,14 +380,14 @@ impl Keeper {
 
     fn save(&self) -> Result<(), RequestError> {
         match &self.store {
-            Some(store) => store.write(&self.kept),
+            Some(store) => store.write(&self.kept, &self.kept_drivers),
             None => Ok(()),
         }
     }
 }
 
 /// The processes in a group.
-fn processes<H: ProcessorTime>(host: &mut H, group: &GroupName) -> BTreeSet<u32> {
+fn processes<H: ProcessorTime + ProcessorHost>(host: &mut H, group: &GroupName) -> BTreeSet<u32> {
     let threads = host.threads(group);
     let processes = threads
         .into_iter()
@@ -444,7 +397,5 @@ fn processes<H: ProcessorTime>(host: &mut H, group: &GroupName) -> BTreeSet<u32>
 
 /// How often [`Keeper::step`] is called.
 pub(crate) const STEP: Nanos = Nanos::from_millis(100);
-/// How long a target that had several threads has one thread before that gets its time exactly.
-const AGAIN_EXACT: Nanos = Nanos::from_secs(1);
 /// How often the processes of a group are moved that is to end.
 const MOST_ROUNDS: usize = 100;

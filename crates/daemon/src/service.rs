@@ -47,6 +47,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use netnice_api::{Clear, ClearWhat, LogLines, Pong, Request, Response, UsersDoc};
+use netnice_core::admission::processors::Reservation;
 use netnice_core::units::{Instant, Nanos, Rate};
 use netnice_kernel::probe::Finding;
 
@@ -65,7 +66,7 @@ use crate::meter::Measurements;
 use crate::meter::metrics::http::Page;
 use crate::peer::Peer;
 use crate::policy::Rules;
-use crate::processors::ProcessorStore;
+use crate::processors::{DriverThread, ProcessorStore};
 use crate::programs::Snapshot;
 use crate::reconcile::{Reconciler, SavedState};
 use crate::state::{Store, UsageStore};
@@ -113,6 +114,19 @@ impl<H: Host> Service<H> {
     /// [`Service::start`].
     pub(crate) fn set_processor_store(&mut self, store: ProcessorStore, now: Now) {
         self.reconciler.resume_processors(store, now);
+    }
+
+    /// Sets the packet threads of the drivers that run now, and what each needs while a target has
+    /// its processor time exactly.
+    pub(crate) fn set_driver_threads(&mut self, drivers: Vec<DriverThread>) {
+        let reservation = |driver: &DriverThread| Reservation {
+            holder: driver.name.clone(),
+            slice: driver.slice,
+            processors: BTreeSet::new(),
+        };
+        let driver_time = drivers.iter().map(reservation).collect();
+        self.reconciler.books.ledger.set_driver_time(driver_time);
+        self.reconciler.processors.set_drivers(drivers);
     }
 
     /// True if reservations of processor time are in force.

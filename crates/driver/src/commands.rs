@@ -30,6 +30,7 @@ use netnice_ring::ledger::Balance;
 use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
+use crate::clock::processor_time;
 use crate::code_points::CodePoints;
 use crate::datapath::{
     Closed, Datapath, Disconnected, FlowCounters, FlowParameters, ListedResets, OpenedFlow,
@@ -165,6 +166,10 @@ pub(crate) struct Sums {
     pub(crate) time: TimeAccounting,
     /// The packet thread's stops.
     pub(crate) stops: StopCounts,
+    /// When these were read.
+    pub(crate) at: Instant,
+    /// The packet thread's processor time.
+    pub(crate) processor: Nanos,
     /// Whether the driver keeps the processors out of idle states.
     pub(crate) awake: bool,
     /// Number of frames per holder, if the frames are shared with the kernel.
@@ -554,6 +559,8 @@ fn sums(event_loop: &mut EventLoop) -> Sums {
         link: event_loop.link().counters(),
         time: event_loop.time_accounting(),
         stops: event_loop.stop_counts(),
+        at: monotonic(),
+        processor: Nanos(processor_time()),
         awake: event_loop.is_awake(),
         frames: event_loop.link().tally(),
     }

@@ -32,7 +32,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use netnice_api::driver::{DriverCall, DriverEvent, DriverMessage, DriverReply, DriverRequest};
+use netnice_api::driver::{
+    DriverCall, DriverEvent, DriverMessage, DriverReply, DriverRequest, PacketThreadDoc,
+};
 use netnice_core::sched::Wire;
 use netnice_core::units::{Nanos, Rate};
 use netnice_kernel::netlink::Listener;
@@ -162,9 +164,9 @@ impl Control {
         self.registry.ingress().mode()
     }
 
-    /// Sets the text on the confinement of the process, for the census.
-    pub(crate) fn set_confinement(&mut self, how: String) {
-        self.registry.set_confinement(how);
+    /// Sets the text on the confinement of the process, and the packet thread, for the census.
+    pub(crate) fn describe_process(&mut self, confinement: String, thread: PacketThreadDoc) {
+        self.registry.describe_process(confinement, thread);
     }
 
     fn serve(&mut self) -> Result<(), ControlError> {

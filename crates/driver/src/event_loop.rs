@@ -15,6 +15,9 @@
 //! a notice. A program that keeps the rules of the ring writes no doorbell while the driver is
 //! awake.
 //!
+//! The daemon may give the thread a reservation of processor time instead of SCHED_FIFO, and take
+//! it back (`reservation`). While there is one, the lead is no longer than its credit permits.
+//!
 //! While packets of cell contracts leave, the loop keeps all processors awake (`pm_qos`), if
 //! [`EventLoop::keep_awake`] was called.
 //!
@@ -35,6 +38,7 @@
 
 mod cpu_budget;
 mod pm_qos;
+mod reservation;
 mod stop_log;
 mod throttled;
 mod time_accounting;
@@ -89,6 +93,8 @@ pub struct EventLoop {
     /// Time is accounted for until this moment.
     accounted_until: Instant,
     cpu_budget: CpuBudget,
+    /// When the thread's reservation of processor time is read again.
+    reservation_due: Instant,
     wake_lead: WakeLead,
     latency_request: LatencyRequest,
     wakeup_cost: WakeupCost,
@@ -124,6 +130,7 @@ impl EventLoop {
             unread_since: monotonic(),
             accounted_until: monotonic(),
             cpu_budget: CpuBudget::new(monotonic()),
+            reservation_due: Instant(0),
             wake_lead: WakeLead::new(),
             latency_request: LatencyRequest::new(),
             wakeup_cost: WakeupCost::new(),
@@ -291,6 +298,10 @@ impl EventLoop {
     pub fn iterate(&mut self, longest: Nanos) {
         let next = self.process();
         let now = self.accounted_until;
+        if now >= self.reservation_due {
+            self.cpu_budget.set_reservation(reservation::read());
+            self.reservation_due = Instant(now.0.saturating_add(RESERVATION_PAUSE));
+        }
         if let Some(pause) = self.cpu_budget.charge(now) {
             self.time.pauses += 1;
             thread::sleep(pause);
@@ -405,8 +416,11 @@ impl EventLoop {
     /// ends a lead earlier, for one more iteration; close to the departure the thread spins until
     /// the time has come.
     fn sleep_until(&mut self, until: Instant, exactly: bool) {
-        let spins = exactly && self.cpu_budget.may_spin();
-        let early = if spins { self.wake_lead.nanos() } else { 0 };
+        let early = match exactly {
+            true => self.wake_lead.nanos().min(self.cpu_budget.spin_credit()),
+            false => 0,
+        };
+        let spins = early > 0;
         let wake = until.0.saturating_sub(early);
         let now = monotonic();
         if now.0 < wake {
@@ -563,6 +577,9 @@ pub fn set_scheduling(processor: Option<usize>) -> io::Result<SchedulingClass> {
 /// Length of the spin before a departure, in ns. Reading a program's records and notifying the
 /// program take less.
 const SPIN_TIME: u64 = 15_000;
+/// How long a reading of the thread's reservation of processor time is used, in ns. The reading is
+/// one system call, of less than 1 us.
+const RESERVATION_PAUSE: u64 = 10_000_000;
 /// Pause after the interface refused frames, in ns.
 const RETRY_REFUSED: u64 = 1_000_000;
 /// When the loop retries frames that the kernel had no room for, in ns: at 1 Gbit/s some packets of

@@ -8,11 +8,12 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, RecvError, Sender};
 use std::thread;
 use std::time::Duration;
 
 use netnice_api::RuntimeDir;
+use netnice_api::driver::PacketThreadDoc;
 use netnice_core::units::Nanos;
 use netnice_kernel::netlink::Listener;
 use rustix::mm::MlockAllFlags;
@@ -161,23 +162,18 @@ pub fn run(options: &Options) -> Result<(), RunError> {
                 let class = set_scheduling(processor);
                 let failed = class.is_err();
                 drop_rights();
-                let _ = report_class.send(class);
+                let id = rustix::thread::gettid()
+                    .as_raw_nonzero()
+                    .get()
+                    .cast_unsigned();
+                let _ = report_class.send(class.map(|class| (class, id)));
                 match failed {
                     true => {}
                     false => run_packets(event_loop, receiver),
                 }
             })?;
-        match class.recv() {
-            Ok(Ok(SchedulingClass::Fifo)) => {}
-            Ok(Ok(SchedulingClass::Ordinary)) => tracing::warn!(
-                "cannot use SCHED_FIFO (needs CAP_SYS_NICE): packets are late beside other programs"
-            ),
-            Ok(Err(source)) => {
-                let processor = processor.unwrap_or(0);
-                return Err(RunError::Processor { processor, source });
-            }
-            Err(_) => return Err(io::Error::other("the packet thread ended").into()),
-        }
+        let started = class.recv();
+        let packet_thread = packet_thread(started, processor)?;
         confinements.of(Role::Control)();
         for (role, done) in confinements.results() {
             confinement.record(&format!("the system call filter of thread {role:?}"), done);
@@ -185,7 +181,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         let (name, mode) = (&options.iface, control.mode().name());
         let confined = confinement.text();
         tracing::info!(iface = %name, mode, rate = options.rate, confined, "serving");
-        control.set_confinement(confined);
+        control.describe_process(confined, packet_thread);
         let served = control.run();
         // The packet thread ends when the control side of its queues is dropped.
         drop(control);
@@ -194,6 +190,29 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     // The packet thread has dropped its [`Doorbells`].
     doorbell_thread.join();
     Ok(())
+}
+
+/// The packet thread, from its own report: its scheduling class and its id. Warns if the class is
+/// not SCHED_FIFO. Fails if the thread cannot run on this processor, or has ended.
+fn packet_thread(
+    report: Result<io::Result<(SchedulingClass, u32)>, RecvError>,
+    processor: Option<usize>,
+) -> Result<PacketThreadDoc, RunError> {
+    let (class, id) = match report {
+        Ok(Ok(started)) => started,
+        Ok(Err(source)) => {
+            let processor = processor.unwrap_or(0);
+            return Err(RunError::Processor { processor, source });
+        }
+        Err(_) => return Err(io::Error::other("the packet thread ended").into()),
+    };
+    if class == SchedulingClass::Ordinary {
+        tracing::warn!(
+            "cannot use SCHED_FIFO (needs CAP_SYS_NICE): packets are late beside other programs"
+        );
+    }
+    let processor = processor.and_then(|number| u32::try_from(number).ok());
+    Ok(PacketThreadDoc { id, processor })
 }
 
 /// Keeps processors awake with this device. Warns if that is impossible.

@@ -214,6 +214,23 @@ pub fn is_kernel_thread(pid: u32) -> bool {
     stat.is_some_and(|stat| stat.flags & StatFlags::PF_KTHREAD.bits() != 0)
 }
 
+/// The id, in this PID namespace, of the thread of process `pid` that has the id `own_id` in the
+/// process's own PID namespace. `None` if the process has no such thread, has ended or cannot be
+/// read.
+pub fn thread(pid: u32, own_id: u32) -> Option<u32> {
+    folder(format!("/proc/{pid}/task"))
+        .into_iter()
+        .find_map(|task| {
+            let status = read_text(task.path().join("status")).ok()?;
+            let ids = status.split('\n').find_map(|l| l.strip_prefix("NSpid:"))?;
+            // From this namespace to the thread's own.
+            let mut ids = ids.split_whitespace().map(str::parse::<u32>);
+            let outer = ids.next()?.ok()?;
+            let inner = ids.next_back().map_or(Some(outer), Result::ok)?;
+            (inner == own_id).then_some(outer)
+        })
+}
+
 /// Whether any thread of a process has not begun to end. An ending process remains in /proc for a
 /// while, but its exit event may be past. A process that exists and cannot be read counts as
 /// running.
@@ -327,6 +344,29 @@ fn children(pid: u32) -> Vec<u32> {
 pub fn parent(pid: u32) -> Option<u32> {
     let stat = read_stat(format!("/proc/{pid}")).ok()??;
     u32::try_from(stat.ppid).ok()
+}
+
+/// The processor time that all threads of a process have used since its start, also those that have
+/// ended (clock_getcpuclockid(3)). `None` if the process has ended.
+pub fn processor_time(pid: u32) -> Option<Nanos> {
+    let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0)?;
+    let mut clock = 0;
+    // SAFETY: the call writes one number, which outlives it.
+    if unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) } != 0 {
+        return None;
+    }
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the call writes the structure, which outlives it.
+    if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+        return None;
+    }
+    let (seconds, rest) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
+    Some(Nanos(
+        seconds.ok()?.saturating_mul(1_000_000_000) + rest.ok()?,
+    ))
 }
 
 /// The start time of a process, in clock ticks since boot. Together with its id it identifies the

@@ -526,6 +526,24 @@ pub const REGISTRY: &[Experiment] = &[
         run: ntcp::real::figure5,
     },
     Experiment {
+        id: "ntcp-fig6",
+        what: "paper, figure 6: a TCP sender with 20 % of a processor and extra beside carnage",
+        minutes: (1.5, 0.6),
+        run: ntcp::processor_time::figure6,
+    },
+    Experiment {
+        id: "ntcp-fig7",
+        what: "paper, figure 7: the processor time that TCP needs for a rate, beside carnage",
+        minutes: (3.0, 0.8),
+        run: ntcp::processor_time::figure7,
+    },
+    Experiment {
+        id: "ntcp-tab1",
+        what: "paper, table 1: three TCP senders with slices of link and processor, and carnage",
+        minutes: (0.8, 0.3),
+        run: ntcp::processor_time::table1,
+    },
+    Experiment {
         id: "ntcp-raw",
         what: "NTCP, section 4: speed of a program's own TCP beside the kernel's, and its cost",
         minutes: (7.5, 1.2),
@@ -566,6 +584,12 @@ pub const REGISTRY: &[Experiment] = &[
         what: "how evenly the driver sends a cell contract's packets, beside HTB and TBF, idle and busy",
         minutes: (6.0, 0.4),
         run: timing::run,
+    },
+    Experiment {
+        id: "driver-beside",
+        what: "how late the driver sends beside a program with an exact reservation of 60 %",
+        minutes: (2.0, 0.4),
+        run: timing::reserved::run,
     },
     Experiment {
         id: "vert-fig5a-sim",

@@ -4,13 +4,14 @@
 //!
 //! Reading order: [`world`] makes private networks that clean up after themselves, [`traffic`]
 //! starts programs in them, [`wire`] measures the packets that pass, [`stats`] evaluates the
-//! numbers, and [`experiment`] combines the four into verdicts. `plot` draws figures of the
-//! results. [`alibi`] decides which late packets a stop of the machine excuses. [`process`],
-//! [`sys`] and `worker` start child processes, make system calls, and run threads. [`testbed`] is
-//! the test bed of the system tests. Three modules serve single tests: [`storm`] has the programs
-//! of a storm (hostile users beside good ones), [`tracer`] stops a process before its system calls,
-//! and [`terminal`] reads the screen of a program. [`demo`] shows the whole product in less than
-//! three minutes, and [`simulate`] runs a scenario file in virtual time.
+//! numbers, and [`experiment`] combines the four into verdicts. [`processor_time`] measures what
+//! programs get of the processors. `plot` draws figures of the results. [`alibi`] decides which
+//! late packets a stop of the machine excuses. [`process`], [`sys`] and `worker` start child
+//! processes, make system calls, and run threads. [`testbed`] is the test bed of the system tests.
+//! Three modules serve single tests: [`storm`] has the programs of a storm (hostile users beside
+//! good ones), [`tracer`] stops a process before its system calls, and [`terminal`] reads the
+//! screen of a program. [`demo`] shows the whole product in less than three minutes, and
+//! [`simulate`] runs a scenario file in virtual time.
 //!
 //! An experiment on the kernel path tests the binaries `netnice` and `netniced` through the command
 //! line that people type; [`process::binary`] finds them. An experiment on the direct path tests
@@ -31,6 +32,7 @@ pub mod direct;
 pub mod experiment;
 mod plot;
 pub mod process;
+pub mod processor_time;
 pub mod simulate;
 pub mod stats;
 pub mod storm;

@@ -122,6 +122,41 @@ pub(crate) fn median_interval(values: &[f64]) -> (f64, f64) {
     (rank(low), rank(high))
 }
 
+/// A line through points (x, y) by least squares.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub(crate) struct Line {
+    /// The line's y at x = 0.
+    pub at_zero: f64,
+    /// How much y rises with x.
+    pub slope: f64,
+    /// The coefficient of determination: 1 if all points lie on the line.
+    pub r_squared: f64,
+}
+
+impl Line {
+    /// The line through these points. All values are NaN unless two of them have different x.
+    pub(crate) fn through(points: &[(f64, f64)]) -> Line {
+        let number = points.len() as f64;
+        let mean_of = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / number;
+        let (x, y) = (mean_of(|point| point.0), mean_of(|point| point.1));
+        let sum = |of: &dyn Fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>();
+        let slope = sum(&|p| (p.0 - x) * (p.1 - y)) / sum(&|p| (p.0 - x).powi(2));
+        let at_zero = y - slope * x;
+        let unexplained = sum(&|p| (p.1 - at_zero - slope * p.0).powi(2));
+        let r_squared = 1.0 - unexplained / sum(&|p| (p.1 - y).powi(2));
+        Line {
+            at_zero,
+            slope,
+            r_squared,
+        }
+    }
+
+    /// The line's y at `x`.
+    pub(crate) fn at(&self, x: f64) -> f64 {
+        self.at_zero + self.slope * x
+    }
+}
+
 /// The largest relative deviation from `aim`, with its sign; NaN of no values.
 pub(crate) fn worst_error(values: &[f64], aim: f64) -> f64 {
     values

@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{self, SigSet, SigmaskHow, Signal};
 use nix::sys::time::TimeVal;
-use nix::unistd::Pid;
+use nix::unistd::{ForkResult, Pid};
 use procfs_core::process::{Schedstat, Stat};
 use procfs_core::{FromRead, ProcResult};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -35,6 +35,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use rustix::thread::{
     CpuSet, LinkNameSpaceType, move_into_link_name_space, sched_getaffinity, sched_setaffinity,
 };
+use rustix::time::{ClockId, clock_gettime};
 
 /// Nanoseconds since 1970 by the wall clock, the clock of packet timestamps; 0 before 1970.
 ///
@@ -79,9 +80,15 @@ pub(crate) fn start_in_netns(command: &mut Command, ns: Option<Arc<File>>) {
     }
 }
 
-/// Forks. Returns true in the child. Fails with the error of fork(2), and if the process has more
-/// than one thread: a lock held by another thread would stay locked in the child.
+/// Forks. Returns true in the child. Fails as [`fork_child`] does.
 pub(crate) fn fork() -> io::Result<bool> {
+    Ok(fork_child()?.is_none())
+}
+
+/// Forks. Returns the child's id in the parent, and `None` in the child. Fails with the error of
+/// fork(2), and if the process has more than one thread: a lock held by another thread would stay
+/// locked in the child.
+pub(crate) fn fork_child() -> io::Result<Option<u32>> {
     let threads = std::fs::read_dir("/proc/self/task")?.count();
     if threads != 1 {
         return Err(io::Error::other(format!(
@@ -90,7 +97,20 @@ pub(crate) fn fork() -> io::Result<bool> {
     }
     // SAFETY: the process has this one thread, so that the child is a complete copy and may do all
     // that the parent may.
-    Ok(unsafe { nix::unistd::fork()? }.is_child())
+    let child = match unsafe { nix::unistd::fork()? } {
+        ForkResult::Parent { child } => Some(child.as_raw() as u32),
+        ForkResult::Child => None,
+    };
+    Ok(child)
+}
+
+/// Begins a session of its own. The process may be the leader of its group, if its parent is in the
+/// same session: it joins its parent's group first. Fails if the parent is in another session.
+pub(crate) fn begin_session() -> io::Result<()> {
+    let parent = rustix::process::getppid();
+    rustix::process::setpgid(None, Some(rustix::process::getpgid(parent)?))?;
+    rustix::process::setsid()?;
+    Ok(())
 }
 
 /// Clears the close-on-exec flag of all descriptors that are open now. Fails if `/proc/self/fd`
@@ -155,16 +175,60 @@ pub(crate) fn time_on_cpu(pid: u32) -> ProcResult<u64> {
     Ok(Schedstat::from_file(format!("/proc/{pid}/schedstat"))?.sum_exec_runtime)
 }
 
+/// Processor time of a process so far in ns, with all of its threads, also those that have ended,
+/// and without its children. Fails if there is no such process; a zombie has its time.
+pub fn processor_time(pid: u32) -> io::Result<u64> {
+    let time = nix::time::ClockId::pid_cpu_clock_id(Pid::from_raw(pid as i32))?.now()?;
+    Ok(Duration::from(time).as_nanos() as u64)
+}
+
 /// Processor time of the calling thread so far; zero if the kernel does not report it.
 pub(crate) fn thread_time() -> Duration {
     let spent = Schedstat::from_file("/proc/thread-self/schedstat");
     Duration::from_nanos(spent.map_or(0, |spent| spent.sum_exec_runtime))
 }
 
+/// Uses so much processor time in the calling thread.
+pub(crate) fn burn(work: Duration) {
+    let used = || {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    };
+    let until = used() + work;
+    while used() < until {
+        std::hint::spin_loop();
+    }
+}
+
 /// Sets the calling thread to SCHED_RR with this priority (1 to 99). Fails without the right to
 /// real-time priority.
 pub(crate) fn set_real_time_priority(priority: i32) -> io::Result<()> {
     set_scheduler(libc::SCHED_RR, priority)
+}
+
+/// Sets the nice value of the calling thread; threads that it starts later inherit it. Fails
+/// without the right to a smaller nice value.
+pub(crate) fn set_nice(nice: i32) -> io::Result<()> {
+    Ok(rustix::process::setpriority_process(None, nice)?)
+}
+
+/// Makes the kernel kill the calling process when the thread that forked it ends.
+pub(crate) fn end_with_parent() -> io::Result<()> {
+    let signal = Some(rustix::process::Signal::KILL);
+    Ok(rustix::process::set_parent_process_death_signal(signal)?)
+}
+
+/// Waits for the children that have ended, without blocking; returns their number. Fails if a call
+/// fails for another reason than that no child is left.
+pub(crate) fn reap_children() -> io::Result<u32> {
+    let mut reaped = 0;
+    loop {
+        match rustix::process::waitpid(None, rustix::process::WaitOptions::NOHANG) {
+            Ok(Some(_)) => reaped += 1,
+            Ok(None) | Err(rustix::io::Errno::CHILD) => return Ok(reaped),
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Sets the calling thread to SCHED_IDLE: it runs only when no other thread is ready on its
@@ -193,8 +257,15 @@ pub(crate) fn processors() -> io::Result<Vec<usize>> {
 /// process starts later inherit this. Fails also if there is no such process, or if one of its
 /// threads ends meanwhile.
 pub(crate) fn bind_to_processor(pid: u32, processor: usize) -> io::Result<()> {
+    bind_to_processors(pid, &[processor])
+}
+
+/// Binds all threads of a process to processors, and fails as [`bind_to_processor`] does.
+pub(crate) fn bind_to_processors(pid: u32, processors: &[usize]) -> io::Result<()> {
     let mut only = CpuSet::new();
-    only.set(processor);
+    for processor in processors {
+        only.set(*processor);
+    }
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let number = thread?.file_name().to_str().and_then(|n| n.parse().ok());
         let thread = number.and_then(rustix::thread::Pid::from_raw);
@@ -457,11 +528,7 @@ pub(crate) fn start_in_terminal(command: &mut Command) {
     // SAFETY: between fork and exec only system calls without allocation or locks are made.
     unsafe {
         command.pre_exec(|| {
-            // The leader of a group cannot begin a session: the process rejoins its parent's group
-            // first.
-            let parent = rustix::process::getppid();
-            rustix::process::setpgid(None, Some(rustix::process::getpgid(parent)?))?;
-            rustix::process::setsid()?;
+            begin_session()?;
             Ok(rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?)
         });
     }

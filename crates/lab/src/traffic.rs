@@ -5,9 +5,10 @@
 //! (`netnice-lab traffic …`, see [`program`]), so netnice sees an ordinary process with its own id,
 //! sockets and children. The process prints `{"ready": …}` when its sockets are open, waits for the
 //! line `go` if required, and prints one [`Report`] after the line `stop` or when the limit of its
-//! [`RunOptions`] is reached. ([`Unruly`], [`ParentProcess`], and the server and the client of
-//! files have commands of their own, and print no report.) A start fails if the program cannot be
-//! executed or is not ready within 60 s. A command to a process fails if the process has ended.
+//! [`RunOptions`] is reached. ([`Unruly`], [`ParentProcess`], [`Carnage`], and the server and the
+//! client of files have commands of their own, and print no report.) A start fails if the program
+//! cannot be executed or is not ready within 60 s. A command to a process fails if the process has
+//! ended.
 //!
 //! **Counts.** A report has payload bytes and *wire* bytes: layer 2 without preamble and gap, which
 //! is 14 + the IP length of each packet on the wire, also if the kernel merged packets or did not
@@ -29,6 +30,7 @@ use crate::process::{self, Proc};
 use crate::world::Host;
 
 mod bare_tcp;
+mod carnage;
 mod commanded;
 pub mod connections;
 mod delayed_socket;
@@ -36,6 +38,7 @@ mod direct;
 pub mod direct_tcp;
 mod echo;
 mod fetch;
+mod fork_storm;
 pub mod ftp;
 mod http;
 pub mod iperf3;
@@ -56,12 +59,15 @@ mod udp;
 mod unruly;
 
 pub use bare_tcp::BareTcp;
+pub use carnage::{Carnage, RunningCarnage};
 pub use commanded::Commanded;
 pub use direct_tcp::DirectTcp;
+pub use fork_storm::ForkStorm;
 pub use many_flows::{ManyFlows, REMOTE_PORTS};
 pub use messages::MessageShape;
 pub use quic_flows::Received;
 pub use report::Report;
+pub use unruly::Unruly;
 
 /// A TCP process. It connects or listens, and writes, reads, or does both on every connection.
 #[derive(Debug, Clone)]
@@ -282,32 +288,6 @@ impl Direct {
     }
 }
 
-/// A process on the direct path that sends to one endpoint at the maximum rate, receives from that
-/// endpoint, and on command forks, ends or executes another program: see `unruly`.
-#[derive(Debug, Clone)]
-pub struct Unruly {
-    args: Vec<String>,
-}
-
-impl Unruly {
-    /// A flow from `from` to `to`, opened by the daemon of this runtime folder.
-    pub fn new(from: SocketAddr, to: SocketAddr, runtime: &std::path::Path) -> Unruly {
-        let (from, to) = (from.to_string(), to.to_string());
-        let runtime = runtime.display().to_string();
-        Unruly {
-            args: words(&[
-                "unruly",
-                "--local",
-                &from,
-                "--remote",
-                &to,
-                "--runtime-dir",
-                &runtime,
-            ]),
-        }
-    }
-}
-
 /// A process that repeatedly sends a small message to an [`Echo`] and measures the round trips.
 #[derive(Debug, Clone)]
 pub struct Probe {
@@ -367,7 +347,9 @@ macro_rules! programs {
         fn args(&self) -> Vec<String> { self.args.clone() }
     })* };
 }
-programs!(Tcp, Udp, Direct, DirectTcp, BareTcp, Unruly, Probe, Echo);
+programs!(
+    Tcp, Udp, Direct, DirectTcp, BareTcp, Unruly, Probe, Echo, ForkStorm
+);
 
 /// The start and the end of a traffic process, and its sample interval.
 #[derive(Debug, Clone, Copy)]

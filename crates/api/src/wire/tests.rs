@@ -9,8 +9,8 @@ use super::{
 };
 use crate::driver::{
     CensusDoc, CodePointsDoc, DriverCall, DriverEvent, DriverFlow, DriverFlowDoc, DriverMessage,
-    DriverReply, DriverRequest, FlowCounts, FramesDoc, ProgramDoc, RedirectedDoc, ServerDoc,
-    StopsDoc, TimeAccountingDoc, UserMemoryDoc,
+    DriverReply, DriverRequest, FlowCounts, FramesDoc, PacketThreadDoc, ProgramDoc, RedirectedDoc,
+    ServerDoc, StopsDoc, ThreadTimeDoc, TimeAccountingDoc, TotalsDoc, UserMemoryDoc,
 };
 use crate::frame::{Decoder, LONGEST_REQUEST};
 use crate::{
@@ -390,6 +390,10 @@ fn census(counts: FlowCounts) -> CensusDoc {
             total_ns: 900_000,
             longest_ns: 70_000,
         },
+        thread: Some(PacketThreadDoc {
+            id: 12,
+            processor: Some(1),
+        }),
         frames: Some(FramesDoc {
             total: 10,
             free: 1,
@@ -439,6 +443,15 @@ fn every_driver_message_survives_encoding_and_decoding() {
         },
         DriverReply::Closed(Box::new(counts.clone())),
         DriverReply::Census(Box::new(census(counts))),
+        DriverReply::Totals(TotalsDoc {
+            sent: 3,
+            thread: Some(ThreadTimeDoc {
+                at_ns: 9,
+                processor_ns: 8,
+                waiting_ns: 7,
+            }),
+            ..TotalsDoc::default()
+        }),
         DriverReply::Failed { why: "so".into() },
     ];
     let events = [

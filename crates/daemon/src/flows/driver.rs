@@ -58,8 +58,8 @@ pub(crate) type Call = (DriverCall, Option<OwnedFd>);
 /// An event of a connection to a driver.
 #[derive(Debug)]
 pub(crate) enum ConnectionEvent {
-    /// The driver is connected.
-    Connected,
+    /// The driver is connected: its process, if the kernel tells it.
+    Connected(Option<u32>),
     /// A message of the driver, with its descriptors.
     Message(DriverMessage, Vec<OwnedFd>),
     /// The driver has ended or could not be started, with the reason.
@@ -88,7 +88,7 @@ pub(crate) async fn run(
         Ok(connected) => connected,
         Err(why) => return report(ConnectionEvent::Ended(why)),
     };
-    report(ConnectionEvent::Connected);
+    report(ConnectionEvent::Connected(process_of(&stream)));
     let mut messages = Messages {
         decoder: Decoder::new(LONGEST_DRIVER_MESSAGE),
         fds: Vec::new(),
@@ -124,6 +124,13 @@ pub(crate) async fn run(
             return report(ConnectionEvent::Ended(why));
         }
     }
+}
+
+/// The process at the other end: the one that listens at the socket.
+fn process_of(stream: &UnixStream) -> Option<u32> {
+    let peer = stream.peer_cred().ok()?.pid()?;
+    // 0: a process outside this PID namespace.
+    u32::try_from(peer).ok().filter(|pid| *pid != 0)
 }
 
 /// The interfaces for which the runtime folder has a driver socket.

@@ -15,6 +15,8 @@ use netnice_core::units::Nanos;
 use netnice_kernel::direct::MAX_QUEUES;
 use netnice_kernel::nic::{NicFeatures, ReceiveQueues, XdpAttachment};
 
+use crate::flows::driver_reservation::driver_reservation;
+use crate::flows::driver_threads::PacketThread;
 use crate::flows::receive_shares::RECEIVE_BUDGET;
 use crate::page::Page;
 
@@ -180,6 +182,21 @@ pub(super) fn time(spent: &TimeAccountingDoc) -> String {
         Nanos(spent.sending_ns),
         Nanos(spent.waiting_ns)
     )
+}
+
+/// A driver's packet thread and its use of a processor, in words; `None` if the thread is unknown.
+pub(super) fn packet_thread(thread: &PacketThread) -> Option<String> {
+    let (id, used) = (thread.id()?, thread.most_used());
+    let reserved = driver_reservation(used.work);
+    Some(format!(
+        "{id} sends and receives; in the last seconds it used up to {} % of a processor, and up to \
+         {} % without the time before departures; with programs that have exact reservations of \
+         processor time it gets {} in each {}",
+        used.all / 10_000,
+        used.work / 10_000,
+        reserved.slice(),
+        reserved.period()
+    ))
 }
 
 /// How often and how long a driver's packet thread was stopped, in words.

@@ -8,11 +8,12 @@ use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use netnice_core::units::Nanos;
 use netnice_kernel::netlink::NetlinkClient;
 use netnice_kernel::nic::{self, NicFeatures};
 use netnice_kernel::port::{self, Port};
 use netnice_kernel::routes::{self, Neighbour, RouteEntry};
-use netnice_kernel::{KernelError, device};
+use netnice_kernel::{KernelError, device, process};
 
 use super::tcp_keys;
 use crate::error::RequestError;
@@ -101,6 +102,11 @@ pub(crate) trait Network {
     fn af_xdp(&mut self) -> Result<(), String>;
     /// The capabilities of an interface's NIC and driver; `None` if they cannot be read.
     fn nic_features(&mut self, name: &str) -> Option<NicFeatures>;
+    /// The id of the thread of a process that has the id `own_id` in the PID namespace of that
+    /// process; `None` if the process has no such thread.
+    fn thread(&mut self, process: u32, own_id: u32) -> Option<u32>;
+    /// The processor time that a process has used since its start; `None` if it has ended.
+    fn processor_time(&self, process: u32) -> Option<Nanos>;
 }
 
 /// The kernel's network, in the daemon's network namespace.
@@ -224,5 +230,13 @@ impl Network for KernelNetwork {
 
     fn nic_features(&mut self, name: &str) -> Option<NicFeatures> {
         nic::features(&mut self.netlink, name).ok().flatten()
+    }
+
+    fn thread(&mut self, process: u32, own_id: u32) -> Option<u32> {
+        process::thread(process, own_id)
+    }
+
+    fn processor_time(&self, process: u32) -> Option<Nanos> {
+        process::processor_time(process)
     }
 }

@@ -6,6 +6,7 @@ mod classes;
 mod connection;
 mod division;
 mod driver_ends;
+mod driver_threads;
 mod end_flow;
 mod events;
 mod fake;
@@ -35,7 +36,7 @@ use super::promises::{Promises, TargetCheck, TargetDraft};
 use super::*;
 use crate::host::fake::FakeMachine;
 use crate::service::{NamedProcess, Service};
-use fake::{Driver, FakeNetwork};
+use fake::{DRIVER_PROCESS, Driver, FakeNetwork};
 
 const ANN: Peer = Peer {
     uid: 1000,
@@ -258,7 +259,10 @@ impl Fixture {
                 let (link, event) = match command {
                     Command::Connect(link, start) => {
                         self.driver.starts += usize::from(start.is_some());
-                        (link, driver::ConnectionEvent::Connected)
+                        (
+                            link,
+                            driver::ConnectionEvent::Connected(Some(DRIVER_PROCESS)),
+                        )
                     }
                     Command::Call(link, call, _) if self.driver_answers => {
                         let event = self.answer(&call);

@@ -30,6 +30,17 @@ pub(crate) enum NotExact {
     Refused(String),
 }
 
+/// What a driver's packet thread had before its reservation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DriverBefore {
+    /// Its real-time priority; `None`: an ordinary policy.
+    pub priority: Option<u32>,
+    /// Its affinity, if that was changed.
+    pub affinity: Option<ProcessorSet>,
+    /// Where it was.
+    pub home: Home,
+}
+
 /// What keeps reservations of processor time on a machine.
 pub(crate) trait ProcessorTime {
     /// Checks that a process can have a reservation: it is no kernel thread, none of its threads
@@ -75,6 +86,22 @@ pub(crate) trait ProcessorTime {
         budget: Nanos,
         period: Nanos,
     ) -> Result<Option<ProcessorSet>, NotExact>;
+    /// Gives a driver's packet thread `budget` in every `period` exactly. `name` names the driver's
+    /// group.
+    fn reserve_driver(
+        &mut self,
+        name: &str,
+        thread: u32,
+        budget: Nanos,
+        period: Nanos,
+    ) -> Result<DriverBefore, NotExact>;
+    /// Gives a driver's packet thread what it had before. No effect if it has ended.
+    fn release_driver(
+        &mut self,
+        name: &str,
+        thread: u32,
+        before: &DriverBefore,
+    ) -> Result<(), RequestError>;
     /// Counts a thread as one that an earlier daemon gave its time exactly.
     fn resume(&mut self, thread: u32);
     /// Gives a thread its ordinary policy again, and its former affinity. No effect if it has ended

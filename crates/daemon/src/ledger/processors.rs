@@ -30,6 +30,12 @@ impl Ledger {
         self.processors = processors;
     }
 
+    /// Sets what drivers need of the processors while a target has its time exactly. Reservations
+    /// leave that free.
+    pub(crate) fn set_driver_time(&mut self, driver_time: Vec<Reservation>) {
+        self.driver_time = driver_time;
+    }
+
     /// Sets the processors on which a target may run, for its reservation. No effect if the slot is
     /// free.
     pub(crate) fn set_target_processors(&mut self, slot: TargetId, processors: ProcessorSet) {
@@ -139,7 +145,8 @@ impl Ledger {
             ));
         }
         let others = self.held.values().filter(|other| other.entry.id != slot);
-        let others: Vec<Reservation> = others.filter_map(HeldTarget::reservation).collect();
+        let others = others.filter_map(HeldTarget::reservation);
+        let others: Vec<Reservation> = others.chain(self.driver_time.iter().cloned()).collect();
         let admitted = self.processors.admit(&others, &held.reservation_of(slice));
         admitted.map_err(|refusal| refusal.to_string())
     }

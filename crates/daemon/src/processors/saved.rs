@@ -13,9 +13,13 @@ use netnice_core::units::Nanos;
 use netnice_kernel::processor::groups::Home;
 use serde::{Deserialize, Serialize};
 
+use super::drivers::KeptDriver;
 use super::kept::{ExactThread, Kept};
 use crate::error::RequestError;
-use crate::host::processor_time::GroupName;
+use crate::host::processor_time::{DriverBefore, GroupName};
+
+/// What the file has: the reservations of targets by id, and those of drivers by thread.
+pub(super) type Loaded = (BTreeMap<u32, Kept>, BTreeMap<u32, KeptDriver>);
 
 /// Access to the file of one runtime folder and boot.
 #[derive(Debug)]
@@ -30,6 +34,19 @@ struct Document {
     version: u32,
     boot: String,
     reservations: Vec<Record>,
+    drivers: Vec<DriverRecord>,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct DriverRecord {
+    name: String,
+    thread: u32,
+    slice_ns: u64,
+    period_ns: u64,
+    priority: Option<u32>,
+    affinity: Option<Vec<u32>>,
+    home: HomeRecord,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -70,24 +87,25 @@ impl ProcessorStore {
         }
     }
 
-    /// Reads the reservations that an earlier daemon has written, by id.
+    /// Reads the reservations that an earlier daemon has written: of targets by id, and of drivers by
+    /// thread.
     ///
     /// # Errors
     /// If the file cannot be read, or is not what a daemon wrote. The text names it.
-    pub(super) fn load(&self) -> Result<BTreeMap<u32, Kept>, RequestError> {
+    pub(super) fn load(&self) -> Result<Loaded, RequestError> {
         let failed = |why: String| {
             let path = self.path.display();
             RequestError::Failed(format!("cannot use {path}: {why}"))
         };
         let bytes = match fs::read(&self.path) {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Loaded::default()),
             Err(error) => return Err(failed(error.to_string())),
         };
         let document: Document =
             serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))?;
         if document.boot != self.boot {
-            return Ok(BTreeMap::new());
+            return Ok(Loaded::default());
         }
         if document.version != VERSION {
             return Err(failed(format!("it is of version {}", document.version)));
@@ -98,17 +116,27 @@ impl ProcessorStore {
             let one = Kept::try_from(record).map_err(|error| failed(error.to_string()))?;
             kept.insert(id, one);
         }
-        Ok(kept)
+        let mut drivers = BTreeMap::new();
+        for record in document.drivers {
+            let thread = record.thread;
+            let one = KeptDriver::try_from(record).map_err(|error| failed(error.to_string()))?;
+            drivers.insert(thread, one);
+        }
+        Ok((kept, drivers))
     }
 
     /// Writes the reservations in force.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub(super) fn write(&self, kept: &BTreeMap<u32, Kept>) -> Result<(), RequestError> {
+    pub(super) fn write(
+        &self,
+        kept: &BTreeMap<u32, Kept>,
+        drivers: &BTreeMap<u32, KeptDriver>,
+    ) -> Result<(), RequestError> {
         let new = self.path.with_extension("json.new");
         let write = || -> io::Result<()> {
-            if kept.is_empty() {
+            if kept.is_empty() && drivers.is_empty() {
                 return match fs::remove_file(&self.path) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
                     _ => Ok(()),
@@ -118,6 +146,10 @@ impl ProcessorStore {
                 version: VERSION,
                 boot: self.boot.clone(),
                 reservations: kept.iter().map(|(id, kept)| record(*id, kept)).collect(),
+                drivers: drivers
+                    .iter()
+                    .map(|(thread, one)| driver_record(*thread, one))
+                    .collect(),
             };
             fs::write(&new, serde_json::to_vec(&document)?)?;
             fs::rename(&new, &self.path)
@@ -150,6 +182,35 @@ fn record(id: u32, kept: &Kept) -> Record {
                 .as_ref()
                 .map(|set| set.iter().copied().collect()),
         }),
+    }
+}
+
+fn driver_record(thread: u32, driver: &KeptDriver) -> DriverRecord {
+    let affinity = driver.before.affinity.as_ref();
+    DriverRecord {
+        name: driver.name.clone(),
+        thread,
+        slice_ns: driver.slice.slice().0,
+        period_ns: driver.slice.period().0,
+        priority: driver.before.priority,
+        affinity: affinity.map(|set| set.iter().copied().collect()),
+        home: (&driver.before.home).into(),
+    }
+}
+
+impl TryFrom<DriverRecord> for KeptDriver {
+    type Error = ContractError;
+
+    fn try_from(record: DriverRecord) -> Result<KeptDriver, ContractError> {
+        Ok(KeptDriver {
+            name: record.name,
+            slice: Slice::new(Nanos(record.slice_ns), Nanos(record.period_ns), false)?,
+            before: DriverBefore {
+                priority: record.priority,
+                affinity: record.affinity.map(|list| list.into_iter().collect()),
+                home: record.home.into(),
+            },
+        })
     }
 }
 

@@ -96,7 +96,7 @@ const ALL_THREADS: &[i64] = &[
     libc::SYS_writev,
 ];
 
-/// Sending and receiving frames, and sleeping.
+/// Sending and receiving frames, sleeping, and reading a thread's scheduling class.
 const PACKET_THREAD: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_epoll_wait,
@@ -105,6 +105,7 @@ const PACKET_THREAD: &[i64] = &[
     libc::SYS_epoll_pwait2,
     libc::SYS_getsockopt,
     libc::SYS_recvmmsg,
+    libc::SYS_sched_getattr,
     libc::SYS_sendmmsg,
     libc::SYS_sendto,
 ];

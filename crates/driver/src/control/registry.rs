@@ -25,7 +25,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use netnice_api::direct::Term;
-use netnice_api::driver::{DriverFlow, FlowCounts, TotalsDoc};
+use netnice_api::driver::{DriverFlow, FlowCounts, PacketThreadDoc, ThreadTimeDoc, TotalsDoc};
 use netnice_core::sched::Wire;
 use netnice_core::units::{Bytes, Nanos, Rate};
 use netnice_kernel::direct::FrameMatch;
@@ -70,6 +70,8 @@ pub(crate) struct Registry {
     files: MemoryFiles,
     /// The confinement of the process, as text.
     confinement: String,
+    /// The packet thread; `None` until it is stated.
+    packet_thread: Option<PacketThreadDoc>,
 }
 
 struct Program {
@@ -191,12 +193,13 @@ impl Registry {
             redirected: redirected::Redirected::default(),
             files,
             confinement: String::new(),
+            packet_thread: None,
         }
     }
 
-    /// Sets the text on the confinement of the process.
-    pub(crate) fn set_confinement(&mut self, how: String) {
-        self.confinement = how;
+    /// Sets the text on the confinement of the process, and the packet thread, for the census.
+    pub(crate) fn describe_process(&mut self, confinement: String, thread: PacketThreadDoc) {
+        (self.confinement, self.packet_thread) = (confinement, Some(thread));
     }
 
     /// Readable when a memory file has ended, which means that no reference to it is left; then
@@ -478,12 +481,18 @@ impl Registry {
 
     /// The sums over all flows. Fails if the packet thread has ended.
     pub(crate) fn totals(&mut self) -> Result<TotalsDoc, RegistryError> {
-        let totals = self.sums()?.totals;
+        let sums = self.sums()?;
+        let totals = sums.totals;
         Ok(TotalsDoc {
             sent: totals.sent,
             sent_bytes: totals.sent_bytes,
             delivered: totals.delivered,
             delivered_bytes: totals.delivered_bytes,
+            thread: Some(ThreadTimeDoc {
+                at_ns: sums.at.0,
+                processor_ns: sums.processor.0,
+                waiting_ns: sums.time.waiting.0,
+            }),
         })
     }
 

@@ -15,11 +15,20 @@
 //! If no other thread needs the processor, the kernel does not stop the packet thread, and a busy
 //! link gets the whole processor.
 //!
+//! The kernel stops a thread with a reservation of processor time ([`Reservation`]) when its budget
+//! is used up, until the end of the period. Work has the whole budget. Spinning gets only what
+//! three quarters of it ([`SPIN_PPM`]) leave after the work, so that the next packets find some. So
+//! a nanosecond asleep adds as much credit as keeps the thread awake for three quarters of the
+//! budget, up to one budget. The thread spins for as long as its credit exceeds half of a budget.
+//! It does not pause.
+//!
 //! The caller passes the time and does the pauses. No call fails.
 
 use std::time::Duration;
 
 use netnice_core::units::Instant;
+
+use super::reservation::Reservation;
 
 /// The processor time that the packet thread may use before it must sleep.
 #[derive(Debug)]
@@ -30,6 +39,7 @@ pub(crate) struct CpuBudget {
     accounted_until: Instant,
     /// The kernel has stopped the thread while it had work.
     was_stopped: bool,
+    reservation: Option<Reservation>,
 }
 
 impl CpuBudget {
@@ -39,28 +49,58 @@ impl CpuBudget {
             credit: FULL,
             accounted_until: now,
             was_stopped: false,
+            reservation: None,
+        }
+    }
+
+    /// Accounts from now on by the thread's reservation; `None`: by the limit for SCHED_FIFO.
+    pub(crate) fn set_reservation(&mut self, reservation: Option<Reservation>) {
+        if self.reservation != reservation {
+            self.reservation = reservation;
+            self.was_stopped = false;
+            self.credit = self.full();
         }
     }
 
     /// Charges the time until `now` as awake. Returns how long the thread should pause; `None`: it
     /// can continue.
     pub(crate) fn charge(&mut self, now: Instant) -> Option<Duration> {
-        let took = self.advance(now);
-        self.was_stopped |= took >= STOPPED;
+        let (took, full) = (self.advance(now), self.full());
+        self.was_stopped |= took >= STOPPED && self.reservation.is_none();
         // Time during which the thread was stopped is charged too, since it cannot be told apart.
-        self.credit = (self.credit - took.min(FULL)).max(-FULL);
+        self.credit = (self.credit - took.min(full)).max(-full);
         (self.was_stopped && self.credit < 0).then_some(PAUSE)
     }
 
     /// Credits the time until `now` as sleep.
     pub(crate) fn credit(&mut self, now: Instant) {
-        let slept = self.advance(now).min(FULL);
-        self.credit = FULL.min(self.credit + slept * CREDIT_PER_SLEEP);
+        let slept = self.advance(now);
+        let full = self.full();
+        let gained = match self.reservation {
+            None => slept.min(full) * CREDIT_PER_SLEEP,
+            Some(reservation) => {
+                let awake = spin_share(reservation);
+                let gained = i128::from(slept) * i128::from(awake) / i128::from(WHOLE - awake);
+                gained.min(i128::from(2 * full)) as i64
+            }
+        };
+        self.credit = full.min(self.credit + gained);
     }
 
-    /// Whether the account suffices for spinning.
-    pub(crate) fn may_spin(&self) -> bool {
-        self.credit >= FULL / 2
+    /// For how long the thread may spin now, in ns; `u64::MAX`: as long as it likes.
+    pub(crate) fn spin_credit(&self) -> u64 {
+        let above_half = self.credit - self.full() / 2;
+        match self.reservation {
+            None if above_half >= 0 => u64::MAX,
+            None => 0,
+            Some(_) => u64::try_from(above_half).unwrap_or(0),
+        }
+    }
+
+    /// The most credit, in ns.
+    fn full(&self) -> i64 {
+        let budget = |reservation: Reservation| reservation.budget.0.min(FULL as u64) as i64;
+        self.reservation.map_or(FULL, budget)
     }
 
     fn advance(&mut self, now: Instant) -> i64 {
@@ -70,8 +110,19 @@ impl CpuBudget {
     }
 }
 
+/// The share of all time that a thread with this reservation may be awake if it spins, in parts of
+/// [`WHOLE`].
+fn spin_share(reservation: Reservation) -> i64 {
+    let (budget, period) = (reservation.budget.0, reservation.period.0.max(1));
+    (u128::from(budget) * u128::from(SPIN_PPM as u64) / u128::from(period)).min(SPIN_PPM as u128)
+        as i64
+}
+
 /// The most credit, in ns: a hundredth of the second that the kernel accounts by.
 const FULL: i64 = 10_000_000;
+/// The part of a reservation that spinning may use up, in parts of [`WHOLE`].
+const SPIN_PPM: i64 = 750_000;
+const WHOLE: i64 = 1_000_000;
 /// Credit per nanosecond of sleep. One part in twelve is sleep: the kernel's twentieth, and the
 /// cost of the switches.
 const CREDIT_PER_SLEEP: i64 = 11;

@@ -342,9 +342,10 @@ impl Group {
         }
     }
 
-    /// Gives a thread of the group `budget` in every `period` by SCHED_DEADLINE. The kernel does so
-    /// only for threads that may run on all processors. So a thread that may not is confined to the
-    /// same processors by a cpuset instead. Returns the former affinity in that case.
+    /// Gives a thread `budget` in every `period` by SCHED_DEADLINE. The kernel does so only for
+    /// threads that may run on all processors. So the affinity of a thread that may not is lifted,
+    /// and if `confined`, or if its cpuset permits no more, a cpuset of the group takes its place.
+    /// Returns the former affinity in that case.
     ///
     /// # Errors
     /// As [`policy::set_deadline`], and if the thread would have to be confined and there is no
@@ -352,36 +353,106 @@ impl Group {
     pub fn reserve(
         &self,
         thread: u32,
-        budget: Nanos,
-        period: Nanos,
+        (budget, period): (Nanos, Nanos),
         online: &ProcessorSet,
+        confined: bool,
     ) -> io::Result<Option<ProcessorSet>> {
         let before = policy::affinity(thread)?;
         if before == *online {
             return policy::set_deadline(thread, budget, period).map(|()| None);
         }
+        let former = policy::policy(thread)?;
+        let reserve = || -> io::Result<()> {
+            if !confined {
+                policy::set_affinity(thread, online)?;
+                if policy::affinity(thread)? == *online {
+                    return policy::set_deadline(thread, budget, period);
+                }
+            }
+            self.confine(thread, &before, || {
+                policy::set_affinity(thread, online)?;
+                policy::set_deadline(thread, budget, period)
+            })
+        };
+        if let Err(error) = reserve() {
+            let _ = policy::restore(thread, former);
+            let _ = policy::set_affinity(thread, &before);
+            return Err(error);
+        }
+        Ok(Some(before))
+    }
+
+    /// Moves a thread into the root's cpuset, calls `there`, and moves the thread into a cpuset of
+    /// the group, with these processors.
+    fn confine(
+        &self,
+        thread: u32,
+        processors: &ProcessorSet,
+        there: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
         let (Some(folder), Place::One { cpuset, .. }) = (&self.cpuset, &self.place) else {
             let reason = "it may not run on all processors, and a thread of control groups of \
                           version 2 cannot be confined otherwise";
             return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
         };
         let root = cpuset.as_deref().unwrap_or(folder);
-        let confined = || -> io::Result<()> {
-            let memory = fs::read_to_string(root.join("cpuset.mems"))?;
-            fs::create_dir_all(folder)?;
-            fs::write(folder.join("cpuset.cpus"), list(&before))?;
-            fs::write(folder.join("cpuset.mems"), memory.trim())?;
-            fs::write(root.join("tasks"), thread.to_string())?;
-            policy::set_affinity(thread, online)?;
-            policy::set_deadline(thread, budget, period)?;
-            fs::write(folder.join("tasks"), thread.to_string())
-        };
-        if let Err(error) = confined() {
-            let _ = policy::set_other(thread);
-            let _ = policy::set_affinity(thread, &before);
-            return Err(error);
+        let memory = fs::read_to_string(root.join("cpuset.mems"))?;
+        fs::create_dir_all(folder)?;
+        fs::write(folder.join("cpuset.cpus"), list(processors))?;
+        fs::write(folder.join("cpuset.mems"), memory.trim())?;
+        let home = self.cpuset_of(thread);
+        fs::write(root.join("tasks"), thread.to_string())?;
+        let moved = there().and_then(|()| fs::write(folder.join("tasks"), thread.to_string()));
+        if moved.is_err() {
+            let _ = fs::write(home.join("tasks"), thread.to_string());
         }
-        Ok(Some(before))
+        moved
+    }
+
+    /// The cpuset's folder of a thread; the root's if it cannot be read.
+    fn cpuset_of(&self, thread: u32) -> PathBuf {
+        let Place::One {
+            cpuset: Some(root), ..
+        } = &self.place
+        else {
+            return PathBuf::new();
+        };
+        let text = read_text(format!("/proc/{thread}/cgroup")).unwrap_or_default();
+        let path = text.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let is_cpuset = parts.next()?.split(',').any(|one| one == "cpuset");
+            parts.next().filter(|_| is_cpuset)
+        });
+        below(root, path.unwrap_or("/"))
+    }
+
+    /// Moves a single thread that was confined back to its cpuset, and removes the one of the
+    /// group. No effect if it was not confined, or has ended.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn release_from_cpuset(&self, thread: u32, home: &Home) -> Result<(), KernelError> {
+        let (
+            Some(own),
+            Place::One {
+                cpuset: Some(root), ..
+            },
+        ) = (&self.cpuset, &self.place)
+        else {
+            return Ok(());
+        };
+        if !own.is_dir() {
+            return Ok(());
+        }
+        let there = Some(below(root, &home.cpuset)).filter(|folder| folder.is_dir());
+        let folder = there.unwrap_or_else(|| root.clone());
+        move_to(&folder.join("tasks"), &thread.to_string())?;
+        match fs::remove_dir(own) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(KernelError::file("remove the group", own)(error))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Removes the group, which must be empty.

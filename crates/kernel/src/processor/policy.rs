@@ -44,29 +44,29 @@ impl std::fmt::Display for Policy {
 
 /// The policy of a thread.
 pub fn policy(thread: u32) -> io::Result<Policy> {
-    let mut found = Attributes::default();
-    // SAFETY: the kernel writes at most `size_of::<Attributes>()` bytes to the structure, which
+    let mut found = attributes();
+    // SAFETY: the kernel writes at most `size_of::<libc::sched_attr>()` bytes to the structure, which
     // lives until the call returns.
     let result = unsafe {
         libc::syscall(
             libc::SYS_sched_getattr,
             thread,
             &raw mut found,
-            size_of::<Attributes>(),
+            size_of::<libc::sched_attr>(),
             0,
         )
     };
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(match found.policy as i32 {
+    Ok(match found.sched_policy as i32 {
         libc::SCHED_OTHER => Policy::Other,
-        libc::SCHED_FIFO | libc::SCHED_RR => Policy::RealTime(found.priority),
+        libc::SCHED_FIFO | libc::SCHED_RR => Policy::RealTime(found.sched_priority),
         libc::SCHED_DEADLINE => Policy::Deadline {
-            budget: Nanos(found.budget),
-            period: Nanos(found.period),
+            budget: Nanos(found.sched_runtime),
+            period: Nanos(found.sched_period),
         },
-        _ => Policy::Number(found.policy),
+        _ => Policy::Number(found.sched_policy),
     })
 }
 
@@ -79,13 +79,13 @@ pub fn policy(thread: u32) -> io::Result<Policy> {
 pub fn set_deadline(thread: u32, budget: Nanos, period: Nanos) -> io::Result<()> {
     set(
         thread,
-        Attributes {
-            policy: libc::SCHED_DEADLINE as u32,
-            flags: RESET_ON_FORK,
-            budget: budget.0,
-            deadline: period.0,
-            period: period.0,
-            ..Attributes::default()
+        libc::sched_attr {
+            sched_policy: libc::SCHED_DEADLINE as u32,
+            sched_flags: libc::SCHED_FLAG_RESET_ON_FORK as u64,
+            sched_runtime: budget.0,
+            sched_deadline: period.0,
+            sched_period: period.0,
+            ..attributes()
         },
     )
 }
@@ -95,22 +95,31 @@ pub fn set_other(thread: u32) -> io::Result<()> {
     let nice = nice(thread)?;
     set(
         thread,
-        Attributes {
-            policy: libc::SCHED_OTHER as u32,
-            nice,
-            ..Attributes::default()
+        libc::sched_attr {
+            sched_policy: libc::SCHED_OTHER as u32,
+            sched_nice: nice,
+            ..attributes()
         },
     )
+}
+
+/// Gives a thread a policy that it had before, if that was SCHED_OTHER or a real-time one.
+pub fn restore(thread: u32, former: Policy) -> io::Result<()> {
+    match former {
+        Policy::Other => set_other(thread),
+        Policy::RealTime(priority) => set_real_time(thread, priority),
+        _ => Ok(()),
+    }
 }
 
 /// Gives a thread SCHED_FIFO with a priority from 1 to 99.
 pub fn set_real_time(thread: u32, priority: u32) -> io::Result<()> {
     set(
         thread,
-        Attributes {
-            policy: libc::SCHED_FIFO as u32,
-            priority,
-            ..Attributes::default()
+        libc::sched_attr {
+            sched_policy: libc::SCHED_FIFO as u32,
+            sched_priority: priority,
+            ..attributes()
         },
     )
 }
@@ -149,7 +158,7 @@ fn pid(thread: u32) -> io::Result<Pid> {
     Ok(number.and_then(Pid::from_raw).ok_or(Errno::SRCH)?)
 }
 
-fn set(thread: u32, attributes: Attributes) -> io::Result<()> {
+fn set(thread: u32, attributes: libc::sched_attr) -> io::Result<()> {
     // SAFETY: the kernel only reads the structure, which lives until the call returns; its first
     // field is its size.
     match unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw const attributes, 0) } {
@@ -158,33 +167,11 @@ fn set(thread: u32, attributes: Attributes) -> io::Result<()> {
     }
 }
 
-/// `struct sched_attr` of sched_setattr(2), in its first version; rustix and libc have no call.
-#[repr(C)]
-struct Attributes {
-    size: u32,
-    policy: u32,
-    flags: u64,
-    nice: i32,
-    priority: u32,
-    budget: u64,
-    deadline: u64,
-    period: u64,
+/// An argument of sched_getattr(2) and sched_setattr(2), for which rustix has no call: all fields
+/// are 0 but the size.
+fn attributes() -> libc::sched_attr {
+    // SAFETY: all bits zero are a value of this plain structure.
+    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+    attributes.size = size_of::<libc::sched_attr>() as u32;
+    attributes
 }
-
-impl Default for Attributes {
-    fn default() -> Attributes {
-        Attributes {
-            size: size_of::<Attributes>() as u32,
-            policy: 0,
-            flags: 0,
-            nice: 0,
-            priority: 0,
-            budget: 0,
-            deadline: 0,
-            period: 0,
-        }
-    }
-}
-
-/// `SCHED_FLAG_RESET_ON_FORK`.
-const RESET_ON_FORK: u64 = 1;

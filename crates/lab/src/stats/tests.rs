@@ -39,3 +39,14 @@ fn outliers_do_not_change_the_interval_of_the_median() {
     assert_eq!(median_interval(&v), (13.0, 28.0));
     assert!(median_interval(&v[..5]).0.is_infinite());
 }
+
+#[test]
+fn a_line_by_least_squares() {
+    let line = Line::through(&[(0.0, 1.0), (1.0, 3.0), (2.0, 5.0)]);
+    assert_eq!((line.at_zero, line.slope, line.r_squared), (1.0, 2.0, 1.0));
+    assert_eq!(line.at(4.0), 9.0);
+    // By hand: the line is 1/2, and all of the variation is left.
+    let flat = Line::through(&[(0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)]);
+    assert_eq!((flat.at_zero, flat.slope, flat.r_squared), (0.5, 0.0, 0.0));
+    assert!(Line::through(&[(1.0, 1.0)]).slope.is_nan());
+}

@@ -25,6 +25,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::run::{RunArgs, Tally, run_until_end};
 use super::words;
+use crate::sys::burn;
 
 /// The arguments of `netnice-lab traffic direct-tcp`.
 #[derive(Debug, Clone, clap::Args)]
@@ -68,6 +69,9 @@ pub struct DirectTcpArgs {
     /// Bytes in one write.
     #[arg(long, default_value_t = 65_536)]
     chunk: usize,
+    /// Use so much processor time before each write, in microseconds.
+    #[arg(long, default_value_t = 0)]
+    work_us: u64,
     /// Buffers each way.
     #[arg(long, default_value_t = 512)]
     buffers: u32,
@@ -369,6 +373,9 @@ fn write(stream: &Stream, args: &DirectTcpArgs, tally: &Tally) -> Result<(), Sta
     let mut bytes = vec![0; args.chunk];
     while position < args.count {
         let length = (args.count - position).min(bytes.len() as u64) as usize;
+        if args.work_us > 0 {
+            burn(Duration::from_micros(args.work_us));
+        }
         fill(&mut bytes[..length], position);
         let written = stream.write(&bytes[..length], None)?;
         tally.sends.fetch_add(1, Relaxed);

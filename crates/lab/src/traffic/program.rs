@@ -5,8 +5,8 @@
 use anyhow::Result;
 
 use super::{
-    bare_tcp, connections, direct, direct_tcp, echo, fetch, http, iperf3, many_flows, messages,
-    parent, quic, quic_flows, segments, tcp, udp, unruly,
+    bare_tcp, carnage, connections, direct, direct_tcp, echo, fetch, fork_storm, http, iperf3,
+    many_flows, messages, parent, quic, quic_flows, segments, tcp, udp, unruly,
 };
 
 /// The programs of the traffic generator, as subcommands of `netnice-lab traffic`.
@@ -56,6 +56,10 @@ pub enum Program {
     SynFlood(connections::FloodArgs),
     /// Sends or receives over QUIC connections, each a flow of the direct path.
     QuicFlows(quic_flows::QuicFlowsArgs),
+    /// Uses all processor time that it gets.
+    Carnage(carnage::CarnageArgs),
+    /// Forks children all the time.
+    ForkStorm(fork_storm::ForkStormArgs),
     /// Starts other programs as its children.
     Parent(parent::ParentArgs),
 }
@@ -86,6 +90,8 @@ pub fn main(program: &Program) -> Result<()> {
         Program::OpenConnections(args) => connections::open(args),
         Program::SynFlood(args) => connections::flood(args),
         Program::QuicFlows(args) => quic_flows::main(args),
+        Program::Carnage(args) => carnage::main(args),
+        Program::ForkStorm(args) => fork_storm::main(args),
         Program::Parent(_) => parent::main(),
     }
 }

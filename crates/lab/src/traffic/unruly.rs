@@ -21,7 +21,7 @@ use std::io::BufRead;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, parent_id};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 use std::time::Duration;
 
@@ -30,6 +30,7 @@ use netnice_stack::udp::{Buffers, Remote, UdpOptions};
 use netnice_stack::{Program, RuntimeDir, Socket, StackError};
 
 use super::run::RunArgs;
+use super::words;
 use crate::sys;
 
 /// The arguments of `netnice-lab traffic unruly`.
@@ -47,6 +48,32 @@ pub struct UnrulyArgs {
     /// Accepted and ignored: the program begins at once and ends on command.
     #[command(flatten)]
     _run: RunArgs,
+}
+
+/// A process on the direct path that sends to one endpoint at the maximum rate, receives from that
+/// endpoint, and on command forks, ends or executes another program: see the module.
+#[derive(Debug, Clone)]
+pub struct Unruly {
+    pub(super) args: Vec<String>,
+}
+
+impl Unruly {
+    /// A flow from `from` to `to`, opened by the daemon of this runtime folder.
+    pub fn new(from: SocketAddr, to: SocketAddr, runtime: &Path) -> Unruly {
+        let (from, to) = (from.to_string(), to.to_string());
+        let runtime = runtime.display().to_string();
+        Unruly {
+            args: words(&[
+                "unruly",
+                "--local",
+                &from,
+                "--remote",
+                &to,
+                "--runtime-dir",
+                &runtime,
+            ]),
+        }
+    }
 }
 
 /// Runs the program. Fails if the flow cannot be opened, is closed by the daemon or the driver, or

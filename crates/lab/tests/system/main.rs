@@ -55,6 +55,7 @@ mod output;
 mod persistence;
 mod policy;
 mod precedence;
+mod processor_time;
 mod programs;
 mod quotas;
 mod real_clients;

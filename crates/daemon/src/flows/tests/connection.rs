@@ -121,7 +121,7 @@ fn descriptors_are_assigned_to_the_attachment_they_came_with() {
     driver.join().expect("the driver ends without a panic");
     std::fs::remove_dir_all(&folder).expect("removed");
     let [
-        ConnectionEvent::Connected,
+        ConnectionEvent::Connected(_),
         messages @ ..,
         ConnectionEvent::Ended(why),
     ] = &all[..]
@@ -159,7 +159,7 @@ fn a_missing_driver_and_an_invalid_message_end_the_connection_with_a_reason() {
     assert!(
         matches!(
             &strange[..],
-            [ConnectionEvent::Connected, ConnectionEvent::Ended(why)]
+            [ConnectionEvent::Connected(_), ConnectionEvent::Ended(why)]
                 if why.contains("the connection to the driver")
         ),
         "{strange:?}"
@@ -184,7 +184,7 @@ fn a_message_as_long_as_a_census_of_all_flows_is_decoded() {
     std::fs::remove_dir_all(&folder).expect("removed");
     let understood = matches!(
         &all[..],
-        [ConnectionEvent::Connected, ConnectionEvent::Message(..), ConnectionEvent::Ended(why)]
+        [ConnectionEvent::Connected(_), ConnectionEvent::Message(..), ConnectionEvent::Ended(why)]
             if why.contains("the driver of eth0 has ended")
     );
     assert!(understood, "{} events", all.len());
@@ -226,7 +226,7 @@ fn a_call_that_is_too_long_fails_at_once_and_the_connection_continues() {
     driver.join().expect("the driver ends without a panic");
     std::fs::remove_dir_all(&folder).expect("removed");
     let [
-        ConnectionEvent::Connected,
+        ConnectionEvent::Connected(_),
         messages @ ..,
         ConnectionEvent::Ended(_),
     ] = &all[..]
@@ -275,7 +275,7 @@ fn messages_are_read_while_a_driver_takes_no_call() {
     let complete = matches!(
         &all[..],
         [
-            ConnectionEvent::Connected,
+            ConnectionEvent::Connected(_),
             ConnectionEvent::Message(..),
             ConnectionEvent::Ended(_)
         ]

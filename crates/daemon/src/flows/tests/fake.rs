@@ -1,17 +1,20 @@
 //! A fake network and a fake driver, for the tests of the flow manager.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 use netnice_api::direct::Term;
 use netnice_api::driver::{
     CensusDoc, DriverFlow, DriverFlowDoc, DriverReply, DriverRequest, FlowCounts, FramesDoc,
-    ProgramDoc, RedirectedDoc, SEND_AHEAD_NS, ServerDoc, TotalsDoc,
+    PacketThreadDoc, ProgramDoc, RedirectedDoc, SEND_AHEAD_NS, ServerDoc, TotalsDoc,
 };
 use netnice_core::contract::Contract;
+use netnice_core::units::Nanos;
 use netnice_kernel::nic::NicFeatures;
 use netnice_kernel::routes::{HostKind, Neighbour, RouteEntry};
 
@@ -40,6 +43,8 @@ pub(super) struct FakeNetwork {
     pub next_port: u16,
     /// What the kernel was asked to do with held TCP ports.
     pub port_changes: Vec<&'static str>,
+    /// The processor time of each process.
+    pub processor_time: Rc<Cell<Nanos>>,
 }
 
 impl Default for FakeNetwork {
@@ -56,6 +61,7 @@ impl Default for FakeNetwork {
             randoms: 0,
             next_port: 40_000,
             port_changes: Vec::new(),
+            processor_time: Rc::default(),
         }
     }
 }
@@ -204,6 +210,15 @@ impl Network for FakeNetwork {
             ..NicFeatures::default()
         })
     }
+
+    fn thread(&mut self, process: u32, own_id: u32) -> Option<u32> {
+        // The driver is in a PID namespace of its own.
+        (process == DRIVER_PROCESS && own_id == 3).then_some(DRIVER_PROCESS + 1)
+    }
+
+    fn processor_time(&self, _process: u32) -> Option<Nanos> {
+        Some(self.processor_time.get())
+    }
 }
 
 /// A driver that carries out each call at once.
@@ -231,6 +246,8 @@ pub(super) struct Driver {
     pub counters: Vec<u32>,
     /// The totals that the driver reports.
     pub totals: TotalsDoc,
+    /// Packets and bytes that each flow has sent.
+    pub sent: (u64, u64),
     /// Why it refuses flows; `None` if it accepts them.
     pub refuses: Option<String>,
     /// The flows that were withdrawn.
@@ -309,7 +326,7 @@ impl Driver {
                     self.resets.push(flow.number);
                     DriverReply::Closed(Box::default())
                 }
-                Some(_) => DriverReply::Closed(Box::default()),
+                Some(_) => DriverReply::Closed(Box::new(self.counts())),
                 None => failed("no such flow"),
             },
             DriverRequest::Census => DriverReply::Census(Box::new(self.census())),
@@ -405,6 +422,14 @@ impl Driver {
         assert!(!is_exact || self.ahead_ns <= SEND_AHEAD_NS, "{contract}");
     }
 
+    fn counts(&self) -> FlowCounts {
+        FlowCounts {
+            sent: self.sent.0.max(5),
+            sent_bytes: self.sent.1,
+            ..FlowCounts::default()
+        }
+    }
+
     fn census(&self) -> CensusDoc {
         CensusDoc {
             iface: "eth0".to_owned(),
@@ -432,10 +457,7 @@ impl Driver {
                 .map(|(flow, setup)| DriverFlowDoc {
                     flow: *flow,
                     setup: setup.clone(),
-                    counts: FlowCounts {
-                        sent: 5,
-                        ..FlowCounts::default()
-                    },
+                    counts: self.counts(),
                     held: 2,
                     slot: *flow,
                 })
@@ -450,6 +472,10 @@ impl Driver {
             }),
             unrequested_doorbells: 11,
             pm_qos_held: true,
+            thread: Some(PacketThreadDoc {
+                id: 3,
+                processor: None,
+            }),
             code_points: self.code_points,
             discard_patterns: self.discards.as_ref().map_or(0, |text| text.len() as u32),
             ..CensusDoc::default()
@@ -462,6 +488,9 @@ fn failed(why: &str) -> DriverReply {
         why: why.to_owned(),
     }
 }
+
+/// The driver's process. Its packet thread has the next number.
+pub(super) const DRIVER_PROCESS: u32 = 500;
 
 /// Any descriptor.
 pub(super) fn any_fd() -> OwnedFd {

@@ -10,7 +10,7 @@ use netnice_kernel::processor::host::Times;
 
 use super::FakeMachine;
 use crate::error::RequestError;
-use crate::host::processor_time::{GroupName, NotExact, ProcessorTime};
+use crate::host::processor_time::{DriverBefore, GroupName, NotExact, ProcessorTime};
 
 /// Groups and policies of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,6 +25,10 @@ pub(crate) struct FakeProcessorTime {
     pub more_threads: BTreeMap<u32, BTreeSet<u32>>,
     /// The threads with SCHED_DEADLINE, with budget and period.
     pub exact: BTreeMap<u32, (Nanos, Nanos)>,
+    /// The drivers' threads with SCHED_DEADLINE.
+    pub drivers: BTreeMap<u32, (Nanos, Nanos)>,
+    /// Drivers cannot have a reservation.
+    pub no_driver: bool,
     /// Processes that cannot have a reservation.
     pub unfit: BTreeSet<u32>,
     /// The kernel admits no SCHED_DEADLINE.
@@ -162,6 +166,30 @@ impl ProcessorTime for FakeMachine {
         }
         self.processor.exact.insert(thread, (budget, period));
         Ok(None)
+    }
+
+    fn reserve_driver(
+        &mut self,
+        _: &str,
+        thread: u32,
+        budget: Nanos,
+        period: Nanos,
+    ) -> Result<DriverBefore, NotExact> {
+        if self.processor.no_driver {
+            return Err(NotExact::Refused("the driver has none".to_owned()));
+        }
+        self.processor.drivers.insert(thread, (budget, period));
+        Ok(DriverBefore::default())
+    }
+
+    fn release_driver(
+        &mut self,
+        _: &str,
+        thread: u32,
+        _: &DriverBefore,
+    ) -> Result<(), RequestError> {
+        self.processor.drivers.remove(&thread);
+        Ok(())
     }
 
     fn resume(&mut self, _: u32) {}

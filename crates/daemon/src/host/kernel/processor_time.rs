@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use super::KernelHost;
 use crate::error::RequestError;
 use crate::host::ProcessorHost;
-use crate::host::processor_time::{GroupName, NotExact, ProcessorTime};
+use crate::host::processor_time::{DriverBefore, GroupName, NotExact, ProcessorTime};
 
 impl KernelHost {
     fn groups(&self) -> Result<Groups, KernelError> {
@@ -73,7 +73,7 @@ impl ProcessorTime for KernelHost {
                          {thread}`)"
                     ));
                 }
-                Err(error) if Errno::from_io_error(&error) == Some(Errno::SRCH) => {}
+                Err(error) if is_ended(&error) => {}
                 Err(error) => return refuse(format!("cannot be examined: {error}")),
             }
         }
@@ -158,7 +158,7 @@ impl ProcessorTime for KernelHost {
     ) -> Result<Option<ProcessorSet>, NotExact> {
         let group = self.group(group);
         let group = group.map_err(|error| NotExact::Refused(error.to_string()))?;
-        let reserved = group.reserve(thread, budget, period, &host::online());
+        let reserved = group.reserve(thread, (budget, period), &host::online(), true);
         if reserved.is_ok() {
             self.reserved.insert(thread);
         }
@@ -166,6 +166,79 @@ impl ProcessorTime for KernelHost {
             Some(Errno::BUSY) => NotExact::Busy,
             _ => NotExact::Refused(format!("SCHED_DEADLINE for thread {thread}: {error}")),
         })
+    }
+
+    fn reserve_driver(
+        &mut self,
+        name: &str,
+        thread: u32,
+        budget: Nanos,
+        period: Nanos,
+    ) -> Result<DriverBefore, NotExact> {
+        let refused = |why: String| NotExact::Refused(format!("{name}: {why}"));
+        let groups = self.groups().map_err(|error| refused(error.to_string()))?;
+        let home = groups
+            .home(thread)
+            .map_err(|error| refused(error.to_string()))?;
+        let policy = policy::policy(thread).map_err(|error| refused(error.to_string()))?;
+        let priority = match policy {
+            Policy::RealTime(priority) => Some(priority),
+            _ => None,
+        };
+        let group = groups.group(name, &home);
+        let reserved = group.reserve(thread, (budget, period), &host::online(), false);
+        match reserved {
+            Ok(affinity) => {
+                self.reserved.insert(thread);
+                Ok(DriverBefore {
+                    priority,
+                    affinity,
+                    home,
+                })
+            }
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => Err(NotExact::Busy),
+            Err(error) => Err(refused(format!(
+                "SCHED_DEADLINE for its packet thread: {error}"
+            ))),
+        }
+    }
+
+    fn release_driver(
+        &mut self,
+        name: &str,
+        thread: u32,
+        before: &DriverBefore,
+    ) -> Result<(), RequestError> {
+        self.reserved.remove(&thread);
+        let groups = self.groups()?;
+        let release = || -> io::Result<()> {
+            match before.priority {
+                Some(priority) => policy::set_real_time(thread, priority),
+                None => policy::set_other(thread),
+            }
+        };
+        match release() {
+            Err(error) if is_ended(&error) => {}
+            Err(error) => {
+                return Err(RequestError::Failed(format!(
+                    "cannot give {name} its former policy: {error}"
+                )));
+            }
+            Ok(()) => {}
+        }
+        groups
+            .group(name, &before.home)
+            .release_from_cpuset(thread, &before.home)?;
+        match before
+            .affinity
+            .as_ref()
+            .map(|set| policy::set_affinity(thread, set))
+        {
+            Some(Err(error)) if !is_ended(&error) => Err(RequestError::Failed(format!(
+                "cannot give {name} its former processors: {error}"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     fn resume(&mut self, thread: u32) {
@@ -188,12 +261,15 @@ impl ProcessorTime for KernelHost {
             }
         };
         match release() {
-            Err(error) if Errno::from_io_error(&error) != Some(Errno::SRCH) => {
-                Err(RequestError::Failed(format!(
-                    "cannot give thread {thread} its ordinary policy: {error}"
-                )))
-            }
+            Err(error) if !is_ended(&error) => Err(RequestError::Failed(format!(
+                "cannot give thread {thread} its ordinary policy: {error}"
+            ))),
             _ => Ok(()),
         }
     }
+}
+
+/// True if an error means that the thread has ended.
+fn is_ended(error: &io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::SRCH) || error.kind() == io::ErrorKind::NotFound
 }

@@ -56,6 +56,7 @@ impl Registry {
                 waiting_ns: sums.time.waiting.0,
             },
             stops: setup::stops(&sums.stops),
+            thread: self.packet_thread,
             frames: sums.frames.map(setup::frames),
             unrequested_doorbells: sums.time.unasked,
             pm_qos_held: sums.awake,

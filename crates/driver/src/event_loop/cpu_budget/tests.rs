@@ -1,3 +1,5 @@
+use netnice_core::units::Nanos;
+
 use super::*;
 
 const US: u64 = 1_000;
@@ -15,7 +17,7 @@ fn simulate(budget: &mut CpuBudget, busy: u64, idle: u64, rounds: u64) -> f64 {
             budget.credit(Instant(now));
         }
         // Before sleeping, the thread spins for half of the idle time if it may.
-        let spin = if budget.may_spin() { idle / 2 } else { 0 };
+        let spin = budget.spin_credit().min(idle / 2);
         now += spin;
         awake += spin;
         budget.charge(Instant(now));
@@ -29,7 +31,7 @@ fn simulate(budget: &mut CpuBudget, busy: u64, idle: u64, rounds: u64) -> f64 {
 fn a_thread_that_sleeps_enough_may_always_spin() {
     let mut budget = CpuBudget::new(Instant(5));
     simulate(&mut budget, 20 * US, 100 * US, 10_000);
-    assert!(budget.may_spin() && budget.credit > FULL * 9 / 10);
+    assert!(budget.spin_credit() == u64::MAX && budget.credit > FULL * 9 / 10);
 }
 
 #[test]
@@ -60,4 +62,57 @@ fn a_clock_that_jumps_leaves_the_credit_within_its_bounds() {
     budget.charge(Instant(u64::MAX));
     budget.credit(Instant(3));
     assert!(budget.credit.abs() <= FULL);
+}
+
+fn reservation(budget: u64) -> Option<Reservation> {
+    Some(Reservation {
+        budget: Nanos(budget * US),
+        period: Nanos(1_000 * US),
+    })
+}
+
+#[test]
+fn a_thread_with_a_reservation_spins_within_three_quarters_of_it() {
+    for (percent, expected) in [(10, 0.075), (30, 0.225), (60, 0.45)] {
+        let mut budget = CpuBudget::new(Instant(5));
+        budget.set_reservation(reservation(percent * 10));
+        let share = simulate(&mut budget, 5 * US, 115 * US, 100_000);
+        assert!((share - expected).abs() < 0.01, "{percent} %: {share}");
+    }
+}
+
+/// The work of a thread is not delayed by its account: the kernel divides the processor.
+#[test]
+fn a_thread_with_a_reservation_works_without_pauses_and_does_not_spin_then() {
+    let mut budget = CpuBudget::new(Instant(5));
+    budget.set_reservation(reservation(300));
+    budget.charge(Instant(budget.accounted_until.0 + 50_000 * US));
+    let share = simulate(&mut budget, 40 * US, 60 * US, 100_000);
+    assert!((0.399..0.401).contains(&share), "{share}");
+    assert_eq!(budget.spin_credit(), 0);
+}
+
+#[test]
+fn a_thread_whose_reservation_ends_spins_as_before() {
+    let mut budget = CpuBudget::new(Instant(5));
+    budget.set_reservation(reservation(100));
+    simulate(&mut budget, 90 * US, 10 * US, 1_000);
+    assert_eq!(budget.spin_credit(), 0);
+    budget.set_reservation(None);
+    assert_eq!(budget.spin_credit(), u64::MAX);
+    let share = simulate(&mut budget, 80 * US, 20 * US, 100_000);
+    assert!((0.89..0.91).contains(&share), "{share}");
+}
+
+#[test]
+fn a_clock_that_jumps_leaves_the_credit_of_a_reservation_within_its_bounds() {
+    for budget_us in [0, 300, 1_000] {
+        let mut budget = CpuBudget::new(Instant(0));
+        budget.set_reservation(reservation(budget_us));
+        budget.credit(Instant(u64::MAX));
+        assert!(budget.credit.abs() <= FULL);
+        budget.charge(Instant(0));
+        budget.charge(Instant(u64::MAX));
+        assert!(budget.credit.abs() <= FULL);
+    }
 }

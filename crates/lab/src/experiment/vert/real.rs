@@ -444,8 +444,8 @@ const PACKET: u64 = 120_000;
 /// The width of a bin, in ns: two periods.
 const BIN: u64 = 200 * MS;
 /// How long before a period of a slice a bin begins, in ns: half of the time in each period for
-/// which the link is idle in figure 5a. Nobody's packets leave then, since all senders of the figure
-/// start within a few milliseconds.
+/// which the link is idle in figure 5a. Nobody's packets leave then, since all senders of the
+/// figure start within a few milliseconds.
 const AHEAD: u64 = 8 * MS;
 /// Time in seconds until both senders of figure 6 have started.
 const SETTLE: f64 = 1.0;

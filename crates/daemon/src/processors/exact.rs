@@ -1,0 +1,154 @@
+//! Selects the way in which a reservation is kept, and sets it ([`Keeper::apply`]).
+
+use std::collections::BTreeSet;
+
+use netnice_core::admission::processors::Reservation;
+use netnice_core::contract::Slice;
+use netnice_core::units::Nanos;
+use netnice_kernel::processor::groups::MOST_WEIGHT;
+
+use super::Keeper;
+use super::kept::{ExactThread, Kept};
+use super::quota::{LEAST_QUOTA, quota};
+use crate::error::RequestError;
+use crate::host::processor_time::NotExact;
+use crate::host::{ProcessorHost, ProcessorTime};
+
+impl Keeper {
+    /// Sets the way, weight and quota of a reservation as its threads are now. `changed`: its slice
+    /// has changed. A thread that cannot have its time exactly has it by the group, for a reason
+    /// that [`Keeper::status`] has.
+    ///
+    /// # Errors
+    /// If the kernel refuses to set the group, or to give a thread its former policy.
+    pub(super) fn apply<H: ProcessorTime + ProcessorHost>(
+        &mut self,
+        host: &mut H,
+        id: u32,
+        changed: bool,
+    ) -> Result<(), RequestError> {
+        let now = self.now;
+        let Some(kept) = self.kept.get_mut(&id) else {
+            return Ok(());
+        };
+        let threads = host.threads(&kept.group);
+        kept.threads = threads.len();
+        let only = match threads[..] {
+            [one] if !kept.slice.extra() => Some(one),
+            _ => None,
+        };
+        let before = kept.exact.clone();
+        let goes_on = before
+            .as_ref()
+            .is_some_and(|exact| only == Some(exact.thread));
+        if let Some(exact) = kept.exact.take_if(|_| !goes_on || changed) {
+            host.release(exact.thread, exact.affinity.as_ref())?;
+            if only.is_none() {
+                kept.group_until = Some(now.after(AGAIN_EXACT));
+            }
+        }
+        let waits = kept.group_until.is_some_and(|until| now < until);
+        match only {
+            Some(thread) if kept.exact.is_none() && (!waits || goes_on) => {
+                let reserved = self.reserve_exactly(host, id, thread);
+                if let (Err(why), Some(kept)) = (reserved, self.kept.get_mut(&id)) {
+                    kept.group_until = Some(now.after(AGAIN_EXACT));
+                    kept.reason = why;
+                }
+            }
+            Some(_) => {}
+            None => {
+                kept.reason = match (kept.slice.extra(), kept.threads) {
+                    (true, _) => "it has extra".to_owned(),
+                    (false, 0) => "it has no threads now".to_owned(),
+                    (false, threads) => format!("it has {threads} threads"),
+                };
+            }
+        }
+        let Some(kept) = self.kept.get_mut(&id) else {
+            return Ok(());
+        };
+        let (weight, bound) = weight_and_quota(kept)?;
+        kept.set_group(host, weight, bound)?;
+        match before == kept.exact {
+            true => Ok(()),
+            false => self.save(),
+        }
+    }
+
+    /// Gives the only thread of a target its time exactly. Fails with the reason, for people.
+    fn reserve_exactly<H: ProcessorTime + ProcessorHost>(
+        &mut self,
+        host: &mut H,
+        id: u32,
+        thread: u32,
+    ) -> Result<(), String> {
+        let Some(slice) = self.kept.get(&id).map(|kept| kept.slice) else {
+            return Ok(());
+        };
+        self.reserve_drivers(host)?;
+        let mut all = self.exact_reservations(host);
+        all.push(reservation(host, thread, slice));
+        if !host.processors().keeps_deadlines(&all) {
+            return Err(
+                "beside the other reservations of SCHED_DEADLINE its deadlines would not be kept"
+                    .to_owned(),
+            );
+        }
+        let Some(kept) = self.kept.get_mut(&id) else {
+            return Ok(());
+        };
+        match host.reserve(&kept.group, thread, slice.slice(), slice.period()) {
+            Ok(affinity) => {
+                kept.exact = Some(ExactThread { thread, affinity });
+                kept.reason = "it has one thread, and no extra".to_owned();
+                Ok(())
+            }
+            Err(NotExact::Busy) => Err(
+                "the kernel admits no more for SCHED_DEADLINE: somebody else has a reservation"
+                    .to_owned(),
+            ),
+            Err(NotExact::Refused(why)) => Err(why),
+        }
+    }
+
+    /// The reservations by SCHED_DEADLINE, those of drivers included.
+    fn exact_reservations<H: ProcessorHost>(&self, host: &mut H) -> Vec<Reservation> {
+        let exact = self.kept.values().filter_map(|kept| {
+            let exact = kept.exact.as_ref()?;
+            Some((exact.thread, kept.slice))
+        });
+        let drivers = self
+            .kept_drivers
+            .iter()
+            .map(|(thread, one)| (*thread, one.slice));
+        let all: Vec<(u32, Slice)> = exact.chain(drivers).collect();
+        all.into_iter()
+            .map(|(thread, slice)| reservation(host, thread, slice))
+            .collect()
+    }
+}
+
+/// The weight of a group, and its quota.
+fn weight_and_quota(kept: &Kept) -> Result<(u32, Option<(Nanos, Nanos)>), RequestError> {
+    Ok(match (&kept.exact, kept.slice.extra(), kept.set) {
+        (Some(_), ..) => (MOST_WEIGHT, Some(LEAST_QUOTA)),
+        (None, true, Some((weight, None))) => (weight, None),
+        (None, true, _) => (MOST_WEIGHT, None),
+        (None, false, _) => {
+            let bound = quota(&kept.slice).map_err(RequestError::BadUsage)?;
+            (MOST_WEIGHT, Some(bound))
+        }
+    })
+}
+
+fn reservation<H: ProcessorHost>(host: &mut H, thread: u32, slice: Slice) -> Reservation {
+    Reservation {
+        holder: thread.to_string(),
+        slice,
+        processors: host.allowed_processors(&BTreeSet::from([thread])),
+    }
+}
+
+/// How long a target that had several threads has one thread before that gets its time exactly.
+const AGAIN_EXACT: Nanos = Nanos::from_secs(1);

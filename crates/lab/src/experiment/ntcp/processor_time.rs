@@ -1,0 +1,639 @@
+//! Repeats the experiments of the paper NTCP (section 4) with reservations of the link and of
+//! processor time: programs that run their own TCP (tcp_send in the paper) beside carnage, which
+//! uses all processor time that it gets.
+//!
+//! # The processors
+//! netniced, netnice-driver and all programs of the sending host run on the first processor, and so
+//! does the kernel's work for them. The other host is another machine in the paper: its receivers,
+//! its kernel's TCP (receive packet steering) and the measurement run on the second processor.
+//! Every experiment needs two.
+//!
+//! # The paper's processor
+//! A Pentium of 200 MHz sent 53 Mbit/s. Here the library's TCP needs some percent of a processor
+//! for 1 Gbit/s, so that the processor never limits a link of 100 Mbit/s. Therefore:
+//! - in figure 6 and table 1 a sender uses processor time of its own for each full packet before it
+//!   sends the packet, as if it made its data: [`WORK_FIGURE_6`], so that the whole processor
+//!   carries the paper's 53 Mbit/s, and [`WORK_TABLE_1`], so that a tenth carries about 11 Mbit/s;
+//! - figure 7 measures TCP alone, without such work, with the paper's slices on a link of 1 Gbit/s,
+//!   which are rates of 110 Mbit/s and more.
+//!
+//! A full frame has 1500 bytes as in the paper, which is 120 us at 100 Mbit/s.
+//!
+//! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
+//! is not netnice, if the machine has one processor, if a step of the measurement fails, or if a
+//! plot cannot be written.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+
+use super::super::bench::{MBIT, SECOND, netnice_only, pause};
+use super::super::{Bound, Context, Outcome};
+use crate::plot::{Chart, Series, palette};
+use crate::process;
+use crate::processor_time::Meter;
+use crate::stats::Line;
+use crate::sys;
+use crate::traffic::{self, Carnage, DirectTcp, Running, RunningCarnage, Tcp};
+use crate::wire::{Tap, Transport, WireFlow};
+use crate::world::{Netnice, Pair, World};
+
+/// Figure 6: a sender has a large slice of the link and 2 ms of the processor in 10 ms, both with
+/// extra; carnage has 0 to 72 % of the processor in periods of 20 ms, without extra. The sender's
+/// rate must fall in proportion to carnage's part (R² at least 0.98), and never below what 20 % of
+/// the processor carries without extra, beside a carnage that has all the rest. Beside it, the same
+/// sender without a reservation, beside 1 to 15 threads of carnage. Fails as the module says.
+pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context.subject)?;
+    let (seconds, step) = if context.quick { (2.0, 24) } else { (5.0, 8) };
+    outcome.paper = json!("from 53 Mbit/s down in proportion to carnage's part of the processor");
+    note(outcome, "100 Mbit/s");
+    let bed = OneProcessor::new("100mbit")?;
+    let sender = bed.sender(0, "slice 5ms/10ms extra", WORK_FIGURE_6)?;
+    let pid = sender.pid();
+
+    bed.reserve(pid, "2ms/10ms")?;
+    let carnage = bed.carnage(1, 0)?;
+    bed.reserve(carnage.pid(), "1ms/20ms --cpu-extra")?;
+    let least = bed.measure(&[pid], &carnage, seconds)?;
+    context.say(format!("20 % of the processor without extra: {least}"));
+    drop(carnage);
+    outcome.ours("20 % of the processor without extra", &least);
+
+    bed.reserve(pid, "2ms/10ms --cpu-extra")?;
+    let mut reserved = Vec::new();
+    let mut lowest = f64::MAX;
+    for percent in (0..=72).step_by(step) {
+        let carnage = bed.carnage(1, 0)?;
+        match percent {
+            // A carnage without any processor time: it is stopped.
+            0 => sys::kill(carnage.pid() as i32, libc::SIGSTOP)?,
+            _ => bed.reserve(carnage.pid(), &format!("{}us/20ms", percent * 200))?,
+        }
+        let got = bed.measure(&[pid], &carnage, seconds)?;
+        context.say(format!("carnage with {percent} %: {got}"));
+        outcome.ours(&format!("carnage with {percent} %"), &got);
+        if percent > 0 {
+            let what = format!("carnage with {percent} %: its part of the processor");
+            let (aim, share) = (f64::from(percent), context.tolerance(0.03));
+            outcome.check(what, got.carnage * 100.0, "%", Bound::Near { aim, share });
+        }
+        lowest = lowest.min(got.rate);
+        reserved.push((f64::from(percent), got.rate / MBIT));
+    }
+    let line = Line::through(&reserved);
+    outcome.ours("line through Mbit/s by carnage's percent", line);
+    let what = "linear fit of the rate by carnage's part: R²";
+    outcome.check(what, line.r_squared, "", Bound::AtLeast(0.98));
+    let what = "the least rate, of what 20 % of the processor carries";
+    let part = lowest / least.rate * 100.0;
+    outcome.check(what, part, "%", Bound::AtLeast(100.0));
+
+    bed.clear(pid)?;
+    let mut free = Vec::new();
+    for threads in [1, 3, 15] {
+        let carnage = bed.carnage(threads, 0)?;
+        let got = bed.measure(&[pid], &carnage, seconds)?;
+        context.say(format!("{threads} threads, nothing reserved: {got}"));
+        outcome.ours(
+            &format!("nothing reserved, {threads} threads of carnage"),
+            &got,
+        );
+        free.push((got.carnage * 100.0, got.rate / MBIT));
+    }
+    outcome.plot(context, "ntcp-fig6", || {
+        let paper = vec![(0.0, 53.0), (80.0, 53.0 * 0.2)];
+        let floor = format!("20 % of the processor: {:.1} Mbit/s", least.rate / MBIT);
+        Chart::new(
+            "NTCP, figure 6",
+            "carnage's part of the processor, %",
+            "Mbit/s on the wire",
+        )
+        .with(Series::new(
+            "in proportion, from the paper's 53 Mbit/s",
+            palette::GREY,
+            paper,
+        ))
+        .with(Series::new("20 % reserved, with extra", palette::BLUE, reserved.clone()).dots())
+        .with(Series::new("nothing reserved", palette::ORANGE, free).dots())
+        .level(least.rate / MBIT, floor)
+        .x_range(0.0, 100.0)
+        .y_range(0.0, 60.0)
+        .svg()
+    })
+}
+
+/// Figure 7: for rates of 110 to 880 Mbit/s, the least part of the processor that carries a sender's
+/// slice of the link, found by bisection beside a carnage that has all the rest. It must rise
+/// linearly (R² at least 0.99); the slope is the processor time for 1 Gbit/s. Beside it, what the
+/// sender gets of each slice without a reservation beside 15 threads of carnage. Fails as the
+/// module says, and if no part up to 60 % carries a slice.
+pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context.subject)?;
+    let (seconds, steps): (f64, &[u64]) = match context.quick {
+        true => (1.0, &[1, 3, 5]),
+        false => (2.0, &[1, 2, 3, 4, 5, 6, 7, 8]),
+    };
+    outcome.paper = json!("linear: 10 % of the processor for 10 Mbit/s, 5 % for 5");
+    note(outcome, "1 Gbit/s");
+    let bed = OneProcessor::new("1gbit")?;
+    let (mut needed, mut used) = (Vec::new(), Vec::new());
+    for (number, step) in (0..).zip(steps) {
+        let micros = step * FIGURE_7_STEP;
+        let wanted = micros as f64;
+        let sender = bed.sender(number, &format!("slice {micros}us/1ms"), 0)?;
+        let pid = sender.pid();
+        let alone = bed.measure_alone(pid, seconds)?;
+        context.say(format!("{wanted} Mbit/s alone: {alone}"));
+        let carnage = bed.carnage(15, 0)?;
+        let beside = bed.measure(&[pid], &carnage, seconds)?;
+        context.say(format!("{wanted} Mbit/s, nothing reserved: {beside}"));
+        drop(carnage);
+        let carnage = bed.carnage(2, 0)?;
+        bed.reserve(carnage.pid(), "1ms/20ms --cpu-extra")?;
+        let search = Search {
+            bed: &bed,
+            pid,
+            carnage: &carnage,
+            wanted,
+            seconds,
+        };
+        let part = search.least_part(alone.senders)?;
+        context.say(format!(
+            "{wanted} Mbit/s: {:.2} % of the processor",
+            part * 100.0
+        ));
+        outcome.ours(
+            &format!("{wanted} Mbit/s"),
+            json!({
+                "needed, %": part * 100.0, "alone": &alone, "nothing reserved": &beside,
+            }),
+        );
+        let enough = alone.rate / MBIT / wanted * 100.0;
+        let what = format!("{wanted} Mbit/s: carried with the whole processor");
+        outcome.check(what, enough, "%", Bound::AtLeast(99.0));
+        needed.push((wanted, part * 100.0));
+        used.push((wanted, alone.senders * 100.0));
+    }
+    let line = Line::through(&needed);
+    outcome.ours("processors for 1 Gbit/s", line.slope * 10.0);
+    outcome.ours("line through percent by Mbit/s", line);
+    let what = "linear fit of the part by the rate: R²";
+    outcome.check(what, line.r_squared, "", Bound::AtLeast(0.99));
+    outcome.plot(context, "ntcp-fig7", || {
+        let end = needed.last().map_or(0.0, |point| point.0);
+        let fit = vec![(0.0, line.at(0.0)), (end, line.at(end))];
+        let slope = format!("{:.3} of a processor for 1 Gbit/s", line.slope * 10.0);
+        Chart::new("NTCP, figure 7", "Mbit/s", "part of the processor, %")
+            .with(Series::new(slope, palette::GREY, fit))
+            .with(Series::new("least reservation", palette::BLUE, needed.clone()).dots())
+            .with(Series::new("used alone", palette::GREEN, used).dots())
+            .y_range(
+                0.0,
+                needed.iter().map(|point| point.1).fold(1.0, f64::max) * 1.2,
+            )
+            .svg()
+    })
+}
+
+/// Table 1: three senders with slices of link and processor, and a carnage with extra and the nice
+/// value -20. Each sender's goodput must be at least its aim, and its rate on the wire within 1 %
+/// (3 % in the quick form) of what its slice allows. Beside it, the same with the link's slices
+/// alone. Fails as the module says.
+pub fn table1(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context.subject)?;
+    let seconds = if context.quick { 3.0 } else { 15.0 };
+    outcome.paper = json!({"s1": "10.1 Mbit/s", "s2": "10.1 Mbit/s", "s3": "5.1 Mbit/s"});
+    note(outcome, "100 Mbit/s");
+    let bed = OneProcessor::new("100mbit")?;
+    let mut senders = Vec::new();
+    for (number, row) in (0..).zip(&TABLE_1) {
+        let sender = bed.sender(number, &format!("slice {}", row.link), WORK_TABLE_1)?;
+        bed.reserve(sender.pid(), row.processor)?;
+        senders.push(sender);
+    }
+    let carnage = bed.carnage(2, -20)?;
+    bed.reserve(carnage.pid(), "1ms/20ms --cpu-extra")?;
+    let mut tables = vec![bed.table(&senders, &carnage, seconds)?];
+    for pid in senders.iter().map(Sender::pid).chain([carnage.pid()]) {
+        bed.clear(pid)?;
+    }
+    tables.push(bed.table(&senders, &carnage, seconds)?);
+    add_goodput(&mut tables, senders)?;
+    let [reserved, free] = [&tables[0], &tables[1]];
+    for (row, got) in TABLE_1.iter().zip(&reserved.rows) {
+        let name = row.name;
+        context.say(format!("{name}: {got:?}"));
+        let what = format!("{name}: goodput");
+        outcome.check(what, got.goodput, "Mbit/s", Bound::AtLeast(row.aim));
+        let (aim, share) = (row.allowed, context.tolerance(0.01));
+        let what = format!("{name}: on the wire");
+        outcome.check(what, got.wire, "Mbit/s", Bound::Near { aim, share });
+    }
+    context.say(format!("slices of the link alone: {free:?}"));
+    outcome.ours("reserved", reserved);
+    outcome.ours("slices of the link alone", free);
+    outcome.plot(context, "ntcp-tab1", || {
+        let points = |table: &Table| {
+            let rows = (1..).zip(&table.rows);
+            rows.map(|(number, row)| (f64::from(number), row.goodput))
+                .collect()
+        };
+        let aims = (1..).zip(&TABLE_1);
+        let aims = aims.map(|(number, row)| (f64::from(number), row.aim));
+        Chart::new("NTCP, table 1", "sender", "goodput, Mbit/s")
+            .with(Series::new("aim", palette::GREY, aims.collect()).dots())
+            .with(
+                Series::new(
+                    "link and processor reserved",
+                    palette::BLUE,
+                    points(reserved),
+                )
+                .dots(),
+            )
+            .with(Series::new("link alone", palette::ORANGE, points(free)).dots())
+            .x_range(0.0, 4.0)
+            .y_range(0.0, 13.0)
+            .svg()
+    })
+}
+
+/// Adds the note that says what was measured.
+fn note(outcome: &mut Outcome, rate: &str) {
+    outcome.note(format!(
+        "netniced, netnice-driver, the senders (the library's TCP, CUBIC) and carnage on one \
+         processor, the receiving host on the other one; a link of {rate}, full frames of 1500 \
+         bytes"
+    ));
+}
+
+/// A row of table 1.
+struct Row {
+    name: &'static str,
+    /// The slice of the link.
+    link: &'static str,
+    /// The slice of the processor.
+    processor: &'static str,
+    /// The goodput that the paper aims at, in Mbit/s.
+    aim: f64,
+    /// What the slice allows on the wire, in Mbit/s.
+    allowed: f64,
+}
+
+const TABLE_1: [Row; 3] = [
+    Row {
+        name: "s1",
+        link: "110us/1ms",
+        processor: "1ms/10ms",
+        aim: 10.0,
+        allowed: 11.0,
+    },
+    Row {
+        name: "s2",
+        link: "220us/2ms",
+        processor: "2ms/20ms",
+        aim: 10.0,
+        allowed: 11.0,
+    },
+    Row {
+        name: "s3",
+        link: "110us/2ms",
+        processor: "1ms/20ms",
+        aim: 5.0,
+        allowed: 5.5,
+    },
+];
+
+/// What the senders of table 1 got.
+#[derive(Debug, serde::Serialize)]
+struct Table {
+    /// Begin and end of the measurement (wall clock, ns).
+    #[serde(skip)]
+    span: (u64, u64),
+    rows: Vec<RowMeasured>,
+    /// Carnage's part of the processor.
+    carnage: f64,
+}
+
+/// What one sender of table 1 got: rates in Mbit/s, and its part of the processor.
+#[derive(Debug, serde::Serialize)]
+struct RowMeasured {
+    goodput: f64,
+    wire: f64,
+    processor: f64,
+}
+
+/// Ends the senders and their receivers, and adds what these received to the tables.
+fn add_goodput(tables: &mut [Table], senders: Vec<Sender>) -> Result<()> {
+    for (number, sender) in senders.into_iter().enumerate() {
+        let sent = sender.running.stop()?;
+        ensure!(sent.refused.is_empty(), "{:?}", sent.refused);
+        let received = sender.sink.stop()?.received_payload();
+        for table in &mut *tables {
+            let rate = received.rate(table.span.0, table.span.1);
+            table.rows[number].goodput = rate.context("the receiver's samples")? / MBIT;
+        }
+    }
+    Ok(())
+}
+
+/// What one measurement shows.
+#[derive(Debug, Clone, serde::Serialize)]
+struct Measured {
+    /// Bit/s on the wire, of all senders together.
+    rate: f64,
+    /// The senders', the driver's and carnage's part of the processor.
+    senders: f64,
+    driver: f64,
+    carnage: f64,
+}
+
+impl std::fmt::Display for Measured {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let percent = [self.senders, self.driver, self.carnage].map(|part| part * 100.0);
+        write!(
+            f,
+            "{:.2} Mbit/s; processor: senders {:.2} %, driver {:.2}, carnage {:.2}",
+            self.rate / MBIT,
+            percent[0],
+            percent[1],
+            percent[2]
+        )
+    }
+}
+
+/// The search for the least part of the processor that carries a rate.
+struct Search<'a> {
+    bed: &'a OneProcessor,
+    pid: u32,
+    carnage: &'a RunningCarnage,
+    /// In Mbit/s.
+    wanted: f64,
+    seconds: f64,
+}
+
+impl Search<'_> {
+    /// Bisects between no and twice the part that the sender `used` alone (more if that does not
+    /// carry the rate), to 2 % of the result.
+    fn least_part(&self, used: f64) -> Result<f64> {
+        let mut enough = (used * 2.0).clamp(0.01, MOST_PART);
+        let mut too_little = 0.0;
+        while !self.carries(enough)? {
+            ensure!(
+                enough < MOST_PART,
+                "{MOST_PART} of the processor do not carry {} Mbit/s",
+                self.wanted
+            );
+            too_little = enough;
+            enough = (enough * 2.0).min(MOST_PART);
+        }
+        while enough - too_little > enough * 0.02 {
+            let middle = f64::midpoint(too_little, enough);
+            match self.carries(middle)? {
+                true => enough = middle,
+                false => too_little = middle,
+            }
+        }
+        Ok(enough)
+    }
+
+    /// Whether this part of the processor carries 99 % of the slice.
+    fn carries(&self, part: f64) -> Result<bool> {
+        let nanos = (part * PERIOD_NS) as u64;
+        self.bed.reserve(self.pid, &format!("{nanos}ns/10ms"))?;
+        let got = self.bed.measure(&[self.pid], self.carnage, self.seconds)?;
+        Ok(got.rate / MBIT >= 0.99 * self.wanted)
+    }
+}
+
+/// Two hosts with a managed link. All that runs on the client is on the first processor; all else
+/// on the second one.
+struct OneProcessor {
+    /// Dropped before the world.
+    netnice: Netnice,
+    world: World,
+    /// Restored last.
+    _measuring: OwnProcessors,
+}
+
+impl OneProcessor {
+    fn new(rate: &str) -> Result<OneProcessor> {
+        let measuring = OwnProcessors::bind(MEASURING)?;
+        let world = World::pair(Pair {
+            mtu: FRAME as u32 - ETHERNET,
+            ..Pair::default()
+        })?;
+        let device = &world.server().port().device;
+        let steering = format!("/sys/class/net/{device}/queues/rx-0/rps_cpus");
+        let script = format!("echo {:x} > {steering}", 1 << MEASURING);
+        let mut command = Command::new("ip");
+        command.args([
+            "netns",
+            "exec",
+            world.server().ns.name(),
+            "sh",
+            "-c",
+            &script,
+        ]);
+        process::run(&mut command)?;
+        let mut netnice = world.netnice("client")?;
+        netnice.stop_daemon();
+        netnice.start_daemon_through(&TASKSET)?;
+        let device = &world.client().port().device;
+        netnice.run_line(&format!("link {device} --rate {rate}"))?;
+        Ok(OneProcessor {
+            netnice,
+            world,
+            _measuring: measuring,
+        })
+    }
+
+    /// Starts a receiver and a sender that sends to it from now on, full packet by full packet, and
+    /// uses `work` us before each.
+    fn sender(&self, number: u16, contract: &str, work: u64) -> Result<Sender> {
+        let (client, server) = (self.world.client(), self.world.server());
+        let to = (server.port().v4, TARGETS + number).into();
+        let sink = traffic::start_now(server, &Tcp::listen(to).sink())?;
+        let program = DirectTcp::connect(to, self.netnice.runtime());
+        let program = program
+            .local((client.port().v4, SOURCES + number).into())
+            .contract(contract)
+            .endless_source();
+        let work_text = work.to_string();
+        let program = match work {
+            0 => program.with(&["--buffers", BUFFERS]),
+            _ => program.with(&["--chunk", PAYLOAD, "--work-us", &work_text]),
+        };
+        let running = traffic::start_through(client, &TASKSET, None, &program);
+        let running =
+            running.with_context(|| format!("a sender with the contract `{contract}`"))?;
+        Ok(Sender {
+            running,
+            sink,
+            port: SOURCES + number,
+        })
+    }
+
+    fn carnage(&self, threads: u32, nice: i32) -> Result<RunningCarnage> {
+        let carnage = Carnage::new(threads, 0).nice(nice);
+        carnage.start(self.world.client(), Some(CONFINED))
+    }
+
+    fn reserve(&self, pid: u32, cpu: &str) -> Result<()> {
+        self.netnice
+            .run_line(&format!("set pid:{pid} --cpu {cpu}"))?;
+        Ok(())
+    }
+
+    fn clear(&self, pid: u32) -> Result<()> {
+        self.netnice.run_line(&format!("clear pid:{pid}"))?;
+        Ok(())
+    }
+
+    /// The process id of the driver.
+    fn driver(&self) -> Result<u32> {
+        let pids = self.world.client().ns.pids();
+        let is_driver = |pid: &u32| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+            name.is_ok_and(|name| name.trim() == "netnice-driver")
+        };
+        pids.into_iter().find(is_driver).context("no driver runs")
+    }
+
+    fn received(&self) -> Result<(u64, u64)> {
+        let server = self.world.server();
+        let counters = server.ns.counters(&server.port().device)?;
+        Ok((sys::now_ns(), counters.rx_bytes))
+    }
+
+    /// Measures for some seconds, after the rates have settled.
+    fn measure(&self, senders: &[u32], carnage: &RunningCarnage, seconds: f64) -> Result<Measured> {
+        self.measure_sets(senders.to_vec(), carnage.pids(), seconds)
+    }
+
+    fn measure_alone(&self, sender: u32, seconds: f64) -> Result<Measured> {
+        self.measure_sets(vec![sender], Vec::new(), seconds)
+    }
+
+    fn measure_sets(&self, senders: Vec<u32>, carnage: Vec<u32>, seconds: f64) -> Result<Measured> {
+        pause(SETTLE);
+        let sets = vec![senders, vec![self.driver()?], carnage];
+        let before = self.received()?;
+        let meter = Meter::start(sets, Duration::from_millis(100))?;
+        pause(seconds);
+        let usages = meter.stop()?;
+        let after = self.received()?;
+        let bits = (after.1 - before.1) as f64 * 8.0;
+        Ok(Measured {
+            rate: bits * SECOND as f64 / (after.0 - before.0) as f64,
+            senders: usages[0].share(),
+            driver: usages[1].share(),
+            carnage: usages[2].share(),
+        })
+    }
+
+    /// Measures each sender of table 1 for some seconds, after the rates have settled.
+    fn table(&self, senders: &[Sender], carnage: &RunningCarnage, seconds: f64) -> Result<Table> {
+        pause(SETTLE);
+        let mut sets: Vec<Vec<u32>> = senders.iter().map(|one| vec![one.pid()]).collect();
+        sets.push(carnage.pids());
+        let server = self.world.server();
+        let tap = Tap::start(&server.ns, &server.port().device)?;
+        let meter = Meter::start(sets, Duration::from_millis(100))?;
+        let from = sys::now_ns();
+        pause(seconds);
+        let until = sys::now_ns();
+        let usages = meter.stop()?;
+        let record = tap.stop(&server.ns)?;
+        record.validate()?;
+        let rows = senders.iter().zip(&usages).map(|(sender, usage)| {
+            let port = sender.port;
+            let of = move |flow: &WireFlow| {
+                flow.inbound && flow.transport == Transport::Tcp && flow.source.1 == port
+            };
+            RowMeasured {
+                goodput: 0.0,
+                wire: record.rate(of, from, until) / MBIT,
+                processor: usage.share(),
+            }
+        });
+        Ok(Table {
+            span: (from, until),
+            rows: rows.collect(),
+            carnage: usages[senders.len()].share(),
+        })
+    }
+}
+
+/// A sender and its receiver.
+struct Sender {
+    running: Running,
+    sink: Running,
+    /// The sender's port.
+    port: u16,
+}
+
+impl Sender {
+    fn pid(&self) -> u32 {
+        self.running.pid()
+    }
+}
+
+/// The processors of this process before it was bound to one; restored when it is dropped.
+struct OwnProcessors(Vec<usize>);
+
+impl OwnProcessors {
+    /// Binds this process, and the programs that it starts from now on, to a processor. Fails if
+    /// the process may not run there, or not on [`CONFINED`].
+    fn bind(processor: usize) -> Result<OwnProcessors> {
+        let before = sys::processors()?;
+        ensure!(
+            before.contains(&processor) && before.contains(&(CONFINED as usize)),
+            "this experiment needs the processors {CONFINED} and {processor}; the lab may run on \
+             {before:?}"
+        );
+        sys::bind_to_processor(std::process::id(), processor)?;
+        Ok(OwnProcessors(before))
+    }
+}
+
+impl Drop for OwnProcessors {
+    fn drop(&mut self) {
+        if let Err(error) = sys::bind_to_processors(std::process::id(), &self.0) {
+            eprintln!("netnice-lab: cannot restore the processors of this process: {error}");
+        }
+    }
+}
+
+/// Processor time of a sender for each full packet in figure 6, in us.
+const WORK_FIGURE_6: u64 = 200;
+/// The same in table 1.
+const WORK_TABLE_1: u64 = 90;
+/// The slice of the first rate of figure 7 in 1 ms, in us; at 1 Gbit/s also its rate in Mbit/s.
+const FIGURE_7_STEP: u64 = 110;
+/// The period of a sender's reservation of the processor, in ns.
+const PERIOD_NS: f64 = 1e7;
+/// The largest part of the processor that the search of figure 7 tries.
+const MOST_PART: f64 = 0.6;
+/// The processor on which the sending host runs.
+const CONFINED: u32 = 0;
+/// The processor on which all else runs.
+const MEASURING: usize = 1;
+/// The command that runs another one on the processor [`CONFINED`].
+const TASKSET: [&str; 3] = ["taskset", "-c", "0"];
+/// Bytes of a full frame.
+const FRAME: u64 = 1500;
+/// Bytes of the Ethernet header.
+const ETHERNET: u32 = 14;
+/// Payload of a full frame: without the headers of Ethernet, IP and TCP, of which the last has time
+/// stamps.
+const PAYLOAD: &str = "1434";
+/// Buffers of a sender in figure 7: packets for some tens of milliseconds.
+const BUFFERS: &str = "4096";
+/// The first port of receivers and of senders.
+const TARGETS: u16 = 7000;
+const SOURCES: u16 = 5001;
+/// Time in seconds from a change until the measurement begins.
+const SETTLE: f64 = 1.0;
