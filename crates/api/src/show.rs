@@ -230,7 +230,8 @@ pub struct ProcessorStatusDoc {
     pub threads: u64,
     /// Processor time that was used since the reservation began, in nanoseconds.
     pub used_ns: u64,
-    /// Periods in which the reserved time was used up.
+    /// Periods in which the reserved time was used up. The kernel counts them for a group with a
+    /// quota, so not for the way `exact` and not with extra.
     pub exhausted: u64,
     /// Periods in which time was wanted and not given.
     pub missed: u64,

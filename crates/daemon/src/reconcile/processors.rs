@@ -102,10 +102,10 @@ impl<H: Host> Reconciler<H> {
         self.books.ledger = ledger;
     }
 
-    /// Reads anew what the processors can be promised, every [`READ_PERIOD`] while a target asks for
-    /// processor time: a processor can go offline, and another program can reserve. Reservations
-    /// that do not fit any more are taken out of force, and those that fit again are put into
-    /// force; the journal says which.
+    /// Reads anew what the processors can be promised, every [`READ_PERIOD`] while a target asks
+    /// for processor time: a processor can go offline, and another program can reserve.
+    /// Reservations that do not fit any more are taken out of force, and those that fit again are
+    /// put into force; the journal says which.
     ///
     /// # Errors
     /// If the kernel refuses the change. Then the reservations stay as they were.
@@ -120,13 +120,12 @@ impl<H: Host> Reconciler<H> {
         draft.ledger.set_processors(self.host.processors());
         draft.ledger.heal();
         let changes = changes(&self.books.ledger, &draft.ledger);
-        match changes.is_empty() {
-            true => self
-                .books
-                .ledger
-                .set_processors(draft.ledger.processors().clone()),
-            false => drop(self.install(draft)?),
+        if changes.is_empty() {
+            let processors = draft.ledger.processors().clone();
+            self.books.ledger.set_processors(processors);
+            return Ok(());
         }
+        self.install(draft)?;
         for (lost, text) in changes {
             match lost {
                 true => self.journal.warn(now, text),

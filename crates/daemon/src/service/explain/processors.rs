@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use netnice_core::admission::processors::{percent, processor_list, share_ppm};
+use netnice_core::admission::processors::{Reservation, percent, processor_list, share_ppm};
 
 use crate::ledger::{HeldTarget, Ledger};
 use crate::page::Page;
 use crate::processors::{ProcessorStatus, Way};
 
-/// Rows for the processor time that a target has, how it is kept (`status`), and what is reserved on
-/// this host; none if it has none.
+/// Rows for the processor time that a target has, how it is kept (`status`), and what is reserved
+/// on this host; none if it has none.
 pub(super) fn rows(
     ledger: &Ledger,
     held: &HeldTarget,
@@ -42,8 +42,20 @@ pub(super) fn rows(
     let all = ledger.processor_reservations();
     let sum = all.iter().map(|(_, one)| share_ppm(&one.slice)).sum();
     let noun = if all.len() == 1 { "target" } else { "targets" };
-    let text = format!("{} are reserved for {} {noun}", percent(sum), all.len());
+    let facts = ledger.processors();
+    let text = format!(
+        "{} are reserved for {} {noun}, of {} that can be ({} of each processor)",
+        percent(sum),
+        all.len(),
+        percent(facts.online.len() as u64 * u64::from(facts.admitted_ppm)),
+        percent(facts.admitted_ppm.into())
+    );
     page.row("processors", &text);
+    for other in &facts.others {
+        let Reservation { holder, slice, .. } = other;
+        let share = percent(share_ppm(slice));
+        page.row("processors", &format!("{share} are reserved for {holder}"));
+    }
 }
 
 fn status_rows(status: &ProcessorStatus, page: &mut Page) {

@@ -114,7 +114,7 @@ fn explain_shows_reserved_processor_time() {
     fixture.machine().affinities.insert(10, [1].into());
     ok(fixture.set("pid:10", "cpu 2ms/10ms"));
     ok(fixture.set("pid:20", "cpu 1ms/20ms cpu-extra"));
-    let all = "25 % are reserved for 2 targets";
+    let all = "25 % are reserved for 2 targets, of 180 % that can be (90 % of each processor)";
     let page = explain(&mut fixture, "pid:10");
     assert_contains_in_order(
         &page,
