@@ -407,7 +407,12 @@ fn bad_requests_change_nothing() {
     let is_set = becomes_true(|| scheduling(real_time.pid())[0].policy == 1);
     assert!(is_set);
     let policy = scheduling(real_time.pid());
-    refused(&bed, &set(real_time.pid(), "1ms/10ms"), 1, &["real-time priority"]);
+    refused(
+        &bed,
+        &set(real_time.pid(), "1ms/10ms"),
+        1,
+        &["real-time priority"],
+    );
     assert_eq!(scheduling(real_time.pid()), policy);
 
     let mut ended = bed.sleeper();
