@@ -568,6 +568,12 @@ pub const REGISTRY: &[Experiment] = &[
         run: timing::run,
     },
     Experiment {
+        id: "driver-beside",
+        what: "how late the driver sends beside a program with an exact reservation of 60 %",
+        minutes: (2.0, 0.4),
+        run: timing::reserved::run,
+    },
+    Experiment {
         id: "vert-fig5a-sim",
         what: "VERT, figure 5a, simulated: six slices of a link, and a ping beside them",
         minutes: (0.1, 0.05),

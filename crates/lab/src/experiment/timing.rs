@@ -19,6 +19,8 @@
 //! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if
 //! the subject is not netnice, if a step of the measurement fails, or if a plot cannot be written.
 
+pub(super) mod reserved;
+
 use std::path::Path;
 use std::process::Command;
 use std::thread;
