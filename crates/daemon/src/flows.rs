@@ -59,6 +59,7 @@ mod move_flow;
 pub(crate) mod network;
 mod next_hop;
 mod open_flow;
+mod packet_costs;
 mod ports;
 mod promised_flows;
 pub(crate) mod promises;
@@ -238,6 +239,7 @@ struct Program {
     open: BTreeSet<u32>,
     /// The program's session, if it has one.
     session: Option<u64>,
+    cost_base: packet_costs::CostBase,
 }
 
 /// A connection that has attached, or is attaching.

@@ -326,6 +326,29 @@ pub fn parent(pid: u32) -> Option<u32> {
     u32::try_from(stat.ppid).ok()
 }
 
+/// The processor time that all threads of a process have used since its start, also those that have
+/// ended (clock_getcpuclockid(3)). `None` if the process has ended.
+pub fn processor_time(pid: u32) -> Option<Nanos> {
+    let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0)?;
+    let mut clock = 0;
+    // SAFETY: the call writes one number, which outlives it.
+    if unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) } != 0 {
+        return None;
+    }
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the call writes the structure, which outlives it.
+    if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+        return None;
+    }
+    let (seconds, rest) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
+    Some(Nanos(
+        seconds.ok()?.saturating_mul(1_000_000_000) + rest.ok()?,
+    ))
+}
+
 /// The start time of a process, in clock ticks since boot. Together with its id it identifies the
 /// process for ever. `None` if the process has ended or cannot be read.
 pub fn start_time(pid: u32) -> Option<u64> {

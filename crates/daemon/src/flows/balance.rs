@@ -46,7 +46,8 @@ impl<N: Network> Flows<N> {
         };
         state.totals_pending = false;
         if let Some(time) = totals.thread {
-            state.thread.record(time);
+            let packets = totals.sent.saturating_add(totals.delivered);
+            state.thread.record(time, packets);
         }
         let overhead = state.capacity.map_or(0, |capacity| capacity.overhead());
         let bytes = totals.sent_bytes + totals.sent * overhead;

@@ -15,6 +15,7 @@ use netnice_core::contract::IfName;
 use super::driver::ConnectionEvent;
 use super::move_flow::Move;
 use super::network::Network;
+use super::packet_costs::CostBase;
 use super::promises::Promises;
 use super::{
     CallPurpose, Command, FlowRecord, Flows, FormerContract, PendingCall, Program, ReplySender,
@@ -87,12 +88,11 @@ impl<N: Network> Flows<N> {
             ) => {
                 self.handle_change_answer(promises, &link, (flow, *before), reply, answer, now);
             }
-            (CallPurpose::Close { flow, reply }, _) => {
-                self.remove_flow(flow, now);
-                self.settle(promises, &link, now);
-                if let Some(reply) = reply {
-                    super::sessions::reply_done(reply);
+            (CallPurpose::Close { flow, reply }, answer) => {
+                if let DriverReply::Closed(counts) = &answer {
+                    self.count_closed(flow, counts);
                 }
+                self.flow_closed(promises, &link, flow, reply, now);
             }
             (
                 CallPurpose::Withdraw {
@@ -141,6 +141,22 @@ impl<N: Network> Flows<N> {
                 tracing::debug!(%link, why, "the driver did not carry out a call");
             }
             (_, _) => {}
+        }
+    }
+
+    /// Removes a flow that the driver has closed, and tells the program that asked for it.
+    fn flow_closed(
+        &mut self,
+        promises: &mut impl Promises,
+        link: &IfName,
+        flow: u32,
+        reply: Option<ReplySender>,
+        now: Now,
+    ) {
+        self.remove_flow(flow, now);
+        self.settle(promises, link, now);
+        if let Some(reply) = reply {
+            super::sessions::reply_done(reply);
         }
     }
 
@@ -204,6 +220,7 @@ impl<N: Network> Flows<N> {
             );
         }
         known.program = Some(program);
+        let processor = self.network.processor_time(known.pid);
         state.programs.insert(
             program,
             Program {
@@ -215,6 +232,7 @@ impl<N: Network> Flows<N> {
                 secret: known.secret.clone(),
                 open: BTreeSet::new(),
                 session: Some(session),
+                cost_base: CostBase::new(processor),
             },
         );
         let answer = Attached {

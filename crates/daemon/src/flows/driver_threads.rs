@@ -6,9 +6,11 @@ use std::collections::VecDeque;
 
 use netnice_api::driver::{PacketThreadDoc, ThreadTimeDoc};
 use netnice_core::contract::IfName;
+use netnice_core::units::Nanos;
 
 use super::Flows;
 use super::network::Network;
+use super::packet_costs::LEAST_PACKETS;
 
 /// The packet thread of a driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,9 +36,11 @@ pub(super) struct PacketThread {
     /// The thread's id there, once a thread of that process was found to have it.
     id: Option<u32>,
     processor: Option<u32>,
-    last: Option<ThreadTimeDoc>,
+    last: Option<(ThreadTimeDoc, u64)>,
     /// Uses of the last [`WINDOW`], each with the time of its end, the earliest first.
     uses: VecDeque<(u64, Use)>,
+    /// The work of a packet when there were enough of them last.
+    packet_cost: Option<Nanos>,
 }
 
 /// Parts of a processor over a stretch of time, in parts of a million.
@@ -46,13 +50,15 @@ pub(super) struct Use {
     pub(super) all: u32,
     /// Without waiting awake before departures.
     pub(super) work: u32,
+    /// `work` in ns, and the packets that were sent and delivered with it.
+    for_packets: (u64, u64),
 }
 
 impl PacketThread {
-    /// Takes the thread's times, later ones than before.
-    pub(super) fn record(&mut self, time: ThreadTimeDoc) {
-        let Some(last) = self.last else {
-            self.last = Some(time);
+    /// Takes the thread's times, and the packets that it has sent and delivered, later than before.
+    pub(super) fn record(&mut self, time: ThreadTimeDoc, packets: u64) {
+        let Some((last, packets_before)) = self.last else {
+            self.last = Some((time, packets));
             return;
         };
         let passed = time.at_ns.saturating_sub(last.at_ns);
@@ -61,17 +67,30 @@ impl PacketThread {
         }
         let all = time.processor_ns.saturating_sub(last.processor_ns);
         let waited = time.waiting_ns.saturating_sub(last.waiting_ns);
+        // The wait is measured by the clock, so stops of the thread count in it.
+        let work = all.saturating_sub(waited);
         let used = Use {
             all: ppm(all, passed),
-            // The wait is measured by the clock, so stops of the thread count in it.
-            work: ppm(all.saturating_sub(waited), passed),
+            work: ppm(work, passed),
+            for_packets: (work, packets.saturating_sub(packets_before)),
         };
-        self.last = Some(time);
+        self.last = Some((time, packets));
         self.uses.push_back((time.at_ns, used));
         let oldest = time.at_ns.saturating_sub(WINDOW);
         while self.uses.front().is_some_and(|(at, _)| *at < oldest) {
             self.uses.pop_front();
         }
+        let each = self.uses.iter().map(|(_, used)| used.for_packets);
+        let (work, packets) = each.fold((0_u64, 0_u64), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        if packets >= LEAST_PACKETS {
+            self.packet_cost = Some(Nanos(work / packets));
+        }
+    }
+
+    /// The thread's work for each packet, the last time it had enough of them; `None` if it never
+    /// had.
+    pub(super) fn packet_cost(&self) -> Option<Nanos> {
+        self.packet_cost
     }
 
     /// The largest of each use lately; 0 if it is unknown.
@@ -80,6 +99,7 @@ impl PacketThread {
         Use {
             all: uses().map(|used| used.all).max().unwrap_or(0),
             work: uses().map(|used| used.work).max().unwrap_or(0),
+            for_packets: (0, 0),
         }
     }
 
@@ -148,18 +168,22 @@ mod tests {
     fn the_highest_use_of_the_last_seconds_counts() {
         let mut thread = PacketThread::default();
         assert_eq!(thread.most_used(), Use::default());
-        thread.record(time(1_000, 500, 100));
+        thread.record(time(1_000, 500, 100), 0);
         assert_eq!(thread.most_used(), Use::default());
-        thread.record(time(1_200, 600, 150));
-        let used = |all, work| Use { all, work };
+        thread.record(time(1_200, 600, 150), 0);
+        let used = |all, work| Use {
+            all,
+            work,
+            for_packets: (0, 0),
+        };
         assert_eq!(thread.most_used(), used(500_000, 250_000));
         // Too soon after the one before.
-        thread.record(time(1_201, 601, 150));
-        thread.record(time(2_200, 700, 150));
+        thread.record(time(1_201, 601, 150), 0);
+        thread.record(time(2_200, 700, 150), 0);
         assert_eq!(thread.most_used(), used(500_000, 250_000));
-        thread.record(time(6_200, 720, 1_000));
+        thread.record(time(6_200, 720, 1_000), 0);
         assert_eq!(thread.most_used(), used(500_000, 250_000));
-        thread.record(time(6_300, 740, 1_010));
+        thread.record(time(6_300, 740, 1_010), 0);
         assert_eq!(thread.most_used(), used(200_000, 100_000));
     }
 
@@ -167,10 +191,23 @@ mod tests {
     fn times_that_go_back_or_lead_too_far_give_no_impossible_use() {
         let mut thread = PacketThread::default();
         for at in [time(1_000, 500, 400), time(2_000, 400, 0), time(500, 0, 0)] {
-            thread.record(at);
+            thread.record(at, 0);
         }
         assert_eq!(thread.most_used(), Use::default());
-        thread.record(time(3_000, 90_000, 0));
+        thread.record(time(3_000, 90_000, 0), 0);
         assert_eq!(thread.most_used().work, 1_000_000);
+    }
+
+    #[test]
+    fn a_packet_costs_the_work_of_the_last_seconds_with_enough_packets() {
+        let mut thread = PacketThread::default();
+        thread.record(time(0, 0, 0), 500);
+        thread.record(time(1_000, 20, 10), 500 + LEAST_PACKETS - 1);
+        assert_eq!(thread.packet_cost(), None);
+        thread.record(time(2_000, 40, 20), 500 + 2 * LEAST_PACKETS);
+        assert_eq!(thread.packet_cost(), Some(Nanos(20_000_000 / 200)));
+        // Few packets later, the former cost stays.
+        thread.record(time(60_000, 50, 20), 501 + 2 * LEAST_PACKETS);
+        assert_eq!(thread.packet_cost(), Some(Nanos(20_000_000 / 200)));
     }
 }

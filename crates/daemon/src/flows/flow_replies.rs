@@ -12,6 +12,8 @@
 //! progress at each driver, and requests that come meanwhile share the next one: the one in
 //! progress may be older than the changes that the peer made before its request.
 
+mod explain;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -20,16 +22,12 @@ use netnice_api::driver::{CensusDoc, FlowCounts};
 use netnice_api::{ContractDoc, Explained, FlowCountersDoc, FlowDoc, Response, ShowDoc};
 use netnice_core::contract::IfName;
 use netnice_core::target::Target;
-use netnice_core::units::{Amount, Instant, Nanos};
+use netnice_core::units::{Instant, Nanos};
 
-use super::admission::LinkCapacity;
 use super::network::Network;
 use super::promises::Promises;
-use super::receive_shares::receive_budget;
 use super::{CallPurpose, FlowRecord, Flows, NextHop, ReplySender, messages, refuse};
 use crate::clock::Now;
-use crate::error::RequestError;
-use crate::page::Page;
 use crate::peer::Peer;
 use crate::server::Reply;
 use crate::user_names::user_name;
@@ -48,6 +46,8 @@ struct Ticket {
     flows: Vec<u32>,
     /// The number of further flows that the reply is about.
     more: usize,
+    /// Further flows whose counts the costs of a packet need.
+    beside: Vec<u32>,
     reply: ReplySender,
     drivers_left: usize,
     census: Census,
@@ -64,6 +64,13 @@ pub(crate) enum PartialReply {
     /// The reply to `explain` about this target (`None` if the service has nothing about it), and
     /// the id of the target if it is redirected.
     Explain(Target, Option<Explained>, Option<u32>),
+}
+
+impl Ticket {
+    /// The numbers of the flows whose counts the reply needs.
+    fn counted(&self) -> impl Iterator<Item = u32> {
+        self.flows.iter().chain(&self.beside).copied()
+    }
 }
 
 impl Tickets {
@@ -120,7 +127,12 @@ impl<N: Network> Flows<N> {
         let number = self.tickets.next;
         self.tickets.next += 1;
         let (flows, more) = self.flows_of_reply(&peer, &what);
+        let beside = match &what {
+            PartialReply::Explain(Target::Direct(_), ..) | PartialReply::Show(..) => Vec::new(),
+            PartialReply::Explain(..) => self.flows_beside(&flows),
+        };
         let ticket = Ticket {
+            beside,
             flows,
             more,
             peer,
@@ -158,7 +170,8 @@ impl<N: Network> Flows<N> {
         state.census_pending = !tickets.is_empty();
         if state.census_pending {
             let open = tickets.iter().filter_map(|it| self.tickets.open.get(it));
-            let known = open.flat_map(|it| &it.flows).map(|it| self.flows.get(it));
+            let numbers = open.flat_map(Ticket::counted);
+            let known = numbers.map(|number| self.flows.get(&number));
             let theirs = known.flatten().filter(|flow| flow.link == *link);
             let flows: BTreeSet<u32> = theirs.filter_map(|flow| flow.at_driver).collect();
             let ask = DriverRequest::CensusOf {
@@ -302,176 +315,6 @@ impl<N: Network> Flows<N> {
             () if counts.is_some_and(|counts| counts.suspended) => "suspended",
             () => "open",
         }
-    }
-
-    /// The page about a target: about these flows, and `more` that are only counted, or about a
-    /// link.
-    fn explain(
-        &self,
-        promises: &impl Promises,
-        (flows, more): (&[&FlowRecord], usize),
-        target: &Target,
-        known: Option<Explained>,
-        census: &Census,
-    ) -> Result<Explained, RequestError> {
-        let counts = Counts::of(census);
-        let mut page = Page::after(known.clone().unwrap_or_default());
-        if let Target::Direct(link) = target {
-            self.explain_link(promises, link, census.get(link).map(Rc::as_ref), &mut page)?;
-            return Ok(page.into());
-        }
-        for flow in flows {
-            self.explain_flow(flow, &counts, &mut page);
-        }
-        if more > 0 {
-            page.row(
-                "more",
-                &format!("{more} flows more; netnice show {target} lists them"),
-            );
-        }
-        let page = Explained::from(page);
-        match page.lines.is_empty() {
-            false => Ok(page),
-            true => Err(RequestError::Failed(format!(
-                "{target} is not open; netnice show lists flows"
-            ))),
-        }
-    }
-
-    fn explain_flow(&self, flow: &FlowRecord, counts: &Counts<'_>, page: &mut Page) {
-        let state = self.link_states.get(&flow.link);
-        let who = self.program_of(flow).map_or_else(String::new, |program| {
-            format!(
-                "process {} ({}) of {}",
-                program.pid,
-                program.name,
-                user_name(program.uid)
-            )
-        });
-        page.row(
-            "flow",
-            &format!(
-                "flow:{}: {} on {}, {who}",
-                flow.number,
-                messages::endpoint(&flow.endpoint),
-                flow.link
-            ),
-        );
-        let contract = match flow.contract.is_empty() {
-            true => "best effort".to_owned(),
-            false => flow.contract.to_string(),
-        };
-        page.row("contract", &contract);
-        if let Some(why) = &flow.degraded {
-            page.row("degraded", &format!("served as best effort: {why}"));
-        }
-        let next_hop = match flow.next_hop {
-            NextHop::Any => "to the next hop that the program names for each packet".to_owned(),
-            NextHop::Group(mac) => format!("to the group at {}", messages::mac(mac)),
-            NextHop::Toward {
-                via,
-                mac: Some(mac),
-                ..
-            } => format!("to {via} at {}", messages::mac(mac)),
-            NextHop::Toward { via, mac: None, .. } => {
-                format!("{via} does not answer: packets come back unsent")
-            }
-        };
-        page.row(
-            "leaves",
-            &format!("{next_hop}, packets up to {} bytes", flow.mtu),
-        );
-        if let Some(state) = state {
-            page.row(
-                "socket",
-                &messages::mode(&state.mode, state.why_not_native.as_deref()),
-            );
-        }
-        match counts.of_flow(flow) {
-            Some(counts) => messages::counts(counts, receive_budget(&flow.endpoint), page),
-            None => page.row("counts", "its driver did not tell them in time"),
-        }
-    }
-
-    fn explain_link(
-        &self,
-        promises: &impl Promises,
-        link: &IfName,
-        census: Option<&CensusDoc>,
-        page: &mut Page,
-    ) -> Result<(), RequestError> {
-        let Some(state) = self.link_states.get(link) else {
-            return Err(RequestError::Failed(format!(
-                "there are no direct flows on {link}, and no driver of it runs"
-            )));
-        };
-        page.row(
-            "driver",
-            &format!(
-                "of {link}: {} of {}, {}",
-                messages::plural(state.flow_count as usize, "flow"),
-                messages::plural(state.programs.len(), "program"),
-                messages::plural(state.promised.targets(), "redirected target")
-            ),
-        );
-        page.row(
-            "socket",
-            &messages::mode(&state.mode, state.why_not_native.as_deref()),
-        );
-        if let (Some(split), Some(need)) = (state.split, state.need) {
-            let part = promises.direct_part(link);
-            let tree = part.map_or(split.tree, |part| part.tree);
-            page.row(
-                "has",
-                &format!(
-                    "{} of the link for certain, {} of it promised or kept for flows, and what the \
-                     kernel's classes do not use of their {tree}",
-                    split.driver, need
-                ),
-            );
-            page.row("sends", &Amount(state.sending_rate).to_string());
-        }
-        let horizon = state.capacity.as_ref().map(LinkCapacity::horizon);
-        if let Some(horizon) = horizon.and_then(messages::horizon) {
-            page.row("horizon", &horizon);
-        }
-        if let Some(written) = state.code_points.as_ref().and_then(messages::code_points) {
-            page.row("dscp", &written);
-        }
-        let discards = state.discards.as_ref().map_or(0, Vec::len);
-        if discards > 0 {
-            let patterns = messages::plural(discards, "pattern");
-            page.row("discards", &format!("what fits {patterns} of the policy"));
-        }
-        for (why, count) in census.map(|c| c.discarded.as_slice()).unwrap_or_default() {
-            page.row("discarded", &format!("{count} received frames: {why}"));
-        }
-        if let Some(census) = census {
-            page.row("time", &messages::time(&census.time));
-            if let Some(thread) = messages::packet_thread(&state.thread) {
-                page.row("thread", &thread);
-            }
-            if census.stops.number() > 0 {
-                page.row("stopped", &messages::stops(&census.stops));
-            }
-            if let Some(frames) = &census.frames {
-                let all = state.flow_count as usize;
-                page.row("frames", &messages::frames(frames, &census.flows, all));
-            }
-            if census.pm_qos_held {
-                page.row("awake", messages::AWAKE);
-            }
-            if !census.confinement.is_empty() {
-                page.row("confined", &census.confinement);
-            }
-            if census.unrequested_doorbells > 0 {
-                page.row(
-                    "rung",
-                    &messages::needless_doorbells(census.unrequested_doorbells),
-                );
-            }
-        }
-        Ok(())
     }
 }
 

@@ -8,6 +8,7 @@ use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use netnice_core::units::Nanos;
 use netnice_kernel::netlink::NetlinkClient;
 use netnice_kernel::nic::{self, NicFeatures};
 use netnice_kernel::port::{self, Port};
@@ -104,6 +105,8 @@ pub(crate) trait Network {
     /// The id of the thread of a process that has the id `own_id` in the PID namespace of that
     /// process; `None` if the process has no such thread.
     fn thread(&mut self, process: u32, own_id: u32) -> Option<u32>;
+    /// The processor time that a process has used since its start; `None` if it has ended.
+    fn processor_time(&self, process: u32) -> Option<Nanos>;
 }
 
 /// The kernel's network, in the daemon's network namespace.
@@ -231,5 +234,9 @@ impl Network for KernelNetwork {
 
     fn thread(&mut self, process: u32, own_id: u32) -> Option<u32> {
         process::thread(process, own_id)
+    }
+
+    fn processor_time(&self, process: u32) -> Option<Nanos> {
+        process::processor_time(process)
     }
 }

@@ -12,7 +12,7 @@ use netnice_api::direct::Term;
 use netnice_api::driver::CodePointsDoc;
 use netnice_core::admission::TargetId;
 use netnice_core::admission::timing::Stops;
-use netnice_core::contract::IfName;
+use netnice_core::contract::{IfName, Slice};
 use netnice_core::link::Link;
 use netnice_core::link::classes::LinkClasses;
 use netnice_core::units::{Amount, Instant, Nanos};
@@ -133,6 +133,9 @@ pub(crate) trait Promises: LinkPromises {
     fn check_unmetered(&mut self, _pid: u32) -> Result<(), RequestError> {
         Ok(())
     }
+    /// The processor time that the target of a process has for certain; `None` if there is no such
+    /// target.
+    fn processor_slice(&mut self, pid: u32) -> Option<Slice>;
     /// The managed links.
     fn links(&self) -> Vec<IfName>;
     /// The classes of a managed link; none if the link is not managed or has none.

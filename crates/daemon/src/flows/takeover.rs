@@ -11,6 +11,7 @@ use netnice_api::driver::{CensusDoc, DriverFlowDoc, ProgramDoc};
 use netnice_core::contract::{Contract, IfName};
 
 use super::network::Network;
+use super::packet_costs::{CostBase, Packets};
 use super::ports::PortOwner;
 use super::promises::Promises;
 use super::{FlowRecord, Flows, NextHop, Program, admission};
@@ -40,7 +41,10 @@ impl<N: Network> Flows<N> {
         state.is_census_late = false;
         for program in &census.programs {
             let known = state.programs.entry(program.program);
-            known.or_insert_with(|| adopted_program(promises, program));
+            let known = known.or_insert_with(|| adopted_program(promises, program));
+            if known.session.is_none() && known.cost_base.processor.is_none() {
+                known.cost_base = adopted_costs(&self.network, program, &census.flows);
+            }
         }
         self.update_policy(promises, link, now);
         self.redirects.retry(link);
@@ -144,7 +148,18 @@ fn adopted_program(promises: &mut impl Promises, doc: &ProgramDoc) -> Program {
         secret: doc.secret.clone(),
         open: BTreeSet::new(),
         session: None,
+        cost_base: CostBase::default(),
     }
+}
+
+/// The costs of such a program count from now on.
+fn adopted_costs(network: &impl Network, doc: &ProgramDoc, flows: &[DriverFlowDoc]) -> CostBase {
+    let mut costs = CostBase::new(network.processor_time(doc.pid));
+    let own = flows
+        .iter()
+        .filter(|flow| flow.setup.program == doc.program);
+    own.for_each(|flow| costs.before.add(Packets::of(&flow.counts)));
+    costs
 }
 
 /// The next hop of a flow, with the Ethernet address that the driver has. `via` is `None` for a

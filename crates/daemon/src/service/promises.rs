@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use netnice_api::direct::Term;
 use netnice_api::driver::CodePointsDoc;
 use netnice_core::admission::timing::Stops;
-use netnice_core::contract::IfName;
+use netnice_core::contract::{IfName, Slice};
 use netnice_core::link::Link;
 use netnice_core::link::classes::LinkClasses;
 use netnice_core::units::{Amount, Instant, Nanos};
@@ -105,6 +105,14 @@ impl<H: Host> Promises for Service<H> {
                 metered.entry.target
             ))),
         }
+    }
+
+    fn processor_slice(&mut self, pid: u32) -> Option<Slice> {
+        let place = self.reconciler.host.place(pid);
+        let ledger = &self.reconciler.books.ledger;
+        let held = ledger.at_place(&place)?;
+        let mut chain = std::iter::once(held).chain(ledger.around(held.entry.id));
+        chain.find_map(|held| held.in_force().cpu().filter(|_| held.refused.is_none()))
     }
 
     fn links(&self) -> Vec<IfName> {

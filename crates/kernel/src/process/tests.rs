@@ -128,3 +128,16 @@ fn a_thread_is_found_in_its_own_process_only() {
     assert_eq!(thread(own, parent), None);
     assert_eq!(thread(u32::MAX >> 1, own), None);
 }
+
+#[test]
+fn the_processor_time_of_a_process_grows_as_it_works() {
+    let own = std::process::id();
+    let before = processor_time(own).expect("it runs");
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while processor_time(own).expect("it runs").0 < before.0 + 1_000_000 {
+        assert!(std::time::Instant::now() < until, "it does not grow");
+    }
+    assert_eq!(processor_time(0), None);
+    assert_eq!(processor_time(u32::MAX), None);
+    assert_eq!(processor_time(u32::MAX >> 1), None);
+}

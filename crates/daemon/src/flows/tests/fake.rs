@@ -1,10 +1,12 @@
 //! A fake network and a fake driver, for the tests of the flow manager.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 use netnice_api::direct::Term;
 use netnice_api::driver::{
@@ -12,6 +14,7 @@ use netnice_api::driver::{
     PacketThreadDoc, ProgramDoc, RedirectedDoc, SEND_AHEAD_NS, ServerDoc, TotalsDoc,
 };
 use netnice_core::contract::Contract;
+use netnice_core::units::Nanos;
 use netnice_kernel::nic::NicFeatures;
 use netnice_kernel::routes::{HostKind, Neighbour, RouteEntry};
 
@@ -40,6 +43,8 @@ pub(super) struct FakeNetwork {
     pub next_port: u16,
     /// What the kernel was asked to do with held TCP ports.
     pub port_changes: Vec<&'static str>,
+    /// The processor time of each process.
+    pub processor_time: Rc<Cell<Nanos>>,
 }
 
 impl Default for FakeNetwork {
@@ -56,6 +61,7 @@ impl Default for FakeNetwork {
             randoms: 0,
             next_port: 40_000,
             port_changes: Vec::new(),
+            processor_time: Rc::default(),
         }
     }
 }
@@ -209,6 +215,10 @@ impl Network for FakeNetwork {
         // The driver is in a PID namespace of its own.
         (process == DRIVER_PROCESS && own_id == 3).then_some(DRIVER_PROCESS + 1)
     }
+
+    fn processor_time(&self, _process: u32) -> Option<Nanos> {
+        Some(self.processor_time.get())
+    }
 }
 
 /// A driver that carries out each call at once.
@@ -236,6 +246,8 @@ pub(super) struct Driver {
     pub counters: Vec<u32>,
     /// The totals that the driver reports.
     pub totals: TotalsDoc,
+    /// Packets and bytes that each flow has sent.
+    pub sent: (u64, u64),
     /// Why it refuses flows; `None` if it accepts them.
     pub refuses: Option<String>,
     /// The flows that were withdrawn.
@@ -314,7 +326,7 @@ impl Driver {
                     self.resets.push(flow.number);
                     DriverReply::Closed(Box::default())
                 }
-                Some(_) => DriverReply::Closed(Box::default()),
+                Some(_) => DriverReply::Closed(Box::new(self.counts())),
                 None => failed("no such flow"),
             },
             DriverRequest::Census => DriverReply::Census(Box::new(self.census())),
@@ -410,6 +422,14 @@ impl Driver {
         assert!(!is_exact || self.ahead_ns <= SEND_AHEAD_NS, "{contract}");
     }
 
+    fn counts(&self) -> FlowCounts {
+        FlowCounts {
+            sent: self.sent.0.max(5),
+            sent_bytes: self.sent.1,
+            ..FlowCounts::default()
+        }
+    }
+
     fn census(&self) -> CensusDoc {
         CensusDoc {
             iface: "eth0".to_owned(),
@@ -437,10 +457,7 @@ impl Driver {
                 .map(|(flow, setup)| DriverFlowDoc {
                     flow: *flow,
                     setup: setup.clone(),
-                    counts: FlowCounts {
-                        sent: 5,
-                        ..FlowCounts::default()
-                    },
+                    counts: self.counts(),
                     held: 2,
                     slot: *flow,
                 })

@@ -277,3 +277,61 @@ fn a_census_has_the_flows_that_the_replies_show() {
         }
     }
 }
+
+/// A page about a flow says what a packet costs its program and the driver, and what the flow's
+/// contract takes with that.
+#[test]
+fn explain_shows_what_packets_cost_and_what_a_contract_takes() {
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&Peer::ROOT, 7);
+    let flow = fixture.opened(&client, "10.0.0.2:6000", "slice 10ms/100ms");
+    let other = fixture.opened(&client, "10.0.0.2:6001", "");
+    let name = format!("flow:{}", flow.flow);
+    let page = |fixture: &mut Fixture| {
+        let page = explained(fixture, &name).join(" ");
+        page.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    // Too few packets.
+    fixture.flows.network.processor_time.set(Nanos(8_000_000));
+    let text = page(&mut fixture);
+    assert!(!text.contains("a packet takes"), "{text}");
+    // Both flows count, and then the closed one.
+    fixture.driver.sent = (500, 500_000);
+    let text = page(&mut fixture);
+    let costs = "a packet takes processor time: 8us in the program, with all else that it does";
+    assert!(text.contains(costs), "{text}");
+    let takes = "the slice carries 10mbit in packets of 1000 bytes, which takes 1ms of each 100ms \
+                 in the program; no processor time is reserved for the program";
+    assert!(text.contains(takes), "{text}");
+    fixture.close(&client, other.flow);
+    fixture.driver.sent = (1_500, 1_500_000);
+    let text = page(&mut fixture);
+    assert!(
+        text.contains("processor time: 4us in the program"),
+        "{text}"
+    );
+    // The driver's cost is known once it has told its times.
+    for (at, sent) in [(1, 0), (2, 1_000)] {
+        fixture.driver.totals.sent = sent;
+        fixture.driver.totals.thread = Some(netnice_api::driver::ThreadTimeDoc {
+            at_ns: at * 1_000_000_000,
+            processor_ns: at * 5_000_000,
+            waiting_ns: at * 3_000_000,
+        });
+        fixture.flows.balance(fixture.now);
+        fixture.exchange();
+    }
+    let text = page(&mut fixture);
+    assert!(text.contains("2us in the driver"), "{text}");
+    // The costs of a program that an earlier daemon attached count from the take-over on.
+    fixture.restart();
+    fixture.flows.network.processor_time.set(Nanos(9_000_000));
+    assert!(!page(&mut fixture).contains("in the program, with"));
+    fixture.driver.sent = (2_500, 2_500_000);
+    fixture.flows.network.processor_time.set(Nanos(10_000_000));
+    let text = page(&mut fixture);
+    assert!(
+        text.contains("processor time: 2us in the program"),
+        "{text}"
+    );
+}
