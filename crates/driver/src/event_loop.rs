@@ -308,7 +308,8 @@ impl EventLoop {
             self.accounted_until = monotonic();
             let asked = Instant(now.0.saturating_add(pause.as_nanos() as u64));
             self.stops.record(stops::woken(asked, self.accounted_until));
-            self.cpu_budget.credit(self.accounted_until);
+            let cost = self.wakeup_cost.mean();
+            self.cpu_budget.credit(self.accounted_until, cost);
         }
         // Also while there is always more to do: else redirected packets would go to the classes.
         let renewal = self.datapath.renew_redirects(self.accounted_until);
@@ -476,7 +477,8 @@ impl EventLoop {
         let asked = Instant(wake.max(now));
         self.unread_since = asked.min(self.accounted_until);
         self.stops.record(stops::woken(asked, self.accounted_until));
-        self.cpu_budget.credit(self.accounted_until);
+        let cost = self.wakeup_cost.mean();
+        self.cpu_budget.credit(self.accounted_until, cost);
         self.wake_reason = match wake {
             _ if wake == until => WakeReason::Due,
             _ if gathers && wake == self.gather_until.0 => WakeReason::Frames,

@@ -26,7 +26,7 @@
 
 use std::time::Duration;
 
-use netnice_core::units::Instant;
+use netnice_core::units::{Instant, Nanos};
 
 use super::reservation::Reservation;
 
@@ -72,19 +72,22 @@ impl CpuBudget {
         (self.was_stopped && self.credit < 0).then_some(PAUSE)
     }
 
-    /// Credits the time until `now` as sleep.
-    pub(crate) fn credit(&mut self, now: Instant) {
+    /// Credits the time until `now` as sleep. Falling asleep and waking took `cost` of the
+    /// processor, which counts against a reservation.
+    pub(crate) fn credit(&mut self, now: Instant, cost: Nanos) {
         let slept = self.advance(now);
         let full = self.full();
         let gained = match self.reservation {
             None => slept.min(full) * CREDIT_PER_SLEEP,
             Some(reservation) => {
+                let cost = (cost.0.min(full as u64) as i64).min(slept);
                 let awake = spin_share(reservation);
-                let gained = i128::from(slept) * i128::from(awake) / i128::from(WHOLE - awake);
-                gained.min(i128::from(2 * full)) as i64
+                let asleep = i128::from(slept - cost);
+                let gained = asleep * i128::from(awake) / i128::from(WHOLE - awake);
+                gained.min(i128::from(2 * full)) as i64 - cost
             }
         };
-        self.credit = full.min(self.credit + gained);
+        self.credit = full.min(self.credit + gained).max(-full);
     }
 
     /// For how long the thread may spin now, in ns; `u64::MAX`: as long as it likes.

@@ -1,5 +1,3 @@
-use netnice_core::units::Nanos;
-
 use super::*;
 
 const US: u64 = 1_000;
@@ -14,7 +12,7 @@ fn simulate(budget: &mut CpuBudget, busy: u64, idle: u64, rounds: u64) -> f64 {
         awake += busy;
         if let Some(pause) = budget.charge(Instant(now)) {
             now += pause.as_nanos() as u64;
-            budget.credit(Instant(now));
+            budget.credit(Instant(now), Nanos(0));
         }
         // Before sleeping, the thread spins for half of the idle time if it may.
         let spin = budget.spin_credit().min(idle / 2);
@@ -22,7 +20,7 @@ fn simulate(budget: &mut CpuBudget, busy: u64, idle: u64, rounds: u64) -> f64 {
         awake += spin;
         budget.charge(Instant(now));
         now += idle - spin;
-        budget.credit(Instant(now));
+        budget.credit(Instant(now), Nanos(0));
     }
     awake as f64 / (now - begin) as f64
 }
@@ -58,9 +56,9 @@ fn a_busy_thread_pauses_only_after_the_kernel_has_stopped_it() {
 fn a_clock_that_jumps_leaves_the_credit_within_its_bounds() {
     let mut budget = CpuBudget::new(Instant(u64::MAX));
     budget.charge(Instant(0));
-    budget.credit(Instant(u64::MAX));
+    budget.credit(Instant(u64::MAX), Nanos(0));
     budget.charge(Instant(u64::MAX));
-    budget.credit(Instant(3));
+    budget.credit(Instant(3), Nanos(0));
     assert!(budget.credit.abs() <= FULL);
 }
 
@@ -79,6 +77,24 @@ fn a_thread_with_a_reservation_spins_within_three_quarters_of_it() {
         let share = simulate(&mut budget, 5 * US, 115 * US, 100_000);
         assert!((share - expected).abs() < 0.01, "{percent} %: {share}");
     }
+}
+
+/// The kernel charges a thread for its sleeps too.
+#[test]
+fn the_cost_of_sleeps_counts_against_a_reservation() {
+    let mut budget = CpuBudget::new(Instant(5));
+    budget.set_reservation(reservation(300));
+    let mut spun = 0;
+    for _ in 0..100_000 {
+        let spin = budget.spin_credit().min(50 * US);
+        spun += spin;
+        let now = budget.accounted_until.0 + spin;
+        budget.charge(Instant(now));
+        budget.credit(Instant(now + 100 * US - spin), Nanos(10 * US));
+    }
+    // 22.5 % of the time in all, 10 % of it for the sleeps.
+    let share = spun as f64 / (100_000 * 100 * US) as f64;
+    assert!((0.12..0.13).contains(&share), "{share}");
 }
 
 /// The work of a thread is not delayed by its account: the kernel divides the processor.
@@ -109,7 +125,7 @@ fn a_clock_that_jumps_leaves_the_credit_of_a_reservation_within_its_bounds() {
     for budget_us in [0, 300, 1_000] {
         let mut budget = CpuBudget::new(Instant(0));
         budget.set_reservation(reservation(budget_us));
-        budget.credit(Instant(u64::MAX));
+        budget.credit(Instant(u64::MAX), Nanos(0));
         assert!(budget.credit.abs() <= FULL);
         budget.charge(Instant(0));
         budget.charge(Instant(u64::MAX));

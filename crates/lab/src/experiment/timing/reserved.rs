@@ -5,9 +5,10 @@
 //! packet, since the stops are what is measured.
 //!
 //! Each round measures the driver alone, with SCHED_FIFO beside the program, and with several
-//! reservations beside it, in turn. The 99th percentile of the lateness with the largest
-//! reservation must be at most twice that of the driver alone (ten times in the quick form), by the
-//! medians of the rounds, and `netnice check` must find no packet early.
+//! reservations beside it, in turn. The last is the one that `netnice explain direct:IFACE` states,
+//! which follows from what the packet thread used with SCHED_FIFO. With that one the 99th
+//! percentile of the lateness must be at most twice that of the driver alone (ten times in the
+//! quick form), by the medians of the rounds. `netnice check` must find no packet early.
 //!
 //! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if the subject is
 //! not netnice, if a step of the measurement fails, or if the kernel refuses a reservation.
@@ -15,6 +16,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use netnice_core::units::Nanos;
 use serde_json::json;
 
 use super::super::bench::{SECOND, netnice_only, pause};
@@ -23,7 +25,7 @@ use super::super::sent_packets::{check_conformance, from_port, missing_on_the_wi
 use super::super::{Bound, Context, Outcome};
 use super::{CDVT, PORT, Subject, lateness};
 use crate::process::{self, Proc};
-use crate::stats;
+use crate::{stats, sys};
 
 /// What runs beside the driver, and how its packet thread is scheduled.
 #[derive(Clone, Copy)]
@@ -31,8 +33,18 @@ struct Setting {
     name: &'static str,
     /// A program with an exact reservation runs.
     beside: bool,
-    /// The budget of the packet thread in each millisecond, in ns; `None`: SCHED_FIFO.
-    budget: Option<u64>,
+    class: Class,
+}
+
+/// The scheduling class of the packet thread.
+#[derive(Clone, Copy, PartialEq)]
+enum Class {
+    /// SCHED_FIFO, as the driver starts.
+    Fifo,
+    /// SCHED_DEADLINE with this budget in each millisecond, in ns.
+    Reserved(u64),
+    /// As before, with the budget that the daemon states.
+    Stated,
 }
 
 /// The results of one run.
@@ -42,6 +54,8 @@ struct Run {
     early: u64,
     /// Processor time of the packet thread, in percent of the time.
     used: f64,
+    /// Its budget, in percent of the time; 100 with SCHED_FIFO.
+    budget: f64,
 }
 
 /// Measures each setting; see the module. Fails as the module says.
@@ -65,6 +79,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
             "late p99.9": middle(runs, &|one| stats::percentile(&one.lateness, 99.9)),
             "late most": middle(runs, &|one| stats::greatest(&one.lateness)),
             "processor, %": middle(runs, &|one| one.used),
+            "budget, %": middle(runs, &|one| one.budget),
             "packets": middle(runs, &|one| one.lateness.len() as f64),
         });
         context.say(format!("{}: {row}", setting.name));
@@ -89,12 +104,22 @@ impl Setting {
         let contract = format!("pcr=100mbit,cdvt={}us", CDVT / 1000);
         let mut sender = front.sender(PORT, &format!("cell {contract}"))?;
         let thread = packet_thread(&front)?;
-        let _busy = self.beside.then(busy).transpose()?;
-        if let Some(budget) = self.budget {
-            reserve(&thread, budget)?;
-        }
         let (tap, file) = tap(&front.world)?;
         sender.go()?;
+        let budget = match self.class {
+            Class::Fifo => PERIOD,
+            Class::Reserved(budget) => budget,
+            // It follows from what the thread used before the program came.
+            Class::Stated => {
+                pause(STATED_AFTER);
+                stated(&front)?
+            }
+        };
+        let _busy = self.beside.then(busy).transpose()?;
+        if self.class != Class::Fifo {
+            reserve(&thread, budget)?;
+        }
+        let begun = sys::now_ns();
         let settled = Subject::Driver.settling_time(SPACING);
         pause(settled as f64 / SECOND as f64);
         let before = processor_time(&thread)?;
@@ -110,7 +135,7 @@ impl Setting {
         );
         let (judged, early) = check_conformance(&file, &["--cell", &contract], PORT)?;
         let times = record.times(from_port(PORT));
-        let begins = times.first().unwrap_or(&0) + settled;
+        let begins = begun + settled;
         let times = &times[times.partition_point(|at| *at < begins)..];
         anyhow::ensure!(
             judged > 0 && times.len() > 50,
@@ -122,6 +147,7 @@ impl Setting {
             lateness: late.map(|late| late as f64 / 1e3).collect(),
             early,
             used: used as f64 / (seconds * SECOND) as f64 * 100.0,
+            budget: budget as f64 / PERIOD as f64 * 100.0,
         })
     }
 }
@@ -133,6 +159,21 @@ fn busy() -> Result<Proc> {
     command.args(["--sched-deadline", "10000000", "--sched-period", "10000000"]);
     command.args(["0", "sh", "-c", "while :; do :; done"]);
     Proc::start(command)
+}
+
+/// The budget that the daemon states for the packet thread, in ns of each [`PERIOD`].
+fn stated(front: &FrontDoor) -> Result<u64> {
+    let device = &front.world.client().port().device;
+    let shown = front
+        .netnice
+        .run_line(&format!("explain direct:{device}"))?;
+    let page = shown.stdout;
+    let words: Vec<&str> = page.split_whitespace().collect();
+    let at = words.windows(2).position(|pair| pair == ["it", "gets"]);
+    let budget = at.and_then(|at| words.get(at + 2));
+    let budget = budget.with_context(|| format!("no reservation is stated: {page}"))?;
+    let budget: Nanos = budget.parse().map_err(|_| anyhow::anyhow!("{budget}"))?;
+    Ok(budget.0)
 }
 
 /// The folder in /proc of the driver's packet thread.
@@ -174,27 +215,29 @@ fn processor_time(thread: &Path) -> Result<u64> {
     Ok(first.context("an empty schedstat")?.parse()?)
 }
 
-const fn beside(name: &'static str, budget: Option<u64>) -> Setting {
+const fn beside(name: &'static str, class: Class) -> Setting {
     Setting {
         name,
         beside: true,
-        budget,
+        class,
     }
 }
 
-/// The largest reservation that a driver gets is the last.
-const SETTINGS: [Setting; 6] = [
+const SETTINGS: [Setting; 5] = [
     Setting {
         name: "alone, SCHED_FIFO",
         beside: false,
-        budget: None,
+        class: Class::Fifo,
     },
-    beside("beside it, SCHED_FIFO", None),
-    beside("beside it, 10 %", Some(100_000)),
-    beside("beside it, 20 %", Some(200_000)),
-    beside("beside it, 30 %", Some(300_000)),
-    beside("beside it, 60 %", Some(600_000)),
+    beside("beside it, SCHED_FIFO", Class::Fifo),
+    beside("beside it, 30 %", Class::Reserved(300_000)),
+    beside("beside it, 60 %", Class::Reserved(600_000)),
+    beside("beside it, as stated", Class::Stated),
 ];
+/// The period of a reservation of the packet thread, in ns.
+const PERIOD: u64 = 1_000_000;
+/// Time in seconds until the daemon has what the packet thread uses.
+const STATED_AFTER: f64 = 2.0;
 /// Time between two packets, in ns.
 const SPACING: u64 = 120_000;
 /// A mask of processors for taskset(1).
