@@ -379,10 +379,18 @@ fn bad_requests_change_nothing() {
     refused(&bed, &set(pid, "11ms/10ms"), 2, &["11ms", "10ms"]);
     refused(&bed, &set(pid, "0ms/10ms"), 2, &["zero"]);
     refused(&bed, &set(pid, "10ms"), 2, &["10ms"]);
-    refused(&bed, &format!("set pid:{pid} --cpu-extra"), 2, &["--cpu"]);
+    refused(
+        &bed,
+        &format!("set pid:{pid} --cpu-extra"),
+        2,
+        &["cpu-extra"],
+    );
+    // Beyond the kernel's limits.
+    refused(&bed, &set(pid, "10us/50us"), 2, &["50us", "100us"]);
+    refused(&bed, &set(pid, "500ns/10ms"), 2, &["500ns", "10us"]);
+    refused(&bed, &set(pid, "1ms/10s"), 2, &["10s", "1s"]);
     // Less than the kernel's smallest quota.
-    refused(&bed, &set(pid, "500ns/10ms"), 2, &["500ns", "1 ms"]);
-    refused(&bed, &set(pid, "1ms/10s"), 2, &["10s", "1 ms"]);
+    refused(&bed, &set(pid, "100us/1s"), 2, &["100us/1s", "1 ms"]);
     // kthreadd.
     let kernel = [
         set(2, "1ms/10ms"),
@@ -399,7 +407,7 @@ fn bad_requests_change_nothing() {
 
     let own = foreign(1);
     let policy = scheduling(own.pid());
-    refused(&bed, &set(own.pid(), "1ms/10ms"), 1, &["SCHED_DEADLINE"]);
+    refused(&bed, &set(own.pid(), "1ms/10ms"), 3, &["SCHED_DEADLINE"]);
     assert_eq!(scheduling(own.pid()), policy);
     let mut real_time = own_group("chrt");
     real_time.args(["-f", "7", "sleep", "600"]);
@@ -407,12 +415,7 @@ fn bad_requests_change_nothing() {
     let is_set = becomes_true(|| scheduling(real_time.pid())[0].policy == 1);
     assert!(is_set);
     let policy = scheduling(real_time.pid());
-    refused(
-        &bed,
-        &set(real_time.pid(), "1ms/10ms"),
-        1,
-        &["real-time priority"],
-    );
+    refused(&bed, &set(real_time.pid(), "1ms/10ms"), 3, &["SCHED_FIFO"]);
     assert_eq!(scheduling(real_time.pid()), policy);
 
     let mut ended = bed.sleeper();
@@ -440,7 +443,7 @@ fn a_program_in_a_bounded_or_frozen_group_is_refused() {
         };
         fs::write(group.folder.join(file), value).expect("a group of this controller");
         let before = scheduling(pid);
-        refused(&bed, &line, 1, &[word]);
+        refused(&bed, &line, 3, &[word]);
         assert_eq!(scheduling(pid), before);
     }
     bed.run_ok(&line);
