@@ -73,8 +73,19 @@ from_errors! {
     TargetError => BadUsage,
     ContractError => BadUsage,
     UnitError => BadUsage,
-    Unsupported => Failed,
     Refusal => NotAdmitted,
+}
+
+impl From<Unsupported> for RequestError {
+    fn from(error: Unsupported) -> RequestError {
+        let text = error.to_string();
+        match error {
+            Unsupported::Clause(_) | Unsupported::Class => RequestError::Failed(text),
+            Unsupported::ShortPeriod(_)
+            | Unsupported::LongPeriod(_)
+            | Unsupported::ShortTime(_) => RequestError::BadUsage(text),
+        }
+    }
 }
 
 impl From<ClaimError> for RequestError {

@@ -37,8 +37,8 @@ pub(super) struct Kept {
     pub threads: usize,
     /// What the group has used.
     pub usage: GroupUsage,
-    /// How long its threads have waited for processors.
-    pub waited: Nanos,
+    /// How long its threads have waited for processors; `None` before the first step.
+    pub waited: Option<Nanos>,
     /// Time that was waited for and not given.
     pub missed: Nanos,
 }
@@ -67,7 +67,7 @@ impl Kept {
             group_until: None,
             threads: 0,
             usage: GroupUsage::default(),
-            waited: Nanos(0),
+            waited: None,
             missed: Nanos(0),
         }
     }
@@ -94,8 +94,9 @@ impl Kept {
         threads.truncate(MOST_EXAMINED);
         let waited = host.waited(&threads);
         let used = usage.used.0.saturating_sub(self.usage.used.0);
-        let wait = waited.0.saturating_sub(self.waited.0);
-        (self.usage, self.waited) = (usage, waited);
+        let before = self.waited.unwrap_or(waited);
+        let wait = waited.0.saturating_sub(before.0);
+        (self.usage, self.waited) = (usage, Some(waited));
         let promised = elapsed * self.slice.slice().0 as f64 / self.slice.period().0 as f64;
         let lacks = (promised - used as f64).min(wait as f64) - elapsed * TOLERANCE;
         if lacks > 0.0 {
