@@ -24,6 +24,7 @@ mod failure;
 mod listeners;
 mod path_lookup;
 mod probe;
+mod processors;
 mod request_queue;
 mod requests;
 mod sources;
@@ -43,14 +44,12 @@ pub use failure::RunError;
 
 use crate::clock::Now;
 use crate::flows::Flows;
-use crate::flows::driver_reservation::driver_reservation;
 use crate::flows::drivers::Drivers;
 use crate::flows::network::KernelNetwork;
 use crate::host::kernel::KernelHost;
 use crate::host::{Enforcer, LookupRights};
 use crate::meter::metrics::http::Address;
 use crate::peer::Peer;
-use crate::processors::DriverThread;
 use crate::programs::{Counted, CountingTimes, Submitted};
 use crate::quotas::Quota;
 use crate::server::PendingRequest;
@@ -452,17 +451,6 @@ impl Daemon {
             }
             Timer::Flows => self.flows.handle_timeouts(&mut self.service, now),
         }
-    }
-
-    /// Passes on which drivers run, and what they need of the processors.
-    fn follow_drivers(&mut self) {
-        let threads = self.flows.driver_threads().into_iter();
-        let drivers = threads.map(|driver| DriverThread {
-            name: format!("driver-{}", driver.link),
-            thread: driver.thread,
-            slice: driver_reservation(driver.used_ppm),
-        });
-        self.service.set_driver_threads(drivers.collect());
     }
 
     /// Sets a timer for the expected end of a burst of changes, unless it is set.

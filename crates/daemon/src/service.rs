@@ -104,8 +104,8 @@ impl<H: Host> Service<H> {
         self.doctor.notices.extend(notice);
     }
 
-    /// Sets the file for the usage of traffic quotas. The caller calls it before
-    /// [`Service::start`].
+    /// Sets the file for the usage of traffic quotas. The caller calls it
+    /// before [`Service::start`].
     pub(crate) fn set_usage_store(&mut self, store: UsageStore) {
         self.reconciler.usage_writer.store = Some(store);
     }

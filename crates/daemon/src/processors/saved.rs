@@ -87,8 +87,8 @@ impl ProcessorStore {
         }
     }
 
-    /// Reads the reservations that an earlier daemon has written: of targets by id, and of drivers by
-    /// thread.
+    /// Reads the reservations that an earlier daemon has written: of targets by id, and of drivers
+    /// by thread.
     ///
     /// # Errors
     /// If the file cannot be read, or is not what a daemon wrote. The text names it.

@@ -49,8 +49,8 @@ impl std::fmt::Display for Policy {
 /// The policy of a thread.
 pub fn policy(thread: u32) -> io::Result<Policy> {
     let mut found = attributes();
-    // SAFETY: the kernel writes at most `size_of::<libc::sched_attr>()` bytes to the structure, which
-    // lives until the call returns.
+    // SAFETY: the kernel writes at most `size_of::<libc::sched_attr>()` bytes to the structure,
+    // which lives until the call returns.
     let result = unsafe {
         libc::syscall(
             libc::SYS_sched_getattr,
