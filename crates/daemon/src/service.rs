@@ -110,8 +110,8 @@ impl<H: Host> Service<H> {
         self.reconciler.usage_writer.store = Some(store);
     }
 
-    /// Continues the reservations of processor time of an earlier daemon. The caller calls it before
-    /// [`Service::start`].
+    /// Continues the reservations of processor time of an earlier daemon. The caller calls it
+    /// before [`Service::start`].
     pub(crate) fn set_processor_store(&mut self, store: ProcessorStore, now: Now) {
         self.reconciler.resume_processors(store, now);
     }
