@@ -300,8 +300,9 @@ fn explain_shows_what_packets_cost_and_what_a_contract_takes() {
     let text = page(&mut fixture);
     let costs = "a packet takes processor time: 8us in the program, with all else that it does";
     assert!(text.contains(costs), "{text}");
-    let takes = "the slice carries 10mbit in packets of 1000 bytes, which takes 1ms of each 100ms \
-                 in the program; no processor time is reserved for the program";
+    let takes = "in packets of 1000 bytes, which takes 1ms of each 100ms in the program; no \
+                 processor time is reserved for the program";
+    assert!(text.contains("the slice carries 10 Mbit/s"), "{text}");
     assert!(text.contains(takes), "{text}");
     fixture.close(&client, other.flow);
     fixture.driver.sent = (1_500, 1_500_000);
