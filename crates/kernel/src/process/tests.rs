@@ -141,3 +141,10 @@ fn the_processor_time_of_a_process_grows_as_it_works() {
     assert_eq!(processor_time(u32::MAX), None);
     assert_eq!(processor_time(u32::MAX >> 1), None);
 }
+
+#[test]
+fn threads_of_the_kernel_are_told_from_processes() {
+    assert!(!is_kernel_thread(std::process::id()));
+    // In a PID namespace of its own, process 2 is an ordinary one, or there is none.
+    assert_eq!(is_kernel_thread(2), has_command(2, "kthreadd"));
+}
