@@ -148,8 +148,9 @@ fn refused(bed: &TestBed, line: &str, status: i32, words: &[&str]) -> CommandOut
     answer
 }
 
-/// A process outside netnice that has a part of a processor by SCHED_DEADLINE. The kernel frees what
-/// another thread had only some time after its end, so the start is repeated until it succeeds.
+/// A process outside netnice that has a part of a processor by SCHED_DEADLINE. The kernel frees
+/// what another thread had only some time after its end, so the start is repeated until it
+/// succeeds.
 fn foreign(budget_ms: u32) -> Proc {
     let budget = (budget_ms * 1_000_000).to_string();
     let until = Instant::now() + EVENT_TIMEOUT;
