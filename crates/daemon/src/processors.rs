@@ -37,7 +37,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::contract::Slice;
 use netnice_core::units::{Instant, Nanos};
-use netnice_kernel::processor::host::Times;
+use netnice_kernel::processor::ProcessorSet;
 
 pub(crate) use saved::ProcessorStore;
 
@@ -59,6 +59,8 @@ pub(crate) struct Wanted {
     pub slice: Slice,
     /// The target's weight in the division of the rest, 1 to 1,000.
     pub weight: u32,
+    /// The processors on which the target may run; empty: all.
+    pub processors: ProcessorSet,
     /// The target's processes.
     pub processes: BTreeSet<u32>,
 }
@@ -93,14 +95,15 @@ pub(crate) struct ProcessorStatus {
 #[derive(Debug, Default)]
 pub(crate) struct Keeper {
     kept: BTreeMap<u32, Kept>,
-    weights: Weights,
+    /// The weights of targets with extra, by the processors on which they may run.
+    weights: BTreeMap<ProcessorSet, Weights>,
     /// The drivers' packet threads, with what each shall have while a target has its time exactly.
     drivers: Vec<DriverThread>,
     /// What they have, by thread.
     kept_drivers: BTreeMap<u32, KeptDriver>,
     store: Option<ProcessorStore>,
-    /// When the last step was, and what the processors had done by then.
-    last: Option<(Instant, Times)>,
+    /// When the last step was, and how long each processor had been busy by then.
+    last: Option<(Instant, BTreeMap<u32, Nanos>)>,
     /// The present time. The caller sets it before each call.
     pub now: Instant,
     /// The last failure that was logged: a lasting one is logged once.
@@ -220,6 +223,7 @@ impl Keeper {
             Some(kept) => {
                 let changed = (kept.slice, kept.weight) != (wanted.slice, wanted.weight);
                 (kept.slice, kept.weight) = (wanted.slice, wanted.weight);
+                kept.processors.clone_from(&wanted.processors);
                 changed
             }
             None => {
@@ -231,8 +235,11 @@ impl Keeper {
                     name: id.to_string(),
                     home: host.home(*first)?,
                 };
-                self.kept
-                    .insert(id, Kept::new(wanted.slice, wanted.weight, group));
+                let kept = Kept {
+                    processors: wanted.processors.clone(),
+                    ..Kept::new(wanted.slice, wanted.weight, group)
+                };
+                self.kept.insert(id, kept);
                 self.save()?;
                 true
             }
@@ -290,8 +297,8 @@ impl Keeper {
     /// [`Keeper::is_idle`].
     pub(crate) fn step<H: ProcessorTime + ProcessorHost>(&mut self, host: &mut H) {
         let now = self.now;
-        let times = host.times();
-        let last = self.last.replace((now, times));
+        let busy = host.busy();
+        let last = self.last.replace((now, busy.clone()));
         for id in self.kept.keys().copied().collect::<Vec<u32>>() {
             let applied = self.apply(host, id, false);
             self.note(applied);
@@ -305,32 +312,63 @@ impl Keeper {
         if elapsed <= 0.0 {
             return;
         }
-        let (mut steps, mut reserved, mut used_by_all) = (Vec::new(), 0.0, 0.0);
+        let mut used = BTreeMap::new();
         for (id, kept) in &mut self.kept {
-            let share = kept.slice.slice().0 as f64 / kept.slice.period().0 as f64;
-            let (used, waited) = kept.measure(host, elapsed);
-            reserved += share;
-            used_by_all += used;
-            if kept.slice.extra() {
+            used.insert(*id, kept.measure(host, elapsed));
+        }
+        let mut parts = busy;
+        for (processor, time) in &mut parts {
+            time.0 -= before
+                .get(processor)
+                .map_or(time.0, |before| before.0.min(time.0));
+        }
+        let sets = self.kept.values().filter(|kept| kept.slice.extra());
+        let sets: BTreeSet<ProcessorSet> = sets.map(|kept| kept.processors.clone()).collect();
+        self.weights.retain(|set, _| sets.contains(set));
+        for set in sets {
+            self.divide(host, &set, &parts, (&used, elapsed));
+        }
+    }
+
+    /// Divides what is not reserved of a set of processors among the targets with extra there, by
+    /// what each processor and each target did in the last `elapsed` ns.
+    fn divide<H: ProcessorTime>(
+        &mut self,
+        host: &mut H,
+        set: &ProcessorSet,
+        busy: &BTreeMap<u32, Nanos>,
+        (used, elapsed): (&BTreeMap<u32, (f64, bool)>, f64),
+    ) {
+        let is_here = |processor: &u32| set.is_empty() || set.contains(processor);
+        let here = busy.iter().filter(|(processor, _)| is_here(processor));
+        let (count, sum) = here.fold((0, 0), |(count, sum), (_, time)| (count + 1, sum + time.0));
+        let mut total = Total {
+            processors: f64::from(count.max(1)),
+            reserved: 0.0,
+            others: sum as f64 / elapsed,
+        };
+        let mut steps = Vec::new();
+        for (id, kept) in &self.kept {
+            let stays = !kept.processors.is_empty() && kept.processors.iter().all(is_here);
+            if !stays && kept.processors != *set {
+                continue;
+            }
+            let (used, waited) = used.get(id).copied().unwrap_or((0.0, false));
+            total.reserved += kept.share();
+            total.others -= used;
+            if kept.slice.extra() && kept.processors == *set {
                 steps.push(Step {
                     id: *id,
-                    reserved: share,
+                    reserved: kept.share(),
                     weight: kept.weight,
                     used,
                     waited,
                 });
             }
         }
-        if steps.is_empty() {
-            return;
-        }
-        let busy = times.busy.0.saturating_sub(before.busy.0) as f64 / elapsed;
-        let total = Total {
-            processors: host.processor_count() as f64,
-            reserved,
-            others: (busy - used_by_all).max(0.0),
-        };
-        for (id, weight) in self.weights.advance(&steps, total) {
+        total.others = total.others.max(0.0);
+        let weights = self.weights.entry(set.clone()).or_default();
+        for (id, weight) in weights.advance(&steps, total) {
             if let Some(kept) = self.kept.get_mut(&id) {
                 let set = kept.set_group(host, weight, None);
                 self.note(set);

@@ -3,12 +3,11 @@
 //! A method that changes something fails with a [`RequestError`] if the kernel refuses, or if the
 //! process has ended.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::units::Nanos;
 use netnice_kernel::processor::ProcessorSet;
 use netnice_kernel::processor::groups::{GroupUsage, Home};
-use netnice_kernel::processor::host::Times;
 
 use crate::error::RequestError;
 
@@ -73,10 +72,8 @@ pub(crate) trait ProcessorTime {
     fn usage(&mut self, group: &GroupName) -> GroupUsage;
     /// How long threads have waited for a processor.
     fn waited(&mut self, threads: &[u32]) -> Nanos;
-    /// What all processors did.
-    fn times(&mut self) -> Times;
-    /// The number of processors.
-    fn processor_count(&mut self) -> usize;
+    /// How long each processor was busy.
+    fn busy(&mut self) -> BTreeMap<u32, Nanos>;
     /// Gives a thread of a group `budget` in every `period` exactly. Returns its former affinity if
     /// that had to be changed.
     fn reserve(

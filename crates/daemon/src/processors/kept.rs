@@ -19,6 +19,8 @@ pub(super) struct Kept {
     pub slice: Slice,
     /// The weight in the division of the rest.
     pub weight: u32,
+    /// The processors on which the target may run; empty: all.
+    pub processors: ProcessorSet,
     /// The group.
     pub group: GroupName,
     /// Where each process was.
@@ -58,6 +60,7 @@ impl Kept {
         Kept {
             slice,
             weight,
+            processors: ProcessorSet::new(),
             group,
             homes: BTreeMap::new(),
             outside: BTreeSet::new(),
@@ -70,6 +73,11 @@ impl Kept {
             waited: None,
             missed: Nanos(0),
         }
+    }
+
+    /// The reserved part of a processor.
+    pub(super) fn share(&self) -> f64 {
+        self.slice.slice().0 as f64 / self.slice.period().0 as f64
     }
 
     /// Sets the group's weight and quota unless it has them.
@@ -97,7 +105,7 @@ impl Kept {
         let before = self.waited.unwrap_or(waited);
         let wait = waited.0.saturating_sub(before.0);
         (self.usage, self.waited) = (usage, Some(waited));
-        let promised = elapsed * self.slice.slice().0 as f64 / self.slice.period().0 as f64;
+        let promised = elapsed * self.share();
         let lacks = (promised - used as f64).min(wait as f64) - elapsed * TOLERANCE;
         if lacks > 0.0 {
             self.missed = Nanos(self.missed.0.saturating_add(lacks as u64));

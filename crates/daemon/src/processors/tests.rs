@@ -29,6 +29,7 @@ fn wanted(id: u32, text: (u64, u64, bool), processes: &[u32]) -> Wanted {
         id,
         slice: Slice::new(slice, period, extra).expect("a slice"),
         weight: 100,
+        processors: ProcessorSet::new(),
         processes: processes.iter().copied().collect(),
     }
 }
@@ -226,7 +227,8 @@ fn time_that_was_waited_for_and_not_given_is_counted() {
         machine.processor.waited.entry(10).or_default().0 += 90_000_000;
         let group = machine.processor.groups.get_mut("1").expect("a group");
         group.used.0 += 10_000_000;
-        machine.processor.times.busy.0 += 100_000_000;
+        let busy = machine.processor.busy_time.entry(0).or_default();
+        busy.0 += 100_000_000;
         after(&mut keeper, &mut machine, 100);
     }
     let status = keeper.status(1).expect("in force");

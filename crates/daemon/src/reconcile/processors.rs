@@ -52,6 +52,7 @@ impl<H: Host> Reconciler<H> {
                 weight: contract
                     .weight()
                     .map_or(100, |weight| u32::from(weight.get())),
+                processors: held.processors.clone(),
                 processes: self.processes_of(held, ledger, &members),
             });
         }

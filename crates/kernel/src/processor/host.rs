@@ -1,7 +1,7 @@
 //! What the processors of the host can be promised: which there are, what the kernel admits for
 //! SCHED_DEADLINE, and which threads have it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use netnice_core::units::Nanos;
@@ -121,31 +121,21 @@ pub fn allowed(thread: u32) -> ProcessorSet {
     parse_list(list.unwrap_or_default().trim())
 }
 
-/// What all processors did since boot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Times {
-    /// Time in which a thread or an interrupt ran, or the hypervisor ran something else.
-    pub busy: Nanos,
-    /// Time without work.
-    pub idle: Nanos,
-}
-
-/// What all processors did since boot (proc_stat(5)), to a hundredth of a second.
-pub fn times() -> Times {
+/// What each processor did since boot, in ns: the time in which a thread or an interrupt ran, or the
+/// hypervisor ran something else (proc_stat(5)), to a hundredth of a second.
+pub fn busy() -> BTreeMap<u32, Nanos> {
     let text = read_text("/proc/stat").unwrap_or_default();
-    let fields = text.lines().next().unwrap_or_default().split_whitespace();
-    let ticks: Vec<u64> = fields
-        .skip(1)
-        .filter_map(|field| field.parse().ok())
-        .collect();
-    let at = |index: usize| ticks.get(index).copied().unwrap_or(0);
-    // user nice system idle iowait irq softirq steal; guest time is in user already.
-    let idle = at(3) + at(4);
-    let busy = at(0) + at(1) + at(2) + at(5) + at(6) + at(7);
-    Times {
-        busy: Nanos(busy * TICK),
-        idle: Nanos(idle * TICK),
-    }
+    let lines = text.lines().filter_map(|line| {
+        let (processor, fields) = line.strip_prefix("cpu")?.split_once(' ')?;
+        let processor: u32 = processor.parse().ok()?;
+        let fields = fields.split_whitespace();
+        let ticks: Vec<u64> = fields.filter_map(|field| field.parse().ok()).collect();
+        // user nice system, then idle and iowait, then irq softirq steal; guest time is in user.
+        let at = |index: usize| ticks.get(index).copied().unwrap_or(0);
+        let busy = at(0) + at(1) + at(2) + at(5) + at(6) + at(7);
+        Some((processor, Nanos(busy * TICK)))
+    });
+    lines.collect()
 }
 
 /// How long a thread has waited for a processor since it started, although it could run; zero if it

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use netnice_core::units::Nanos;
 use netnice_kernel::processor::ProcessorSet;
 use netnice_kernel::processor::groups::{GroupUsage, Home};
-use netnice_kernel::processor::host::Times;
 
 use super::FakeMachine;
 use crate::error::RequestError;
@@ -33,8 +32,8 @@ pub(crate) struct FakeProcessorTime {
     pub unfit: BTreeSet<u32>,
     /// The kernel admits no SCHED_DEADLINE.
     pub busy: bool,
-    /// What all processors did.
-    pub times: Times,
+    /// How long each processor was busy.
+    pub busy_time: BTreeMap<u32, Nanos>,
     /// How long each thread has waited.
     pub waited: BTreeMap<u32, Nanos>,
 }
@@ -146,12 +145,8 @@ impl ProcessorTime for FakeMachine {
         Nanos(threads.iter().map(waited).sum())
     }
 
-    fn times(&mut self) -> Times {
-        self.processor.times
-    }
-
-    fn processor_count(&mut self) -> usize {
-        1
+    fn busy(&mut self) -> BTreeMap<u32, Nanos> {
+        self.processor.busy_time.clone()
     }
 
     fn reserve(

@@ -1,13 +1,12 @@
 //! [`ProcessorHost`] and [`ProcessorTime`] with `netnice_kernel::processor`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use netnice_core::admission::processors::{Processors, Reservation};
 use netnice_core::contract::Slice;
 use netnice_core::units::Nanos;
 use netnice_kernel::processor::groups::{Group, GroupUsage, Groups, Home};
-use netnice_kernel::processor::host::Times;
 use netnice_kernel::processor::policy::{self, Policy};
 use netnice_kernel::processor::{ProcessorSet, host};
 use netnice_kernel::{KernelError, cgroup, process};
@@ -154,12 +153,8 @@ impl ProcessorTime for KernelHost {
         Nanos(threads.iter().map(|thread| host::waited(*thread).0).sum())
     }
 
-    fn times(&mut self) -> Times {
-        host::times()
-    }
-
-    fn processor_count(&mut self) -> usize {
-        host::online().len()
+    fn busy(&mut self) -> BTreeMap<u32, Nanos> {
+        host::busy()
     }
 
     fn reserve(

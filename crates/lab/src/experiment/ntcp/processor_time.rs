@@ -44,7 +44,12 @@ use crate::world::{Netnice, Pair, World};
 /// extra; carnage has 0 to 72 % of the processor in periods of 20 ms, without extra. The sender's
 /// rate must fall in proportion to carnage's part (R² at least 0.98), and never below what 20 % of
 /// the processor carries without extra, beside a carnage that has all the rest. Beside it, the same
-/// sender without a reservation, beside 1 to 15 threads of carnage. Fails as the module says.
+/// sender without a reservation, beside 1 to 15 threads of carnage.
+///
+/// A kernel that admits less than the paper's 92 % of a processor ends the series earlier, but not
+/// below 48 %: 90 % are usual from Linux 6.12 on, and the driver's own reservation counts too.
+///
+/// Fails as the module says.
 pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let (seconds, step) = if context.quick { (2.0, 24) } else { (5.0, 8) };
@@ -67,10 +72,13 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let mut lowest = f64::MAX;
     for percent in (0..=72).step_by(step) {
         let carnage = bed.carnage(1, 0)?;
-        match percent {
+        let reservation = format!("{}us/20ms", percent * 200);
+        if percent == 0 {
             // A carnage without any processor time: it is stopped.
-            0 => sys::kill(carnage.pid() as i32, libc::SIGSTOP)?,
-            _ => bed.reserve(carnage.pid(), &format!("{}us/20ms", percent * 200))?,
+            sys::kill(carnage.pid() as i32, libc::SIGSTOP)?;
+        } else if let Some(refusal) = bed.try_to_reserve(carnage.pid(), &reservation)? {
+            outcome.note(format!("carnage with {percent} % does not fit: {refusal}"));
+            break;
         }
         let got = bed.measure(&[pid], &carnage, seconds)?;
         context.say(format!("carnage with {percent} %: {got}"));
@@ -83,6 +91,9 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
         lowest = lowest.min(got.rate);
         reserved.push((f64::from(percent), got.rate / MBIT));
     }
+    let most = reserved.last().map_or(0.0, |(percent, _)| *percent);
+    let what = "the largest part that carnage can reserve";
+    outcome.check(what, most, "%", Bound::AtLeast(48.0));
     let line = Line::through(&reserved);
     outcome.ours("line through Mbit/s by carnage's percent", line);
     let what = "linear fit of the rate by carnage's part: R²";
@@ -103,9 +114,21 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
         );
         free.push((got.carnage * 100.0, got.rate / MBIT));
     }
+    draw_figure6(context, outcome, &reserved, &free, least.rate / MBIT)
+}
+
+/// Draws figure 6: points (carnage's percent, Mbit/s), and what 20 % of the processor carry in
+/// Mbit/s.
+fn draw_figure6(
+    context: &Context,
+    outcome: &mut Outcome,
+    reserved: &[(f64, f64)],
+    free: &[(f64, f64)],
+    least: f64,
+) -> Result<()> {
     outcome.plot(context, "ntcp-fig6", || {
         let paper = vec![(0.0, 53.0), (80.0, 53.0 * 0.2)];
-        let floor = format!("20 % of the processor: {:.1} Mbit/s", least.rate / MBIT);
+        let floor = format!("20 % of the processor: {least:.1} Mbit/s");
         Chart::new(
             "NTCP, figure 6",
             "carnage's part of the processor, %",
@@ -116,20 +139,27 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
             palette::GREY,
             paper,
         ))
-        .with(Series::new("20 % reserved, with extra", palette::BLUE, reserved.clone()).dots())
-        .with(Series::new("nothing reserved", palette::ORANGE, free).dots())
-        .level(least.rate / MBIT, floor)
+        .with(
+            Series::new(
+                "20 % reserved, with extra",
+                palette::BLUE,
+                reserved.to_vec(),
+            )
+            .dots(),
+        )
+        .with(Series::new("nothing reserved", palette::ORANGE, free.to_vec()).dots())
+        .level(least, floor)
         .x_range(0.0, 100.0)
         .y_range(0.0, 60.0)
         .svg()
     })
 }
 
-/// Figure 7: for rates of 110 to 880 Mbit/s, the least part of the processor that carries a
-/// sender's slice of the link, found by bisection beside a carnage that has all the rest. It must
-/// rise linearly (R² at least 0.99); the slope is the processor time for 1 Gbit/s. Beside it, what
-/// the sender gets of each slice without a reservation beside 15 threads of carnage. Fails as the
-/// module says, and if no part up to 60 % carries a slice.
+/// Figure 7: for rates of 110 to 880 Mbit/s, the least part of the processor that carries the slice
+/// of the link, found by bisection beside a carnage that has all the rest. It must rise linearly
+/// (R² at least 0.99); the slope is the processor time for 1 Gbit/s. Beside it, what the sender
+/// gets of each slice without a reservation beside 15 threads of carnage. Fails as the module says,
+/// and if no part up to 60 % carries a slice.
 pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let (seconds, steps): (f64, &[u64]) = match context.quick {
@@ -497,6 +527,18 @@ impl OneProcessor {
         Ok(())
     }
 
+    /// Reserves processor time; returns the first line of the refusal if admission refuses it.
+    fn try_to_reserve(&self, pid: u32, cpu: &str) -> Result<Option<String>> {
+        let target = format!("pid:{pid}");
+        let answer = self.netnice.run(&["set", &target, "--cpu", cpu])?;
+        if answer.status == REFUSED {
+            let line = answer.stderr.lines().next().unwrap_or_default();
+            return Ok(Some(line.to_owned()));
+        }
+        answer.ok()?;
+        Ok(None)
+    }
+
     fn clear(&self, pid: u32) -> Result<()> {
         self.netnice.run_line(&format!("clear pid:{pid}"))?;
         Ok(())
@@ -645,5 +687,7 @@ const BUFFERS: &str = "4096";
 /// The first port of receivers and of senders.
 const TARGETS: u16 = 7000;
 const SOURCES: u16 = 5001;
+/// The exit status of netnice for a refusal by admission.
+const REFUSED: i32 = 3;
 /// Time in seconds from a change until the measurement begins.
 const SETTLE: f64 = 1.0;
