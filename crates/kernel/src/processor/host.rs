@@ -121,8 +121,8 @@ pub fn allowed(thread: u32) -> ProcessorSet {
     parse_list(list.unwrap_or_default().trim())
 }
 
-/// What each processor did since boot, in ns: the time in which a thread or an interrupt ran, or the
-/// hypervisor ran something else (proc_stat(5)), to a hundredth of a second.
+/// What each processor did since boot, in ns: the time in which a thread or an interrupt ran, or
+/// the hypervisor ran something else (proc_stat(5)), to a hundredth of a second.
 pub fn busy() -> BTreeMap<u32, Nanos> {
     let text = read_text("/proc/stat").unwrap_or_default();
     let lines = text.lines().filter_map(|line| {
