@@ -63,6 +63,12 @@ pub(crate) struct Wanted {
     pub processors: ProcessorSet,
     /// The target's processes.
     pub processes: BTreeSet<u32>,
+    /// True if the reservation is refused if one of them cannot have it, as of a process that was
+    /// named itself. Of other targets such a process is left out, so no user can keep root from
+    /// reserving for a unit.
+    pub all: bool,
+    /// True if the change in progress asks for the reservation. Others are kept as well as it goes.
+    pub requested: bool,
 }
 
 /// The way in which a reservation is kept.
@@ -154,7 +160,8 @@ impl Keeper {
     /// Puts exactly the wanted reservations into force.
     ///
     /// # Errors
-    /// If one of them cannot be. Then those before are in force again.
+    /// If a requested one cannot be. Then those before are in force again. A failure of another one
+    /// is logged.
     pub(crate) fn follow<H: ProcessorTime + ProcessorHost>(
         &mut self,
         host: &mut H,
@@ -163,26 +170,31 @@ impl Keeper {
         let mut begun = Vec::new();
         let before = self.kept.clone();
         for one in wanted {
-            if let Err(error) = self.keep(host, one) {
-                let was = before.get(&one.id);
-                if was.is_none() {
-                    begun.push(one.id);
+            let kept = self.keep(host, one);
+            let is_new = !before.contains_key(&one.id);
+            match kept {
+                Ok(()) if is_new => begun.push(one.id),
+                Ok(()) => {}
+                Err(error) if one.requested => {
+                    begun.extend(is_new.then_some(one.id));
+                    for id in begun {
+                        let ended = self.end(host, id);
+                        self.note(ended);
+                    }
+                    self.restore_slices(host, &before);
+                    return Err(error);
                 }
-                for id in begun {
-                    let ended = self.end(host, id);
-                    self.note(ended);
+                failed => {
+                    self.note(failed);
+                    if is_new {
+                        let ended = self.end(host, one.id);
+                        self.note(ended);
+                    }
                 }
-                self.restore_slices(host, &before);
-                return Err(error);
-            }
-            if !before.contains_key(&one.id) {
-                begun.push(one.id);
             }
         }
-        let ended = self
-            .kept
-            .keys()
-            .filter(|id| !wanted.iter().any(|one| one.id == **id));
+        let is_wanted = |id: &u32| wanted.iter().any(|one| one.id == *id);
+        let ended = self.kept.keys().filter(|id| !is_wanted(id));
         for id in ended.copied().collect::<Vec<u32>>() {
             let ended = self.end(host, id);
             self.note(ended);
@@ -249,8 +261,8 @@ impl Keeper {
         self.apply(host, id, changed)
     }
 
-    /// Moves the target's processes into its group. A process that cannot have a reservation fails
-    /// the call if the reservation is new, else it is left out.
+    /// Moves the target's processes into its group. A process that cannot have a reservation is left
+    /// out, or fails the call if the reservation is new and [`Wanted::all`].
     fn take<H: ProcessorTime + ProcessorHost>(
         &mut self,
         host: &mut H,
@@ -268,7 +280,7 @@ impl Keeper {
         for pid in missing {
             match host.check_process(pid) {
                 Ok(()) => coming.push(pid),
-                Err(error) if is_new => return Err(error),
+                Err(error) if is_new && wanted.all => return Err(error),
                 Err(error) => {
                     if kept.outside.insert(pid) {
                         tracing::warn!(%error, "a process is outside the reservation of its target");

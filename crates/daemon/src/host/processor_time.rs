@@ -43,7 +43,7 @@ pub(crate) struct DriverBefore {
 /// What keeps reservations of processor time on a machine.
 pub(crate) trait ProcessorTime {
     /// Checks that a process can have a reservation: it is no kernel thread, none of its threads
-    /// has a policy of its own, and no control group around it is frozen or has a quota.
+    /// has a real-time policy, and no control group around it is frozen or has a quota.
     fn check_process(&mut self, pid: u32) -> Result<(), RequestError>;
     /// The processes whose real user id is this one.
     fn processes_of_user(&mut self, uid: u32) -> BTreeSet<u32>;

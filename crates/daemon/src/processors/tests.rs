@@ -31,6 +31,8 @@ fn wanted(id: u32, text: (u64, u64, bool), processes: &[u32]) -> Wanted {
         weight: 100,
         processors: ProcessorSet::new(),
         processes: processes.iter().copied().collect(),
+        all: true,
+        requested: true,
     }
 }
 
@@ -332,4 +334,38 @@ fn without_a_reservation_of_the_driver_no_time_is_exact() {
         (status.way, status.reason.as_str()),
         (Way::Group, "the driver has none")
     );
+}
+
+#[test]
+fn a_user_cannot_keep_root_from_reserving_for_a_unit() {
+    let (mut machine, mut keeper) = (machine(), Keeper::default());
+    machine.processor.unfit.insert(11);
+    let unit = Wanted {
+        all: false,
+        ..wanted(1, (2, 10, false), &[10, 11])
+    };
+    keeper
+        .follow(&mut machine, &[unit])
+        .expect("the other process has it");
+    assert_eq!(
+        machine.processor.inside.get(&10).map(String::as_str),
+        Some("1")
+    );
+    assert_eq!(machine.processor.inside.get(&11), None);
+}
+
+#[test]
+fn a_reservation_that_cannot_be_kept_does_not_fail_the_request_for_another() {
+    let (mut machine, mut keeper) = (machine(), Keeper::default());
+    machine.processor.unfit.insert(11);
+    let old = Wanted {
+        requested: false,
+        ..wanted(1, (2, 10, false), &[11])
+    };
+    let both = [old, wanted(2, (2, 10, false), &[10])];
+    keeper
+        .follow(&mut machine, &both)
+        .expect("the other one is granted");
+    assert_eq!(exact(&machine), [(10, 2)]);
+    assert_eq!(keeper.kept.len(), 1);
 }

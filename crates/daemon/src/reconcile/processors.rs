@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::contract::Slice;
+use netnice_core::target::Target;
 use netnice_core::units::Nanos;
 
 use super::Reconciler;
@@ -33,7 +34,8 @@ impl<H: Host> Reconciler<H> {
     /// Makes the reservations in force those of a ledger.
     ///
     /// # Errors
-    /// If one of them cannot be in force. Then those before are.
+    /// If one of them cannot be in force that the present ledger does not have. Then those before
+    /// are in force.
     pub(super) fn keep_processors(&mut self, ledger: &Ledger) -> Result<(), RequestError> {
         let holds = |held: &&HeldTarget| reserved(held).is_some();
         if ledger.held().find(holds).is_none() && self.processors.is_idle() {
@@ -46,8 +48,11 @@ impl<H: Host> Reconciler<H> {
             let Some(slice) = reserved(held) else {
                 continue;
             };
+            let before = self.books.ledger.by_id(held.id).and_then(reserved);
             wanted.push(Wanted {
                 id: held.id,
+                all: matches!(held.entry.target, Target::Pid(_)),
+                requested: before != Some(slice),
                 slice,
                 weight: contract
                     .weight()
@@ -96,11 +101,10 @@ impl<H: Host> Reconciler<H> {
 
     /// Makes the reservations in force those of the present ledger, after a change that failed.
     pub(super) fn restore_processors(&mut self) {
-        let ledger = std::mem::take(&mut self.books.ledger);
+        let ledger = self.books.ledger.clone();
         if let Err(error) = self.keep_processors(&ledger) {
             tracing::error!(%error, "cannot restore the reservations of processor time");
         }
-        self.books.ledger = ledger;
     }
 
     /// Reads anew what the processors can be promised, every [`READ_PERIOD`] while a target asks
@@ -138,9 +142,8 @@ impl<H: Host> Reconciler<H> {
 
     /// Takes processes in that have come to the targets since the last call.
     pub(super) fn follow_processors(&mut self, now: Now) {
-        let ledger = std::mem::take(&mut self.books.ledger);
+        let ledger = self.books.ledger.clone();
         let followed = self.keep_processors(&ledger);
-        self.books.ledger = ledger;
         self.journal
             .log_result(now, "keeping processor time", followed);
     }

@@ -68,11 +68,10 @@ impl ProcessorTime for KernelHost {
         }
         for thread in process::threads(pid) {
             match policy::policy(thread) {
-                Ok(Policy::Other) => {}
+                Ok(Policy::Other | Policy::Number(_)) => {}
                 Ok(other) => {
                     return refuse(format!(
-                        "has a thread ({thread}) with a policy of its own ({other}), which a \
-                         reservation would replace; give it SCHED_OTHER first (`chrt -o -p 0 \
+                        "has a thread ({thread}) with {other}, which a reservation would replace; give it SCHED_OTHER first (`chrt -o -p 0 \
                          {thread}`)"
                     ));
                 }
@@ -166,6 +165,13 @@ impl ProcessorTime for KernelHost {
     ) -> Result<Option<ProcessorSet>, NotExact> {
         let group = self.group(group);
         let group = group.map_err(|error| NotExact::Refused(error.to_string()))?;
+        match policy::policy(thread) {
+            Ok(Policy::Number(_)) | Err(_) => {
+                let why = "its thread has a policy of its own, which it keeps";
+                return Err(NotExact::Refused(why.to_owned()));
+            }
+            Ok(_) => {}
+        }
         let reserved = group.reserve(thread, (budget, period), &host::online(), true);
         if reserved.is_ok() {
             self.reserved.insert(thread);
