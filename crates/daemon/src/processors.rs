@@ -261,8 +261,8 @@ impl Keeper {
         self.apply(host, id, changed)
     }
 
-    /// Moves the target's processes into its group. A process that cannot have a reservation is left
-    /// out, or fails the call if the reservation is new and [`Wanted::all`].
+    /// Moves the target's processes into its group. A process that cannot have a reservation is
+    /// left out, or fails the call if the reservation is new and [`Wanted::all`].
     fn take<H: ProcessorTime + ProcessorHost>(
         &mut self,
         host: &mut H,
