@@ -349,7 +349,9 @@ pub fn parent(pid: u32) -> Option<u32> {
 /// The processor time that all threads of a process have used since its start, also those that have
 /// ended (clock_getcpuclockid(3)). `None` if the process has ended.
 pub fn processor_time(pid: u32) -> Option<Nanos> {
-    let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0)?;
+    let pid = libc::pid_t::try_from(pid)
+        .ok()
+        .filter(|pid| (1..=MOST_PID).contains(pid))?;
     let mut clock = 0;
     // SAFETY: the call writes one number, which outlives it.
     if unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) } != 0 {
@@ -453,3 +455,5 @@ fn socket_namespace(socket: BorrowedFd<'_>) -> io::Result<u64> {
 
 /// The socket option of the namespace's cookie, since Linux 5.14.
 const SO_NETNS_COOKIE: i32 = 71;
+/// The largest process id of any Linux (PID_MAX_LIMIT). Larger numbers have no clock of their own.
+const MOST_PID: libc::pid_t = 1 << 22;

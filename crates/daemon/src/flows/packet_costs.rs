@@ -288,6 +288,6 @@ mod tests {
         assert_eq!(carried("slice 1ms/10ms"), Some(10_000_000));
         assert_eq!(carried("min 3mbit"), Some(3_000_000));
         assert_eq!(carried("cell pcr=2mbit,cdvt=1ms"), Some(2_000_000));
-        assert_eq!(carried("max 3mbit"), None);
+        assert_eq!(carried("weight 3"), None);
     }
 }
