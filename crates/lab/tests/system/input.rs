@@ -348,10 +348,10 @@ const REFUSED: &[Case] = &[
         &["channel", "not supported yet"],
     ),
     (
-        "a slice of a processor",
-        "set P --cpu 2ms/10ms",
-        1,
-        &["cpu", "not supported yet"],
+        "a slice of a processor in too long a period",
+        "set P --cpu 2s/5s",
+        2,
+        &["cpu", "5s", "1s"],
     ),
     (
         "an unknown interface",

@@ -166,8 +166,9 @@ const FAULTY_POLICIES: [(&str, &str, u32, &str); 12] = [
         "4 Mbit/s",
     ),
     (
-        "what the direct path will bring",
-        "[[rule]]\nname = \"a\"\nmatch = \"user:61234\"\ncpu = \"2ms/10ms\"\n",
+        "what only flows can have",
+        "[[rule]]\nname = \"a\"\nmatch = \"user:61234\"\n\
+            channel = \"mmax=1KiB,rmax=10/s,bmax=1,deadline=1s\"\n",
         2,
         "not supported yet",
     ),

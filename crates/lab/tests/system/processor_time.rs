@@ -207,12 +207,13 @@ fn a_reservation_is_kept_whatever_threads_come() {
     let pid = carnage.pid();
     let before = scheduling(pid);
     bed.run_ok(&format!("set pid:{pid} --cpu 3ms/10ms"));
-    let _load = Load::start(bed.world.client()).expect("a load");
     let is_exact = becomes_true(|| scheduling(pid)[0].policy == DEADLINE);
     assert!(is_exact, "{:?}", scheduling(pid));
-    assert_kept(&carnage, 0.3, "one thread");
     let explained = bed.run_ok(&format!("explain pid:{pid}")).stdout;
     assert!(explained.contains("SCHED_DEADLINE"), "{explained}");
+    // Each load begins after the requests: netnice itself hardly runs beside it.
+    let load = Load::start(bed.world.client()).expect("a load");
+    assert_kept(&carnage, 0.3, "one thread");
 
     carnage.start_thread().expect("a thread");
     let is_grouped = becomes_true(|| {
@@ -224,6 +225,7 @@ fn a_reservation_is_kept_whatever_threads_come() {
     let groups = own_groups(pid);
     assert!(!groups.is_empty(), "{:?}", scheduling(pid));
     let second = scheduling(pid)[1].clone();
+    drop(load);
     bed.run_ok(&format!("clear pid:{pid}"));
     let before = [
         before[0].clone(),
@@ -236,9 +238,12 @@ fn a_reservation_is_kept_whatever_threads_come() {
 
     let family = start(&bed, &Carnage::new(2, 2));
     bed.run_ok(&format!("set pid:{} --cpu 40ms/100ms", family.pid()));
+    let load = Load::start(bed.world.client()).expect("a load");
     assert_kept(&family, 0.4, "threads and children");
     // Less than it had, and with extra no less than its part.
+    drop(load);
     bed.run_ok(&format!("set pid:{} --cpu 20ms/100ms", family.pid()));
+    let _load = Load::start(bed.world.client()).expect("a load");
     assert_kept(&family, 0.2, "a smaller reservation");
 }
 
@@ -246,10 +251,11 @@ fn a_reservation_is_kept_whatever_threads_come() {
 #[test]
 fn a_command_is_started_with_a_reservation() {
     let bed = TestBed::new().expect("a test bed");
-    let _load = Load::start(bed.world.client()).expect("a load");
     let words = ["run", "--cpu", "30ms/100ms", "--", "sh", "-c", SHELL];
     let mut shell = Proc::start(bed.netnice.command(&words)).expect("netnice run");
     let line = shell.next_line(EVENT_TIMEOUT).expect("the ids");
+    // After the request: beside this load an ordinary program such as netnice hardly runs.
+    let _load = Load::start(bed.world.client()).expect("a load");
     let pids = line.split(' ').map(|pid| pid.parse().expect("an id"));
     let pids: Vec<u32> = pids.collect();
     let kept = becomes_true(|| {
