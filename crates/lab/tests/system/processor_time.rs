@@ -402,18 +402,23 @@ fn bad_requests_change_nothing() {
     refused(&bed, &set(2, "1ms/10ms"), 3, &["process 2 (kthreadd)"]);
     assert_eq!(scheduling(pid), before);
 
-    let own = foreign(1);
-    let policy = scheduling(own.pid());
-    refused(&bed, &set(own.pid(), "1ms/10ms"), 3, &["SCHED_DEADLINE"]);
-    assert_eq!(scheduling(own.pid()), policy);
-    let mut real_time = own_group("chrt");
-    real_time.args(["-f", "7", "sleep", "600"]);
-    let real_time = Proc::start(real_time).expect("chrt");
-    let is_set = becomes_true(|| scheduling(real_time.pid())[0].policy == 1);
-    assert!(is_set);
-    let policy = scheduling(real_time.pid());
-    refused(&bed, &set(real_time.pid(), "1ms/10ms"), 3, &["SCHED_FIFO"]);
-    assert_eq!(scheduling(real_time.pid()), policy);
+    let deadline: &[&str] = &[
+        "-d",
+        "--sched-runtime=1000000",
+        "--sched-deadline=100000000",
+        "--sched-period=100000000",
+    ];
+    for (policy, word) in [(deadline, "SCHED_DEADLINE"), (&["-f"], "SCHED_FIFO")] {
+        let own = bed.sleeper();
+        let priority = if word == "SCHED_FIFO" { "7" } else { "0" };
+        let mut chrt = Command::new("chrt");
+        chrt.args(policy).args(["-p", priority]);
+        let done = chrt.arg(own.pid().to_string()).status();
+        assert!(done.expect("chrt").success());
+        let before = scheduling(own.pid());
+        refused(&bed, &set(own.pid(), "1ms/10ms"), 3, &[word]);
+        assert_eq!(scheduling(own.pid()), before);
+    }
 
     let mut ended = bed.sleeper();
     ended.kill();
