@@ -204,7 +204,7 @@ impl<H: Host> Reconciler<H> {
         }
         let kept = installed.and_then(|installed| {
             let kept = self
-                .keep_processors(&draft.ledger)
+                .keep_processors(Some(&draft.ledger))
                 .and_then(|()| still(&mut self.host))
                 .and_then(|()| self.save(&draft));
             match kept {

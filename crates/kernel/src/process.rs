@@ -184,7 +184,7 @@ pub fn facts(pid: u32) -> Option<Facts> {
 
 /// The process id (thread group) to which a process or thread id belongs. `None` if the thread has
 /// ended or cannot be read.
-pub(crate) fn thread_group(pid: u32) -> Option<u32> {
+pub fn thread_group(pid: u32) -> Option<u32> {
     let status = read_text(format!("/proc/{pid}/status")).ok()?;
     status
         .split('\n')
@@ -192,11 +192,6 @@ pub(crate) fn thread_group(pid: u32) -> Option<u32> {
         .trim()
         .parse()
         .ok()
-}
-
-/// The process that a thread belongs to. `None` if the thread has ended or cannot be read.
-pub fn process_of(thread: u32) -> Option<u32> {
-    thread_group(thread)
 }
 
 /// The threads of a process; none if it has ended.

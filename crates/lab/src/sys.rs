@@ -178,24 +178,21 @@ pub(crate) fn time_on_cpu(pid: u32) -> ProcResult<u64> {
 /// Processor time of a process so far in ns, with all of its threads, also those that have ended,
 /// and without its children. Fails if there is no such process; a zombie has its time.
 pub fn processor_time(pid: u32) -> io::Result<u64> {
-    let time = nix::time::ClockId::pid_cpu_clock_id(Pid::from_raw(pid as i32))?.now()?;
-    Ok(Duration::from(time).as_nanos() as u64)
+    let time = netnice_kernel::process::processor_time(pid);
+    time.map(|time| time.0)
+        .ok_or(io::ErrorKind::NotFound.into())
 }
 
-/// Processor time of the calling thread so far; zero if the kernel does not report it.
+/// Processor time of the calling thread so far, to the nanosecond.
 pub(crate) fn thread_time() -> Duration {
-    let spent = Schedstat::from_file("/proc/thread-self/schedstat");
-    Duration::from_nanos(spent.map_or(0, |spent| spent.sum_exec_runtime))
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Uses so much processor time in the calling thread.
 pub(crate) fn burn(work: Duration) {
-    let used = || {
-        let time = clock_gettime(ClockId::ThreadCPUTime);
-        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-    };
-    let until = used() + work;
-    while used() < until {
+    let until = thread_time() + work;
+    while thread_time() < until {
         std::hint::spin_loop();
     }
 }

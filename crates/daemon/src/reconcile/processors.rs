@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netnice_core::contract::Slice;
 use netnice_core::target::Target;
 use netnice_core::units::Nanos;
 
@@ -31,65 +30,37 @@ impl<H: Host> Reconciler<H> {
         }
     }
 
-    /// Makes the reservations in force those of a ledger.
+    /// Makes the reservations in force those of a draft's ledger; `None`: those of the present one.
     ///
     /// # Errors
     /// If one of them cannot be in force that the present ledger does not have. Then those before
     /// are in force.
-    pub(super) fn keep_processors(&mut self, ledger: &Ledger) -> Result<(), RequestError> {
-        let holds = |held: &&HeldTarget| reserved(held).is_some();
-        if ledger.held().find(holds).is_none() && self.processors.is_idle() {
+    pub(super) fn keep_processors(&mut self, draft: Option<&Ledger>) -> Result<(), RequestError> {
+        let before = &self.books.ledger;
+        let ledger = draft.unwrap_or(before);
+        let has_time = ledger.held().any(|held| held.reservation().is_some());
+        if !has_time && self.processors.is_idle() {
             return Ok(());
         }
         let members = self.host.members()?;
         let mut wanted = Vec::new();
-        for held in ledger.held().filter(holds) {
-            let contract = held.in_force();
-            let Some(slice) = reserved(held) else {
+        for held in ledger.held() {
+            let Some(reservation) = held.reservation() else {
                 continue;
             };
-            let before = self.books.ledger.by_id(held.id).and_then(reserved);
+            let former = before.by_id(held.id).and_then(HeldTarget::reservation);
+            let weight = held.in_force().weight();
             wanted.push(Wanted {
                 id: held.id,
                 all: matches!(held.entry.target, Target::Pid(_)),
-                requested: before != Some(slice),
-                slice,
-                weight: contract
-                    .weight()
-                    .map_or(100, |weight| u32::from(weight.get())),
-                processors: held.processors.clone(),
-                processes: self.processes_of(held, ledger, &members),
+                requested: former.map(|former| former.slice) != Some(reservation.slice),
+                slice: reservation.slice,
+                weight: weight.map_or(100, |weight| u32::from(weight.get())),
+                processors: reservation.processors,
+                processes: processes_of(&mut self.host, held, ledger, &members),
             });
         }
         self.processors.follow(&mut self.host, &wanted)
-    }
-
-    /// The processes of a target.
-    fn processes_of(
-        &mut self,
-        held: &HeldTarget,
-        ledger: &Ledger,
-        members: &Members,
-    ) -> BTreeSet<u32> {
-        match &held.body {
-            Body::Processes { .. } => {
-                let mut inside: BTreeMap<u32, bool> = BTreeMap::new();
-                let mut is_inside = |own: u32| {
-                    *inside
-                        .entry(own)
-                        .or_insert_with(|| ledger.ancestors_of(Some(own)).contains(&held.id))
-                };
-                let found = members.iter().filter(|(_, (own, _))| is_inside(*own));
-                found.map(|(pid, _)| *pid).collect()
-            }
-            Body::App(_) => {
-                let found = members.iter().filter(|(_, (_, app))| *app == held.id);
-                found.map(|(pid, _)| *pid).collect()
-            }
-            Body::Cgroup(Some(group)) => self.host.group_processes(&group.path),
-            Body::Cgroup(None) => BTreeSet::new(),
-            Body::User(uid) => self.host.processes_of_user(*uid),
-        }
     }
 
     /// Follows what the targets' threads do. The caller calls it at each
@@ -101,8 +72,7 @@ impl<H: Host> Reconciler<H> {
 
     /// Makes the reservations in force those of the present ledger, after a change that failed.
     pub(super) fn restore_processors(&mut self) {
-        let ledger = self.books.ledger.clone();
-        if let Err(error) = self.keep_processors(&ledger) {
+        if let Err(error) = self.keep_processors(None) {
             tracing::error!(%error, "cannot restore the reservations of processor time");
         }
     }
@@ -142,17 +112,38 @@ impl<H: Host> Reconciler<H> {
 
     /// Takes processes in that have come to the targets since the last call.
     pub(super) fn follow_processors(&mut self, now: Now) {
-        let ledger = self.books.ledger.clone();
-        let followed = self.keep_processors(&ledger);
+        let followed = self.keep_processors(None);
         self.journal
             .log_result(now, "keeping processor time", followed);
     }
 }
 
-/// The reservation of a target that is in force; `None` if it has none, or it does not fit.
-fn reserved(held: &HeldTarget) -> Option<Slice> {
-    let fits = held.aside.is_none();
-    fits.then(|| held.in_force().cpu()).flatten()
+/// The processes of a target.
+fn processes_of<H: Host>(
+    host: &mut H,
+    held: &HeldTarget,
+    ledger: &Ledger,
+    members: &Members,
+) -> BTreeSet<u32> {
+    match &held.body {
+        Body::Processes { .. } => {
+            let mut inside: BTreeMap<u32, bool> = BTreeMap::new();
+            let mut is_inside = |own: u32| {
+                *inside
+                    .entry(own)
+                    .or_insert_with(|| ledger.ancestors_of(Some(own)).contains(&held.id))
+            };
+            let found = members.iter().filter(|(_, (own, _))| is_inside(*own));
+            found.map(|(pid, _)| *pid).collect()
+        }
+        Body::App(_) => {
+            let found = members.iter().filter(|(_, (_, app))| *app == held.id);
+            found.map(|(pid, _)| *pid).collect()
+        }
+        Body::Cgroup(Some(group)) => host.group_processes(&group.path),
+        Body::Cgroup(None) => BTreeSet::new(),
+        Body::User(uid) => host.processes_of_user(*uid),
+    }
 }
 
 /// The reservations that are in force in one of two ledgers only: whether each is lost in the

@@ -133,8 +133,13 @@ impl Groups {
                 let mut parts = line.splitn(3, ':').skip(1);
                 let (controllers, path) = (parts.next(), parts.next().unwrap_or_default());
                 match controllers {
-                    Some("") => is_frozen(&self.unified(), path, "cgroup.events", "frozen 1"),
-                    Some("freezer") => is_frozen(&self.freezer(), path, "freezer.state", "FROZEN"),
+                    Some("") => is_frozen(
+                        crate::cgroup::root().ok(),
+                        path,
+                        "cgroup.events",
+                        "frozen 1",
+                    ),
+                    Some("freezer") => is_frozen(freezer_mount(), path, "freezer.state", "FROZEN"),
                     _ => false,
                 }
             })
@@ -162,14 +167,6 @@ impl Groups {
             }
         }
         None
-    }
-
-    fn unified(&self) -> Option<PathBuf> {
-        crate::cgroup::root().ok()
-    }
-
-    fn freezer(&self) -> Option<PathBuf> {
-        mount_of("freezer")
     }
 
     /// Makes the group with this name for processes of this home. An existing one is taken over.
@@ -480,23 +477,7 @@ impl Group {
 /// The hierarchies in the lines of mountinfo(5). Version 1 comes first: a controller is in one
 /// hierarchy only, and the one of version 2 may be mounted beside it without controllers.
 fn place_in(mounts: &str) -> Option<Place> {
-    let entries = || {
-        mounts.lines().filter_map(|line| {
-            let (left, right) = line.split_once(" - ")?;
-            let mut fields = left.split(' ');
-            // A mount of a part of the hierarchy has other paths than /proc says.
-            let (root, at) = (fields.nth(3)?, fields.next()?);
-            let mut kind = right.split(' ');
-            let (kind, options) = (kind.next()?, kind.nth(1)?);
-            (root == "/").then(|| (kind, options, PathBuf::from(at.replace("\\040", " "))))
-        })
-    };
-    let of = |controller: &str| {
-        let mut found = entries().filter(|(kind, options, _)| {
-            *kind == "cgroup" && options.split(',').any(|option| option == controller)
-        });
-        found.next().map(|(_, _, at)| at)
-    };
+    let of = |controller: &str| mount_of(mounts, controller);
     if let (Some(cpu), Some(cpuacct)) = (of("cpu"), of("cpuacct")) {
         let cpuset = of("cpuset");
         return Some(Place::One {
@@ -505,32 +486,45 @@ fn place_in(mounts: &str) -> Option<Place> {
             cpuset,
         });
     }
-    let mut unified = entries().filter(|(kind, _, _)| *kind == "cgroup2");
+    let mut unified = entries(mounts).filter(|(kind, _, _)| *kind == "cgroup2");
     let root = unified.next().map(|(_, _, at)| at)?;
     let controllers = read_text(root.join("cgroup.controllers")).ok()?;
     let has_cpu = controllers.split_whitespace().any(|one| one == "cpu");
     has_cpu.then_some(Place::Two { root })
 }
 
-/// The mount point of a controller of version 1.
-fn mount_of(controller: &str) -> Option<PathBuf> {
-    let mounts = read_text("/proc/self/mountinfo").ok()?;
-    mounts.lines().find_map(|line| {
+/// The mount point of the controller `freezer` of version 1.
+fn freezer_mount() -> Option<PathBuf> {
+    mount_of(&read_text("/proc/self/mountinfo").ok()?, "freezer")
+}
+
+/// The mount point of a controller of version 1 in the lines of mountinfo(5).
+fn mount_of(mounts: &str, controller: &str) -> Option<PathBuf> {
+    let mut found = entries(mounts).filter(|(kind, options, _)| {
+        *kind == "cgroup" && options.split(',').any(|option| option == controller)
+    });
+    found.next().map(|(_, _, at)| at)
+}
+
+/// The mounts in the lines of mountinfo(5): kind, options of the file system, and place. A mount of
+/// a part of a hierarchy is left out, since it has other paths than /proc says.
+fn entries(mounts: &str) -> impl Iterator<Item = (&str, &str, PathBuf)> {
+    mounts.lines().filter_map(|line| {
         let (left, right) = line.split_once(" - ")?;
+        let mut fields = left.split(' ');
+        let (root, at) = (fields.nth(3)?, fields.next()?);
         let mut kind = right.split(' ');
-        let is_one = kind.next()? == "cgroup";
-        let has = kind.nth(1)?.split(',').any(|option| option == controller);
-        let at = left.split(' ').nth(4)?;
-        (is_one && has).then(|| PathBuf::from(at))
+        let (kind, options) = (kind.next()?, kind.nth(1)?);
+        (root == "/").then(|| (kind, options, PathBuf::from(at.replace("\\040", " "))))
     })
 }
 
 /// True if a file of a group says that the group is frozen.
-fn is_frozen(root: &Option<PathBuf>, path: &str, file: &str, word: &str) -> bool {
+fn is_frozen(root: Option<PathBuf>, path: &str, file: &str, word: &str) -> bool {
     let Some(root) = root else {
         return false;
     };
-    let text = read_text(below(root, path).join(file)).unwrap_or_default();
+    let text = read_text(below(&root, path).join(file)).unwrap_or_default();
     text.lines().any(|line| line == word)
 }
 

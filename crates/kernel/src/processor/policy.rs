@@ -46,7 +46,7 @@ impl std::fmt::Display for Policy {
     }
 }
 
-/// The policy of a thread.
+/// The policy of a thread; 0 stands for the calling one.
 pub fn policy(thread: u32) -> io::Result<Policy> {
     let mut found = attributes();
     // SAFETY: the kernel writes at most `size_of::<libc::sched_attr>()` bytes to the structure,

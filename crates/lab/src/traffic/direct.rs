@@ -253,7 +253,7 @@ fn receive(mut socket: Socket, args: &DirectArgs, tally: &Tally) -> Result<(), S
                     let _ = writeln!(log, "{} {}", sys::now_ns(), received.whole);
                 }
                 if let (Some(work), Some(step)) = (args.work_us, args.work_step) {
-                    burn(Duration::from_micros(work * (number / step)));
+                    sys::burn(Duration::from_micros(work * (number / step)));
                 }
             }
             Err(StackError::WouldBlock) => {
@@ -267,14 +267,6 @@ fn receive(mut socket: Socket, args: &DirectArgs, tally: &Tally) -> Result<(), S
         if number.is_multiple_of(STOP_CHECK) {
             stops.check(tally);
         }
-    }
-}
-
-/// Uses this much processor time.
-fn burn(work: Duration) {
-    let until = sys::thread_time() + work;
-    while sys::thread_time() < until {
-        std::hint::spin_loop();
     }
 }
 

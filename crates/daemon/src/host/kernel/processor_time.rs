@@ -129,7 +129,7 @@ impl ProcessorTime for KernelHost {
     }
 
     fn process_of(&mut self, thread: u32) -> Option<u32> {
-        process::process_of(thread)
+        process::thread_group(thread)
     }
 
     fn set_group(

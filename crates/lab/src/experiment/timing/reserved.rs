@@ -4,11 +4,12 @@
 //! and *lateness* are those of `direct-timing`, at 100 Mbit/s; no stop of the driver excuses a
 //! packet, since the stops are what is measured.
 //!
-//! Each round measures the driver alone, with SCHED_FIFO beside the program, and with several
-//! reservations beside it, in turn. The last is the one that `netnice explain direct:IFACE` states,
-//! which follows from what the packet thread used with SCHED_FIFO. With that one the 99th
-//! percentile of the lateness must be at most twice that of the driver alone (ten times in the
-//! quick form), by the medians of the rounds. `netnice check` must find no packet early.
+//! Each round measures the driver alone, with SCHED_FIFO beside the program, and with reservations
+//! that the measurement gives the packet thread, in turn. The last setting is what a user gets: the
+//! program has its time by `netnice set --cpu`, and netniced gives the driver what it thinks right.
+//! With that one the 99th percentile of the lateness must be at most twice that of the driver alone
+//! (ten times in the quick form), by the medians of the rounds. `netnice check` must find no packet
+//! early.
 //!
 //! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if the subject is
 //! not netnice, if a step of the measurement fails, or if the kernel refuses a reservation.
@@ -16,7 +17,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use netnice_core::units::Nanos;
+use netnice_kernel::processor::policy::{self, Policy};
 use serde_json::json;
 
 use super::super::bench::{SECOND, netnice_only, pause};
@@ -25,6 +26,7 @@ use super::super::sent_packets::{check_conformance, from_port, missing_on_the_wi
 use super::super::{Bound, Context, Outcome};
 use super::{CDVT, PORT, Subject, lateness};
 use crate::process::{self, Proc};
+use crate::traffic::Carnage;
 use crate::{stats, sys};
 
 /// What runs beside the driver, and how its packet thread is scheduled.
@@ -43,8 +45,8 @@ enum Class {
     Fifo,
     /// SCHED_DEADLINE with this budget in each millisecond, in ns.
     Reserved(u64),
-    /// As before, with the budget that the daemon states.
-    Stated,
+    /// What netniced gives it, because the program has its time by `netnice set --cpu`.
+    Kept,
 }
 
 /// The results of one run.
@@ -106,18 +108,19 @@ impl Setting {
         let thread = packet_thread(&front)?;
         let (tap, file) = tap(&front.world)?;
         sender.go()?;
-        let budget = match self.class {
-            Class::Fifo => PERIOD,
-            Class::Reserved(budget) => budget,
-            // It follows from what the thread used before the program came.
-            Class::Stated => {
-                pause(STATED_AFTER);
-                stated(&front)?
+        let _by_hand = (self.beside && self.class != Class::Kept)
+            .then(busy)
+            .transpose()?;
+        let mut program = None;
+        match self.class {
+            Class::Fifo => {}
+            Class::Reserved(budget) => reserve(&thread, budget)?,
+            Class::Kept => {
+                let carnage = Carnage::new(1, 0).start(front.world.client(), None)?;
+                let line = format!("set pid:{} --cpu 6ms/10ms", carnage.pid());
+                front.netnice.run_line(&line)?;
+                program = Some(carnage);
             }
-        };
-        let _busy = self.beside.then(busy).transpose()?;
-        if self.class != Class::Fifo {
-            reserve(&thread, budget)?;
         }
         let begun = sys::now_ns();
         let settled = Subject::Driver.settling_time(SPACING);
@@ -125,6 +128,14 @@ impl Setting {
         let before = processor_time(&thread)?;
         pause(seconds as f64);
         let used = processor_time(&thread)?.saturating_sub(before);
+        let budget = budget(&thread)?;
+        if let Some(program) = &program {
+            let is_exact = matches!(policy::policy(program.pid())?, Policy::Deadline { .. });
+            anyhow::ensure!(
+                is_exact,
+                "netniced does not keep the program's time exactly"
+            );
+        }
         let record = tap.stop(&front.world.server().ns)?;
         record.validate()?;
         sender.stop()?;
@@ -161,19 +172,18 @@ fn busy() -> Result<Proc> {
     Proc::start(command)
 }
 
-/// The budget that the daemon states for the packet thread, in ns of each [`PERIOD`].
-fn stated(front: &FrontDoor) -> Result<u64> {
-    let device = &front.world.client().port().device;
-    let shown = front
-        .netnice
-        .run_line(&format!("explain direct:{device}"))?;
-    let page = shown.stdout;
-    let words: Vec<&str> = page.split_whitespace().collect();
-    let at = words.windows(2).position(|pair| pair == ["it", "gets"]);
-    let budget = at.and_then(|at| words.get(at + 2));
-    let budget = budget.with_context(|| format!("no reservation is stated: {page}"))?;
-    let budget: Nanos = budget.parse().map_err(|_| anyhow::anyhow!("{budget}"))?;
-    Ok(budget.0)
+/// The budget of a thread in each [`PERIOD`], in ns; the whole period without a reservation.
+fn budget(thread: &Path) -> Result<u64> {
+    Ok(match policy::policy(number(thread)?)? {
+        Policy::Deadline { budget, .. } => budget.0,
+        _ => PERIOD,
+    })
+}
+
+/// The id of a thread, from its folder in /proc.
+fn number(thread: &Path) -> Result<u32> {
+    let name = thread.file_name().and_then(|name| name.to_str());
+    Ok(name.context("a thread without a number")?.parse()?)
 }
 
 /// The folder in /proc of the driver's packet thread.
@@ -190,9 +200,8 @@ fn packet_thread(front: &FrontDoor) -> Result<PathBuf> {
 
 /// Gives a thread so many ns of each millisecond. Such a thread may run on all processors.
 fn reserve(thread: &Path, budget: u64) -> Result<()> {
-    let number = thread.file_name().and_then(|name| name.to_str());
-    let number = number.context("a thread without a number")?;
-    process::run(process::own_group("taskset").args(["-p", ALL_PROCESSORS, number]))?;
+    let number = number(thread)?.to_string();
+    process::run(process::own_group("taskset").args(["-p", ALL_PROCESSORS, &number]))?;
     process::run(process::own_group("chrt").args([
         "-d",
         "--sched-runtime",
@@ -203,7 +212,7 @@ fn reserve(thread: &Path, budget: u64) -> Result<()> {
         "1000000",
         "-p",
         "0",
-        number,
+        &number,
     ]))?;
     Ok(())
 }
@@ -232,12 +241,10 @@ const SETTINGS: [Setting; 5] = [
     beside("beside it, SCHED_FIFO", Class::Fifo),
     beside("beside it, 30 %", Class::Reserved(300_000)),
     beside("beside it, 60 %", Class::Reserved(600_000)),
-    beside("beside it, as stated", Class::Stated),
+    beside("beside it, as netniced keeps both", Class::Kept),
 ];
 /// The period of a reservation of the packet thread, in ns.
 const PERIOD: u64 = 1_000_000;
-/// Time in seconds until the daemon has what the packet thread uses.
-const STATED_AFTER: f64 = 2.0;
 /// Time between two packets, in ns.
 const SPACING: u64 = 120_000;
 /// A mask of processors for taskset(1).
