@@ -1,8 +1,8 @@
-//! Reads the reservation of processor time of the calling thread. The daemon gives the packet thread
-//! one while programs have reservations of this kind (SCHED_DEADLINE, sched(7)), since the kernel
-//! prefers them to threads of SCHED_FIFO. The kernel stops a thread that has used up its budget until
-//! the end of the period. The call does not fail: if the kernel does not tell, there is no
-//! reservation.
+//! Reads the reservation of processor time of the calling thread. The daemon gives the packet
+//! thread one while programs have reservations of this kind (SCHED_DEADLINE, sched(7)), since the
+//! kernel prefers them to threads of SCHED_FIFO. The kernel stops a thread that has used up its
+//! budget until the end of the period. The call does not fail: if the kernel does not tell, there
+//! is no reservation.
 
 use netnice_core::units::Nanos;
 use netnice_kernel::processor::policy::{self, Policy};
