@@ -217,6 +217,9 @@ impl Daemon {
         if let Request::Programs(programs) = pending.request {
             return self.submit_programs(pending, programs, now);
         }
+        if matches!(pending.request, Request::Set(_)) {
+            self.follow_drivers();
+        }
         let (user, left) = (
             pending.peer.user(),
             self.service.host().unfinished_surveys(),

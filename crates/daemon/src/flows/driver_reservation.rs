@@ -6,9 +6,9 @@ use netnice_core::contract::Slice;
 use netnice_core::units::Nanos;
 
 /// The reservation of a packet thread that has used so much of a processor lately, in parts of a
-/// million, without its waiting awake: in each millisecond twice as much, at least 10 % and at most
-/// 60 % of a processor. The second half is for waiting awake before departures and for what comes
-/// suddenly.
+/// million, its waiting awake included: in each millisecond twice as much, at least 10 % and at
+/// most 60 % of a processor. The second half is for what comes suddenly. (Twice the use without
+/// waiting awake was too little: the kernel stopped the thread when packets were due.)
 pub(crate) fn driver_reservation(used_ppm: u32) -> Slice {
     let wanted = u64::from(used_ppm) * 2;
     let share = wanted.clamp(LEAST_PPM, MOST_PPM);

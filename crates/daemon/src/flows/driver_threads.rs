@@ -21,8 +21,9 @@ pub(crate) struct DriverThread {
     pub process: u32,
     /// The thread's id, in the daemon's PID namespace.
     pub thread: u32,
-    /// The largest part of a processor that it used lately, without its waiting awake before
-    /// departures, in parts of a million.
+    /// The largest part of a processor that it used lately, in parts of a million. It includes
+    /// waiting awake before departures: a budget without room for that stops the thread when the
+    /// next packet is due.
     pub used_ppm: u32,
     /// The processor that the driver bound the thread to at its start; `None`: it may run on each.
     pub processor: Option<u32>,
@@ -43,14 +44,13 @@ pub(super) struct PacketThread {
     packet_cost: Option<Nanos>,
 }
 
-/// Parts of a processor over a stretch of time, in parts of a million.
+/// What a stretch of time took of a processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Use {
-    /// The whole processor time.
-    pub(super) all: u32,
-    /// Without waiting awake before departures.
-    pub(super) work: u32,
-    /// `work` in ns, and the packets that were sent and delivered with it.
+struct Use {
+    /// The part of it that the thread used, in parts of a million.
+    ppm: u32,
+    /// Processor time in ns without waiting awake, and the packets that were sent and delivered
+    /// with it.
     for_packets: (u64, u64),
 }
 
@@ -70,8 +70,7 @@ impl PacketThread {
         // The wait is measured by the clock, so stops of the thread count in it.
         let work = all.saturating_sub(waited);
         let used = Use {
-            all: ppm(all, passed),
-            work: ppm(work, passed),
+            ppm: ppm(all, passed),
             for_packets: (work, packets.saturating_sub(packets_before)),
         };
         self.last = Some((time, packets));
@@ -93,14 +92,10 @@ impl PacketThread {
         self.packet_cost
     }
 
-    /// The largest of each use lately; 0 if it is unknown.
-    pub(super) fn most_used(&self) -> Use {
-        let uses = || self.uses.iter().map(|(_, used)| used);
-        Use {
-            all: uses().map(|used| used.all).max().unwrap_or(0),
-            work: uses().map(|used| used.work).max().unwrap_or(0),
-            for_packets: (0, 0),
-        }
+    /// The largest use lately, in parts of a million; 0 if it is unknown.
+    pub(super) fn most_used(&self) -> u32 {
+        let uses = self.uses.iter().map(|(_, used)| used.ppm);
+        uses.max().unwrap_or(0)
     }
 
     /// The thread's id in the daemon's PID namespace; `None` if it is unknown.
@@ -118,7 +113,7 @@ impl<N: Network> Flows<N> {
                 link: link.clone(),
                 process: state.thread.process?,
                 thread: state.thread.id?,
-                used_ppm: state.thread.most_used().work,
+                used_ppm: state.thread.most_used(),
                 processor: state.thread.processor,
             })
         });
@@ -163,24 +158,19 @@ mod tests {
     #[test]
     fn the_highest_use_of_the_last_seconds_counts() {
         let mut thread = PacketThread::default();
-        assert_eq!(thread.most_used(), Use::default());
+        assert_eq!(thread.most_used(), 0);
         thread.record(time(1_000, 500, 100), 0);
-        assert_eq!(thread.most_used(), Use::default());
+        assert_eq!(thread.most_used(), 0);
         thread.record(time(1_200, 600, 150), 0);
-        let used = |all, work| Use {
-            all,
-            work,
-            for_packets: (0, 0),
-        };
-        assert_eq!(thread.most_used(), used(500_000, 250_000));
+        assert_eq!(thread.most_used(), 500_000);
         // Too soon after the one before.
         thread.record(time(1_201, 601, 150), 0);
         thread.record(time(2_200, 700, 150), 0);
-        assert_eq!(thread.most_used(), used(500_000, 250_000));
+        assert_eq!(thread.most_used(), 500_000);
         thread.record(time(6_200, 720, 1_000), 0);
-        assert_eq!(thread.most_used(), used(500_000, 250_000));
+        assert_eq!(thread.most_used(), 500_000);
         thread.record(time(6_300, 740, 1_010), 0);
-        assert_eq!(thread.most_used(), used(200_000, 100_000));
+        assert_eq!(thread.most_used(), 200_000);
     }
 
     #[test]
@@ -189,9 +179,9 @@ mod tests {
         for at in [time(1_000, 500, 400), time(2_000, 400, 0), time(500, 0, 0)] {
             thread.record(at, 0);
         }
-        assert_eq!(thread.most_used(), Use::default());
+        assert_eq!(thread.most_used(), 0);
         thread.record(time(3_000, 90_000, 0), 0);
-        assert_eq!(thread.most_used().work, 1_000_000);
+        assert_eq!(thread.most_used(), 1_000_000);
     }
 
     #[test]

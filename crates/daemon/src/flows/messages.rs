@@ -187,13 +187,11 @@ pub(super) fn time(spent: &TimeAccountingDoc) -> String {
 /// A driver's packet thread and its use of a processor, in words; `None` if the thread is unknown.
 pub(super) fn packet_thread(thread: &PacketThread) -> Option<String> {
     let (id, used) = (thread.id()?, thread.most_used());
-    let reserved = driver_reservation(used.work);
+    let reserved = driver_reservation(used);
     Some(format!(
-        "{id} sends and receives; in the last seconds it used up to {} % of a processor, and up to \
-         {} % without the time before departures; with programs that have exact reservations of \
-         processor time it gets {} in each {}",
-        used.all / 10_000,
-        used.work / 10_000,
+        "{id} sends and receives; in the last seconds it used up to {} % of a processor; beside \
+         programs that have exact reservations of processor time it gets {} in each {}",
+        used / 10_000,
         reserved.slice(),
         reserved.period()
     ))

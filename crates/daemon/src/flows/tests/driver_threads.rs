@@ -30,7 +30,7 @@ fn the_packet_thread_of_a_driver_is_known_with_its_use() {
         fixture.flows.balance(fixture.now);
         fixture.exchange();
     }
-    assert_eq!(fixture.flows.driver_threads(), [known(200_000)]);
+    assert_eq!(fixture.flows.driver_threads(), [known(300_000)]);
     fixture.restart();
     assert_eq!(fixture.flows.driver_threads(), [known(0)]);
 }

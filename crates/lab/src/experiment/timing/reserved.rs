@@ -116,6 +116,8 @@ impl Setting {
             Class::Fifo => {}
             Class::Reserved(budget) => reserve(&thread, budget)?,
             Class::Kept => {
+                // The driver's budget follows from what it used lately.
+                pause(USED_LATELY);
                 let carnage = Carnage::new(1, 0).start(front.world.client(), None)?;
                 let line = format!("set pid:{} --cpu 6ms/10ms", carnage.pid());
                 front.netnice.run_line(&line)?;
@@ -245,6 +247,8 @@ const SETTINGS: [Setting; 5] = [
 ];
 /// The period of a reservation of the packet thread, in ns.
 const PERIOD: u64 = 1_000_000;
+/// For how long the driver sends before the program has its time by netniced, in s.
+const USED_LATELY: f64 = 1.5;
 /// Time between two packets, in ns.
 const SPACING: u64 = 120_000;
 /// A mask of processors for taskset(1).
