@@ -49,7 +49,7 @@ pub use process::Process;
 pub use programs::{ProgramDoc, ProgramsDoc, TrafficSum};
 pub use request::{
     Clear, ClearWhat, Confirm, Connections, Doctor, Explain, Find, History, LinkChange, Log, Own,
-    Ping, Programs, Reload, Request, Set, Show, Until, Users, Watch,
+    PacketCostDoc, PacketCostsDoc, Ping, Programs, Reload, Request, Set, Show, Until, Users, Watch,
 };
 pub use response::{
     DoctorItem, DoctorReport, Done, Explained, Failed, FailureCause, Found, LogLine, LogLines,

@@ -48,6 +48,8 @@ pub enum Request {
     Confirm(Confirm),
     /// Read the policy file again.
     Reload(Reload),
+    /// Keep what a packet costs on this machine, for the clause `cpu auto`.
+    KeepCosts(PacketCostsDoc),
     /// A request about flows of the direct path.
     Direct(DirectRequest),
 }
@@ -328,6 +330,27 @@ pub struct Confirm {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reload {}
+
+/// What a program's packets cost on a machine, by protocol. The parameters of
+/// [`Request::KeepCosts`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PacketCostsDoc {
+    /// Of programs that send by UDP.
+    pub udp: PacketCostDoc,
+    /// Of programs that send by TCP.
+    pub tcp: PacketCostDoc,
+}
+
+/// The processor time of a program that sends packets, as a line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PacketCostDoc {
+    /// The part of a processor of a program that sends little, in parts of 10^9.
+    pub idle_ppb: u64,
+    /// For each packet of 1,500 bytes, in picoseconds.
+    pub packet_ps: u64,
+}
 
 /// True if a message omits a flag of this value.
 pub(crate) fn is_false(flag: &bool) -> bool {

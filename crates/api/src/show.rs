@@ -217,6 +217,12 @@ pub struct ProcessorTimeDoc {
     /// How the reservation is kept. Absent while nothing keeps it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<ProcessorStatusDoc>,
+    /// What the target's flows need, if the contract says `cpu auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub needed: Option<SliceDoc>,
+    /// Why the target has less than its flows need. Absent if it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub short: Option<String>,
 }
 
 /// How a reservation of processor time is kept, and what the target has used of it.
@@ -331,6 +337,10 @@ pub struct ContractDoc {
     /// A slice of a processor's time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<SliceDoc>,
+    /// Set if the slice of a processor's time is what the target's flows need; true: with a share
+    /// of the left-over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_auto: Option<bool>,
     /// A cell contract.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cell: Option<CellDoc>,
@@ -510,7 +520,14 @@ impl From<&Contract> for ContractDoc {
             yields: contract.yields(),
             delegate: contract.delegate().and_then(Delegate::uid),
             slice: contract.slice().map(SliceDoc::from),
-            cpu: contract.cpu().map(SliceDoc::from),
+            cpu: contract
+                .cpu()
+                .and_then(|time| time.slice())
+                .map(SliceDoc::from),
+            cpu_auto: contract
+                .cpu()
+                .filter(|_| contract.has_auto_time())
+                .map(|time| time.extra()),
             cell: contract.cell().map(|cell| CellDoc {
                 pcr: bits(cell.pcr()),
                 cdvt_ns: cell.cdvt().0,

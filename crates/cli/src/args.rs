@@ -7,6 +7,7 @@
 
 mod check;
 mod contract;
+mod doctor;
 mod error;
 mod flow;
 mod link;
@@ -32,6 +33,7 @@ use crate::check::Check;
 use crate::flow::FlowCommand;
 use crate::incomplete::Incomplete;
 use crate::inetd::{InetdCommand, SessionArgs};
+use crate::packet_costs::Part;
 use crate::run::Run;
 use crate::share::Share;
 use crate::shell::{self, ShellCommand};
@@ -40,6 +42,7 @@ pub(crate) use error::BadUsage;
 pub(crate) use top::Top;
 
 use check::CheckArgs;
+use doctor::{CostsPart, DoctorArgs};
 use flow::FlowArgs;
 use link::LinkArgs;
 use share::ShareArgs;
@@ -83,6 +86,10 @@ pub(crate) enum Verb {
     Doctor,
     /// Measure for this time what the machine takes from a real-time thread.
     MeasureStops(Nanos),
+    /// Measure what a packet costs.
+    MeasureCosts,
+    /// Run a process of that measurement.
+    CostsPart(Part),
     /// Check a capture against a contract.
     Check(Box<Check>),
     /// Run the super-server, or the gate of a session.
@@ -271,12 +278,7 @@ enum VerbArgs {
     #[command(subcommand)]
     Flow(FlowArgs),
     /// Show which features this kernel has, and what replaces the missing ones
-    Doctor {
-        /// Measure for TIME (1s to 1h) what this machine takes from a real-time thread, and print
-        /// the value of the policy's key `stops`; needs root and nine tenths of a processor
-        #[arg(long, value_name = "TIME")]
-        stops: Option<String>,
-    },
+    Doctor(DoctorArgs),
     /// Show what was granted, refused and repaired
     Log {
         /// Only events of the last TIME
@@ -372,6 +374,12 @@ enum VerbArgs {
     /// Start the daemon and wait until it serves
     #[command(hide = true)]
     StartDaemon,
+    /// Run a process of a measurement of costs
+    #[command(hide = true)]
+    MeasureCosts {
+        #[command(subcommand)]
+        part: CostsPart,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -438,7 +446,7 @@ impl VerbArgs {
                 Ok(Verb::Request(Request::Explain(Explain { target })))
             }
             VerbArgs::Flow(flow) => flow.into_verb(common),
-            VerbArgs::Doctor { stops } => doctor(stops.as_deref()),
+            VerbArgs::Doctor(doctor) => doctor.into_verb(),
             VerbArgs::Log { since, lines } => {
                 let since_ns = nanos("--since", since.as_deref())?;
                 Ok(Verb::Request(Request::Log(Log { since_ns, lines })))
@@ -483,6 +491,7 @@ impl VerbArgs {
             VerbArgs::Completions { shell } => Ok(Verb::Completions(shell)),
             VerbArgs::Man { dir } => Ok(Verb::Man(dir)),
             VerbArgs::StartDaemon => Ok(Verb::StartDaemon),
+            VerbArgs::MeasureCosts { part } => Ok(Verb::CostsPart(part.into())),
         }
     }
 
@@ -498,7 +507,7 @@ impl VerbArgs {
             VerbArgs::Top(_) => Some("top"),
             VerbArgs::Explain { .. } => Some("explain"),
             VerbArgs::Flow(_) => Some("flow"),
-            VerbArgs::Doctor { .. } => Some("doctor"),
+            VerbArgs::Doctor(_) => Some("doctor"),
             VerbArgs::Log { .. } => Some("log"),
             VerbArgs::Check(_) => Some("check"),
             VerbArgs::Confirm { .. } => Some("confirm"),
@@ -514,6 +523,7 @@ impl VerbArgs {
             VerbArgs::Completions { .. } => Some("completions"),
             VerbArgs::Man { .. } => Some("man"),
             VerbArgs::StartDaemon => Some("start-daemon"),
+            VerbArgs::MeasureCosts { .. } => Some("measure-costs"),
         }
     }
 }
@@ -621,22 +631,6 @@ fn overhead(text: &str) -> Result<u64, BadUsage> {
         }),
     }
 }
-
-fn doctor(stops: Option<&str>) -> Result<Verb, BadUsage> {
-    let time = stops.map(|text| quantity::<Nanos>("--stops", text));
-    match time.transpose()? {
-        None => Ok(Verb::Doctor),
-        Some(time) if (MEASURED.0..=MEASURED.1).contains(&time) => Ok(Verb::MeasureStops(time)),
-        Some(actual) => Err(BadUsage::OutOfRange {
-            option: "--stops",
-            actual: actual.to_string(),
-            limits: format!("{} to {}", MEASURED.0, MEASURED.1),
-        }),
-    }
-}
-
-/// How long `doctor --stops` may measure.
-const MEASURED: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(3_600));
 
 fn nanos(option: &'static str, text: Option<&str>) -> Result<Option<u64>, BadUsage> {
     let nanos = text

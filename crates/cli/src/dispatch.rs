@@ -24,8 +24,8 @@ use crate::error::CommandError;
 use crate::output::{print_response, print_text};
 use crate::render::{self, Style};
 use crate::{
-    check, daemon, doctor, flow, hosts, incomplete, inetd, pages, process, run, share, shell,
-    show_all, start, top,
+    check, daemon, doctor, flow, hosts, incomplete, inetd, packet_costs, pages, process, run,
+    share, shell, show_all, start, top,
 };
 
 /// Executes one command, and prints its error if it fails.
@@ -78,6 +78,8 @@ fn execute_verb(command: Command) -> Result<Exit, CommandError> {
         Verb::Flow(command) => flow::execute(&dir, json, command),
         Verb::Doctor => doctor::execute(&dir, json),
         Verb::MeasureStops(time) => doctor::measure_stops(time),
+        Verb::MeasureCosts => packet_costs::measure(&dir, json),
+        Verb::CostsPart(part) => packet_costs::run(&dir, &part),
         Verb::Check(check) => check::execute(*check, json),
         Verb::Inetd(command) => inetd::execute(&dir, command),
         Verb::Share(share) => share::execute(&dir, json, *share),

@@ -32,6 +32,7 @@ mod hosts;
 mod incomplete;
 mod inetd;
 mod output;
+mod packet_costs;
 mod pages;
 mod process;
 mod render;

@@ -192,7 +192,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(10);
 /// Number of lines of a failed daemon's standard error that the error text shows.
 const MAX_LINES: usize = 5;
 /// The environment variable with the daemon's log level.
-const LOG: &str = "NETNICE_LOG";
+pub(crate) const LOG: &str = "NETNICE_LOG";
 
 #[cfg(test)]
 mod tests {

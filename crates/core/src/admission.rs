@@ -27,9 +27,10 @@
 //! the targets whose guarantees count against it, and the amount that would fit.
 //!
 //! [`timing`] decides on promises to flows, which may have deadlines, and [`processors`] on
-//! processor time.
+//! processor time. [`packet_costs`] computes how much of it a program needs for its flows.
 
 mod forest;
+pub mod packet_costs;
 pub mod processors;
 mod refusal;
 pub mod timing;

@@ -8,7 +8,8 @@
 //! ```text
 //! up R         limit what is sent              slice S/P [extra]   S of the link in every P
 //! down R       limit what is received          cpu S/P [cpu-extra] S of a processor in every P
-//! both R       limit the sum of both           cell pcr=R,cdvt=T[,scr=R,mbs=SIZE[,bucket=KIND]]
+//! both R       limit the sum of both           cpu auto [cpu-extra]  what its flows need of it
+//!                                              cell pcr=R,cdvt=T[,scr=R,mbs=SIZE[,bucket=KIND]]
 //!                                              [,class=N]  (no blank before the comma)
 //! min R        guarantee, sending              channel mmax=SIZE,rmax=N/s,bmax=N,deadline=T
 //! min-down R   guarantee, receiving            weight 1..1000 (100)
@@ -46,8 +47,8 @@ mod yielding;
 use alloc::vec::Vec;
 
 pub use clauses::{
-    Bucket, CLASSES, Cell, Channel, IfName, MessageRate, Overload, Priority, Slice, Sustained,
-    Weight,
+    Bucket, CLASSES, Cell, Channel, IfName, MessageRate, Overload, Priority, ProcessorTime, Slice,
+    Sustained, Weight,
 };
 pub use delegate::Delegate;
 pub use dscp::{Dscp, NotADscp};
@@ -98,7 +99,7 @@ pub struct Contract {
     yields: Option<Yield>,
     delegate: Option<Delegate>,
     slice: Option<Slice>,
-    cpu: Option<Slice>,
+    cpu: Option<ProcessorTime>,
     cell: Option<Cell>,
     channel: Option<Channel>,
     receive: Option<ReceiveShare>,
@@ -179,9 +180,14 @@ impl Contract {
         self.slice
     }
 
-    /// The slice of a processor's time; `None` if the contract has none.
-    pub fn cpu(&self) -> Option<Slice> {
+    /// The processor time; `None` if the contract has none.
+    pub fn cpu(&self) -> Option<ProcessorTime> {
         self.cpu
+    }
+
+    /// Whether the processor time is what the target's flows need ([`ProcessorTime::Auto`]).
+    pub fn has_auto_time(&self) -> bool {
+        matches!(self.cpu, Some(ProcessorTime::Auto { .. }))
     }
 
     /// The cell contract; `None` if the contract has none.
@@ -449,8 +455,8 @@ pub struct Change {
     pub delegate: Option<Setting<Delegate>>,
     /// A slice of a link's transmit time.
     pub slice: Option<Setting<Slice>>,
-    /// A slice of a processor's time.
-    pub cpu: Option<Setting<Slice>>,
+    /// A processor's time.
+    pub cpu: Option<Setting<ProcessorTime>>,
     /// A cell contract.
     pub cell: Option<Setting<Cell>>,
     /// A real-time channel.
@@ -619,7 +625,10 @@ pub fn target_support(contract: &Contract) -> Result<(), Unsupported> {
         Contract {
             receive: Some(_), ..
         } => Clause::Receive,
-        Contract { cpu: Some(cpu), .. } => return check_processor_time(cpu),
+        Contract {
+            cpu: Some(ProcessorTime::Slice(cpu)),
+            ..
+        } => return check_processor_time(cpu),
         _ => return Ok(()),
     };
     Err(Unsupported::Clause(clause))

@@ -217,8 +217,9 @@ impl Daemon {
         if let Request::Programs(programs) = pending.request {
             return self.submit_programs(pending, programs, now);
         }
-        if matches!(pending.request, Request::Set(_)) {
+        if matches!(pending.request, Request::Set(_) | Request::Reload(_)) {
             self.follow_drivers();
+            self.service.set_sending(self.flows.sending_flows());
         }
         let (user, left) = (
             pending.peer.user(),
@@ -434,6 +435,7 @@ impl Daemon {
             }
             Timer::Processors => {
                 self.follow_drivers();
+                self.follow_flows(now);
                 self.service.step_processors(now);
             }
             Timer::Estimates => {

@@ -58,7 +58,9 @@ use netnice_kernel::plan::MAX_SLOT;
 
 pub(crate) use budgets::BudgetUse;
 pub(crate) use draining::DrainingTarget;
-pub(crate) use held::{AppKey, Body, CgroupRef, ClosedTarget, HeldTarget, NewTarget, ProcessId};
+pub(crate) use held::{
+    AppKey, AutoTime, Body, CgroupRef, ClosedTarget, HeldTarget, NewTarget, ProcessId,
+};
 pub(crate) use links::{ManagedLink, describe_link, slice_text};
 use place::ContainmentIndex;
 pub(crate) use place::TargetPlace;
@@ -260,6 +262,7 @@ impl Ledger {
             phases: BTreeMap::new(),
             quotas: BTreeMap::new(),
             processors: BTreeSet::new(),
+            auto: AutoTime::default(),
         };
         self.held.insert(slot, held);
         self.slots.insert(id, slot);

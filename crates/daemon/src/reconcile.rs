@@ -35,6 +35,7 @@ mod preview;
 mod processors;
 pub(crate) mod repair;
 mod rollback;
+mod sending;
 mod start;
 mod sweep;
 mod traffic_quotas;
@@ -51,6 +52,7 @@ use netnice_kernel::plan::Desired;
 pub(crate) use draft::Draft;
 pub(crate) use duration::ChangeDuration;
 pub(crate) use finder::{Finder, consists_of};
+pub(crate) use sending::Sending;
 pub(crate) use start::SavedState;
 pub(crate) use traffic_quotas::UsageWriter;
 pub(crate) use user_quotas::UserAmounts;
@@ -86,6 +88,8 @@ pub(crate) struct Reconciler<H> {
     pub usage_writer: UsageWriter,
     /// The reservations of processor time in force.
     pub processors: Keeper,
+    /// What direct flows need of the processors.
+    pub sending: Sending,
 }
 
 /// How the state in force differs from the desired one.
@@ -122,6 +126,7 @@ impl<H: Host> Reconciler<H> {
             processors_due: Instant::default(),
             usage_writer: UsageWriter::default(),
             processors: Keeper::default(),
+            sending: Sending::default(),
         }
     }
 
@@ -222,6 +227,7 @@ impl<H: Host> Reconciler<H> {
         let installed = kept?;
         self.books.ledger = draft.ledger;
         self.books.rollbacks = draft.rollbacks;
+        self.note_auto_time();
         self.expect_groups();
         self.place_containers();
         Ok(installed.adoption)

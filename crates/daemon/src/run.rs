@@ -37,7 +37,7 @@ use crate::reconcile::SavedState;
 use crate::runtime::LockedFolder;
 use crate::service::Service;
 use crate::service::doctor::item;
-use crate::state::{StateError, Store, UsageStore};
+use crate::state::{CostsStore, StateError, Store, UsageStore};
 
 /// The options that the daemon is started with.
 #[derive(Clone, Debug)]
@@ -149,6 +149,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     }
     service.set_usage_store(usage);
     service.set_processor_store(ProcessorStore::new(folder, &boot), Now::read());
+    service.set_costs_store(CostsStore::new(folder), Now::read());
     service.start(saved, Now::read());
     service.set_unit_path(units::search_path());
     service.load_policy(&options.policy, Now::read());

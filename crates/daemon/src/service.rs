@@ -47,7 +47,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use netnice_api::{Clear, ClearWhat, LogLines, Pong, Request, Response, UsersDoc};
-use netnice_core::admission::processors::Reservation;
 use netnice_core::units::{Instant, Nanos, Rate};
 use netnice_kernel::probe::Finding;
 
@@ -66,10 +65,10 @@ use crate::meter::Measurements;
 use crate::meter::metrics::http::Page;
 use crate::peer::Peer;
 use crate::policy::Rules;
-use crate::processors::{DriverThread, ProcessorStore};
+use crate::processors::ProcessorStore;
 use crate::programs::Snapshot;
 use crate::reconcile::{Reconciler, SavedState};
-use crate::state::{Store, UsageStore};
+use crate::state::{CostsStore, Store, UsageStore};
 use crate::user_names::user_name;
 use doctor::DoctorState;
 use view::View;
@@ -84,6 +83,7 @@ pub(crate) struct Service<H> {
     /// The last counts of programs, while they are counted.
     counted: Option<Arc<Snapshot>>,
     doctor: DoctorState,
+    costs_store: Option<CostsStore>,
 }
 
 impl<H: Host> Service<H> {
@@ -95,6 +95,7 @@ impl<H: Host> Service<H> {
             measurements: Measurements::default(),
             counted: None,
             doctor: DoctorState::default(),
+            costs_store: None,
         }
     }
 
@@ -114,30 +115,6 @@ impl<H: Host> Service<H> {
     /// before [`Service::start`].
     pub(crate) fn set_processor_store(&mut self, store: ProcessorStore, now: Now) {
         self.reconciler.resume_processors(store, now);
-    }
-
-    /// Sets the packet threads of the drivers that run now, and what each needs while a target has
-    /// its processor time exactly.
-    pub(crate) fn set_driver_threads(&mut self, drivers: Vec<DriverThread>) {
-        let reservation = |driver: &DriverThread| Reservation {
-            holder: driver.name.clone(),
-            slice: driver.slice,
-            processors: BTreeSet::new(),
-        };
-        let driver_time = drivers.iter().map(reservation).collect();
-        self.reconciler.books.ledger.set_driver_time(driver_time);
-        self.reconciler.processors.set_drivers(drivers);
-    }
-
-    /// True if reservations of processor time are in force.
-    pub(crate) fn keeps_processors(&self) -> bool {
-        !self.reconciler.processors.is_idle()
-    }
-
-    /// Follows the threads that have reservations of processor time. The caller calls it at each
-    /// [`crate::processors::STEP`] while [`Service::keeps_processors`].
-    pub(crate) fn step_processors(&mut self, now: Now) {
-        self.reconciler.step_processors(now);
     }
 
     /// Writes what a reboot would lose. The caller calls it when the daemon stops.
@@ -200,7 +177,11 @@ impl<H: Host> Service<H> {
         self.reconciler.set_time(now);
         let changes = matches!(
             request,
-            Request::Set(_) | Request::Clear(_) | Request::Link(_) | Request::Reload(_)
+            Request::Set(_)
+                | Request::Clear(_)
+                | Request::Link(_)
+                | Request::Reload(_)
+                | Request::KeepCosts(_)
         );
         if changes && self.reconciler.deviations.repairs.given_up.is_some() {
             // A user who changes something needs it in force, so repairs start again.
@@ -255,6 +236,10 @@ impl<H: Host> Service<H> {
             }
             Request::Link(link) => link::change_link(reconciler, peer, link, now),
             Request::Reload(_) => reload::reload(reconciler, &mut self.rules, peer, now),
+            Request::KeepCosts(costs) => {
+                let store = self.costs_store.as_ref();
+                processors::keep_costs(reconciler, store, peer, costs, now)
+            }
             Request::Confirm(confirm) => confirm::confirm(reconciler, peer, confirm, now),
             _ => Err(RequestError::Failed(
                 "this request changes nothing".to_owned(),
@@ -326,6 +311,7 @@ impl<H: Host> Service<H> {
             Request::Link(link) => &link.iface,
             Request::Clear(_) => "clear",
             Request::Reload(_) => "reload",
+            Request::KeepCosts(_) => "doctor --measure",
             _ => return,
         };
         let is_news = match error {

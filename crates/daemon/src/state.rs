@@ -14,6 +14,7 @@
 
 mod books;
 mod doc;
+mod packet_costs;
 mod usage;
 
 use std::fs::{self, File};
@@ -29,6 +30,7 @@ use crate::ledger::rollbacks::Rollbacks;
 
 pub(crate) use books::Books;
 pub(crate) use doc::bytes_of;
+pub(crate) use packet_costs::{CostsStore, costs_of};
 pub(crate) use usage::{UsageBook, UsageStore};
 
 /// Access to the state file of one runtime folder, boot and network namespace.
@@ -243,6 +245,15 @@ struct Envelope {
     state: Box<RawValue>,
 }
 
+/// The folder of files that outlive a reboot: `/var/lib/netnice` for the runtime folder
+/// `/run/netnice`, else the runtime folder.
+fn lasting_folder(runtime: &Path) -> &Path {
+    match runtime == Path::new(RuntimeDir::DEFAULT) {
+        true => Path::new(LASTING_FOLDER),
+        false => runtime,
+    }
+}
+
 /// The CRC-32 of the version and the state's text, in hexadecimal.
 fn checksum(version: u32, state: &str) -> String {
     let mut sum = crc32fast::Hasher::new();
@@ -253,6 +264,7 @@ fn checksum(version: u32, state: &str) -> String {
 
 /// The version of the file format.
 const VERSION: u32 = 1;
+const LASTING_FOLDER: &str = "/var/lib/netnice";
 /// Largest number of damaged files that are kept.
 const MAX_DAMAGED: u32 = 100;
 

@@ -15,7 +15,8 @@ use crate::driver::{
 use crate::frame::{Decoder, LONGEST_REQUEST};
 use crate::{
     Clear, ClearWhat, Confirm, Doctor, Done, Exit, Explain, Failed, Find, Found, LinkChange, Log,
-    Own, Ping, Process, Refused, RefusedBy, Reload, Request, Response, Set, Show, ShowDoc, Until,
+    Own, PacketCostDoc, PacketCostsDoc, Ping, Process, Refused, RefusedBy, Reload, Request,
+    Response, Set, Show, ShowDoc, Until,
 };
 
 mod corpus;
@@ -86,6 +87,13 @@ fn requests() -> Vec<Request> {
         }),
         Request::Confirm(Confirm { id: 3 }),
         Request::Reload(Reload {}),
+        Request::KeepCosts(PacketCostsDoc {
+            udp: PacketCostDoc {
+                idle_ppb: 1,
+                packet_ps: 2,
+            },
+            tcp: PacketCostDoc::default(),
+        }),
     ]
 }
 

@@ -59,8 +59,9 @@ pub(crate) struct ContractArgs {
     /// With --slice: a share of the left-over in addition
     #[arg(long)]
     extra: bool,
-    /// Reserve processor time: so much of one processor in every period, for example 2ms/10ms
-    #[arg(long, value_name = "S/P", allow_hyphen_values = true)]
+    /// Reserve processor time: so much of one processor in every period, for example 2ms/10ms;
+    /// auto: what the promises to its direct flows need
+    #[arg(long, value_name = "S/P|auto", allow_hyphen_values = true)]
     cpu: Option<String>,
     /// With --cpu: a share of the processor time that is not reserved in addition
     #[arg(long)]

@@ -86,6 +86,10 @@ pub(super) fn sharing(doc: &ContractDoc) -> Vec<String> {
         let extra = if cpu.extra { " cpu-extra" } else { "" };
         clauses.push(format!("cpu {slice}/{period}{extra}"));
     }
+    if let Some(extra) = doc.cpu_auto {
+        let extra = if extra { " cpu-extra" } else { "" };
+        clauses.push(format!("cpu auto{extra}"));
+    }
     if let Some(cell) = &doc.cell {
         clauses.push(format!("cell pcr {}", Amount(cell.pcr)));
         clauses.push(format!("cdvt {}", Nanos(cell.cdvt_ns)));

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use netnice_api::ProcessorTimeDoc;
+use netnice_api::{ProcessorTimeDoc, SliceDoc};
 use netnice_core::admission::processors::{ProcessorSet, processor_list};
+use netnice_core::units::Nanos;
 
 use super::printable;
 
@@ -11,6 +12,17 @@ use super::printable;
 /// what was used of it.
 pub(super) fn notes(doc: &ProcessorTimeDoc) -> Vec<String> {
     let mut lines = Vec::new();
+    if let Some(needed) = &doc.needed {
+        let text = |slice: &SliceDoc| {
+            let (time, period) = (Nanos(slice.slice_ns), Nanos(slice.period_ns));
+            format!("{time} in every {period}")
+        };
+        let has = text(&doc.reserved);
+        lines.push(match text(needed) {
+            needed if needed == has => format!("processor time {has}, as its flows need"),
+            needed => format!("processor time {has}; its flows need {needed}"),
+        });
+    }
     let processors: ProcessorSet = doc.processors.iter().copied().collect();
     if !processors.is_empty() {
         let noun = if processors.len() == 1 {
@@ -65,9 +77,30 @@ mod tests {
             status,
             ..ProcessorTimeDoc::default()
         };
+        let slice = |millis: u64| SliceDoc {
+            slice_ns: millis * 1_000_000,
+            period_ns: 10_000_000,
+            extra: false,
+        };
         let used = "used 1.235s; used up in 7 periods, wanted and not given in 1";
         let table = [
             (doc(None, &[]), vec![]),
+            (
+                ProcessorTimeDoc {
+                    reserved: slice(2),
+                    needed: Some(slice(2)),
+                    ..ProcessorTimeDoc::default()
+                },
+                vec!["processor time 2ms in every 10ms, as its flows need"],
+            ),
+            (
+                ProcessorTimeDoc {
+                    reserved: slice(2),
+                    needed: Some(slice(3)),
+                    ..ProcessorTimeDoc::default()
+                },
+                vec!["processor time 2ms in every 10ms; its flows need 3ms in every 10ms"],
+            ),
             (doc(None, &[1]), vec!["processor time on processor 1 only"]),
             (
                 doc(status("exact", 1), &[0, 1, 3]),

@@ -151,6 +151,39 @@ impl Slice {
     }
 }
 
+/// Processor time that a contract asks for: the clause `cpu`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProcessorTime {
+    /// A time in every period.
+    Slice(Slice),
+    /// What the target's direct flows need to send what is promised to them.
+    Auto {
+        /// Whether the target also gets a share of the left-over.
+        extra: bool,
+    },
+}
+
+impl ProcessorTime {
+    /// The value of the clause that stands for [`ProcessorTime::Auto`].
+    pub const AUTO: &str = "auto";
+
+    /// The time in every period, if the contract names it.
+    pub fn slice(&self) -> Option<Slice> {
+        match self {
+            ProcessorTime::Slice(slice) => Some(*slice),
+            ProcessorTime::Auto { .. } => None,
+        }
+    }
+
+    /// Whether the target also gets a share of the left-over.
+    pub fn extra(&self) -> bool {
+        match self {
+            ProcessorTime::Slice(slice) => slice.extra(),
+            ProcessorTime::Auto { extra } => *extra,
+        }
+    }
+}
+
 /// The rule by which a cell contract with a sustained rate spends the tokens of its bucket (paper
 /// CELL). A full bucket permits a burst of [`Sustained::mbs`] at the peak rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

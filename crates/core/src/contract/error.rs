@@ -72,8 +72,8 @@ pub enum ContractError {
         range: &'static str,
     },
     /// The text is not of the form `S/P`.
-    #[error("{clause}: {} is not a slice: write time/period, for example 2.4ms/50ms",
-            Escaped(.input))]
+    #[error("{clause}: {} is not a slice: write time/period, for example 2.4ms/50ms{}",
+            Escaped(.input), if *.clause == Clause::Cpu { ", or auto" } else { "" })]
     SliceForm {
         /// `slice` or `cpu`.
         clause: Clause,

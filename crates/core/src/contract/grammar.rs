@@ -11,8 +11,8 @@ use core::str::FromStr;
 
 use super::{
     Bucket, Cell, Change, Channel, Clause, Contract, ContractError, Delegate, Dscp, IfName,
-    MessageRate, Overload, Priority, ReceiveShare, Schedule, Setting, Slice, Sustained,
-    TrafficQuota, Weight, Yield, traffic_quota,
+    MessageRate, Overload, Priority, ProcessorTime, ReceiveShare, Schedule, Setting, Slice,
+    Sustained, TrafficQuota, Weight, Yield, traffic_quota,
 };
 use crate::units::{Bytes, Nanos, Rate, UnitError};
 
@@ -68,10 +68,21 @@ impl Change {
             change.read(clause, value)?;
         }
         if extra {
-            change.slice = Some(with_extra(change.slice, "extra", Clause::Slice)?);
+            change.slice = Some(match change.slice {
+                Some(Setting::Set(slice)) => Setting::Set(with_extra(slice)?),
+                _ => return Err(without("extra", Clause::Slice)),
+            });
         }
         if cpu_extra {
-            change.cpu = Some(with_extra(change.cpu, "cpu-extra", Clause::Cpu)?);
+            change.cpu = Some(match change.cpu {
+                Some(Setting::Set(ProcessorTime::Slice(slice))) => {
+                    Setting::Set(ProcessorTime::Slice(with_extra(slice)?))
+                }
+                Some(Setting::Set(ProcessorTime::Auto { .. })) => {
+                    Setting::Set(ProcessorTime::Auto { extra: true })
+                }
+                _ => return Err(without("cpu-extra", Clause::Cpu)),
+            });
         }
         // The clauses that a change sets must be consistent by themselves.
         Contract::default().apply(&change)?;
@@ -140,7 +151,7 @@ impl Change {
                 })?);
             }
             Clause::Slice => self.slice = Some(setting(value, |v| slice(clause, v))?),
-            Clause::Cpu => self.cpu = Some(setting(value, |v| slice(clause, v))?),
+            Clause::Cpu => self.cpu = Some(setting(value, processor_time)?),
             Clause::Cell => self.cell = Some(setting(value, cell)?),
             Clause::Channel => self.channel = Some(setting(value, channel)?),
             Clause::Receive => {
@@ -210,7 +221,7 @@ impl fmt::Display for Change {
         );
         push(Clause::Delegate, text(&self.delegate, Delegate::to_string));
         push(Clause::Slice, text(&self.slice, |s| slice_text(s, "extra")));
-        push(Clause::Cpu, text(&self.cpu, |s| slice_text(s, "cpu-extra")));
+        push(Clause::Cpu, text(&self.cpu, processor_time_text));
         push(Clause::Cell, text(&self.cell, Cell::to_string));
         push(Clause::Channel, text(&self.channel, Channel::to_string));
         push(
@@ -426,17 +437,20 @@ fn slice(clause: Clause, value: &str) -> Result<Slice, ContractError> {
     Slice::new(quantity(clause, slice)?, quantity(clause, period)?, false)
 }
 
-/// The slice with `extra` set. Fails if the change sets no slice.
-fn with_extra(
-    setting: Option<Setting<Slice>>,
-    word: &'static str,
-    clause: Clause,
-) -> Result<Setting<Slice>, ContractError> {
-    match setting {
-        Some(Setting::Set(slice)) => {
-            Slice::new(slice.slice(), slice.period(), true).map(Setting::Set)
-        }
-        _ => Err(ContractError::Extra { word, clause }),
+/// The slice with extra.
+fn with_extra(slice: Slice) -> Result<Slice, ContractError> {
+    Slice::new(slice.slice(), slice.period(), true)
+}
+
+/// `word` is named without its clause.
+fn without(word: &'static str, clause: Clause) -> ContractError {
+    ContractError::Extra { word, clause }
+}
+
+fn processor_time(value: &str) -> Result<ProcessorTime, ContractError> {
+    match value {
+        ProcessorTime::AUTO => Ok(ProcessorTime::Auto { extra: false }),
+        _ => slice(Clause::Cpu, value).map(ProcessorTime::Slice),
     }
 }
 
@@ -466,6 +480,14 @@ fn slice_text(slice: &Slice, extra: &str) -> String {
     match slice.extra() {
         true => alloc::format!("{text} {extra}"),
         false => text,
+    }
+}
+
+fn processor_time_text(time: &ProcessorTime) -> String {
+    match time {
+        ProcessorTime::Slice(slice) => slice_text(slice, "cpu-extra"),
+        ProcessorTime::Auto { extra: false } => ProcessorTime::AUTO.to_string(),
+        ProcessorTime::Auto { extra: true } => alloc::format!("{} cpu-extra", ProcessorTime::AUTO),
     }
 }
 

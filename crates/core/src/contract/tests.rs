@@ -10,8 +10,8 @@ use proptest::prelude::*;
 
 use super::{
     Bucket, Cell, Change, Channel, Clause, Contract, Delegate, Direction, Dscp, IfName,
-    MessageRate, Overload, Priority, ReceiveShare, Schedule, Setting, Slice, Sustained,
-    TrafficQuota, Unsupported, Weight, Yield, target_support,
+    MessageRate, Overload, Priority, ProcessorTime, ReceiveShare, Schedule, Setting, Slice,
+    Sustained, TrafficQuota, Unsupported, Weight, Yield, target_support,
 };
 use crate::units::{Bytes, Nanos, Rate};
 
@@ -54,6 +54,8 @@ fn every_clause_parses_and_prints() {
         ("a slice", "slice 2.4ms/50ms extra", ""),
         ("a slice alone", "slice 2.4ms/50ms", ""),
         ("cpu", "cpu 2ms/10ms cpu-extra", ""),
+        ("cpu of its flows", "slice 1ms/10ms cpu auto", ""),
+        ("cpu of its flows, and more", "cpu auto cpu-extra", ""),
         ("a peak", "cell pcr=10mbit,cdvt=100us", ""),
         (
             "a dual bucket",
@@ -129,6 +131,12 @@ fn missing_unknown_and_repeated_words_are_refused_with_the_reason() {
             "slice none extra",
             "extra belongs to slice",
         ),
+        (
+            "extra of cpu auto",
+            "cpu auto extra",
+            "extra belongs to slice",
+        ),
+        ("neither a slice nor auto", "cpu some", ", or auto"),
         (
             "cpu-extra alone",
             "up 4mbit cpu-extra",
@@ -528,6 +536,11 @@ fn slices() -> impl Strategy<Value = Slice> {
     })
 }
 
+fn processor_times() -> impl Strategy<Value = ProcessorTime> {
+    let auto = any::<bool>().prop_map(|extra| ProcessorTime::Auto { extra });
+    prop_oneof![slices().prop_map(ProcessorTime::Slice), auto]
+}
+
 fn cells() -> impl Strategy<Value = Cell> {
     let sustained = (rates(), 1..=Bytes::MAX.0, any::<bool>());
     (rates(), 0..=Nanos::MAX.0, option::of(sustained)).prop_map(|(pcr, cdvt, sustained)| {
@@ -599,7 +612,7 @@ fn changes() -> impl Strategy<Value = Change> {
     );
     let others = (
         settings(slices()),
-        settings(slices()),
+        settings(processor_times()),
         settings(cells()),
         settings(channels()),
         settings(schedules()),

@@ -1,6 +1,8 @@
-//! Passes what drivers need of the processors from the flows to the service. Nothing here fails.
+//! Passes what drivers and flows need of the processors from the flows to the service. Nothing here
+//! fails.
 
 use super::Daemon;
+use crate::clock::Now;
 use crate::flows::driver_reservation::driver_reservation;
 use crate::processors::DriverThread;
 
@@ -15,5 +17,13 @@ impl Daemon {
             slice: driver_reservation(driver.used_ppm),
         });
         self.service.set_driver_threads(drivers.collect());
+    }
+
+    /// Passes on the flows that send, if a target follows them.
+    pub(super) fn follow_flows(&mut self, now: Now) {
+        if self.service.follows_flows() {
+            let flows = self.flows.sending_flows();
+            self.service.follow_sending(flows, now);
+        }
     }
 }

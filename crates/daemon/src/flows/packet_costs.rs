@@ -7,7 +7,11 @@
 //! that of the last seconds ([`super::driver_threads`]). Nothing here fails; what is unknown is not
 //! shown.
 
+use std::collections::BTreeMap;
+
+use netnice_api::direct::Endpoint;
 use netnice_api::driver::FlowCounts;
+use netnice_core::admission::packet_costs::{SendingFlow, SendingProtocol};
 use netnice_core::contract::{Contract, Direction, Slice};
 use netnice_core::units::{Nanos, Rate};
 
@@ -133,6 +137,35 @@ impl<N: Network> Flows<N> {
         let programs = programs.filter(|program| program.open.len() <= MOST_FLOWS);
         let all = programs.flat_map(|program| program.open.iter().copied());
         all.collect()
+    }
+
+    /// The flows that are promised a rate, by the process of their program.
+    pub(crate) fn sending_flows(&self) -> BTreeMap<u32, Vec<SendingFlow>> {
+        let mut sending: BTreeMap<u32, Vec<SendingFlow>> = BTreeMap::new();
+        for flow in self.flows.values() {
+            let is_served = flow.at_driver.is_some() && flow.closing.is_none();
+            let Some(state) = self.link_states.get(&flow.link).filter(|_| is_served) else {
+                continue;
+            };
+            let link = state.capacity.map(|capacity| capacity.link_rate);
+            let promised = carried(&flow.contract, link).filter(|_| flow.degraded.is_none());
+            let Some((_, rate)) = promised else {
+                continue;
+            };
+            if let Some(program) = state.programs.get(&flow.program) {
+                let flows = sending.entry(program.pid).or_default();
+                flows.push(SendingFlow {
+                    protocol: match flow.endpoint {
+                        Endpoint::Tcp { .. } => SendingProtocol::Tcp,
+                        _ => SendingProtocol::Udp,
+                    },
+                    rate,
+                    packet: flow.mtu,
+                    period: flow.contract.slice().map(|slice| slice.period()),
+                });
+            }
+        }
+        sending
     }
 
     /// Counts the packets of a flow that has been closed.

@@ -136,7 +136,7 @@ impl Ledger {
         let Some(held) = self.held.get_mut(&slot) else {
             return;
         };
-        let before = held.entry.contract.cpu();
+        let before = held.granted_time();
         held.claims = claims;
         held.changed_ns = now_ns;
         held.restart_schedules(now_ns);
@@ -319,7 +319,7 @@ impl Ledger {
     /// targets; the limits alone, which makes the target degraded.
     fn readmit_one(&mut self, slot: TargetId) {
         let held = self.held.get(&slot);
-        let before = held.and_then(|held| held.entry.contract.cpu());
+        let before = held.and_then(HeldTarget::granted_time);
         self.readmit_on_links(slot);
         self.settle_processor_time(slot, before);
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use netnice_core::admission::TargetEntry;
 use netnice_core::admission::processors::ProcessorSet;
 use netnice_core::claims::Claims;
-use netnice_core::contract::{Contract, Dscp, Setting};
+use netnice_core::contract::{Contract, Dscp, Setting, Slice};
 use netnice_core::target::Target;
 use netnice_core::units::Rate;
 
@@ -49,6 +49,28 @@ pub(crate) struct HeldTarget {
     pub quotas: BTreeMap<u32, HeldQuota>,
     /// The processors on which the target may run; empty: all that are online.
     pub processors: ProcessorSet,
+    /// The processor time of a contract with `cpu auto`; empty with another contract.
+    pub auto: AutoTime,
+}
+
+/// The processor time that follows what the direct flows of a target need.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AutoTime {
+    /// What the flows need; `None` without a flow that is promised a rate, or if it is unknown.
+    pub needed: Option<Slice>,
+    /// Why it is unknown what the flows need; `None` if it is known.
+    pub unknown: Option<String>,
+    /// What the target has; `None`: nothing.
+    pub granted: Option<Slice>,
+    /// Why the target has less than its flows need; `None` if it does not.
+    pub short: Option<String>,
+}
+
+impl AutoTime {
+    /// Why the target may have less than its flows need; `None` if it has what they need.
+    pub(crate) fn fault(&self) -> Option<&String> {
+        self.unknown.as_ref().or(self.short.as_ref())
+    }
 }
 
 /// What a target consists of.

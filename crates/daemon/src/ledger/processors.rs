@@ -12,10 +12,10 @@ use std::collections::BTreeSet;
 
 use netnice_core::admission::TargetId;
 use netnice_core::admission::processors::{ProcessorSet, Processors, Reservation};
-use netnice_core::contract::{Contract, Slice};
+use netnice_core::contract::{Contract, ProcessorTime, Slice};
 use netnice_core::target::Target;
 
-use super::{HeldTarget, Ledger};
+use super::{AutoTime, HeldTarget, Ledger};
 use crate::error::RequestError;
 
 impl Ledger {
@@ -55,8 +55,21 @@ impl Ledger {
         all
     }
 
+    /// Sets what the direct flows of a target need, or why that is unknown, for `cpu auto`.
+    /// [`Ledger::heal`] follows it. No effect if the slot is free.
+    pub(crate) fn set_needed_time(
+        &mut self,
+        slot: TargetId,
+        needed: Result<Option<Slice>, String>,
+    ) {
+        self.update(slot, |held| match needed {
+            Ok(needed) => (held.auto.needed, held.auto.unknown) = (needed, None),
+            Err(why) => (held.auto.needed, held.auto.unknown) = (None, Some(why)),
+        });
+    }
+
     /// Checks that a target can have the `cpu` of a contract, if that asks for more than what the
-    /// target has now.
+    /// target has now. A target that has `cpu auto` keeps it, whatever its flows need by now.
     ///
     /// # Errors
     /// If no target is held in the slot, or the reservation does not fit.
@@ -66,7 +79,17 @@ impl Ledger {
         contract: &Contract,
     ) -> Result<(), RequestError> {
         let held = self.held_at(slot)?;
-        match (held.entry.contract.cpu(), contract.cpu()) {
+        if contract.has_auto_time() {
+            if held.entry.contract.has_auto_time() {
+                return Ok(());
+            }
+            if let Some(why) = &held.auto.unknown {
+                let target = &held.entry.target;
+                let text = format!("refused: {target}: cpu auto: {why}");
+                return Err(RequestError::NotAdmitted(text));
+            }
+        }
+        match (held.granted_time(), held.asked(contract)) {
             (_, None) => Ok(()),
             (Some(before), Some(after)) if !is_larger(&after, &before) => Ok(()),
             (_, Some(after)) => self
@@ -76,22 +99,31 @@ impl Ledger {
     }
 
     /// Admits the reservation of a target again after a change of its contract. It stays as it is
-    /// if it is not larger than `before`, the one in the former contract. No effect if the slot is
-    /// free.
+    /// if it is not larger than `before`, the one before the change. No effect if the slot is free.
     pub(super) fn settle_processor_time(&mut self, slot: TargetId, before: Option<Slice>) {
         let Some(held) = self.held.get(&slot) else {
             return;
         };
-        let why = match (before, held.entry.contract.cpu()) {
+        let asked = held.asked(&held.entry.contract);
+        // What is unknown stays as it was.
+        let asked = asked.or_else(|| held.granted_time());
+        let why = match (before, asked) {
             (_, None) => None,
-            (Some(before), Some(after)) if !is_larger(&after, &before) => return,
+            (Some(before), Some(after)) if !is_larger(&after, &before) => held.time_refused.clone(),
             (_, Some(after)) => self.admit_processor_time(held, after).err(),
         };
-        self.update(slot, |held| held.time_refused = why);
+        self.update(slot, |held| {
+            held.time_refused = why;
+            match held.entry.contract.cpu() {
+                Some(ProcessorTime::Auto { .. }) => held.auto.granted = asked,
+                _ => held.auto = AutoTime::default(),
+            }
+        });
     }
 
     /// Admits all reservations again: first those in force, then the others, each oldest target
-    /// first. Returns the targets whose reservation is in force only since now.
+    /// first, and last what `cpu auto` needs beyond what it has. Returns the targets whose
+    /// reservation is in force only since now.
     pub(super) fn readmit_processor_time(&mut self) -> Vec<Target> {
         let mut wanted: Vec<(bool, u32, TargetId)> = self
             .held
@@ -104,18 +136,51 @@ impl Ledger {
             self.update(*slot, |held| held.time_refused = Some(String::new()));
         }
         let mut healed = Vec::new();
-        for (was_refused, _, slot) in wanted {
-            self.settle_processor_time(slot, None);
-            let held = self
-                .held
-                .get(&slot)
-                .filter(|held| held.time_refused.is_none());
-            healed.extend(
-                held.filter(|_| was_refused)
-                    .map(|held| held.entry.target.clone()),
-            );
+        for (was_refused, _, slot) in &wanted {
+            let Some(held) = self.held.get(slot) else {
+                continue;
+            };
+            let granted = held.granted_time().filter(|_| !was_refused);
+            let asked = granted.or_else(|| held.asked(&held.entry.contract));
+            let refused = asked.and_then(|asked| self.admit_processor_time(held, asked).err());
+            let target = held.entry.target.clone();
+            if *was_refused && refused.is_none() {
+                healed.push(target);
+            }
+            self.update(*slot, |held| {
+                let is_auto = held.entry.contract.has_auto_time();
+                held.auto.granted = asked.filter(|_| is_auto);
+                held.time_refused = refused;
+            });
+        }
+        for (.., slot) in wanted {
+            self.follow_needed_time(slot);
         }
         healed
+    }
+
+    /// Gives a target with `cpu auto` what its flows need, or says why not. While it has nothing
+    /// because that does not fit, nothing changes.
+    fn follow_needed_time(&mut self, slot: TargetId) {
+        let Some(held) = self.held.get(&slot) else {
+            return;
+        };
+        let contract = &held.entry.contract;
+        if !contract.has_auto_time() || held.time_refused.is_some() || held.auto.unknown.is_some() {
+            return;
+        }
+        let needed = held.auto.needed;
+        let is_more = match (held.auto.granted, needed) {
+            (Some(granted), Some(needed)) => is_larger(&needed, &granted),
+            (None, Some(_)) => true,
+            (_, None) => false,
+        };
+        let asked = held.asked(contract).filter(|_| is_more);
+        let short = asked.and_then(|asked| self.admit_processor_time(held, asked).err());
+        self.update(slot, |held| match short {
+            None => (held.auto.granted, held.auto.short) = (needed, None),
+            short => held.auto.short = short,
+        });
     }
 
     /// Decides whether a target can have a slice beside the other reservations in force. Fails with
@@ -155,8 +220,28 @@ impl Ledger {
 impl HeldTarget {
     /// The reservation of processor time in force; `None` if there is none.
     pub(crate) fn reservation(&self) -> Option<Reservation> {
-        let slice = self.entry.contract.cpu()?;
-        (self.time_refused.is_none()).then(|| self.reservation_of(slice))
+        self.reserved().map(|slice| self.reservation_of(slice))
+    }
+
+    /// The slice of processor time in force; `None` if there is none.
+    pub(crate) fn reserved(&self) -> Option<Slice> {
+        self.granted_time().filter(|_| self.time_refused.is_none())
+    }
+
+    /// The slice that the contract has, in force or not.
+    pub(super) fn granted_time(&self) -> Option<Slice> {
+        match self.entry.contract.cpu()? {
+            ProcessorTime::Slice(slice) => Some(slice),
+            ProcessorTime::Auto { extra } => with_extra(self.auto.granted?, extra),
+        }
+    }
+
+    /// The slice that a contract asks for; `None`: none, or nothing is needed now.
+    fn asked(&self, contract: &Contract) -> Option<Slice> {
+        match contract.cpu()? {
+            ProcessorTime::Slice(slice) => Some(slice),
+            ProcessorTime::Auto { extra } => with_extra(self.auto.needed?, extra),
+        }
     }
 
     /// A contract of the target without `cpu` while the reservation is not in force.
@@ -174,6 +259,11 @@ impl HeldTarget {
             processors: self.processors.clone(),
         }
     }
+}
+
+fn with_extra(slice: Slice, extra: bool) -> Option<Slice> {
+    // A slice stays within its bounds.
+    Slice::new(slice.slice(), slice.period(), extra).ok()
 }
 
 /// True if the share of one slice is larger than that of another one.

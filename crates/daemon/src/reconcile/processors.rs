@@ -38,7 +38,7 @@ impl<H: Host> Reconciler<H> {
     pub(super) fn keep_processors(&mut self, draft: Option<&Ledger>) -> Result<(), RequestError> {
         let before = &self.books.ledger;
         let ledger = draft.unwrap_or(before);
-        let has_time = ledger.held().any(|held| held.reservation().is_some());
+        let has_time = ledger.held().any(|held| held.reserved().is_some());
         if !has_time && self.processors.is_idle() {
             return Ok(());
         }
@@ -119,7 +119,7 @@ impl<H: Host> Reconciler<H> {
 }
 
 /// The processes of a target.
-fn processes_of<H: Host>(
+pub(super) fn processes_of<H: Host>(
     host: &mut H,
     held: &HeldTarget,
     ledger: &Ledger,

@@ -58,6 +58,7 @@ impl<H: Host> Reconciler<H> {
                 self.books.ledger = state.ledger;
                 self.books.rollbacks = state.rollbacks;
                 self.books.ledger.follow_schedules(now.wall_ns);
+                self.note_auto_time();
                 self.adopt_usage(now);
                 // An incomplete change may have assigned ids that were not written.
                 self.books

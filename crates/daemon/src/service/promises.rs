@@ -20,6 +20,7 @@ use crate::error::RequestError;
 use crate::flows::promises::{LedgerPromises, LinkPromises, Promises};
 use crate::host::{Host, Process};
 use crate::journal::Journal;
+use crate::ledger::HeldTarget;
 use crate::ledger::direct_part::DirectPart;
 use crate::ledger::redirects::{RedirectPlace, RedirectableTarget};
 use crate::peer::Peer;
@@ -112,7 +113,7 @@ impl<H: Host> Promises for Service<H> {
         let ledger = &self.reconciler.books.ledger;
         let held = ledger.at_place(&place)?;
         let mut chain = std::iter::once(held).chain(ledger.around(held.entry.id));
-        chain.find_map(|held| held.in_force().cpu().filter(|_| held.refused.is_none()))
+        chain.find_map(HeldTarget::reserved)
     }
 
     fn links(&self) -> Vec<IfName> {

@@ -125,7 +125,8 @@ fn adopt_policy<H: Host>(
         .iter()
         .map(|(slot, rule)| (Some(*slot), &rule.contract));
     let asked = of_file.chain(of_units.iter().map(|(slot, rule)| (*slot, &rule.contract)));
-    processors::look_up_contracts(&mut reconciler.host, &mut draft.ledger, asked);
+    let facts = (&mut reconciler.host, &reconciler.sending);
+    processors::look_up_contracts(facts, &mut draft.ledger, asked);
     // First obsolete claims are removed, then links change, then new claims are added. So no
     // request is refused because of a state that exists only in between.
     let slots: Vec<TargetId> = draft.ledger.held().map(|held| held.entry.id).collect();

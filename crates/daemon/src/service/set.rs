@@ -168,7 +168,8 @@ fn prepare<H: Host>(
             budgets::check(held, &asks)?;
         }
         schedule::check_zone(&asks).map_err(RequestError::BadUsage)?;
-        processors::look_up_change(&mut reconciler.host, &mut draft.ledger, slot, change);
+        let facts = (&mut reconciler.host, &reconciler.sending);
+        processors::look_up_change(facts, &mut draft.ledger, slot, change);
         draft
             .ledger
             .change_claim(slot, by, change, request.now.wall_ns)?;

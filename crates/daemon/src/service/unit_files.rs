@@ -64,7 +64,8 @@ fn adopt_units<H: Host>(
         holds || refused || !rules.units.rules.contains(rule)
     });
     let asked = of_units.iter().map(|(slot, rule)| (*slot, &rule.contract));
-    processors::look_up_contracts(&mut reconciler.host, &mut draft.ledger, asked);
+    let facts = (&mut reconciler.host, &reconciler.sending);
+    processors::look_up_contracts(facts, &mut draft.ledger, asked);
     let sections: Vec<TargetId> = draft
         .ledger
         .held()

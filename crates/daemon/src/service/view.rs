@@ -95,6 +95,8 @@ impl<H: Enforcer> View<'_, H> {
     /// says.
     pub(super) fn target_faults(&self, held: &HeldTarget, interfaces: &[Interface]) -> Vec<String> {
         let refused = held.refused.iter().chain(&held.time_refused);
+        let short = held.auto.fault();
+        let refused = refused.chain(short.filter(|_| held.entry.contract.has_auto_time()));
         let mut faults: Vec<String> = refused.chain(&held.aside).cloned().collect();
         faults.extend(held.claims.set_aside().iter().map(|uid| {
             format!(

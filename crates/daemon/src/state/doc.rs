@@ -6,17 +6,18 @@ mod links;
 mod redirects;
 mod rollbacks;
 
+use netnice_api::SliceDoc;
 use netnice_core::admission::processors::ProcessorSet;
 use netnice_core::admission::{TargetEntry, TargetId};
 use netnice_core::claims::{Claim, Claimant, Claims};
-use netnice_core::contract::Contract;
-use netnice_core::units::Instant;
+use netnice_core::contract::{Contract, Slice};
+use netnice_core::units::{Instant, Nanos};
 use serde::{Deserialize, Serialize};
 
 use super::State;
 use crate::ledger::rollbacks::{PendingRollback, Rollbacks};
 use crate::ledger::{
-    AppKey, Body, CgroupRef, DrainingTarget, HeldTarget, Ledger, ProcessId, TargetPlace,
+    AppKey, AutoTime, Body, CgroupRef, DrainingTarget, HeldTarget, Ledger, ProcessId, TargetPlace,
 };
 use links::LinkDoc;
 use redirects::RedirectDoc;
@@ -53,6 +54,8 @@ struct TargetDoc {
     changed_ns: u64,
     #[serde(default, skip_serializing_if = "ProcessorSet::is_empty")]
     processors: ProcessorSet,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    auto: Option<SliceDoc>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -180,6 +183,7 @@ impl From<&HeldTarget> for TargetDoc {
             rule: held.rule.clone(),
             changed_ns: held.changed_ns,
             processors: held.processors.clone(),
+            auto: held.auto.granted.map(SliceDoc::from),
         }
     }
 }
@@ -189,6 +193,12 @@ impl TargetDoc {
         let claims = self.claims.into_iter().map(ClaimDoc::restore);
         let claims = Claims::restore(claims.collect::<Result<_, _>>()?)
             .map_err(|error| error.to_string())?;
+        // The flows are known later, so they need what they needed before.
+        let granted = self.auto.map(|slice| {
+            let (time, period) = (Nanos(slice.slice_ns), Nanos(slice.period_ns));
+            Slice::new(time, period, false).map_err(|error| error.to_string())
+        });
+        let granted = granted.transpose()?;
         Ok(HeldTarget {
             entry: TargetEntry {
                 id: slot(self.slot)?,
@@ -208,6 +218,11 @@ impl TargetDoc {
             phases: Default::default(),
             quotas: Default::default(),
             processors: self.processors,
+            auto: AutoTime {
+                needed: granted,
+                granted,
+                ..AutoTime::default()
+            },
         })
     }
 }

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use netnice_api::{
-    ClearWhat, Client, Confirm, Connections, Doctor, Explain, Find, History, LinkChange, Log, Ping,
-    Programs, Reload, Request, Response, Set, Show, Watch,
+    ClearWhat, Client, Confirm, Connections, Doctor, Explain, Find, History, LinkChange, Log,
+    PacketCostsDoc, Ping, Programs, Reload, Request, Response, Set, Show, Watch,
 };
 use netnice_stack::Program;
 use netnice_stack::udp::{Buffers, Remote, UdpOptions};
@@ -445,7 +445,8 @@ fn privileged_requests(hostile: &mut HostileUser) -> Result<()> {
             ..LinkChange::default()
         }))
     };
-    for request in [link(true), link(false), Request::Reload(Reload {})] {
+    let costs = Request::KeepCosts(PacketCostsDoc::default());
+    for request in [link(true), link(false), Request::Reload(Reload {}), costs] {
         let answer = hostile.ask(&request, None)?;
         if matches!(answer, Response::Done(_)) {
             hostile.report_finding(format!("a plain user may {request:?}"));

@@ -52,6 +52,7 @@ mod link_speeds;
 mod load;
 mod metrics;
 mod output;
+mod packet_costs;
 mod persistence;
 mod policy;
 mod precedence;

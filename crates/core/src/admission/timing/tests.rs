@@ -117,7 +117,7 @@ fn work(text: &str) -> Work {
     let contract: Contract = text.parse().expect("a contract");
     match (contract.channel(), contract.cpu()) {
         (Some(channel), _) => Work::Channel(channel),
-        (_, cpu) => Work::Slice(cpu.expect("channel or cpu")),
+        (_, cpu) => Work::Slice(cpu.and_then(|time| time.slice()).expect("channel or cpu")),
     }
 }
 

@@ -46,7 +46,6 @@ fn example() -> String {
                     period_ns: 8_000_000,
                     extra: false,
                 },
-                processors: Vec::new(),
                 status: Some(ProcessorStatusDoc {
                     way: "exact".into(),
                     threads: 1,
@@ -55,6 +54,7 @@ fn example() -> String {
                     missed: 4,
                     ..ProcessorStatusDoc::default()
                 }),
+                ..ProcessorTimeDoc::default()
             }),
             ..Watched::default()
         }],

@@ -1,11 +1,14 @@
 //! Tests of the clause `cpu` in requests, the policy file and unit files, and after a restart.
 
+use netnice_api::{PacketCostDoc, PacketCostsDoc};
+use netnice_core::admission::packet_costs::{SendingFlow, SendingProtocol};
 use netnice_core::admission::processors::{Processors, Reservation};
+use netnice_core::units::Rate;
 
 use super::policy::PolicyFile;
 use super::*;
 use crate::reconcile::SavedState;
-use crate::state::State;
+use crate::state::{State, Store};
 
 /// The holders of reservations in force.
 fn holders(fixture: &Fixture) -> Vec<String> {
@@ -223,4 +226,144 @@ fn reservations_follow_the_processors_of_the_machine() {
     fixture.advance(10);
     assert_eq!(holders(&fixture), ["pid:10", "pid:20"]);
     fixture.check();
+}
+
+/// Costs with which a full packet of 1,500 bytes takes 10 us.
+fn costs() -> PacketCostsDoc {
+    let line = PacketCostDoc {
+        idle_ppb: 0,
+        packet_ps: 10_000_000,
+    };
+    PacketCostsDoc {
+        udp: line,
+        tcp: line,
+    }
+}
+
+/// A flow with so many full packets a second.
+fn sending(packets: u64) -> SendingFlow {
+    SendingFlow {
+        protocol: SendingProtocol::Udp,
+        rate: Rate::new(packets * 12_000).expect("a rate"),
+        packet: 1_500,
+        period: None,
+    }
+}
+
+/// The reserved time of a target in 10 ms, in us, and the fault that `show` names.
+fn auto_time(fixture: &mut Fixture, target: &str) -> (Option<u64>, Option<String>) {
+    let shown = fixture.show();
+    let found = shown.targets.into_iter().find(|one| one.target == target);
+    let found = found.expect("it is shown");
+    let time = found
+        .processor_time
+        .map(|time| time.reserved.slice_ns / 1_000);
+    (time, found.degraded.first().cloned())
+}
+
+#[test]
+fn cpu_auto_needs_the_costs_of_a_packet() {
+    let mut fixture = fixture();
+    let text = refused(fixture.set("pid:10", "cpu auto"));
+    assert!(text.contains("netnice doctor --measure"), "{text}");
+    assert!(fixture.held("pid:10").is_none());
+    let keep = Request::KeepCosts(costs());
+    let text = refused(fixture.ask(&ANN, keep.clone(), None));
+    assert!(text.contains("root and the group netnice"), "{text}");
+    let impossible = Request::KeepCosts(PacketCostsDoc::default());
+    let answer = fixture.ask(&Peer::ROOT, impossible, None);
+    assert!(
+        format!("{answer:?}").contains("costs nothing"),
+        "{answer:?}"
+    );
+    ok(fixture.ask(&Peer::ROOT, keep, None));
+    let done = ok(fixture.set("pid:10", "cpu auto"));
+    assert!(
+        done.messages.concat().contains("no direct flow"),
+        "{done:?}"
+    );
+    assert_eq!(auto_time(&mut fixture, "pid:10"), (None, None));
+}
+
+#[test]
+fn cpu_auto_is_what_the_flows_need_and_follows_them() {
+    let mut fixture = fixture();
+    ok(fixture.ask(&Peer::ROOT, Request::KeepCosts(costs()), None));
+    fixture.machine().processors = one_processor();
+    fixture
+        .service
+        .set_sending([(10, vec![sending(10_000)])].into());
+    ok(fixture.set("pid:10", "cpu auto cpu-extra"));
+    // A tenth of a processor, and a tenth of that.
+    assert_eq!(auto_time(&mut fixture, "pid:10"), (Some(1_100), None));
+    assert!(fixture.service.follows_flows());
+    let reserved = fixture.held("pid:10").and_then(|held| held.reserved());
+    assert!(reserved.is_some_and(|slice| slice.extra()));
+    // More at once, less only after a while.
+    let now = fixture.now;
+    let two = || [(10, vec![sending(10_000), sending(10_000)])].into();
+    fixture.service.follow_sending(two(), now);
+    assert_eq!(auto_time(&mut fixture, "pid:10"), (Some(2_200), None));
+    fixture.service.follow_sending([].into(), now);
+    assert_eq!(auto_time(&mut fixture, "pid:10"), (Some(2_200), None));
+    fixture.advance(6);
+    let now = fixture.now;
+    fixture.service.follow_sending([].into(), now);
+    assert_eq!(auto_time(&mut fixture, "pid:10"), (None, None));
+    fixture.check();
+}
+
+#[test]
+fn cpu_auto_keeps_what_it_has_if_more_does_not_fit() {
+    let mut fixture = fixture();
+    ok(fixture.ask(&Peer::ROOT, Request::KeepCosts(costs()), None));
+    fixture.machine().processors = one_processor();
+    fixture
+        .service
+        .set_sending([(10, vec![sending(10_000)])].into());
+    ok(fixture.set("pid:10", "cpu auto"));
+    ok(fixture.set("pid:20", "cpu 7ms/10ms"));
+    let text = refused(fixture.set("pid:30", "cpu 2ms/10ms"));
+    assert!(text.contains("pid:10  1.1ms/10ms  11 %"), "{text}");
+    let now = fixture.now;
+    fixture
+        .service
+        .follow_sending([(10, vec![sending(30_000)])].into(), now);
+    let (time, fault) = auto_time(&mut fixture, "pid:10");
+    let fault = fault.expect("it is short");
+    assert_eq!(time, Some(1_100));
+    assert!(fault.contains("3.3ms in every 10ms"), "{fault}");
+    assert_eq!(holders(&fixture), ["pid:10", "pid:20"]);
+    // It grows when there is room.
+    ok(fixture.clear("pid:20"));
+    assert_eq!(auto_time(&mut fixture, "pid:10"), (Some(3_300), None));
+    // More than a processor is never had, and said.
+    fixture
+        .service
+        .follow_sending([(10, vec![sending(100_000)])].into(), now);
+    let (time, fault) = auto_time(&mut fixture, "pid:10");
+    assert_eq!(time, Some(3_300));
+    assert!(fault.is_some_and(|why| why.contains("110 % of a processor")));
+    fixture.check();
+}
+
+#[test]
+fn cpu_auto_outlives_the_daemon_until_its_flows_are_known() {
+    let mut fixture = fixture();
+    ok(fixture.ask(&Peer::ROOT, Request::KeepCosts(costs()), None));
+    fixture
+        .service
+        .set_sending([(10, vec![sending(10_000)])].into());
+    ok(fixture.set("pid:10", "cpu auto"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = Store::new(folder.path(), "this boot", 7);
+    let ledger = fixture.service.ledger();
+    let rollbacks = &fixture.service.reconciler.books.rollbacks;
+    store.save(ledger, rollbacks).expect("written");
+    let state = store.load().expect("read").expect("a state");
+    let machine = fixture.machine().clone();
+    fixture.service = Service::new(machine, None);
+    let saved = SavedState::Complete(Box::new(state));
+    fixture.service.start(saved, fixture.now);
+    assert_eq!(auto_time(&mut fixture, "pid:10").0, Some(1_100));
 }

@@ -12,13 +12,13 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use netnice_api::RuntimeDir;
 use netnice_core::contract::{Counted, QuotaPeriod};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::{Usage, UsageBook, UsageName};
 use crate::schedule::periods::Period;
+use crate::state::lasting_folder;
 
 /// Access to the file of one runtime folder and boot.
 #[derive(Clone, Debug)]
@@ -67,12 +67,8 @@ struct RecordDoc {
 impl UsageStore {
     /// The file of a runtime folder, for this boot (its id).
     pub(crate) fn new(folder: &Path, boot: &str) -> UsageStore {
-        let folder = match folder == Path::new(RuntimeDir::DEFAULT) {
-            true => Path::new(LASTING_FOLDER),
-            false => folder,
-        };
         UsageStore {
-            path: folder.join("usage.json"),
+            path: lasting_folder(folder).join("usage.json"),
             boot: boot.to_owned(),
         }
     }
@@ -214,5 +210,3 @@ fn checksum(text: &str) -> String {
 }
 
 const VERSION: u32 = 1;
-/// The folder that outlives a reboot.
-const LASTING_FOLDER: &str = "/var/lib/netnice";

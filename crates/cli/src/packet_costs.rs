@@ -1,0 +1,273 @@
+//! `netnice doctor --measure`: finds out how much of a processor a program needs to send at a rate on
+//! this machine (paper NTCP, figure 7), and gives it to the daemon, which keeps it for `cpu auto`.
+//!
+//! A second netniced, a driver and a program that sends run in network namespaces of their own
+//! ([`world`]), all on one processor beside a program that always runs. For each rate, by bisection,
+//! the least reservation of processor time that carries the slice of the link is a point of a line.
+//! Its slope is the time for a packet, and its value at 0 the time that is used without packets.
+//!
+//! ```text
+//! netnice doctor --measure
+//!   └─ unshare ─ netnice measure-costs measure        (a network and mount namespace)
+//!                  ├─ netniced ─ netnice-driver        one processor
+//!                  ├─ netnice measure-costs send
+//!                  ├─ netnice measure-costs spin
+//!                  └─ unshare ─ netnice measure-costs receive   (the other host)
+//! ```
+//!
+//! Everything ends with the command, also if it is killed. Fails with a [`CommandError`] if the
+//! user is not root, no daemon answers, a program is missing or fails, or the machine does not carry
+//! two of the rates.
+
+mod parts;
+mod world;
+
+use std::fs;
+use std::io::Read as _;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use netnice_api::{
+    Client, Exit, PacketCostDoc, PacketCostsDoc, Request, Response, RuntimeDir, Set,
+};
+
+use crate::error::CommandError;
+use crate::{daemon, output, process};
+pub(crate) use parts::{Part, run};
+use world::{Sender, World};
+
+/// Measures, prints what was found, and gives it to the daemon. Fails for the reasons in the
+/// module's documentation.
+pub(crate) fn measure(dir: &RuntimeDir, json: bool) -> Result<Exit, CommandError> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(failed("only root can measure what a packet costs"));
+    }
+    // Nothing is measured in vain.
+    drop(daemon::connect(dir)?);
+    if !json {
+        eprintln!("netnice: measuring what a packet costs takes a minute");
+    }
+    let folder = PathBuf::from(format!("/run/netnice-measure-{}", std::process::id()));
+    fs::create_dir_all(&folder)
+        .map_err(|error| CommandError::io(folder.display().to_string(), error))?;
+    let measured = measure_in(&folder);
+    // Nothing is mounted there any more: the namespaces have ended.
+    let _ = fs::remove_dir_all(&folder);
+    let text = measured?;
+    let costs: PacketCostsDoc = serde_json::from_str(&text)
+        .map_err(|error| CommandError::io("the measurement", error.into()))?;
+    let response = daemon::connect(dir)?.call(&Request::KeepCosts(costs), None)?;
+    match json {
+        true => output::print_text(&(text.trim_end().to_owned() + "\n"))?,
+        false => {
+            for (name, line) in [("udp", &costs.udp), ("tcp", &costs.tcp)] {
+                output::print_text(&described(name, line))?;
+            }
+            output::print_response(&response, json)?;
+        }
+    }
+    Ok(Exit::from(&response))
+}
+
+/// Runs the measurement in namespaces of its own, and returns what it prints.
+fn measure_in(folder: &Path) -> Result<String, CommandError> {
+    let here = std::env::current_exe().map_err(|error| CommandError::io("this program", error))?;
+    let mut command = world::bound_command("unshare");
+    command.args(["--net", "--mount", "--propagation", "private"]);
+    command.arg(here).args(["measure-costs", "measure"]);
+    command.arg("--runtime-dir").arg(folder.join("run"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command
+        .spawn()
+        .map_err(|error| CommandError::io("setpriv", error))?;
+    let mut text = String::new();
+    let read = child
+        .stdout
+        .take()
+        .map(|mut out| out.read_to_string(&mut text));
+    let status = child.wait();
+    read.transpose()
+        .map_err(|error| CommandError::io("the measurement", error))?;
+    match status.is_ok_and(|status| status.success()) {
+        true => Ok(text),
+        false => Err(failed("the measurement has failed, see above")),
+    }
+}
+
+/// A line for people.
+fn described(protocol: &str, line: &PacketCostDoc) -> String {
+    // bits a second / bits a packet × ps a packet
+    let gigabit = 1e9 / FULL_BITS * line.packet_ps as f64 / 1e12;
+    format!(
+        "{protocol}: {:.2} us of processor time for a packet of 1500 bytes, {:.1} % of a processor \
+         for 1 Gbit/s, and {:.1} % at any rate\n",
+        line.packet_ps as f64 / 1e6,
+        gigabit * 100.0,
+        line.idle_ppb as f64 / 1e7,
+    )
+}
+
+/// Measures in the namespaces of this process, and prints the result as JSON.
+fn measure_here(dir: &RuntimeDir) -> Result<(), CommandError> {
+    let world = World::new(dir)?;
+    let udp = line(&world, "udp")?;
+    let tcp = line(&world, "tcp")?;
+    let text = serde_json::to_string(&PacketCostsDoc { udp, tcp })
+        .map_err(|error| CommandError::io("the result", error.into()))?;
+    output::print_text(&(text + "\n"))
+}
+
+/// The line of a protocol.
+fn line(world: &World, protocol: &str) -> Result<PacketCostDoc, CommandError> {
+    let mut points = Vec::new();
+    for slice in SLICES_US {
+        let search = Search {
+            sender: world.sender(protocol, &format!("slice {slice}us/1ms"))?,
+            client: Client::connect(world.dir())?,
+            // At 1 Gbit/s a microsecond is 1,000 bits.
+            wanted: slice as f64 * 1e6 / FULL_BITS,
+        };
+        match search.least_part()? {
+            Some(part) => points.push((slice as f64 * 1e6 / FULL_BITS, part)),
+            None => break,
+        }
+    }
+    if points.len() < 2 {
+        return Err(failed(&format!(
+            "this machine does not carry slices of {} and {} us in 1 ms of a link of 1 Gbit/s by \
+             {protocol}",
+            SLICES_US[0], SLICES_US[1]
+        )));
+    }
+    let (idle, packet) = through(&points);
+    Ok(PacketCostDoc {
+        idle_ppb: (idle.min(MOST_IDLE) * 1e9) as u64,
+        packet_ps: (packet * 1e12).ceil() as u64,
+    })
+}
+
+/// The search for the least part of a processor that carries a rate.
+struct Search {
+    sender: Sender,
+    client: Client,
+    /// Packets a second.
+    wanted: f64,
+}
+
+impl Search {
+    /// The part, to a twentieth of itself; `None` if [`MOST_PART`] does not carry the rate.
+    fn least_part(mut self) -> Result<Option<f64>, CommandError> {
+        let (carried, used) = self.try_part(MOST_PART)?;
+        if !carried {
+            return Ok(None);
+        }
+        let (mut too_little, mut enough) = (0.0, MOST_PART);
+        let mut next = used * 1.2;
+        while enough - too_little > enough * 0.05 {
+            let middle = next.clamp(enough * 0.02, enough * 0.95);
+            match self.carries(middle)? {
+                true => enough = middle,
+                false => too_little = middle,
+            }
+            next = f64::midpoint(too_little, enough);
+        }
+        Ok(Some(enough))
+    }
+
+    /// True if a part carries the rate. A failure is looked at twice: others may have disturbed.
+    fn carries(&mut self, part: f64) -> Result<bool, CommandError> {
+        Ok(self.try_part(part)?.0 || self.try_part(part)?.0)
+    }
+
+    /// Whether a part carries 99 % of the rate, and what was used of the processor.
+    fn try_part(&mut self, part: f64) -> Result<(bool, f64), CommandError> {
+        let pid = self.sender.pid();
+        let process = process::open(pid)?;
+        let set = Set {
+            target: format!("pid:{pid}"),
+            change: Some(format!("cpu {}ns/10ms", (part * 1e7) as u64)),
+            ..Set::default()
+        };
+        let response = self
+            .client
+            .call(&Request::Set(set), Some(process.as_fd()))?;
+        if !matches!(response, Response::Done(_)) {
+            output::print_response(&response, false)?;
+            return Err(failed("no processor time can be reserved here"));
+        }
+        thread::sleep(SETTLES);
+        let (began, before) = (Instant::now(), self.sender.count()?);
+        thread::sleep(MEASURED);
+        let (took, after) = (began.elapsed().as_secs_f64(), self.sender.count()?);
+        let packets = after.packets.saturating_sub(before.packets) as f64 / took;
+        let used = after.used_ns.saturating_sub(before.used_ns) as f64 / 1e9 / took;
+        Ok((packets >= 0.99 * self.wanted, used))
+    }
+}
+
+/// The line through points by least squares: its value at 0 (not below 0) and its slope.
+fn through(points: &[(f64, f64)]) -> (f64, f64) {
+    let count = points.len() as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
+    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
+    let rise: f64 = points
+        .iter()
+        .map(|point| (point.0 - x) * (point.1 - y))
+        .sum();
+    let run: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
+    let slope = rise / run;
+    let at_zero = y - slope * x;
+    // A line below 0 there, or one that falls, would promise too little time.
+    match at_zero < 0.0 || slope.is_nan() || slope <= 0.0 {
+        true => (0.0, y / x),
+        false => (at_zero, slope),
+    }
+}
+
+fn failed(text: &str) -> CommandError {
+    CommandError::Capture(text.to_owned())
+}
+
+/// The slices in 1 ms, in us.
+const SLICES_US: [u64; 3] = [110, 330, 550];
+/// Bits of a full packet.
+const FULL_BITS: f64 = 12_000.0;
+/// The largest part of a processor that is tried.
+const MOST_PART: f64 = 0.6;
+/// More use without packets than this part of a processor is no sender's own.
+const MOST_IDLE: f64 = 0.1;
+/// The time until a changed reservation shows in the rate.
+const SETTLES: Duration = Duration::from_millis(500);
+const MEASURED: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_found_and_is_not_below_zero() {
+        let (at_zero, slope) = through(&[(0.0, 1.0), (1.0, 3.0), (2.0, 5.0)]);
+        assert!((at_zero - 1.0).abs() < 1e-9 && (slope - 2.0).abs() < 1e-9);
+        let (at_zero, slope) = through(&[(1.0, 1.0), (2.0, 3.0)]);
+        assert!(at_zero == 0.0 && (slope - 4.0 / 3.0).abs() < 1e-9);
+        let (at_zero, slope) = through(&[(1.0, 3.0), (2.0, 1.0)]);
+        assert!(at_zero == 0.0 && (slope - 4.0 / 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_line_is_described_by_a_full_packet() {
+        let line = PacketCostDoc {
+            idle_ppb: 5_000_000,
+            packet_ps: 1_200_000,
+        };
+        let text = described("udp", &line);
+        assert_eq!(
+            text,
+            "udp: 1.20 us of processor time for a packet of 1500 bytes, 10.0 % of a processor for 1 \
+             Gbit/s, and 0.5 % at any rate\n"
+        );
+    }
+}
