@@ -164,17 +164,7 @@ impl Search {
         if !carried {
             return Ok(None);
         }
-        let (mut too_little, mut enough) = (0.0, MOST_PART);
-        let mut next = used * 1.2;
-        while enough - too_little > enough * 0.05 {
-            let middle = next.clamp(enough * 0.02, enough * 0.95);
-            match self.carries(middle)? {
-                true => enough = middle,
-                false => too_little = middle,
-            }
-            next = f64::midpoint(too_little, enough);
-        }
-        Ok(Some(enough))
+        least(used * 1.2, MOST_PART, |part| self.carries(part)).map(Some)
     }
 
     /// True if a part carries the rate. A failure is looked at twice: others may have disturbed.
@@ -208,6 +198,25 @@ impl Search {
     }
 }
 
+/// The least part of a processor that is enough, to a twentieth of itself, by bisection: `most` is
+/// enough, and `first` is tried first. Fails as `is_enough`.
+fn least<E>(
+    first: f64,
+    most: f64,
+    mut is_enough: impl FnMut(f64) -> Result<bool, E>,
+) -> Result<f64, E> {
+    let (mut too_little, mut enough) = (0.0, most);
+    let mut middle = first.clamp(LEAST_PART, most / 2.0);
+    while enough - too_little > enough * 0.05 {
+        match is_enough(middle)? {
+            true => enough = middle,
+            false => too_little = middle,
+        }
+        middle = f64::midpoint(too_little, enough);
+    }
+    Ok(enough)
+}
+
 /// The line through points by least squares: its value at 0 (not below 0) and its slope.
 fn through(points: &[(f64, f64)]) -> (f64, f64) {
     let count = points.len() as f64;
@@ -237,6 +246,8 @@ const SLICES_US: [u64; 3] = [110, 330, 550];
 const FULL_BITS: f64 = 12_000.0;
 /// The largest part of a processor that is tried.
 const MOST_PART: f64 = 0.6;
+/// The smallest share that the kernel keeps.
+const LEAST_PART: f64 = 0.001;
 /// More use without packets than this part of a processor is no sender's own.
 const MOST_IDLE: f64 = 0.1;
 /// The time until a changed reservation shows in the rate.
@@ -246,6 +257,25 @@ const MEASURED: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_least_part_is_found_in_few_steps() {
+        for first in [0.0, 0.01, 0.3, 5.0] {
+            for wanted in [0.002, 0.011, 0.2999, 0.3, 0.31, 0.59, 0.6] {
+                let mut steps = 0;
+                let found = least(first, 0.6, |part| {
+                    steps += 1;
+                    Ok::<bool, ()>(part >= wanted)
+                });
+                let found = found.expect("no step fails");
+                assert!(
+                    (wanted..=wanted * 1.06).contains(&found),
+                    "{wanted}: {found}"
+                );
+                assert!(steps <= 16, "{wanted} from {first}: {steps} steps");
+            }
+        }
+    }
 
     #[test]
     fn a_line_is_found_and_is_not_below_zero() {
