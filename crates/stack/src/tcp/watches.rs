@@ -222,7 +222,22 @@ impl Engine {
         }
     }
 
-    /// Which kinds of calls are possible.
+    /// True if what waits for the call is to be woken. A call that writes is woken when a quarter of
+    /// the connection's buffers is free, as the kernel does (a third, `sk_stream_is_writeable`): if
+    /// each acknowledgement woke it, most of a sender's time would be spent on waking up.
+    fn is_worth_waking(&self, wanted: Wanted) -> bool {
+        let connection = match wanted {
+            Wanted::Write(id) => self.endpoint.connection(id),
+            _ => None,
+        };
+        let is_full = connection.is_some_and(|connection| {
+            let share = self.send_share();
+            connection.accepts_data() && connection.send_buffers() > share - share / 4
+        });
+        self.is_possible(wanted) && (!is_full || self.has_failed())
+    }
+
+    /// Which kinds of calls are possible, and worth an event.
     fn possible(&self, id: Option<ConnectionId>) -> Possible {
         let mut possible = Possible::default();
         let mut add = |kind, is_possible| {
@@ -237,7 +252,7 @@ impl Engine {
             }
             Some(id) => {
                 add(Possible::READ, self.is_possible(Wanted::Read(id)));
-                add(Possible::WRITE, self.is_possible(Wanted::Write(id)));
+                add(Possible::WRITE, self.is_worth_waking(Wanted::Write(id)));
                 let connection = self.endpoint.connection(id);
                 let has_ended = connection.is_none_or(has_ended);
                 add(Possible::END, self.has_failed() || has_ended);
@@ -361,7 +376,7 @@ impl Engine {
         };
         let mut waiters = std::mem::take(&mut watch.waiters);
         let armed = watch.sinks.as_ref().map(|sinks| sinks.armed);
-        let ready = waiters.extract_if(.., |waiter| self.is_possible(waiter.wanted));
+        let ready = waiters.extract_if(.., |waiter| self.is_worth_waking(waiter.wanted));
         let ready: Vec<Waker> = ready.map(|waiter| waiter.waker).collect();
         let news = armed.map_or(Possible::default(), |armed| armed.and(self.possible(id)));
         self.watches.woken.extend(ready);

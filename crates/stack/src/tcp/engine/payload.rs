@@ -92,7 +92,7 @@ impl Engine {
 
     /// Number of buffers for sending that one connection may use: a share of them, while there are
     /// others.
-    fn send_share(&self) -> usize {
+    pub(in crate::tcp) fn send_share(&self) -> usize {
         let sharers = self.endpoint.len().clamp(1, MOST_SHARERS) as u32;
         (self.main.sending() / sharers).max(self.main.least_share()) as usize
     }
