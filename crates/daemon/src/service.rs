@@ -27,6 +27,7 @@ mod history;
 mod link;
 mod named_process;
 mod own;
+mod parts;
 mod processors;
 mod programs;
 mod promises;
@@ -207,7 +208,8 @@ impl<H: Host> Service<H> {
             self.reconciler.deviations.repairs.reset();
             self.reconciler.repair(true, now);
         }
-        let answer = match changes || matches!(request, Request::Confirm(_)) {
+        let changes = changes || matches!(request, Request::Confirm(_) | Request::Reserve(_));
+        let answer = match changes {
             true => self.change(peer, request, (named, check), now),
             false => self.read(peer, request, named.as_ref(), now),
         };
@@ -254,6 +256,9 @@ impl<H: Host> Service<H> {
                 done
             }
             Request::Link(link) => link::change_link(reconciler, peer, link, now),
+            Request::Reserve(reserve) => {
+                parts::reserve(reconciler, peer, reserve, named.as_ref(), now)
+            }
             Request::Reload(_) => reload::reload(reconciler, &mut self.rules, peer, now),
             Request::Confirm(confirm) => confirm::confirm(reconciler, peer, confirm, now),
             _ => Err(RequestError::Failed(
@@ -325,6 +330,7 @@ impl<H: Host> Service<H> {
             Request::Set(set) => &set.target,
             Request::Link(link) => &link.iface,
             Request::Clear(_) => "clear",
+            Request::Reserve(_) => "reserve",
             Request::Reload(_) => "reload",
             _ => return,
         };

@@ -4,9 +4,10 @@
 
 use std::collections::BTreeSet;
 
-use netnice_api::{ProcessorStatusDoc, ProcessorTimeDoc, SliceDoc};
+use netnice_api::{ProcessorStatusDoc, ProcessorTimeDoc, SliceDoc, ThreadPartDoc};
 use netnice_core::admission::TargetId;
 use netnice_core::contract::{Change, Contract, Setting};
+use netnice_core::units::Nanos;
 
 use super::view::View;
 use crate::host::Host;
@@ -86,5 +87,13 @@ fn status_doc(status: ProcessorStatus) -> ProcessorStatusDoc {
         used_ns: status.used.0,
         exhausted: status.exhausted,
         missed: status.missed,
+        parts: status.parts.into_iter().map(part_doc).collect(),
+    }
+}
+
+fn part_doc((thread, time): (u32, Nanos)) -> ThreadPartDoc {
+    ThreadPartDoc {
+        thread,
+        time_ns: time.0,
     }
 }
