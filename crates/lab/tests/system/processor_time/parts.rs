@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use netnice_api::{Client, Request, Reserve, Response, RuntimeDir};
 use netnice_lab::process::{self, EVENT_TIMEOUT, Proc};
 use netnice_lab::processor_time::Load;
 use netnice_lab::storm::pidfd;
-use netnice_lab::testbed::{TestBed, becomes_true};
+use netnice_lab::testbed::{TestBed, becomes_true, skip};
 use netnice_lab::traffic::Carnage;
 
 use super::{DEADLINE, assert_restored, own_groups, scheduling, start, threads};
@@ -132,6 +133,38 @@ fn a_program_divides_its_time_among_its_threads() {
     assert_divided(pid, "under a new daemon");
     granted(reserve(&bed, (pid, b), None));
     assert_eq!(policies(), [0, DEADLINE, 0]);
+    let groups = own_groups(pid);
+    bed.run_ok(&format!("clear pid:{pid}"));
+    assert_restored(pid, &before, &groups, "after clear");
+}
+
+/// Threads that are confined to a processor can have parts: a cpuset of the group keeps them there.
+/// Afterwards they may run where they might before.
+#[test]
+fn confined_threads_have_parts_and_stay_confined() {
+    if !Path::new("/sys/fs/cgroup/cpuset/tasks").exists() {
+        return skip("no cpuset of version 1");
+    }
+    let bed = TestBed::new().expect("a test bed");
+    let carnage = Carnage::new(3, 0).start(bed.world.client(), Some(0));
+    let carnage = carnage.expect("a carnage");
+    let pid = carnage.pid();
+    let before = scheduling(pid);
+    let all = threads(pid);
+    bed.run_ok(&format!("set pid:{pid} --cpu 6ms/10ms"));
+    granted(reserve(&bed, (pid, all[1]), Some(2)));
+    granted(reserve(&bed, (pid, all[2]), Some(3)));
+    refused(
+        reserve(&bed, (pid, all[2]), Some(1)),
+        "give its part back first",
+    );
+    let now = scheduling(pid);
+    let shown: Vec<(u32, &str)> = now
+        .iter()
+        .map(|one| (one.policy, one.processors.as_str()))
+        .collect();
+    assert_eq!(shown, [(0, "0"), (DEADLINE, "0"), (DEADLINE, "0")]);
+    assert_divided(pid, "on one processor");
     let groups = own_groups(pid);
     bed.run_ok(&format!("clear pid:{pid}"));
     assert_restored(pid, &before, &groups, "after clear");
