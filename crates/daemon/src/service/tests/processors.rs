@@ -341,3 +341,18 @@ fn a_target_of_several_users_is_divided_by_root_only() {
     fixture.advance(1);
     ok(reserve(&mut fixture, &ANN, (10, 110), Some(2)));
 }
+
+/// Users start an executable independently of each other, so the next one may be another user's.
+#[test]
+fn the_time_of_an_executable_is_divided_by_root_only() {
+    let mut fixture = with_threads();
+    let key = crate::ledger::AppKey { inode: 5, dev: 1 };
+    let machine = fixture.machine();
+    machine.apps.insert("/bin/rsync".to_owned(), key);
+    machine.processes.get_mut(&10).expect("it lives").runs = Some(key);
+    ok(fixture.set("app:/bin/rsync", "cpu 6ms/10ms"));
+    fixture.advance(1);
+    let text = refused(reserve(&mut fixture, &ANN, (10, 110), Some(2)));
+    assert!(text.contains("several users"), "{text}");
+    ok(reserve(&mut fixture, &Peer::ROOT, (10, 110), Some(2)));
+}
