@@ -49,7 +49,8 @@ pub use process::Process;
 pub use programs::{ProgramDoc, ProgramsDoc, TrafficSum};
 pub use request::{
     Clear, ClearWhat, Confirm, Connections, Doctor, Explain, Find, History, LinkChange, Log, Own,
-    PacketCostDoc, PacketCostsDoc, Ping, Programs, Reload, Request, Set, Show, Until, Users, Watch,
+    PacketCostDoc, PacketCostsDoc, Ping, Programs, Reload, Request, Reserve, Set, Show, Until,
+    Users, Watch,
 };
 pub use response::{
     DoctorItem, DoctorReport, Done, Explained, Failed, FailureCause, Found, LogLine, LogLines,
@@ -59,7 +60,7 @@ pub use runtime_dir::RuntimeDir;
 pub use show::{
     CapacityDoc, CellDoc, ChannelDoc, ContractDoc, CountersDoc, FlowCountersDoc, FlowDoc,
     InstalledDoc, LinkDoc, ProcessorStatusDoc, ProcessorTimeDoc, ScheduleDoc, ShowDoc, SliceDoc,
-    TargetDoc, TrafficQuotaDoc, UnconfirmedDoc,
+    TargetDoc, ThreadPartDoc, TrafficQuotaDoc, UnconfirmedDoc,
 };
 pub use users::{QuotaDoc, UserDoc, UsersDoc};
 pub use watch::{Connection, ConnectionsDoc, Traffic, WatchDoc, Watched, WatchedLink};

@@ -17,6 +17,8 @@ pub enum Request {
     Ping(Ping),
     /// Change the caller's claim on a target.
     Set(Set),
+    /// Give a thread a part of the processor time that is reserved for its program.
+    Reserve(Reserve),
     /// Report links, targets and flows with their contracts, state and counters.
     Show(Show),
     /// Report the usage and quotas of each user.
@@ -104,6 +106,22 @@ pub struct Until {
     pub pid: u32,
     /// Start time in clock ticks since boot (proc_pid_stat(5), field 22).
     pub started: u64,
+}
+
+/// The parameters of [`Request::Reserve`]: give a thread a part of the processor time that is
+/// reserved for its program, take it back, or change it.
+///
+/// The message identifies the process of the thread ([`crate::ClientCall`]). The part is a time in
+/// each period of the reservation, and the parts of all threads sum to at most the reserved time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reserve {
+    /// Thread id, in the PID namespace of the daemon.
+    pub thread: u32,
+    /// The time in each period of the reservation, in nanoseconds; absent: the thread gives its
+    /// part back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_ns: Option<u64>,
 }
 
 /// The parameters of [`Request::Show`].

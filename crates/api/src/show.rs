@@ -241,6 +241,18 @@ pub struct ProcessorStatusDoc {
     pub exhausted: u64,
     /// Periods in which time was wanted and not given.
     pub missed: u64,
+    /// The threads to which their program gave a part of the reserved time, oldest part first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<ThreadPartDoc>,
+}
+
+/// A part of a reservation of processor time, which one thread has exactly (SCHED_DEADLINE).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadPartDoc {
+    /// Thread id.
+    pub thread: u32,
+    /// The time in each period of the reservation, in nanoseconds.
+    pub time_ns: u64,
 }
 
 /// The traffic quota of a claim, and how much of it has passed.

@@ -2,13 +2,14 @@
  *
  * libnetnice: limits on what a process, a process group or a user sends and
  * receives, modelled on getpriority(2) and setpriority(2), see netnice_set(3);
+ * processor time of the calling process, see netnice_reserve(3);
  * flows on the direct path, see netnice_flow(3), and TCP on them, see netnice_tcp(3).
  */
 #ifndef NETNICE_H
 #define NETNICE_H
 
 #include <sys/socket.h> /* struct sockaddr_storage, socklen_t */
-#include <sys/types.h>  /* id_t, size_t, ssize_t */
+#include <sys/types.h>  /* id_t, pid_t, size_t, ssize_t */
 #include <sys/uio.h>    /* struct iovec */
 
 #ifdef __cplusplus
@@ -30,6 +31,21 @@ long long netnice_get(int which, id_t who);
 /* Sets the netnice value in bytes per second, 0 for no limit. Returns 0, or -1
  * with errno set. `who` 0 means the caller. */
 int netnice_set(int which, id_t who, long long value);
+
+/* Changes the contract of the calling process, for example "cpu 6ms/10ms" or
+ * "up 4mbit", as `netnice set` does. The clauses that `change` does not name stay.
+ * Returns 0, or -1 with errno set: EPERM for a clause that the caller may not name
+ * (`cpu` is for root and the group netnice), ENOSPC if the result does not fit,
+ * EINVAL if `change` is no valid change. */
+int netnice_change(const char *change);
+
+/* Gives a thread of the calling process `nanoseconds` in each period of the
+ * processor time that is reserved for the process (`cpu`), exactly, by
+ * SCHED_DEADLINE. 0 gives the part back. `thread` is a thread id (gettid(2)); 0
+ * means the calling thread. All other threads share what is left. Returns 0, or -1
+ * with errno set: ENOSPC if no time is reserved, or the part does not fit; EPERM if
+ * the thread is not one of the process, or its time is that of several users. */
+int netnice_reserve(pid_t thread, long long nanoseconds);
 
 /*
  * The direct path. All calls but netnice_error() return -1 on failure, with errno

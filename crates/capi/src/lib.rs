@@ -5,7 +5,8 @@
 //! # The interface
 //! `netnice_get` and `netnice_set` follow getpriority(2) and setpriority(2), which paper NICE
 //! extended (4.2): they read and set a limit, the *netnice value*, of a process, a process group or
-//! a user. `netnice_attach` and the calls declared after it are the direct path ([`direct`]).
+//! a user. `netnice_change` and `netnice_reserve` ([`own`]) set what the calling process has.
+//! `netnice_attach` and the calls declared after it are the direct path ([`direct`]).
 //! `include/netnice.h` declares the calls, `man/` describes them.
 //!
 //! The arguments of a call on the left, the modules on the arrows, and what C gets on the right:
@@ -23,6 +24,7 @@
 mod direct;
 mod error;
 mod handles;
+mod own;
 mod pointers;
 mod subject;
 mod value;

@@ -12,6 +12,7 @@
 //!   dscp                       any code point           those of the policy's dscp_users
 //!   direct flows               of any process           of own ones; none if the policy forbids it
 //!   close a direct flow        any                      those of own programs
+//!   divide processor time      any                      that of own processes only
 //!   links, reload the policy   all                      none
 //!   clear a target             root: all claims on it   own claim
 //!                              group: own claim
@@ -22,9 +23,10 @@
 //! ```
 //!
 //! The last three rows are checked elsewhere: by `netnice_core::claims` and the parts of `service`
-//! that handle these requests. `service::set` also decides who may run as a name that has no
-//! process. `flows` reserves privileged ports and protocols other than UDP for root and the group,
-//! and checks whether a user may close a flow (`flows::end_flow`).
+//! that handle these requests. `service::parts` checks who may divide processor time, and
+//! `service::set` who may run as a name that has no process. `flows` reserves privileged ports and
+//! protocols other than UDP for root and the group, and checks whether a user may close a flow
+//! (`flows::end_flow`).
 //! Every peer may make a request that only reads. The response to an unprivileged peer lists no
 //! connections, direct flows or quota amounts of other users.
 

@@ -15,6 +15,9 @@
 //! has its slice whoever else is busy, and no more. With extra it has no quota, and a weight that
 //! follows what else is busy ([`weights`]). A step every 100 ms follows threads and weights.
 //!
+//! A program can give threads of its own a part of its target's time ([`parts`]): each of them has
+//! its part exactly, and the group's quota is what is left.
+//!
 //! SCHED_DEADLINE comes before the real-time priority of drivers. So while a target has its time
 //! exactly, the packet thread of each driver has a reservation too ([`drivers`]).
 //!
@@ -27,6 +30,7 @@
 mod drivers;
 mod exact;
 mod kept;
+mod parts;
 mod quota;
 mod saved;
 #[cfg(test)]
@@ -95,6 +99,8 @@ pub(crate) struct ProcessorStatus {
     pub exhausted: u64,
     /// Periods' worth of time that threads waited for and did not get.
     pub missed: u64,
+    /// The threads to which the target's program gave a part, and the time of each in a period.
+    pub parts: Vec<(u32, Nanos)>,
 }
 
 /// The reservations in force.
@@ -135,9 +141,9 @@ impl Keeper {
 
     /// The threads with SCHED_DEADLINE, those of drivers included.
     pub(crate) fn exact_threads(&self) -> impl Iterator<Item = u32> {
-        let exact = self.kept.values().filter_map(|kept| kept.exact.as_ref());
+        let exact = self.kept.values().flat_map(Kept::deadlines);
         let drivers = self.kept_drivers.keys().copied();
-        exact.map(|exact| exact.thread).chain(drivers)
+        exact.map(|(thread, _)| thread).chain(drivers)
     }
 
     /// The status of a target's reservation; `None` if it has none in force.
@@ -154,6 +160,11 @@ impl Keeper {
             used: kept.usage.used,
             exhausted: kept.usage.exhausted,
             missed: kept.missed.0 / period,
+            parts: kept
+                .parts
+                .iter()
+                .map(|part| (part.thread, part.slice.slice()))
+                .collect(),
         })
     }
 
@@ -199,6 +210,8 @@ impl Keeper {
             let ended = self.end(host, id);
             self.note(ended);
         }
+        let fitted = self.fit_parts(host);
+        self.note(fitted);
         let settled = self.settle_drivers(host);
         self.note(settled);
         Ok(())
@@ -394,6 +407,7 @@ impl Keeper {
         host: &mut H,
         id: u32,
     ) -> Result<(), RequestError> {
+        self.end_parts(host, id, |_, _| true)?;
         let Some(kept) = self.kept.get(&id) else {
             return Ok(());
         };

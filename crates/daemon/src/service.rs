@@ -27,6 +27,7 @@ mod history;
 mod link;
 mod named_process;
 mod own;
+mod parts;
 mod processors;
 mod programs;
 mod promises;
@@ -188,7 +189,8 @@ impl<H: Host> Service<H> {
             self.reconciler.deviations.repairs.reset();
             self.reconciler.repair(true, now);
         }
-        let answer = match changes || matches!(request, Request::Confirm(_)) {
+        let changes = changes || matches!(request, Request::Confirm(_) | Request::Reserve(_));
+        let answer = match changes {
             true => self.change(peer, request, (named, check), now),
             false => self.read(peer, request, named.as_ref(), now),
         };
@@ -235,6 +237,9 @@ impl<H: Host> Service<H> {
                 done
             }
             Request::Link(link) => link::change_link(reconciler, peer, link, now),
+            Request::Reserve(reserve) => {
+                parts::reserve(reconciler, peer, reserve, named.as_ref(), now)
+            }
             Request::Reload(_) => reload::reload(reconciler, &mut self.rules, peer, now),
             Request::KeepCosts(costs) => {
                 let store = self.costs_store.as_ref();
@@ -310,6 +315,7 @@ impl<H: Host> Service<H> {
             Request::Set(set) => &set.target,
             Request::Link(link) => &link.iface,
             Request::Clear(_) => "clear",
+            Request::Reserve(_) => "reserve",
             Request::Reload(_) => "reload",
             Request::KeepCosts(_) => "doctor --measure",
             _ => return,

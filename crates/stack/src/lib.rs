@@ -96,6 +96,7 @@ mod fake_daemon;
 mod fragments;
 pub mod headers;
 mod moving;
+pub mod own;
 mod program;
 pub mod protocol;
 mod reports;

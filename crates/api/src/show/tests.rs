@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{
     ContractDoc, CountersDoc, FlowDoc, LinkDoc, ProcessorStatusDoc, ProcessorTimeDoc, ShowDoc,
-    SliceDoc, TargetDoc, UnconfirmedDoc,
+    SliceDoc, TargetDoc, ThreadPartDoc, UnconfirmedDoc,
 };
 
 #[test]
@@ -157,6 +157,10 @@ fn reserved_processor_time_is_in_the_document_with_how_it_is_kept() {
             },
             processors: vec![1],
             status: Some(ProcessorStatusDoc {
+                parts: vec![ThreadPartDoc {
+                    thread: 8,
+                    time_ns: 1_000_000,
+                }],
                 way: "exact".into(),
                 reason: "one thread".into(),
                 threads: 1,
@@ -164,6 +168,12 @@ fn reserved_processor_time_is_in_the_document_with_how_it_is_kept() {
                 exhausted: 2,
                 missed: 0,
             }),
+            needed: Some(SliceDoc {
+                slice_ns: 3_000_000,
+                period_ns: 10_000_000,
+                extra: false,
+            }),
+            short: Some("no room".into()),
         }),
         ..TargetDoc::default()
     };
@@ -172,7 +182,9 @@ fn reserved_processor_time_is_in_the_document_with_how_it_is_kept() {
         "reserved": {"slice_ns": 2_000_000, "period_ns": 10_000_000, "extra": false},
         "processors": [1],
         "status": {"way": "exact", "reason": "one thread", "threads": 1, "used_ns": 7,
-                   "exhausted": 2, "missed": 0},
+                   "exhausted": 2, "missed": 0, "parts": [{"thread": 8, "time_ns": 1_000_000}]},
+        "needed": {"slice_ns": 3_000_000, "period_ns": 10_000_000, "extra": false},
+        "short": "no room",
     });
     assert_eq!(json["processor_time"], expected);
     let back: TargetDoc = serde_json::from_value(json).expect("decoded");

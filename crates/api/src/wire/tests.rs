@@ -16,7 +16,7 @@ use crate::frame::{Decoder, LONGEST_REQUEST};
 use crate::{
     Clear, ClearWhat, Confirm, Doctor, Done, Exit, Explain, Failed, Find, Found, LinkChange, Log,
     Own, PacketCostDoc, PacketCostsDoc, Ping, Process, Refused, RefusedBy, Reload, Request,
-    Response, Set, Show, ShowDoc, Until,
+    Reserve, Response, Set, Show, ShowDoc, Until,
 };
 
 mod corpus;
@@ -50,6 +50,14 @@ fn requests() -> Vec<Request> {
                 pid: 7,
                 started: 4711,
             }),
+        }),
+        Request::Reserve(Reserve {
+            thread: 8,
+            time_ns: Some(2_000_000),
+        }),
+        Request::Reserve(Reserve {
+            thread: u32::MAX,
+            time_ns: None,
         }),
         Request::Show(Show { target: None }),
         Request::Own(Own {}),

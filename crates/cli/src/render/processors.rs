@@ -70,6 +70,7 @@ mod tests {
                 used_ns: 1_234_567_890,
                 exhausted: 7,
                 missed: 1,
+                parts: vec![],
             })
         };
         let doc = |status, processors: &[u32]| ProcessorTimeDoc {

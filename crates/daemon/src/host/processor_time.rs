@@ -101,10 +101,17 @@ pub(crate) trait ProcessorTime {
         thread: u32,
         before: &DriverBefore,
     ) -> Result<(), RequestError>;
+    /// When a thread started, in clock ticks since boot; `None` if it has ended.
+    fn thread_start(&mut self, thread: u32) -> Option<u64>;
+    /// The budget and the period of a thread with SCHED_DEADLINE; `None` if it has another policy,
+    /// or has ended.
+    fn deadline(&mut self, thread: u32) -> Option<(Nanos, Nanos)>;
+    /// Counts a thread no more as one with its time exactly, because it has ended.
+    fn forget(&mut self, thread: u32);
     /// Counts a thread as one that an earlier daemon gave its time exactly.
     fn resume(&mut self, thread: u32);
-    /// Gives a thread its ordinary policy again, and its former affinity. No effect if it has ended
-    /// or has another policy by now.
+    /// Gives a thread its ordinary policy again, and its former affinity. The policy stays if the
+    /// thread has ended, has another policy by now, or does not count as one with its time exactly.
     fn release(&mut self, thread: u32, affinity: Option<&ProcessorSet>)
     -> Result<(), RequestError>;
 }

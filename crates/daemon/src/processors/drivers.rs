@@ -5,6 +5,7 @@
 use netnice_core::contract::Slice;
 
 use super::Keeper;
+use super::kept::Kept;
 use crate::error::RequestError;
 use crate::host::ProcessorTime;
 use crate::host::processor_time::{DriverBefore, NotExact};
@@ -87,7 +88,8 @@ impl Keeper {
         &mut self,
         host: &mut H,
     ) -> Result<(), RequestError> {
-        if self.kept.values().any(|kept| kept.exact.is_some()) {
+        let has_deadline = |kept: &Kept| kept.deadlines().next().is_some();
+        if self.kept.values().any(has_deadline) {
             let kept = self.kept_drivers.iter();
             let ended = kept.filter(|(thread, _)| host.process_of(**thread).is_none());
             for thread in ended.map(|(thread, _)| *thread).collect::<Vec<u32>>() {

@@ -9,7 +9,7 @@ use netnice_kernel::processor::groups::MOST_WEIGHT;
 
 use super::Keeper;
 use super::kept::{ExactThread, Kept};
-use super::quota::{LEAST_QUOTA, quota};
+use super::quota::{LEAST_QUOTA, quota, quota_of_rest};
 use crate::error::RequestError;
 use crate::host::processor_time::NotExact;
 use crate::host::{ProcessorHost, ProcessorTime};
@@ -28,23 +28,26 @@ impl Keeper {
         changed: bool,
     ) -> Result<(), RequestError> {
         let now = self.now;
+        self.end_lost_parts(host, id)?;
         let Some(kept) = self.kept.get_mut(&id) else {
             return Ok(());
         };
         let threads = host.threads(&kept.group);
         kept.threads = threads.len();
         let only = match threads[..] {
-            [one] if !kept.slice.extra() => Some(one),
+            [one] if !kept.slice.extra() && kept.parts.is_empty() => Some(one),
             _ => None,
         };
         let before = kept.exact.clone();
-        let goes_on = before
+        let is_only = before
             .as_ref()
             .is_some_and(|exact| only == Some(exact.thread));
+        // A thread can change its own policy, or become another one by execve(2).
+        let goes_on = is_only && only.is_some_and(|thread| host.deadline(thread).is_some());
         if let Some(exact) = kept.exact.take_if(|_| !goes_on || changed) {
             host.release(exact.thread, exact.affinity.as_ref())?;
             host.inherit_nice(exact.thread, &threads)?;
-            if only.is_none() {
+            if !goes_on {
                 kept.group_until = Some(now.after(AGAIN_EXACT));
             }
         }
@@ -59,10 +62,13 @@ impl Keeper {
             }
             Some(_) => {}
             None => {
-                kept.reason = match (kept.slice.extra(), kept.threads) {
-                    (true, _) => "it has extra".to_owned(),
-                    (false, 0) => "it has no threads now".to_owned(),
-                    (false, threads) => format!("it has {threads} threads"),
+                kept.reason = match (kept.slice.extra(), kept.threads, kept.parts.len()) {
+                    (true, ..) => "it has extra".to_owned(),
+                    (_, 0, _) => "it has no threads now".to_owned(),
+                    (_, threads, 0) => format!("it has {threads} threads"),
+                    (_, threads, parts) => format!(
+                        "its program gave a part of the time to {parts} of its threads ({threads})"
+                    ),
                 };
             }
         }
@@ -91,10 +97,7 @@ impl Keeper {
         let mut all = self.exact_reservations(host);
         all.push(reservation(host, thread, slice));
         if !host.processors().keeps_deadlines(&all) {
-            return Err(
-                "beside the other reservations of SCHED_DEADLINE its deadlines would not be kept"
-                    .to_owned(),
-            );
+            return Err(LATE.to_owned());
         }
         let Some(kept) = self.kept.get_mut(&id) else {
             return Ok(());
@@ -105,20 +108,14 @@ impl Keeper {
                 kept.reason = "it has one thread, and no extra".to_owned();
                 Ok(())
             }
-            Err(NotExact::Busy) => Err(
-                "the kernel admits no more for SCHED_DEADLINE: somebody else has a reservation"
-                    .to_owned(),
-            ),
+            Err(NotExact::Busy) => Err(OTHERS.to_owned()),
             Err(NotExact::Refused(why)) => Err(why),
         }
     }
 
     /// The reservations by SCHED_DEADLINE, those of drivers included.
-    fn exact_reservations<H: ProcessorHost>(&self, host: &mut H) -> Vec<Reservation> {
-        let exact = self.kept.values().filter_map(|kept| {
-            let exact = kept.exact.as_ref()?;
-            Some((exact.thread, kept.slice))
-        });
+    pub(super) fn exact_reservations<H: ProcessorHost>(&self, host: &mut H) -> Vec<Reservation> {
+        let exact = self.kept.values().flat_map(Kept::deadlines);
         let drivers = self
             .kept_drivers
             .iter()
@@ -136,14 +133,20 @@ fn weight_and_quota(kept: &Kept) -> Result<(u32, Option<(Nanos, Nanos)>), Reques
         (Some(_), ..) => (MOST_WEIGHT, Some(LEAST_QUOTA)),
         (None, true, Some((weight, None))) => (weight, None),
         (None, true, _) => (MOST_WEIGHT, None),
-        (None, false, _) => {
+        (None, false, _) if kept.parts.is_empty() => {
             let bound = quota(&kept.slice).map_err(RequestError::BadUsage)?;
             (MOST_WEIGHT, Some(bound))
         }
+        (None, false, _) => (MOST_WEIGHT, Some(quota_of_rest(kept.slice, kept.divided()))),
     })
 }
 
-fn reservation<H: ProcessorHost>(host: &mut H, thread: u32, slice: Slice) -> Reservation {
+/// A slice of a thread as a reservation on the processors on which the thread may run.
+pub(super) fn reservation<H: ProcessorHost>(
+    host: &mut H,
+    thread: u32,
+    slice: Slice,
+) -> Reservation {
     Reservation {
         holder: thread.to_string(),
         slice,
@@ -152,4 +155,10 @@ fn reservation<H: ProcessorHost>(host: &mut H, thread: u32, slice: Slice) -> Res
 }
 
 /// How long a target that had several threads has one thread before that gets its time exactly.
-const AGAIN_EXACT: Nanos = Nanos::from_secs(1);
+pub(super) const AGAIN_EXACT: Nanos = Nanos::from_secs(1);
+/// Why a thread does not get SCHED_DEADLINE that the kernel would admit.
+pub(super) const LATE: &str =
+    "beside the other reservations of SCHED_DEADLINE its deadlines would not be kept";
+/// Why a thread does not get SCHED_DEADLINE that the kernel does not admit.
+pub(super) const OTHERS: &str =
+    "the kernel admits no more for SCHED_DEADLINE: somebody else has a reservation";

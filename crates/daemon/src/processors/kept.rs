@@ -8,6 +8,7 @@ use netnice_core::units::{Instant, Nanos};
 use netnice_kernel::processor::ProcessorSet;
 use netnice_kernel::processor::groups::{GroupUsage, Home};
 
+use super::parts::Part;
 use crate::error::RequestError;
 use crate::host::ProcessorTime;
 use crate::host::processor_time::GroupName;
@@ -31,6 +32,13 @@ pub(super) struct Kept {
     pub exact: Option<ExactThread>,
     /// Why there is none.
     pub reason: String,
+    /// The parts that the target's program gave threads, oldest first. While there are some, no
+    /// thread has the whole time exactly.
+    pub parts: Vec<Part>,
+    /// The times of parts that have ended, and until when each is not given again.
+    pub cooling: Vec<(Nanos, Instant)>,
+    /// When the parts may have changed for the last time without delay, as a virtual time of GCRA.
+    pub change_at: Instant,
     /// The weight and quota that the group has; `None`: not known.
     pub set: Option<(u32, Option<(Nanos, Nanos)>)>,
     /// Until then the group's way stays, although there is one thread.
@@ -66,6 +74,9 @@ impl Kept {
             outside: BTreeSet::new(),
             exact: None,
             reason: String::new(),
+            parts: Vec::new(),
+            cooling: Vec::new(),
+            change_at: Instant(0),
             set: None,
             group_until: None,
             threads: 0,
@@ -73,6 +84,13 @@ impl Kept {
             waited: None,
             missed: Nanos(0),
         }
+    }
+
+    /// The threads with SCHED_DEADLINE, and what each has.
+    pub(super) fn deadlines(&self) -> impl Iterator<Item = (u32, Slice)> {
+        let whole = self.exact.iter().map(|exact| (exact.thread, self.slice));
+        let parts = self.parts.iter().map(|part| (part.thread, part.slice));
+        whole.chain(parts)
     }
 
     /// The reserved part of a processor.

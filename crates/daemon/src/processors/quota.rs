@@ -27,6 +27,15 @@ pub(super) fn quota(slice: &Slice) -> Result<(Nanos, Nanos), String> {
     }
 }
 
+/// The quota of what is left of a slice when threads have `divided` of it exactly: SCHED_DEADLINE
+/// does not count in the group's quota. The kernel's smallest quota, 1 ms in 1 s, if less is left.
+pub(super) fn quota_of_rest(slice: Slice, divided: Nanos) -> (Nanos, Nanos) {
+    let rest = Nanos(slice.slice().0.saturating_sub(divided.0));
+    let rest = Slice::new(rest, slice.period(), false).ok();
+    let of_rest = rest.and_then(|rest| quota(&rest).ok());
+    of_rest.unwrap_or((Nanos(LEAST), Nanos(LONGEST)))
+}
+
 fn scale(value: u64, to: u64, from: u64) -> u64 {
     (u128::from(value) * u128::from(to) / u128::from(from)) as u64
 }
@@ -56,6 +65,25 @@ mod tests {
         assert_eq!(of(300, 500), Ok((1_200, 2_000)));
         assert_eq!(of(500_000, 5_000_000), Ok((100_000, 1_000_000)));
         assert_eq!(of(10, 10), Ok((1_000, 1_000)));
+    }
+
+    #[test]
+    fn the_rest_of_a_divided_slice_has_at_least_the_smallest_quota() {
+        let slice = Slice::new(Nanos::from_millis(6), Nanos::from_millis(10), false);
+        let rest = |divided_us| {
+            let divided = Nanos::from_micros(divided_us);
+            let (budget, period) = quota_of_rest(slice.clone().expect("a slice"), divided);
+            (budget.0 / 1_000, period.0 / 1_000)
+        };
+        assert_eq!(rest(5_000), (1_000, 10_000));
+        assert_eq!(rest(5_900), (1_000, 100_000));
+        for divided in [5_995, 6_000, 7_000] {
+            assert_eq!(
+                rest(divided),
+                (1_000, 1_000_000),
+                "{divided} us are divided"
+            );
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::drivers::KeptDriver;
 use super::kept::{ExactThread, Kept};
+use super::parts::Part;
 use crate::error::RequestError;
 use crate::host::processor_time::{DriverBefore, GroupName};
 
@@ -61,6 +62,19 @@ struct Record {
     home: HomeRecord,
     homes: BTreeMap<u32, HomeRecord>,
     exact: Option<ExactRecord>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    parts: Vec<PartRecord>,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct PartRecord {
+    thread: u32,
+    process: u32,
+    started: u64,
+    slice_ns: u64,
+    period_ns: u64,
+    affinity: Option<Vec<u32>>,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -182,6 +196,19 @@ fn record(id: u32, kept: &Kept) -> Record {
                 .as_ref()
                 .map(|set| set.iter().copied().collect()),
         }),
+        parts: kept.parts.iter().map(part_record).collect(),
+    }
+}
+
+fn part_record(part: &Part) -> PartRecord {
+    let affinity = part.affinity.as_ref();
+    PartRecord {
+        thread: part.thread,
+        process: part.process,
+        started: part.started,
+        slice_ns: part.slice.slice().0,
+        period_ns: part.slice.period().0,
+        affinity: affinity.map(|set| set.iter().copied().collect()),
     }
 }
 
@@ -244,7 +271,9 @@ impl TryFrom<Record> for Kept {
             home: record.home.into(),
         };
         let homes = record.homes.into_iter();
+        let parts = record.parts.into_iter().map(Part::try_from);
         Ok(Kept {
+            parts: parts.collect::<Result<_, _>>()?,
             homes: homes.map(|(pid, home)| (pid, home.into())).collect(),
             exact: record.exact.map(|exact| ExactThread {
                 thread: exact.thread,
@@ -256,6 +285,20 @@ impl TryFrom<Record> for Kept {
                 record.weight,
                 group,
             )
+        })
+    }
+}
+
+impl TryFrom<PartRecord> for Part {
+    type Error = ContractError;
+
+    fn try_from(record: PartRecord) -> Result<Part, ContractError> {
+        Ok(Part {
+            thread: record.thread,
+            process: record.process,
+            started: record.started,
+            slice: Slice::new(Nanos(record.slice_ns), Nanos(record.period_ns), false)?,
+            affinity: record.affinity.map(|list| list.into_iter().collect()),
         })
     }
 }

@@ -1,6 +1,8 @@
 //! Tests of the keeper on the tests' machine: the way of each reservation as threads come and go,
 //! what is left after each kind of end, and changes that fail.
 
+mod parts;
+
 use netnice_kernel::processor::groups::{Home, MOST_WEIGHT};
 
 use super::*;
@@ -78,6 +80,20 @@ fn one_thread_has_its_time_exactly_and_several_have_it_as_a_group() {
     machine.processor.more_threads.clear();
     after(&mut keeper, &mut machine, 100);
     assert_eq!(exact(&machine), []);
+    after(&mut keeper, &mut machine, 1_000);
+    assert_eq!(exact(&machine), [(10, 2)]);
+}
+
+#[test]
+fn a_thread_that_gives_up_its_deadline_is_kept_by_the_group_for_a_while() {
+    let (mut machine, mut keeper) = (machine(), Keeper::default());
+    keeper
+        .follow(&mut machine, &[wanted(1, (2, 10, false), &[10])])
+        .expect("granted");
+    machine.processor.exact.clear();
+    after(&mut keeper, &mut machine, 100);
+    assert_eq!(exact(&machine), []);
+    assert_eq!(quota_of(&machine, "1"), Some((2, 10)));
     after(&mut keeper, &mut machine, 1_000);
     assert_eq!(exact(&machine), [(10, 2)]);
 }

@@ -1,7 +1,7 @@
 //! Looks up the process that a request names by a pidfd, and checks that the peer may limit it
-//! ([`named_process`]). Fails if there is no pidfd, the request names another pid, the process has
-//! ended, the peer may not limit it, or the process is in another network namespace (without
-//! `only`: with all its living descendants).
+//! ([`named_process`], [`living_process`]). Fails if there is no pidfd, the request names another
+//! pid, the process has ended, or the peer may not limit it; `named_process` also if the process is
+//! in another network namespace (without `only`: with all its living descendants).
 
 use crate::authority;
 use crate::error::RequestError;
@@ -32,6 +32,26 @@ pub(super) fn named_process(
     number: Option<u32>,
     only: bool,
 ) -> Result<Process, RequestError> {
+    let process = living_process(machine, peer, named, number)?;
+    if let Err(elsewhere) = process.check_network()
+        && (only || !has_family_here(machine, process.root.pid))
+    {
+        return Err(elsewhere);
+    }
+    Ok(process)
+}
+
+/// As [`named_process`], for a process in any network namespace.
+///
+/// # Errors
+/// If the request has no pidfd, `number` is not the pid of the pidfd, the process has ended, or the
+/// peer may not limit it.
+pub(super) fn living_process(
+    machine: &mut impl Inventory,
+    peer: &Peer,
+    named: Option<&NamedProcess>,
+    number: Option<u32>,
+) -> Result<Process, RequestError> {
     let Some(named) = named else {
         return Err(RequestError::BadUsage(
             "the request needs a pidfd of the process, and none came with it".to_owned(),
@@ -49,11 +69,6 @@ pub(super) fn named_process(
         return Err(gone());
     }
     authority::may_limit_process(peer, &process)?;
-    if let Err(elsewhere) = process.check_network()
-        && (only || !has_family_here(machine, named.pid))
-    {
-        return Err(elsewhere);
-    }
     Ok(process)
 }
 

@@ -4,11 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netnice_api::{Done, PacketCostsDoc, ProcessorStatusDoc, ProcessorTimeDoc, SliceDoc};
+use netnice_api::{
+    Done, PacketCostsDoc, ProcessorStatusDoc, ProcessorTimeDoc, SliceDoc, ThreadPartDoc,
+};
 use netnice_core::admission::TargetId;
 use netnice_core::admission::packet_costs::SendingFlow;
 use netnice_core::admission::processors::Reservation;
 use netnice_core::contract::{Change, Contract, Setting};
+use netnice_core::units::Nanos;
 
 use super::Service;
 use super::view::View;
@@ -189,5 +192,13 @@ fn status_doc(status: ProcessorStatus) -> ProcessorStatusDoc {
         used_ns: status.used.0,
         exhausted: status.exhausted,
         missed: status.missed,
+        parts: status.parts.into_iter().map(part_doc).collect(),
+    }
+}
+
+fn part_doc((thread, time): (u32, Nanos)) -> ThreadPartDoc {
+    ThreadPartDoc {
+        thread,
+        time_ns: time.0,
     }
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use netnice_api::{
     ClearWhat, Client, Confirm, Connections, Doctor, Explain, Find, History, LinkChange, Log,
-    PacketCostsDoc, Ping, Programs, Reload, Request, Response, Set, Show, Watch,
+    PacketCostsDoc, Ping, Programs, Reload, Request, Reserve, Response, Set, Show, Watch,
 };
 use netnice_stack::Program;
 use netnice_stack::udp::{Buffers, Remote, UdpOptions};
@@ -435,6 +435,16 @@ fn privileged_requests(hostile: &mut HostileUser) -> Result<()> {
         let answer = hostile.ask(&set_request(pid, change), Some(own.as_fd()))?;
         if matches!(answer, Response::Done(_)) {
             hostile.report_finding(format!("a plain user has `{change}`"));
+        }
+    }
+    for thread in [pid, 1, std::process::id(), u32::MAX] {
+        let reserve = Request::Reserve(Reserve {
+            thread,
+            time_ns: Some(1 + hostile.random.below(10_000_000)),
+        });
+        let answer = hostile.ask(&reserve, Some(own.as_fd()))?;
+        if matches!(answer, Response::Done(_)) {
+            hostile.report_finding(format!("a plain user reserves time for thread {thread}"));
         }
     }
     let link = |unmanage: bool| {

@@ -20,6 +20,7 @@ use netnice_lab::world::CommandOutput;
 use crate::users::{ANN, process_of, run_as};
 
 mod measurements;
+mod parts;
 
 fn start(bed: &TestBed, carnage: &Carnage) -> RunningCarnage {
     let client = bed.world.client();

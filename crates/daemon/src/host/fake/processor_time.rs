@@ -22,6 +22,10 @@ pub(crate) struct FakeProcessorTime {
     pub homes: BTreeMap<u32, Home>,
     /// Threads beside the first one of each process.
     pub more_threads: BTreeMap<u32, BTreeSet<u32>>,
+    /// The start time of each thread; others started at 1.
+    pub starts: BTreeMap<u32, u64>,
+    /// Threads with a policy of their own.
+    pub own_policies: BTreeSet<u32>,
     /// The threads with SCHED_DEADLINE, with budget and period.
     pub exact: BTreeMap<u32, (Nanos, Nanos)>,
     /// The drivers' threads with SCHED_DEADLINE.
@@ -159,6 +163,9 @@ impl ProcessorTime for FakeMachine {
         if self.processor.busy {
             return Err(NotExact::Busy);
         }
+        if self.processor.own_policies.contains(&thread) {
+            return Err(NotExact::Refused("it keeps its policy".to_owned()));
+        }
         self.processor.exact.insert(thread, (budget, period));
         Ok(None)
     }
@@ -189,6 +196,19 @@ impl ProcessorTime for FakeMachine {
     ) -> Result<(), RequestError> {
         self.processor.drivers.remove(&thread);
         Ok(())
+    }
+
+    fn thread_start(&mut self, thread: u32) -> Option<u64> {
+        self.process_of(thread)?;
+        Some(self.processor.starts.get(&thread).copied().unwrap_or(1))
+    }
+
+    fn deadline(&mut self, thread: u32) -> Option<(Nanos, Nanos)> {
+        self.processor.exact.get(&thread).copied()
+    }
+
+    fn forget(&mut self, thread: u32) {
+        self.processor.exact.remove(&thread);
     }
 
     fn resume(&mut self, _: u32) {}

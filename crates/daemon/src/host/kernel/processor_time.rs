@@ -166,11 +166,15 @@ impl ProcessorTime for KernelHost {
         let group = self.group(group);
         let group = group.map_err(|error| NotExact::Refused(error.to_string()))?;
         match policy::policy(thread) {
-            Ok(Policy::Number(_)) | Err(_) => {
-                let why = "its thread has a policy of its own, which it keeps";
-                return Err(NotExact::Refused(why.to_owned()));
+            Ok(Policy::Other | Policy::Deadline { .. }) => {}
+            Ok(own) => {
+                let why = format!("its thread has {own}, a policy of its own, which it keeps");
+                return Err(NotExact::Refused(why));
             }
-            Ok(_) => {}
+            Err(error) => {
+                let why = format!("thread {thread} cannot be examined: {error}");
+                return Err(NotExact::Refused(why));
+            }
         }
         let reserved = group.reserve(thread, (budget, period), &host::online(), true);
         if reserved.is_ok() {
@@ -255,6 +259,21 @@ impl ProcessorTime for KernelHost {
         }
     }
 
+    fn thread_start(&mut self, thread: u32) -> Option<u64> {
+        process::start_time(thread)
+    }
+
+    fn deadline(&mut self, thread: u32) -> Option<(Nanos, Nanos)> {
+        match policy::policy(thread) {
+            Ok(Policy::Deadline { budget, period }) => Some((budget, period)),
+            _ => None,
+        }
+    }
+
+    fn forget(&mut self, thread: u32) {
+        self.reserved.remove(&thread);
+    }
+
     fn resume(&mut self, thread: u32) {
         self.reserved.insert(thread);
     }
@@ -264,9 +283,9 @@ impl ProcessorTime for KernelHost {
         thread: u32,
         affinity: Option<&ProcessorSet>,
     ) -> Result<(), RequestError> {
-        self.reserved.remove(&thread);
+        let counts = self.reserved.contains(&thread);
         let release = || -> io::Result<()> {
-            if let Policy::Deadline { .. } = policy::policy(thread)? {
+            if counts && let Policy::Deadline { .. } = policy::policy(thread)? {
                 policy::set_other(thread)?;
             }
             match affinity {
@@ -278,7 +297,10 @@ impl ProcessorTime for KernelHost {
             Err(error) if !is_ended(&error) => Err(RequestError::Failed(format!(
                 "cannot give thread {thread} its ordinary policy: {error}"
             ))),
-            _ => Ok(()),
+            _ => {
+                self.reserved.remove(&thread);
+                Ok(())
+            }
         }
     }
 }

@@ -52,6 +52,7 @@ fn example() -> String {
                     used_ns: 1_500_000_000,
                     exhausted: 3,
                     missed: 4,
+                    parts: vec![],
                     ..ProcessorStatusDoc::default()
                 }),
                 ..ProcessorTimeDoc::default()

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use netnice_core::admission::processors::{Reservation, percent, processor_list, share_ppm};
 
+use netnice_core::contract::Slice;
+use netnice_core::units::Nanos;
+
 use crate::ledger::{HeldTarget, Ledger};
 use crate::page::Page;
 use crate::processors::{ProcessorStatus, Way};
@@ -38,6 +41,7 @@ pub(super) fn rows(
     page.row("processor", &text);
     if let Some(status) = status {
         status_rows(&status, page);
+        part_rows(&status, slice, page);
     }
     let all = ledger.processor_reservations();
     let sum = all.iter().map(|(_, one)| share_ppm(&one.slice)).sum();
@@ -78,4 +82,21 @@ fn status_rows(status: &ProcessorStatus, page: &mut Page) {
         status.missed
     );
     page.row("used", &text);
+}
+
+/// Rows for the threads to which the program gave a part of a slice, and what is left.
+fn part_rows(status: &ProcessorStatus, slice: Slice, page: &mut Page) {
+    if status.parts.is_empty() {
+        return;
+    }
+    for (thread, time) in &status.parts {
+        let text = format!("{time} exactly (SCHED_DEADLINE), as its program asked");
+        page.row("thread", &format!("{thread}: {text}"));
+    }
+    let divided: u64 = status.parts.iter().map(|(_, time)| time.0).sum();
+    let text = match Nanos(slice.slice().0.saturating_sub(divided)) {
+        Nanos(0) => "nothing is left: the kernel's smallest quota, 1ms in every 1s".to_owned(),
+        left => format!("{left} in every {}, by the control group", slice.period()),
+    };
+    page.row("threads", &format!("all others: {text}"));
 }

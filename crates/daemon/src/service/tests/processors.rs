@@ -1,6 +1,6 @@
 //! Tests of the clause `cpu` in requests, the policy file and unit files, and after a restart.
 
-use netnice_api::{PacketCostDoc, PacketCostsDoc};
+use netnice_api::{PacketCostDoc, PacketCostsDoc, Reserve, ThreadPartDoc};
 use netnice_core::admission::packet_costs::{SendingFlow, SendingProtocol};
 use netnice_core::admission::processors::{Processors, Reservation};
 use netnice_core::units::Rate;
@@ -366,4 +366,135 @@ fn cpu_auto_outlives_the_daemon_until_its_flows_are_known() {
     let saved = SavedState::Complete(Box::new(state));
     fixture.service.start(saved, fixture.now);
     assert_eq!(auto_time(&mut fixture, "pid:10").0, Some(1_100));
+}
+
+/// The response to `reserve` by the process `pid` for one of its threads.
+fn reserve(
+    fixture: &mut Fixture,
+    peer: &Peer,
+    (pid, thread): (u32, u32),
+    time_ms: Option<u64>,
+) -> Response {
+    let reserve = Reserve {
+        thread,
+        time_ns: time_ms.map(|time| time * 1_000_000),
+    };
+    fixture.ask(peer, Request::Reserve(reserve), Some(pid))
+}
+
+/// The service of [`fixture`], where process 10 has the threads 110 and 111 too.
+fn with_threads() -> Fixture {
+    let mut fixture = fixture();
+    let threads = &mut fixture.machine().processor.more_threads;
+    threads.insert(10, [110, 111].into());
+    fixture
+}
+
+#[test]
+fn a_program_divides_what_root_reserved_for_it() {
+    let mut fixture = with_threads();
+    let text = refused(reserve(&mut fixture, &ANN, (10, 110), Some(2)));
+    assert!(text.contains("netnice set pid:10 --cpu"), "{text}");
+    ok(fixture.set("pid:10", "cpu 6ms/10ms"));
+    let done = ok(reserve(&mut fixture, &ANN, (10, 110), Some(2)));
+    assert_eq!(done.target.as_deref(), Some("pid:10"));
+    ok(reserve(&mut fixture, &ANN, (10, 111), Some(3)));
+    let text = refused(reserve(&mut fixture, &ANN, (10, 10), Some(2)));
+    assert!(
+        text.contains("thread 110 has 2ms, thread 111 has 3ms"),
+        "{text}"
+    );
+    let shown = fixture.show();
+    let time = shown.targets[0].processor_time.clone().expect("reserved");
+    let part = |thread, time_ns| ThreadPartDoc { thread, time_ns };
+    let parts = time.status.expect("it is kept").parts;
+    assert_eq!(parts, [part(110, 2_000_000), part(111, 3_000_000)]);
+    let explain = Request::Explain(netnice_api::Explain {
+        target: "pid:10".to_owned(),
+    });
+    let Response::Explained(page) = fixture.ask(&ANN, explain, None) else {
+        panic!("no page");
+    };
+    let page = page.lines.join("\n");
+    for line in [
+        "110: 2ms exactly (SCHED_DEADLINE)",
+        "111: 3ms exactly",
+        "all others: 1ms in every 10ms",
+    ] {
+        assert!(page.contains(line), "{page}");
+    }
+    ok(reserve(&mut fixture, &ANN, (10, 111), None));
+    ok(fixture.clear("pid:10"));
+    assert!(fixture.machine().processor.exact.is_empty());
+    fixture.check();
+}
+
+#[test]
+fn threads_and_time_of_others_are_refused() {
+    let mut fixture = with_threads();
+    let bob = Peer { uid: 1001, ..ANN };
+    fixture.machine().spawn(40, 1001);
+    ok(fixture.set("pid:10", "cpu 6ms/10ms"));
+    ok(fixture.set("pid:20", "cpu 6ms/10ms"));
+    let before = fixture.machine().processor.clone();
+    for (peer, process, words) in [
+        (&bob, (10, 110), "process 10"),
+        (&bob, (40, 110), "thread 110 is not a thread of process 40"),
+        (&ANN, (20, 110), "thread 110 is not a thread of process 20"),
+        (&ANN, (20, 0), "thread 0 is not a thread"),
+        (
+            &bob,
+            (40, 40),
+            "no processor time is reserved for process 40",
+        ),
+    ] {
+        let text = refused(reserve(&mut fixture, peer, process, Some(1)));
+        assert!(text.contains(words), "{text}");
+    }
+    let unnamed = Request::Reserve(Reserve::default());
+    assert!(matches!(
+        fixture.ask(&ANN, unnamed, None),
+        Response::Failed(_)
+    ));
+    assert_eq!(fixture.machine().processor, before);
+    let member = Peer {
+        privileged: true,
+        ..bob
+    };
+    ok(reserve(&mut fixture, &member, (10, 110), Some(1)));
+}
+
+/// A part is taken from all other threads of the target, so none of several users takes it.
+#[test]
+fn a_target_of_several_users_is_divided_by_root_only() {
+    let mut fixture = with_threads();
+    let machine = fixture.machine();
+    machine.groups.insert("/g".to_owned(), 5);
+    machine.spawn(40, 1001);
+    for pid in [10, 40] {
+        machine.processes.get_mut(&pid).expect("it lives").cgroup = "/g".to_owned();
+    }
+    ok(fixture.set("cgroup:/g", "cpu 6ms/10ms"));
+    let text = refused(reserve(&mut fixture, &ANN, (10, 110), Some(2)));
+    assert!(text.contains("several users"), "{text}");
+    ok(reserve(&mut fixture, &Peer::ROOT, (10, 110), Some(2)));
+    ok(reserve(&mut fixture, &Peer::ROOT, (10, 110), None));
+    fixture.machine().processes.remove(&40);
+    fixture.advance(1);
+    ok(reserve(&mut fixture, &ANN, (10, 110), Some(2)));
+}
+
+/// Users start an executable independently of each other, so the next one may be another user's.
+#[test]
+fn the_time_of_an_executable_is_divided_by_root_only() {
+    let mut fixture = with_threads();
+    let key = crate::ledger::AppKey { inode: 5, dev: 1 };
+    let machine = fixture.machine();
+    machine.apps.insert("/bin/rsync".to_owned(), key);
+    machine.processes.get_mut(&10).expect("it lives").runs = Some(key);
+    ok(fixture.set("app:/bin/rsync", "cpu 6ms/10ms"));
+    fixture.advance(1);
+    let text = refused(reserve(&mut fixture, &ANN, (10, 110), Some(2)));
+    assert!(text.contains("several users"), "{text}");
+    ok(reserve(&mut fixture, &Peer::ROOT, (10, 110), Some(2)));
 }
