@@ -31,7 +31,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use netnice_api::{
-    Client, Exit, PacketCostDoc, PacketCostsDoc, Request, Response, RuntimeDir, Set,
+    Clear, ClearWhat, Client, Exit, PacketCostDoc, PacketCostsDoc, Request, Response, RuntimeDir,
+    Set,
 };
 
 use crate::error::CommandError;
@@ -127,11 +128,10 @@ fn line(world: &World, protocol: &str) -> Result<PacketCostDoc, CommandError> {
         let search = Search {
             sender: world.sender(protocol, &format!("slice {slice}us/1ms"))?,
             client: Client::connect(world.dir())?,
-            // At 1 Gbit/s a microsecond is 1,000 bits.
-            wanted: slice as f64 * 1e6 / FULL_BITS,
         };
-        match search.least_part()? {
-            Some(part) => points.push((slice as f64 * 1e6 / FULL_BITS, part)),
+        // At 1 Gbit/s a microsecond is 1,000 bits.
+        match search.point(slice as f64 * 1e6 / FULL_BITS)? {
+            Some(point) => points.push(point),
             None => break,
         }
     }
@@ -153,27 +153,35 @@ fn line(world: &World, protocol: &str) -> Result<PacketCostDoc, CommandError> {
 struct Search {
     sender: Sender,
     client: Client,
-    /// Packets a second.
-    wanted: f64,
 }
 
 impl Search {
-    /// The part, to a twentieth of itself; `None` if [`MOST_PART`] does not carry the rate.
-    fn least_part(mut self) -> Result<Option<f64>, CommandError> {
+    /// Packets a second, and the least part that carries 99 % of them; `None` if [`MOST_PART`] does
+    /// not carry about the `wanted` ones. (The headers of a packet count for its slice too.)
+    fn point(mut self, wanted: f64) -> Result<Option<(f64, f64)>, CommandError> {
         let (carried, used) = self.try_part(MOST_PART)?;
-        if !carried {
+        if carried < 0.9 * wanted {
             return Ok(None);
         }
-        least(used * 1.2, MOST_PART, |part| self.carries(part)).map(Some)
+        let part = least(used * 1.2, MOST_PART, |part| {
+            // A failure is looked at twice: others may have disturbed.
+            let mut carries = || Ok::<bool, CommandError>(self.try_part(part)?.0 >= 0.99 * carried);
+            Ok::<bool, CommandError>(carries()? || carries()?)
+        })?;
+        // The next sender needs the room.
+        let clear = Clear {
+            what: ClearWhat::Target(format!("pid:{}", self.sender.pid())),
+            dry_run: false,
+            confirm_ns: None,
+            for_ns: None,
+            until: None,
+        };
+        self.client.call(&Request::Clear(clear), None)?;
+        Ok(Some((carried, part)))
     }
 
-    /// True if a part carries the rate. A failure is looked at twice: others may have disturbed.
-    fn carries(&mut self, part: f64) -> Result<bool, CommandError> {
-        Ok(self.try_part(part)?.0 || self.try_part(part)?.0)
-    }
-
-    /// Whether a part carries 99 % of the rate, and what was used of the processor.
-    fn try_part(&mut self, part: f64) -> Result<(bool, f64), CommandError> {
+    /// How many packets a second a part carries, and what was used of the processor.
+    fn try_part(&mut self, part: f64) -> Result<(f64, f64), CommandError> {
         let pid = self.sender.pid();
         let process = process::open(pid)?;
         let set = Set {
@@ -194,7 +202,7 @@ impl Search {
         let (took, after) = (began.elapsed().as_secs_f64(), self.sender.count()?);
         let packets = after.packets.saturating_sub(before.packets) as f64 / took;
         let used = after.used_ns.saturating_sub(before.used_ns) as f64 / 1e9 / took;
-        Ok((packets >= 0.99 * self.wanted, used))
+        Ok((packets, used))
     }
 }
 
