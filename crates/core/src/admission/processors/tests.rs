@@ -294,3 +294,26 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_longest_exact_reservation_keeps_all_deadlines() {
+    let host = host("01", 950_000, &[]);
+    let held = reservations(&["a 6ms/10ms", "b 2ms/10ms"]);
+    let like = reservation("c 1ms/10ms");
+    // With c as x: 0.8 + x + max(0.6, x) ≤ 2, so x ≤ 0.6; the host would admit 0.95.
+    let longest = host.longest_exact(&held, &like).expect("some");
+    assert_eq!(longest, slice("6ms/10ms"));
+    let with = |text: &str| {
+        let mut all = held.clone();
+        all.push(reservation(text));
+        host.keeps_deadlines(&all)
+    };
+    assert!(with("c 6ms/10ms") && !with("c 6001us/10ms"));
+    // On one processor, what the host admits.
+    let one = reservation("c 1ms/10ms 1");
+    assert_eq!(host.longest_exact(&[], &one), Some(slice("9500us/10ms")));
+    // Sets that differ and have a common processor keep no deadlines.
+    assert_eq!(host.longest_exact(&held, &one), None);
+    let full = reservations(&["a 9ms/10ms", "b 9ms/10ms"]);
+    assert_eq!(host.longest_exact(&full, &like), None);
+}

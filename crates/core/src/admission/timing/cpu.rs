@@ -19,6 +19,8 @@
 //! back. A job begins once, so it displaces once, and the cost is not counted for the displaced
 //! handler again. The longest piece without interruption is the job's first block.
 //!
+//! [`super::Handlers`] uses the same test for a reserved part of a processor.
+//!
 //! # Use
 //! Library users, `netnice-sim` (scenarios with a `[processor]`) and the RTC experiment of
 //! `netnice-lab` use this module. The daemon does not: of links it admits promises of transmission
@@ -27,9 +29,10 @@
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
-use super::demand::{Demand, Fluid, Growth, LONGEST, Scale, Steps, ratio_up};
+use super::demand::{Demand, Fluid, Growth, LONGEST, Steps};
 use super::edf::Blocking;
-use super::link::{NANOS_PER_SECOND, Promise, Transmitter, at_deadline, at_rate};
+use super::link::{NANOS_PER_SECOND, Promise, Resolution, Transmitter, at_deadline, at_rate};
+use super::supply::Supply;
 use super::{
     Alternative, BUDGET, BUDGET_PER_TRY, TimingFault, TimingRefusal, channel_alternative, decide,
     least, slice_alternative,
@@ -74,7 +77,7 @@ impl Processor {
     /// # Errors
     /// [`TimingFault`] if not: the inequality that fails, or that the set was not decided.
     pub fn carries(&self, work: &[Work]) -> Result<(), TimingFault> {
-        self.check(work.iter(), BUDGET)
+        self.whole().carries(work)
     }
 
     /// Decides whether one more promise can be made beside the ones that are held.
@@ -82,6 +85,90 @@ impl Processor {
     /// # Errors
     /// [`TimingRefusal`] contains the fault, and an alternative if there is one.
     pub fn admit(&self, held: &[Work], requested: &Work) -> Result<(), TimingRefusal> {
+        self.whole().admit(held, requested)
+    }
+
+    /// Divides a channel's deadline between this processor and the link behind it. The processor
+    /// gets the shortest deadline that it can keep, and the link gets the rest. `held` are the
+    /// promises of the processor, and `sent` those of the link.
+    ///
+    /// # Errors
+    /// [`TimingRefusal`] of the resource that cannot keep its part. With an alternative in it the
+    /// deadline can be divided.
+    pub fn divide(
+        &self,
+        held: &[Work],
+        link: &Transmitter,
+        sent: &[Promise],
+        channel: &Channel,
+    ) -> Result<DividedDeadline, TimingRefusal> {
+        self.whole().divide(held, link, sent, channel)
+    }
+
+    /// Number of packets of a message of `length`; at least 1.
+    pub fn packets(&self, length: Bytes) -> u64 {
+        length.0.div_ceil(self.largest.0.max(1)).max(1)
+    }
+
+    /// The time that `packets` packets of one message count as. `begins`: the first packet of the
+    /// message is among them, and with it the cost of switching to the handler and back. Saturates.
+    pub fn processing(&self, packets: u64, begins: bool) -> Nanos {
+        let time = match begins {
+            true => self
+                .switching(2)
+                .saturating_add(self.first_packets(packets)),
+            false => u128::from(packets).saturating_mul(self.each()),
+        };
+        Nanos(u64::try_from(time).unwrap_or(u64::MAX))
+    }
+
+    fn whole(&self) -> CpuResource {
+        CpuResource {
+            processor: *self,
+            supply: Supply::WHOLE,
+            resolution: Resolution::NONE,
+            horizon: Nanos(0),
+        }
+    }
+
+    pub(super) fn switching(&self, times: u128) -> u128 {
+        times * (u128::from(self.switch.0) + u128::from(self.cache_miss.0))
+    }
+
+    /// A later packet, with its scheduling on the link.
+    fn each(&self) -> u128 {
+        u128::from(self.later.0) + u128::from(self.link_scheduling.0)
+    }
+
+    /// The duration of the first `count` packets of a message.
+    fn first_packets(&self, count: u64) -> u128 {
+        let later = u128::from(count.saturating_sub(1)) * u128::from(self.later.0);
+        let sent = u128::from(count) * u128::from(self.link_scheduling.0);
+        u128::from(self.first.0)
+            .saturating_add(later)
+            .saturating_add(sent)
+    }
+}
+
+/// A processor or a part of it, with the properties of the scheduler that runs handlers on it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CpuResource {
+    pub processor: Processor,
+    pub supply: Supply,
+    /// The scheduler's resolution of time, which the test subtracts from deadlines.
+    pub resolution: Resolution,
+    /// How long before its logical arrival a message may be processed if no other work is waiting.
+    pub horizon: Nanos,
+}
+
+impl CpuResource {
+    /// As [`Processor::carries`].
+    pub(super) fn carries(&self, work: &[Work]) -> Result<(), TimingFault> {
+        self.check(work.iter(), BUDGET)
+    }
+
+    /// As [`Processor::admit`].
+    pub(super) fn admit(&self, held: &[Work], requested: &Work) -> Result<(), TimingRefusal> {
         let Err(fault) = self.check(held.iter().chain([requested]), BUDGET) else {
             return Ok(());
         };
@@ -95,14 +182,8 @@ impl Processor {
         Err(TimingRefusal { fault, alternative })
     }
 
-    /// Divides a channel's deadline between this processor and the link behind it. The processor
-    /// gets the shortest deadline that it can keep, and the link gets the rest. `held` are the
-    /// promises of the processor, and `sent` those of the link.
-    ///
-    /// # Errors
-    /// [`TimingRefusal`] of the resource that cannot keep its part. With an alternative in it the
-    /// deadline can be divided.
-    pub fn divide(
+    /// As [`Processor::divide`].
+    pub(super) fn divide(
         &self,
         held: &[Work],
         link: &Transmitter,
@@ -137,7 +218,7 @@ impl Processor {
         })
     }
 
-    /// As [`Processor::divide`]. An alternative in the error is for the resource alone that
+    /// As [`CpuResource::divide`]. An alternative in the error is for the resource alone that
     /// refused.
     fn try_divide(
         &self,
@@ -183,66 +264,69 @@ impl Processor {
         self.check(all, BUDGET_PER_TRY).is_ok()
     }
 
+    /// As [`CpuResource::carries`], with the amount of work of one try in a search. False also if
+    /// the set is not decided with so much work.
+    pub(super) fn carries_at_once<'a>(&self, work: impl Iterator<Item = &'a Work>) -> bool {
+        self.check(work, BUDGET_PER_TRY).is_ok()
+    }
+
     fn check<'a>(
         &self,
         work: impl Iterator<Item = &'a Work>,
         budget: u64,
     ) -> Result<(), TimingFault> {
         let demands: Vec<Demand> = work.map(|work| self.demand(work)).collect();
+        let scale = self.supply.scale();
         let blocking = Blocking {
-            leftover: u128::from(self.leftover.0),
-            ..Blocking::default()
+            leftover: self.supply.work(self.processor.leftover.0.into()),
+            ahead: self.supply.delay(),
+            horizon: scale.ticks(self.horizon),
         };
-        decide(&demands, Scale::NANOS, blocking, budget)
+        decide(&demands, scale, blocking, budget)
     }
 
     fn demand(&self, work: &Work) -> Demand {
-        let deadline = match work {
-            Work::Channel(channel) => u128::from(channel.deadline().0),
-            Work::Slice(slice) => u128::from(slice.period().0),
-        };
         match work {
-            Work::Channel(channel) => {
-                let packets = channel.mmax().0.div_ceil(self.largest.0.max(1));
-                let block = packets.min(u64::from(self.block.get()));
-                Demand {
-                    deadline,
-                    growth: Growth::Steps(Steps {
-                        cost: self.switching(2).saturating_add(self.packets(packets)),
-                        numerator: u128::from(channel.rmax().get()),
-                        denominator: NANOS_PER_SECOND,
-                    }),
-                    cap: None,
-                    piece: self.switching(1).saturating_add(self.packets(block)),
-                    in_leftover: false,
-                    tested_from: Some(deadline),
-                }
-            }
+            Work::Channel(channel) => self.channel_demand(channel),
             Work::Slice(slice) => Demand {
                 deadline: 0,
                 growth: Growth::Fluid(Fluid {
                     burst: 0,
-                    slope: ratio_up(u128::from(slice.slice().0), u128::from(slice.period().0)),
+                    slope: self.supply.share(slice),
                 }),
                 cap: None,
                 piece: 0,
                 in_leftover: false,
-                tested_from: Some(deadline),
+                tested_from: Some(self.supply.scale().ticks(slice.period())),
             },
         }
     }
 
-    fn switching(&self, times: u128) -> u128 {
-        times * (u128::from(self.switch.0) + u128::from(self.cache_miss.0))
-    }
-
-    /// The duration of the first `count` packets of a message.
-    fn packets(&self, count: u64) -> u128 {
-        let later = u128::from(count.saturating_sub(1)) * u128::from(self.later.0);
-        let sent = u128::from(count) * u128::from(self.link_scheduling.0);
-        u128::from(self.first.0)
-            .saturating_add(later)
-            .saturating_add(sent)
+    fn channel_demand(&self, channel: &Channel) -> Demand {
+        let (processor, supply, scale) = (&self.processor, self.supply, self.supply.scale());
+        let packets = processor.packets(channel.mmax());
+        let block = packets.min(u64::from(processor.block.get()));
+        let per_message = u128::from(channel.rmax().get());
+        let period = NANOS_PER_SECOND * scale.ticks(Nanos(1));
+        let deadline = scale.ticks(channel.deadline());
+        let loss = self.resolution.of(deadline, period / per_message, scale);
+        let deadline = deadline.saturating_sub(loss);
+        let with_switches = |times, packets| {
+            let packets = processor.first_packets(packets);
+            supply.work(processor.switching(times).saturating_add(packets))
+        };
+        Demand {
+            deadline,
+            growth: Growth::Steps(Steps {
+                cost: with_switches(2, packets),
+                numerator: per_message,
+                denominator: period,
+            }),
+            cap: None,
+            piece: with_switches(1, block),
+            in_leftover: false,
+            tested_from: Some(deadline),
+        }
     }
 }
 
