@@ -33,7 +33,7 @@ mod supply;
 
 use core::fmt;
 
-pub use cpu::{DividedDeadline, Processor, Work};
+pub use cpu::{DividedDeadline, HandlerWork, Processor, Work};
 pub use demand_sums::DemandSums;
 pub use handlers::Handlers;
 pub use link::{PacketSizes, Promise, Resolution, Transmitter};

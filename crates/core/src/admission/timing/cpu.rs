@@ -67,8 +67,21 @@ pub struct Processor {
 pub enum Work {
     /// Each message of a channel is processed by its logical arrival plus the channel's deadline.
     Channel(Channel),
+    /// As [`Work::Channel`], by a handler that has costs of its own.
+    Handler(HandlerWork),
     /// A slice of every period, for work that can be interrupted at any point.
     Slice(Slice),
+}
+
+/// The work of a channel's handler that has costs of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandlerWork {
+    /// The channel, with the handler's part of its deadline.
+    pub channel: Channel,
+    /// Packets of a message of Mmax; at least 1.
+    pub packets: u64,
+    /// Processor time of each packet besides the costs of [`Processor`].
+    pub each: Nanos,
 }
 
 impl Processor {
@@ -177,6 +190,12 @@ impl CpuResource {
             Work::Channel(channel) => {
                 channel_alternative(channel, |channel| fits(Work::Channel(channel)))
             }
+            Work::Handler(handler) => channel_alternative(&handler.channel, |channel| {
+                fits(Work::Handler(HandlerWork {
+                    channel,
+                    ..*handler
+                }))
+            }),
             Work::Slice(slice) => slice_alternative(slice, |slice| fits(Work::Slice(slice))),
         };
         Err(TimingRefusal { fault, alternative })
@@ -287,7 +306,12 @@ impl CpuResource {
 
     fn demand(&self, work: &Work) -> Demand {
         match work {
-            Work::Channel(channel) => self.channel_demand(channel),
+            Work::Channel(channel) => self.handler_demand(&HandlerWork {
+                channel: *channel,
+                packets: self.processor.packets(channel.mmax()),
+                each: Nanos(0),
+            }),
+            Work::Handler(handler) => self.handler_demand(handler),
             Work::Slice(slice) => Demand {
                 deadline: 0,
                 growth: Growth::Fluid(Fluid {
@@ -302,9 +326,9 @@ impl CpuResource {
         }
     }
 
-    fn channel_demand(&self, channel: &Channel) -> Demand {
+    fn handler_demand(&self, handler: &HandlerWork) -> Demand {
         let (processor, supply, scale) = (&self.processor, self.supply, self.supply.scale());
-        let packets = processor.packets(channel.mmax());
+        let (channel, packets) = (&handler.channel, handler.packets.max(1));
         let block = packets.min(u64::from(processor.block.get()));
         let per_message = u128::from(channel.rmax().get());
         let period = NANOS_PER_SECOND * scale.ticks(Nanos(1));
@@ -312,7 +336,8 @@ impl CpuResource {
         let loss = self.resolution.of(deadline, period / per_message, scale);
         let deadline = deadline.saturating_sub(loss);
         let with_switches = |times, packets| {
-            let packets = processor.first_packets(packets);
+            let more = u128::from(packets).saturating_mul(handler.each.0.into());
+            let packets = processor.first_packets(packets).saturating_add(more);
             supply.work(processor.switching(times).saturating_add(packets))
         };
         Demand {

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::model::{at, with_rate};
 use super::switching::{self, first_messages, late};
 use super::{Alternative, Resolution, TimingFault, paper_processor, work};
-use crate::admission::timing::{Handlers, Processor, Work};
+use crate::admission::timing::{HandlerWork, Handlers, Processor, Work};
 use crate::contract::{Channel, MessageRate, Slice};
 use crate::units::{Bytes, Nanos};
 
@@ -149,6 +149,39 @@ fn a_reservation_shorter_than_the_switch_to_it_is_refused_with_both_times() {
     assert_eq!((refusal.fault, refusal.alternative), (fault, None));
     let refusal = handlers.reserve(&[], &channel, &[]).expect_err("no offer");
     assert_eq!(refusal.to_string(), "no processor time can be reserved");
+}
+
+/// A handler's own costs count for each packet, also for those of a block in the way.
+#[test]
+fn the_costs_of_a_handler_count_for_each_of_its_packets() {
+    let Work::Channel(channel) = work("channel mmax=16KiB,rmax=10/s,bmax=1,deadline=1s") else {
+        unreachable!("a channel")
+    };
+    let handler = |us: u64, packets, each: u64| {
+        Work::Handler(HandlerWork {
+            channel: at(&channel, us * 1_000),
+            packets,
+            each: Nanos::from_micros(each),
+        })
+    };
+    let alone = |us| paper_processor().carries(&[handler(us, 6, 100)]).is_ok();
+    // 420 + 5 · 170 + 6 · (160 + 100) and 2 · 145 of switching.
+    assert!(alone(3_120) && !alone(3_119));
+    // In the way: 145 + 420 + 3 · 170 + 4 · 260.
+    let both = |us| {
+        let all = [handler(us, 1, 0), handler(90_000, 6, 100)];
+        paper_processor().carries(&all).is_ok()
+    };
+    assert!(both(870 + 2_115) && !both(870 + 2_114));
+    let same = [Work::Channel(channel), handler(1_000_000, 4, 0)];
+    for other in same.map(|one| [one, handler(90_000, 2, 7)]) {
+        let reservation = slice(Nanos::from_millis(2), Nanos::from_millis(5));
+        let handlers = Handlers::new(paper_processor());
+        assert_eq!(handlers.carries(&reservation, &other), Ok(()));
+        let refusal = handlers.admit(&reservation, &other, &handler(5, 4, 3));
+        let alternative = refusal.expect_err("too short").alternative;
+        assert!(matches!(alternative, Some(Alternative::Deadline(_))));
+    }
 }
 
 #[test]
@@ -291,7 +324,7 @@ fn reserved(case: &switching::Case) -> Option<(Vec<Work>, Slice)> {
 fn channels(work: &[Work]) -> Vec<Channel> {
     let channel = |work: &Work| match work {
         Work::Channel(channel) => Some(*channel),
-        Work::Slice(_) => None,
+        Work::Handler(_) | Work::Slice(_) => None,
     };
     work.iter().filter_map(channel).collect()
 }
