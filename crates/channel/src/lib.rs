@@ -26,6 +26,7 @@
 
 mod executor;
 mod header;
+#[cfg(any(test, fuzzing))]
 pub mod hostile;
 mod options;
 mod parts;
