@@ -20,7 +20,7 @@ use netnice_core::sched::{FlowId, Next, Packet, Scheduler, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 
 use crate::header::{ChannelId, HeaderError, PacketHeader};
-use crate::options::{ChannelOptions, ExecutorSettings, LONGEST_BLOCK, OpenError, Sizes};
+use crate::options::{ChannelOptions, End, ExecutorSettings, LONGEST_BLOCK, OpenError, Sizes};
 use crate::stage::Stage;
 pub use receiving::ReceivedMessage;
 use receiving::Receiving;
@@ -224,7 +224,7 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Executor<M, P> {
         if self.senders.contains_key(&options.id) {
             return Err(OpenError::Exists(options.id));
         }
-        let sizes = Sizes::of(&options, &self.settings)?;
+        let sizes = Sizes::of(&options, &self.settings, End::Source)?;
         let side = Side::Sending(Sending::new(&options, sizes));
         let (channel, id) = (options.id, self.insert(options, sizes, side, now)?);
         self.senders.insert(channel, id);
@@ -243,7 +243,7 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Executor<M, P> {
         if self.receivers.contains_key(&options.id) {
             return Err(OpenError::Exists(options.id));
         }
-        let sizes = Sizes::of(&options, &self.settings)?;
+        let sizes = Sizes::of(&options, &self.settings, End::Sink)?;
         let receiving = Receiving::new(&options, sizes).ok_or(OpenError::NoQueue)?;
         let side = Side::Receiving(receiving);
         let (channel, id) = (options.id, self.insert(options, sizes, side, now)?);
@@ -413,7 +413,7 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Executor<M, P> {
         let next = self.scheduler.next(now, |flow| {
             let handler = handlers.get_mut(flow.index()).and_then(Option::as_mut)?;
             left = handler.head.take().unwrap_or(0);
-            handler.plan(costs)
+            handler.plan(costs, false)
         });
         match next {
             Next::Send(departure) if left > 0 => {
@@ -436,7 +436,7 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Executor<M, P> {
             return;
         };
         if handler.head.is_none()
-            && let Some(packet) = handler.plan(costs)
+            && let Some(packet) = handler.plan(costs, true)
         {
             // The flow exists and has no head, and no block is longer than the longest packet.
             let reported = self.scheduler.handle_head(flow, packet, now);
@@ -532,16 +532,17 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Executor<M, P> {
 }
 
 impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Handler<M, P> {
-    /// Plans the next block. The result is the block as a packet of the scheduler.
-    fn plan(&mut self, costs: &Processor) -> Option<Packet> {
+    /// Plans the next block. The result is the block as a packet of the scheduler. `woken`: the
+    /// handler had nothing planned.
+    fn plan(&mut self, costs: &Processor, woken: bool) -> Option<Packet> {
         let most = u64::from(costs.block.get());
         let plan = match &mut self.side {
             Side::Sending(sending) => sending.plan(most),
             Side::Receiving(receiving) => receiving.plan(most),
         }?;
         self.head = Some(plan.packets);
-        let takes = self.sizes.charge(costs, plan.packets, plan.begins);
-        let length = Bytes(takes.0.max(1));
+        let takes = self.sizes.charge(costs, plan.packets, plan.begins, woken);
+        let length = Bytes(takes.0.clamp(1, LONGEST_BLOCK.0));
         Some(Packet {
             length,
             message: plan.arrival,

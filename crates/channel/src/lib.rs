@@ -39,7 +39,7 @@ pub use executor::{
 };
 pub use header::{ChannelId, HeaderError, PacketHeader};
 pub use options::{
-    ChannelClass, ChannelOptions, ExecutorSettings, LONGEST_BLOCK, LONGEST_MESSAGE, OpenError,
+    ChannelClass, ChannelOptions, End, ExecutorSettings, LONGEST_BLOCK, LONGEST_MESSAGE, OpenError,
     WhenFull,
 };
 pub use reassembly::PartRefusal;

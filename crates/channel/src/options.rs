@@ -23,6 +23,15 @@ pub struct ExecutorSettings {
     pub horizon: Nanos,
 }
 
+/// An end of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The program that sends.
+    Source,
+    /// The program that receives.
+    Sink,
+}
+
 /// The contract of a channel, as its handler keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChannelClass {
@@ -158,6 +167,10 @@ pub(crate) struct Sizes {
     pub packets: u64,
     /// Processor time of each packet in the stages.
     pub stages: Nanos,
+    /// Processor time that each packet of a message can take besides the costs of a message. At the
+    /// sink this includes switching to the handler and back, because every packet can find the
+    /// handler waiting.
+    pub each: Nanos,
 }
 
 impl ExecutorSettings {
@@ -190,13 +203,13 @@ impl ChannelOptions {
         }
     }
 
-    /// The work of the channel's handler, for the admission test of [`ExecutorSettings::handlers`].
-    /// `None` for best effort.
+    /// The work of the channel's handler at an end, for the admission test of
+    /// [`ExecutorSettings::handlers`]. `None` for best effort.
     ///
     /// # Errors
     /// [`OpenError`] if the channel cannot be opened with these settings.
-    pub fn work(&self, settings: &ExecutorSettings) -> Result<Option<Work>, OpenError> {
-        let sizes = Sizes::of(self, settings)?;
+    pub fn work(&self, settings: &ExecutorSettings, end: End) -> Result<Option<Work>, OpenError> {
+        let sizes = Sizes::of(self, settings, end)?;
         let ChannelClass::RealTime(channel) = self.class else {
             return Ok(None);
         };
@@ -209,7 +222,7 @@ impl ChannelOptions {
         Ok(Some(Work::Handler(HandlerWork {
             channel: own,
             packets: sizes.packets,
-            each: sizes.stages,
+            each: sizes.each,
         })))
     }
 
@@ -217,9 +230,9 @@ impl ChannelOptions {
     ///
     /// # Errors
     /// [`OpenError`] if the channel cannot be opened with these settings.
-    pub fn longest_block(&self, settings: &ExecutorSettings) -> Result<Nanos, OpenError> {
-        let sizes = Sizes::of(self, settings)?;
-        Ok(sizes.charge(&settings.processor, sizes.block(settings), true))
+    pub fn longest_block(&self, settings: &ExecutorSettings, end: End) -> Result<Nanos, OpenError> {
+        let sizes = Sizes::of(self, settings, end)?;
+        Ok(sizes.most(&settings.processor, sizes.block(settings)))
     }
 
     /// The service of the handler's flow in the executor's scheduler, in which a byte is a
@@ -232,7 +245,7 @@ impl ChannelOptions {
         match self.class {
             ChannelClass::BestEffort { weight, .. } => Ok(Service::best_effort(weight)),
             ChannelClass::RealTime(channel) => {
-                let takes = sizes.charge(&settings.processor, sizes.packets, true);
+                let takes = sizes.most(&settings.processor, sizes.packets);
                 let (rmax, bmax) = (channel.rmax(), channel.bmax());
                 let own = Channel::new(Bytes(takes.0), rmax, bmax, channel.processing())?;
                 Ok(Service::Channel(own.with_overload(channel.overload())))
@@ -253,6 +266,7 @@ impl Sizes {
     pub(crate) fn of(
         options: &ChannelOptions,
         settings: &ExecutorSettings,
+        end: End,
     ) -> Result<Sizes, OpenError> {
         let mmax = options.mmax();
         if !(1..=LONGEST_MESSAGE.0).contains(&mmax.0) {
@@ -276,6 +290,11 @@ impl Sizes {
         };
         let packets = u64::from(of_mmax.count());
         let costs = options.stages.iter().map(|stage| stage.cost().0);
+        let stages = costs.fold(0, u64::saturating_add);
+        let each = match end {
+            End::Source => stages,
+            End::Sink => stages.saturating_add(switching(&settings.processor)),
+        };
         let (room, buffers) = queues(options, settings, packets)?;
         let sizes = Sizes {
             taken: taken.0 as usize,
@@ -284,10 +303,11 @@ impl Sizes {
             room,
             buffers,
             packets,
-            stages: Nanos(costs.fold(0, u64::saturating_add)),
+            stages: Nanos(stages),
+            each: Nanos(each),
         };
         let block = sizes.block(settings);
-        let takes = sizes.charge(&settings.processor, block, true);
+        let takes = sizes.most(&settings.processor, block);
         match (1..=LONGEST_BLOCK.0).contains(&takes.0) {
             true => Ok(sizes),
             false => Err(OpenError::Block {
@@ -297,10 +317,31 @@ impl Sizes {
         }
     }
 
-    /// The processor time that is charged for `packets` packets of a message.
-    pub(crate) fn charge(&self, costs: &Processor, packets: u64, begins: bool) -> Nanos {
-        let more = packets.saturating_mul(self.stages.0);
-        Nanos(costs.processing(packets, begins).0.saturating_add(more))
+    /// The processor time that is charged for `packets` packets of a message. `begins`: the first
+    /// packet of the message is among them. `woken`: the handler had to wait before them, so the
+    /// processor switches to it once more.
+    pub(crate) fn charge(
+        &self,
+        costs: &Processor,
+        packets: u64,
+        begins: bool,
+        woken: bool,
+    ) -> Nanos {
+        let stages = packets.saturating_mul(self.stages.0);
+        let switching = if woken && !begins {
+            switching(costs)
+        } else {
+            0
+        };
+        let packets = costs.processing(packets, begins).0;
+        Nanos(packets.saturating_add(stages).saturating_add(switching))
+    }
+
+    /// The most that can be charged for the first `packets` packets of a message while there are
+    /// packet buffers.
+    fn most(&self, costs: &Processor, packets: u64) -> Nanos {
+        let more = packets.saturating_mul(self.each.0);
+        Nanos(costs.processing(packets, true).0.saturating_add(more))
     }
 
     /// Packets of the longest block.
@@ -308,6 +349,15 @@ impl Sizes {
         let longest = Parts::of(self.longest, self.part).map_or(1, |parts| parts.count());
         u64::from(longest).min(settings.processor.block.get().into())
     }
+}
+
+/// Switching to a handler and back, with the cache misses.
+fn switching(costs: &Processor) -> u64 {
+    costs
+        .switch
+        .0
+        .saturating_add(costs.cache_miss.0)
+        .saturating_mul(2)
 }
 
 /// The number of messages that can be queued, and of packet buffers (docs/reference/channels.md,

@@ -29,7 +29,10 @@ pub(super) struct Receiving<P> {
     planned: usize,
     sizes: Sizes,
     when_full: WhenFull,
-    /// The highest number of a message of which a packet was queued.
+    /// The highest number of a message of which a part was accepted.
+    accepted: Option<u64>,
+    /// The highest number of a message of which a packet is queued, or a part was accepted. A
+    /// corrupted number counts only while its packet is queued.
     newest: Option<u64>,
     reassembly: Reassembly,
     ready: VecDeque<ReceivedMessage>,
@@ -51,6 +54,7 @@ impl<P> Receiving<P> {
             planned: 0,
             sizes,
             when_full: options.when_full,
+            accepted: None,
             newest: None,
             reassembly: Reassembly::new(sizes.part, sizes.longest, MOST_INCOMPLETE)?,
             ready: VecDeque::new(),
@@ -61,6 +65,9 @@ impl<P> Receiving<P> {
     pub(super) fn push(&mut self, packet: P, header: PacketHeader, now: Instant) -> Result<(), P> {
         if self.queue.len() as u64 >= self.sizes.buffers {
             return Err(packet);
+        }
+        if self.queue.is_empty() {
+            self.newest = self.accepted;
         }
         let begins = self.newest.is_none_or(|newest| header.message > newest);
         if begins {
@@ -124,6 +131,9 @@ impl<P> Receiving<P> {
         let part = (header.part, header.count);
         let completed = self.reassembly.accept(header.message, part, payload);
         counts.incomplete = self.reassembly.abandoned();
+        if completed.is_ok() {
+            self.accepted = self.accepted.max(Some(header.message));
+        }
         match completed {
             Ok(None) => false,
             Ok(Some(_)) if self.ready.len() as u64 >= self.sizes.room => {

@@ -13,6 +13,7 @@ use super::*;
 
 mod figures;
 mod proofs;
+mod sinks;
 
 /// A channel and its traffic.
 struct Source {
@@ -127,7 +128,7 @@ impl Simulation {
 
     /// The channel as the link has it: with the bytes of headers.
     fn on_link(&self, options: &ChannelOptions) -> Option<Channel> {
-        let sizes = Sizes::of(options, &self.settings).expect("options");
+        let sizes = Sizes::of(options, &self.settings, End::Source).expect("options");
         let ChannelClass::RealTime(channel) = options.class else {
             return None;
         };
@@ -151,7 +152,8 @@ impl<'a> Run<'a> {
                 Some(channel) => Service::Channel(channel),
                 None => Service::best_effort(Weight::default()),
             };
-            let sizes = Sizes::of(&source.options, &simulation.settings).expect("options");
+            let sizes =
+                Sizes::of(&source.options, &simulation.settings, End::Source).expect("options");
             let processing = match source.options.class {
                 ChannelClass::RealTime(channel) => Some(channel.processing()),
                 ChannelClass::BestEffort { .. } => None,

@@ -102,9 +102,15 @@ fn rate(fate: &Fate) -> f64 {
 #[test]
 fn the_papers_channels_are_admitted() {
     let simulation = paper_simulation();
-    let leftover = bulk().longest_block(&simulation.settings).expect("options");
+    let leftover = bulk()
+        .longest_block(&simulation.settings, End::Source)
+        .expect("options");
     let handlers = simulation.settings.handlers(leftover);
-    let work = |number| options(number).work(&simulation.settings).expect("options");
+    let work = |number| {
+        options(number)
+            .work(&simulation.settings, End::Source)
+            .expect("options")
+    };
     let work: Vec<Work> = (0..3).filter_map(work).collect();
     let processor = handlers.processor;
     let exact = Slice::new(Nanos::from_secs(1), Nanos::from_secs(1), false).expect("all");

@@ -7,19 +7,19 @@ use super::*;
 
 /// Channels that ask for admission, and the machine.
 #[derive(Clone, Debug)]
-struct Case {
-    settings: ExecutorSettings,
+pub(super) struct Case {
+    pub settings: ExecutorSettings,
     /// Processor time of each packet in the stages of a channel, or 0.
     stages: Nanos,
-    greedy: bool,
-    requested: Vec<Channel>,
+    pub greedy: bool,
+    pub requested: Vec<Channel>,
     /// Times between messages, in thousandths of 1/Rmax, and lengths in thousandths of Mmax.
-    gaps: Vec<(u64, u64)>,
+    pub gaps: Vec<(u64, u64)>,
     /// Bursts of Bmax messages at first, all channels at once, as often as allowed.
     full: bool,
 }
 
-fn cases_of_channels() -> impl Strategy<Value = Case> {
+pub(super) fn cases_of_channels() -> impl Strategy<Value = Case> {
     let costs = (0_u64..20, 0_u64..20, 5_u64..60, 5_u64..40, 0_u64..10);
     let channel = (64_u64..40_000, 5_u32..400, 1_u32..5, 2_u64..60, 20_u64..80).prop_map(
         |(mmax, rmax, bmax, deadline, part)| {
@@ -64,6 +64,14 @@ fn cases_of_channels() -> impl Strategy<Value = Case> {
     )
 }
 
+/// Nine tenths of the processor, in three periods.
+pub(super) fn offers() -> [Slice; 3] {
+    [1_000, 3_000, 10_000].map(|us| {
+        let period = Nanos::from_micros(us);
+        Slice::new(Nanos(period.0 * 9 / 10), period, false).expect("a slice")
+    })
+}
+
 /// A stage that takes time and changes nothing.
 struct Busy(Nanos);
 
@@ -84,7 +92,7 @@ impl Stage for Busy {
 }
 
 impl Case {
-    fn options(&self, number: u8, channel: Channel) -> ChannelOptions {
+    pub(super) fn options(&self, number: u8, channel: Channel) -> ChannelOptions {
         let mut options = ChannelOptions::new(id(number), ChannelClass::RealTime(channel));
         if number.is_multiple_of(2) {
             options.stages.push(Box::new(Busy(self.stages)));
@@ -92,7 +100,7 @@ impl Case {
         options
     }
 
-    fn bulk(&self) -> ChannelOptions {
+    pub(super) fn bulk(&self) -> ChannelOptions {
         best_effort(200, WhenFull::Wait)
     }
 
@@ -108,18 +116,17 @@ impl Case {
     /// granted.
     fn granted(&self) -> Option<(Simulation, Vec<Channel>)> {
         let leftover = match self.greedy {
-            true => self.bulk().longest_block(&self.settings).expect("options"),
+            true => self
+                .bulk()
+                .longest_block(&self.settings, End::Source)
+                .expect("options"),
             false => Nanos(0),
         };
         let handlers = self.settings.handlers(leftover);
         let wire = self.wire();
         let packet = if self.greedy { wire.longest } else { Bytes(0) };
         let link = Transmitter::of(&wire, packet, 16);
-        let offer = |us| {
-            let period = Nanos::from_micros(us);
-            Slice::new(Nanos(period.0 * 9 / 10), period, false).expect("a slice")
-        };
-        let offers = [1_000, 3_000, 10_000].map(offer);
+        let offers = offers();
         let mut least = None;
         let mut simulation = Simulation {
             settings: self.settings,
@@ -134,7 +141,7 @@ impl Case {
         let mut channels = Vec::new();
         for channel in &self.requested {
             let options = self.options(channels.len() as u8, *channel);
-            let asked = options.work(&self.settings).expect("options");
+            let asked = options.work(&self.settings, End::Source).expect("options");
             let asked = asked.expect("a real-time channel");
             let promise = simulation.on_link(&options).map(Promise::Channel);
             let promise = promise.expect("a real-time channel");
@@ -152,7 +159,12 @@ impl Case {
     }
 
     /// Messages that keep to the contract: no more than Bmax at once, and Rmax in the long run.
-    fn messages(&self, channel: &Channel, number: usize, until: u64) -> Vec<(u64, usize)> {
+    pub(super) fn messages(
+        &self,
+        channel: &Channel,
+        number: usize,
+        until: u64,
+    ) -> Vec<(u64, usize)> {
         let spacing = 1_000_000_000_u64.div_ceil(channel.rmax().get().into());
         let ahead = u64::from(channel.bmax() - 1) * spacing;
         let mmax = channel.mmax().0;
@@ -222,16 +234,25 @@ impl Case {
 
     /// Number of messages of a channel whose deadlines are before the end.
     fn due(&self, channel: &Channel, number: usize) -> u64 {
-        let spacing = 1_000_000_000_u64.div_ceil(channel.rmax().get().into());
-        let mut logical = 0;
-        let messages = self.messages(channel, number, UNTIL).into_iter();
-        let deadlines = messages.map(|(arrival, _)| {
-            let deadline = arrival.max(logical) + channel.deadline().0;
-            logical = arrival.max(logical) + spacing;
-            deadline
-        });
+        let messages = self.messages(channel, number, UNTIL);
+        let logical = logical_arrivals(channel, messages.iter().map(|(arrival, _)| *arrival));
+        let deadlines = logical.map(|logical| logical + channel.deadline().0);
         deadlines.filter(|deadline| *deadline < UNTIL).count() as u64
     }
+}
+
+/// The logical arrivals of a channel's messages.
+pub(super) fn logical_arrivals(
+    channel: &Channel,
+    arrivals: impl Iterator<Item = u64>,
+) -> impl Iterator<Item = u64> {
+    let spacing = 1_000_000_000_u64.div_ceil(channel.rmax().get().into());
+    let mut next = 0;
+    arrivals.map(move |arrival| {
+        let logical = arrival.max(next);
+        next = logical + spacing;
+        logical
+    })
 }
 
 /// The same for 10,000 sets.
@@ -285,4 +306,4 @@ fn with_less_time_than_admission_asked_for_sets_miss_deadlines() {
     assert!(sets > 20 && missed * 10 > sets * 6, "{missed} of {sets}");
 }
 
-const UNTIL: u64 = 300_000_000;
+pub(super) const UNTIL: u64 = 300_000_000;
