@@ -7,6 +7,7 @@ use netnice_core::units::{Bytes, Instant, Nanos};
 use super::*;
 use crate::{ChannelClass, Checksum, Encryption, WhenFull};
 
+mod random;
 mod receiving;
 mod simulation;
 

@@ -12,6 +12,7 @@ use netnice_core::sched::{Scheduler, Service};
 use super::*;
 
 mod figures;
+mod long;
 mod proofs;
 mod sinks;
 

@@ -25,7 +25,6 @@ struct Sinks {
     settings: ExecutorSettings,
     server: Server,
     channels: Vec<Channel>,
-    options: fn(&Case, u8, Channel) -> ChannelOptions,
 }
 
 impl Sinks {
@@ -55,7 +54,6 @@ impl Sinks {
                 lost: costs.switch.0 + costs.cache_miss.0,
             },
             channels,
-            options: Case::options,
         })
     }
 
@@ -63,7 +61,7 @@ impl Sinks {
     fn traffic(&self, case: &Case) -> (Vec<Arrival>, BTreeMap<(usize, u64), Sent>) {
         let (mut arrivals, mut messages) = (Vec::new(), BTreeMap::new());
         for (number, channel) in self.channels.iter().enumerate() {
-            let options = (self.options)(case, number as u8, *channel);
+            let options = case.options(number as u8, *channel);
             let sizes = Sizes::of(&options, &self.settings, End::Sink).expect("options");
             let sent = case.messages(channel, number, UNTIL);
             let logical = logical_arrivals(channel, sent.iter().map(|(at, _)| *at));
@@ -100,13 +98,14 @@ impl Sinks {
     fn fault(&self, case: &Case) -> Option<String> {
         let mut executor: TestExecutor = Executor::new(self.settings).expect("an executor");
         let open = |(number, channel): (usize, &Channel)| {
-            let options = (self.options)(case, number as u8, *channel);
+            let options = case.options(number as u8, *channel);
             executor.open_receiver(options, us(0)).expect("opens")
         };
         let receivers: Vec<HandlerId> = self.channels.iter().enumerate().map(open).collect();
         let bulk = executor.open_sender(case.bulk(), us(0)).expect("opens");
         let (mut arrivals, messages) = self.traffic(case);
         let mut spaced: Vec<u64> = vec![0; receivers.len()];
+        let mut kept = Kept::default();
         let (mut now, mut had, mut completed) = (0, None, 0);
         while now < UNTIL {
             while case.greedy && executor.send(bulk, vec![0; 5_000], Instant(now)).is_ok() {}
@@ -119,7 +118,7 @@ impl Sinks {
                 }
             }
             let next = arrivals.last().map_or(UNTIL, |(at, ..)| *at);
-            let ran = match executor.step(Instant(now), &mut Kept::default()) {
+            let ran = match executor.step(Instant(now), &mut kept) {
                 Step::Ran(ran) => ran,
                 Step::Wait(at) => {
                     (now, had) = (next.min(at.0), None);
@@ -134,6 +133,7 @@ impl Sinks {
             now = self.server.after(now, self.cost(case, &ran, number, had));
             had = Some(ran.handler);
             let Some(number) = number else {
+                kept.packets.clear();
                 executor.handle_sent(bulk, 1, Instant(now)).expect("open");
                 continue;
             };
@@ -166,7 +166,7 @@ impl Sinks {
             false => costs.switch.0 + costs.cache_miss.0,
         };
         let stages = number.map_or(Nanos(0), |number| {
-            let options = (self.options)(case, number as u8, self.channels[number]);
+            let options = case.options(number as u8, self.channels[number]);
             let sizes = Sizes::of(&options, &self.settings, End::Sink);
             sizes.expect("options").stages
         });
@@ -175,15 +175,20 @@ impl Sinks {
     }
 }
 
+impl Case {
+    /// What went wrong at the sink, if something did.
+    pub(super) fn fault_at_the_sink(&self) -> Option<String> {
+        Sinks::granted(self)?.fault(self)
+    }
+}
+
 proptest! {
-    #![proptest_config(cases(48))]
+    #![proptest_config(cases(24))]
 
     /// Granted receivers complete every message within the processing after its last packet, and
     /// within its deadline after its logical arrival at the source; no packet is dropped.
     #[test]
     fn granted_receivers_complete_every_message_in_time(case in cases_of_channels()) {
-        if let Some(sinks) = Sinks::granted(&case) {
-            prop_assert_eq!(sinks.fault(&case), None);
-        }
+        prop_assert_eq!(case.fault_at_the_sink(), None);
     }
 }
