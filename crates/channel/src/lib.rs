@@ -42,5 +42,4 @@ pub use options::{
     ChannelClass, ChannelOptions, End, ExecutorSettings, LONGEST_BLOCK, LONGEST_MESSAGE, OpenError,
     WhenFull,
 };
-pub use reassembly::PartRefusal;
 pub use stage::{Checksum, Encryption, Stage, StageError};

@@ -5,8 +5,10 @@
 //! Messages are delivered in the order of their numbers. When one is complete, incomplete messages
 //! with lower numbers are abandoned: their late parts would be of no use on a channel with
 //! deadlines. A bounded number of messages is incomplete at any time; a part of a further, newer
-//! message abandons the oldest. So the memory is at most that number of messages of the greatest
-//! length, whatever arrives, and a message takes memory only where its parts have been written.
+//! message abandons the oldest. So the memory is at most that of one message of the greatest length
+//! more than this number, whatever arrives, and a message takes memory only where its parts have
+//! been written. The memory of an abandoned message is used again, so a peer that begins messages
+//! and completes none causes no work for memory.
 
 use std::collections::VecDeque;
 
@@ -27,6 +29,8 @@ pub(crate) struct Reassembly {
     is_over: bool,
     /// The incomplete messages, by number.
     incomplete: VecDeque<IncompleteMessage>,
+    /// The memory of an abandoned message, with its old bytes.
+    spare: Option<Vec<u8>>,
     abandoned: u64,
 }
 
@@ -39,12 +43,14 @@ struct IncompleteMessage {
     missing: u16,
     /// A bit for each part that has arrived.
     arrived: Vec<u64>,
+    /// At least as long as the message can be. Where no part has been written, the bytes have no
+    /// meaning.
     body: Vec<u8>,
 }
 
 /// The reason why a part is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PartRefusal {
+pub(crate) enum PartRefusal {
     /// The part has arrived before.
     #[error("the part has arrived before")]
     Duplicate,
@@ -92,6 +98,7 @@ impl Reassembly {
             next: 0,
             is_over: false,
             incomplete: VecDeque::new(),
+            spare: None,
             abandoned: 0,
         })
     }
@@ -178,11 +185,11 @@ impl Reassembly {
             if at == 0 {
                 return Err(PartRefusal::Over);
             }
-            self.incomplete.pop_front();
-            self.abandoned += 1;
+            self.abandon_first();
             at -= 1;
         }
         let length = (usize::from(count) * self.size).min(self.longest);
+        let spare = self.spare.take_if(|spare| spare.len() >= length);
         let message = IncompleteMessage {
             number,
             count,
@@ -190,7 +197,7 @@ impl Reassembly {
             missing: count,
             arrived: vec![0; usize::from(count).div_ceil(64)],
             // The kernel gives zeroed pages when they are first written.
-            body: vec![0; length],
+            body: spare.unwrap_or_else(|| vec![0; length]),
         };
         self.incomplete.insert(at, message);
         Ok(at)
@@ -198,8 +205,9 @@ impl Reassembly {
 
     /// Removes the complete message at a place, and the older ones.
     fn complete(&mut self, at: usize) -> Option<Vec<u8>> {
-        self.abandoned += at as u64;
-        self.incomplete.drain(..at);
+        for _ in 0..at {
+            self.abandon_first();
+        }
         let message = self.incomplete.pop_front()?;
         match message.number.checked_add(1) {
             Some(next) => self.next = next,
@@ -207,7 +215,21 @@ impl Reassembly {
         }
         let mut body = message.body;
         body.truncate(usize::from(message.count - 1) * self.size + message.last.unwrap_or(0));
+        // The memory of an abandoned message can be much longer than this message.
+        body.shrink_to(2 * body.len());
         Some(body)
+    }
+
+    /// Abandons the message with the lowest number. Of its memory and the spare one, the longer one
+    /// is kept.
+    fn abandon_first(&mut self) {
+        if let Some(message) = self.incomplete.pop_front() {
+            self.abandoned += 1;
+            let kept = self.spare.as_ref().map_or(0, Vec::len);
+            if message.body.len() > kept {
+                self.spare = Some(message.body);
+            }
+        }
     }
 }
 

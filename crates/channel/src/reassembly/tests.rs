@@ -83,6 +83,25 @@ fn a_fourth_incomplete_message_abandons_the_oldest() {
     assert_eq!((all.abandoned(), all.incomplete()), (2, 1));
 }
 
+/// A peer that begins messages and completes none. The memory is the same all the time, and a
+/// message that is completed in it has its own bytes only.
+#[test]
+fn the_memory_of_an_abandoned_message_is_used_again() {
+    let mut all = Reassembly::new(1_000, 60_000, 2).expect("sizes");
+    let mut memory = std::collections::BTreeSet::new();
+    for number in 0..100 {
+        let begun = all.accept(number, (3, 60), &[number as u8; 1_000]);
+        assert_eq!(begun, Ok(None));
+        memory.extend(all.incomplete.iter().map(|message| message.body.as_ptr()));
+    }
+    assert!(memory.len() <= 3, "{memory:?}");
+    assert_eq!(all.accept(100, (0, 2), &[7; 1_000]), Ok(None));
+    let done = all.accept(100, (1, 2), &[8; 10]).expect("accepted");
+    let done = done.expect("complete");
+    assert_eq!(done, [vec![7; 1_000], vec![8; 10]].concat());
+    assert!(done.capacity() < 10_000, "{}", done.capacity());
+}
+
 /// A part of a message, as it arrives.
 type Arrival = (u64, u16);
 
