@@ -102,7 +102,7 @@ impl Handlers {
     /// longest period is chosen, because the kernel switches least often. `None` if no offer
     /// carries the work, or if that was not decided in bounded time. If the work needs nearly the
     /// whole time of a reservation, the result can be slightly above the least one, because each
-    /// try of the search is bounded.
+    /// try of the search is bounded. There are at most 20 tries for each offer.
     pub fn least_reservation(&self, work: &[Work], offers: &[Slice]) -> Option<Slice> {
         let of_offer = |offer: &Slice| {
             let range = Slice::LEAST_CPU.0 / MICROSECOND..=offer.slice().0 / MICROSECOND;
