@@ -213,17 +213,32 @@ impl ChannelOptions {
         let ChannelClass::RealTime(channel) = self.class else {
             return Ok(None);
         };
-        let own = Channel::new(
-            channel.mmax(),
-            channel.rmax(),
-            channel.bmax(),
-            channel.processing(),
-        )?;
+        let (rmax, bmax) = (channel.rmax(), channel.bmax());
+        let mmax = sizes.mmax_on_link(channel.mmax());
+        let own = Channel::new(mmax, rmax, bmax, channel.processing())?;
         Ok(Some(Work::Handler(HandlerWork {
             channel: own,
             packets: sizes.packets,
             each: sizes.each,
         })))
+    }
+
+    /// The channel as the link has it: Mmax counts the headers of all packets, and what the stages
+    /// add. `None` for best effort.
+    ///
+    /// # Errors
+    /// [`OpenError`] if the channel cannot be opened with these settings.
+    pub fn on_link(&self, settings: &ExecutorSettings) -> Result<Option<Channel>, OpenError> {
+        let sizes = Sizes::of(self, settings, End::Source)?;
+        let ChannelClass::RealTime(channel) = self.class else {
+            return Ok(None);
+        };
+        let mmax = sizes.mmax_on_link(channel.mmax());
+        Ok(Some(channel.resized(
+            mmax,
+            channel.rmax(),
+            channel.deadline(),
+        )?))
     }
 
     /// The longest time for which the handler is not interrupted.
@@ -315,6 +330,11 @@ impl Sizes {
                 takes,
             }),
         }
+    }
+
+    /// Bytes of all packets of a message of Mmax.
+    fn mmax_on_link(&self, mmax: Bytes) -> Bytes {
+        Bytes(mmax.0 + self.packets * self.taken as u64)
     }
 
     /// The processor time that is charged for `packets` packets of a message. `begins`: the first

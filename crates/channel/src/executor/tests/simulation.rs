@@ -126,21 +126,6 @@ impl Simulation {
         }
         run.sources.into_iter().map(|source| source.fate).collect()
     }
-
-    /// The channel as the link has it: with the bytes of headers.
-    fn on_link(&self, options: &ChannelOptions) -> Option<Channel> {
-        let sizes = Sizes::of(options, &self.settings, End::Source).expect("options");
-        let ChannelClass::RealTime(channel) = options.class else {
-            return None;
-        };
-        let bytes = channel.mmax().0 + sizes.packets * sizes.taken as u64;
-        let (rmax, deadline) = (channel.rmax(), channel.deadline());
-        Some(
-            channel
-                .resized(Bytes(bytes), rmax, deadline)
-                .expect("longer"),
-        )
-    }
 }
 
 impl<'a> Run<'a> {
@@ -149,7 +134,11 @@ impl<'a> Run<'a> {
         let mut link = Scheduler::new(simulation.wire).expect("a link");
         let (mut states, mut messages) = (Vec::new(), Vec::new());
         for (at, source) in sources.into_iter().enumerate() {
-            let service = match simulation.on_link(&source.options) {
+            let service = match source
+                .options
+                .on_link(&simulation.settings)
+                .expect("options")
+            {
                 Some(channel) => Service::Channel(channel),
                 None => Service::best_effort(Weight::default()),
             };

@@ -76,12 +76,26 @@ pub enum Work {
 /// The work of a channel's handler that has costs of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandlerWork {
-    /// The channel, with the handler's part of its deadline.
+    /// The channel, with the handler's part of its deadline. Its Mmax has no effect on the
+    /// processor.
     pub channel: Channel,
     /// Packets of a message of Mmax; at least 1.
     pub packets: u64,
     /// Processor time of each packet besides the costs of [`Processor`].
     pub each: Nanos,
+}
+
+impl Work {
+    /// The same work for another channel.
+    fn of_channel(&self, channel: Channel) -> Work {
+        match self {
+            Work::Handler(handler) => Work::Handler(HandlerWork {
+                channel,
+                ..*handler
+            }),
+            Work::Channel(_) | Work::Slice(_) => Work::Channel(channel),
+        }
+    }
 }
 
 impl Processor {
@@ -115,7 +129,8 @@ impl Processor {
         sent: &[Promise],
         channel: &Channel,
     ) -> Result<DividedDeadline, TimingRefusal> {
-        self.whole().divide(held, link, sent, channel)
+        let work = Work::Channel(*channel);
+        self.whole().divide(held, link, sent, (&work, channel))
     }
 
     /// Number of packets of a message of `length`; at least 1.
@@ -187,29 +202,23 @@ impl CpuResource {
         };
         let fits = |work: Work| self.fits(held, &work);
         let alternative = match requested {
-            Work::Channel(channel) => {
-                channel_alternative(channel, |channel| fits(Work::Channel(channel)))
+            Work::Channel(channel) | Work::Handler(HandlerWork { channel, .. }) => {
+                channel_alternative(channel, |channel| fits(requested.of_channel(channel)))
             }
-            Work::Handler(handler) => channel_alternative(&handler.channel, |channel| {
-                fits(Work::Handler(HandlerWork {
-                    channel,
-                    ..*handler
-                }))
-            }),
             Work::Slice(slice) => slice_alternative(slice, |slice| fits(Work::Slice(slice))),
         };
         Err(TimingRefusal { fault, alternative })
     }
 
-    /// As [`Processor::divide`].
+    /// As [`Processor::divide`], for the work of this channel's handler.
     pub(super) fn divide(
         &self,
         held: &[Work],
         link: &Transmitter,
         sent: &[Promise],
-        channel: &Channel,
+        (work, channel): (&Work, &Channel),
     ) -> Result<DividedDeadline, TimingRefusal> {
-        let refusal = match self.try_divide(held, link, sent, channel) {
+        let refusal = match self.try_divide(held, link, sent, (work, channel)) {
             Ok(divided) => return Ok(divided),
             Err(refusal) => refusal,
         };
@@ -220,7 +229,7 @@ impl CpuResource {
                 at_rate(channel, rate.get().into()),
             )),
             _ => {
-                let here = least(1..=LONGEST.0, |d| self.fits_at(held, channel, d));
+                let here = least(1..=LONGEST.0, |d| self.fits_at(held, (work, channel), d));
                 let there = link.least_deadline(sent, channel);
                 here.zip(there).map(|(here, there)| {
                     let both = here.saturating_add(there.0);
@@ -229,7 +238,7 @@ impl CpuResource {
                 })
             }
         };
-        let can_divide = |with: &Channel| self.try_divide(held, link, sent, with).is_ok();
+        let can_divide = |with: &Channel| self.try_divide(held, link, sent, (work, with)).is_ok();
         let alternative = alternative.filter(|(_, with)| with.as_ref().is_some_and(can_divide));
         Err(TimingRefusal {
             fault: refusal.fault,
@@ -244,12 +253,12 @@ impl CpuResource {
         held: &[Work],
         link: &Transmitter,
         sent: &[Promise],
-        channel: &Channel,
+        (work, channel): (&Work, &Channel),
     ) -> Result<DividedDeadline, TimingRefusal> {
         let whole = channel.deadline();
-        let here = match self.admit(held, &Work::Channel(*channel)) {
+        let here = match self.admit(held, &work.of_channel(*channel)) {
             Err(refusal) => return Err(refusal),
-            Ok(()) => least(1..=whole.0, |d| self.fits_at(held, channel, d)),
+            Ok(()) => least(1..=whole.0, |d| self.fits_at(held, (work, channel), d)),
         };
         let processor = Nanos(here.unwrap_or(whole.0));
         let rest = whole.0 - processor.0;
@@ -272,9 +281,9 @@ impl CpuResource {
         }
     }
 
-    /// Whether the channel with this deadline, in ns, fits beside the held work.
-    fn fits_at(&self, held: &[Work], channel: &Channel, deadline: u64) -> bool {
-        let requested = at_deadline(channel, deadline).map(Work::Channel);
+    /// Whether the channel's work with this deadline, in ns, fits beside the held work.
+    fn fits_at(&self, held: &[Work], (work, channel): (&Work, &Channel), deadline: u64) -> bool {
+        let requested = at_deadline(channel, deadline).map(|channel| work.of_channel(channel));
         requested.is_some_and(|requested| self.fits(held, &requested))
     }
 

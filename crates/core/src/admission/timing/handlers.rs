@@ -21,11 +21,11 @@
 
 use alloc::vec::Vec;
 
-use super::cpu::{CpuResource, DividedDeadline, Processor, Work};
+use super::cpu::{CpuResource, DividedDeadline, HandlerWork, Processor, Work};
 use super::link::{Promise, Resolution, Transmitter};
 use super::supply::Supply;
 use super::{Alternative, TimingFault, TimingRefusal, least};
-use crate::contract::{Channel, Slice};
+use crate::contract::Slice;
 use crate::units::Nanos;
 
 /// Handlers that one scheduler runs on a reservation of processor time.
@@ -80,7 +80,8 @@ impl Handlers {
         resource.admit(held, requested)
     }
 
-    /// As [`Processor::divide`], on this reservation.
+    /// As [`Processor::divide`], on this reservation. [`HandlerWork::channel`] is the channel as
+    /// the link has it: the whole deadline, and Mmax with the headers of all packets.
     ///
     /// # Errors
     /// As [`Processor::divide`].
@@ -90,10 +91,11 @@ impl Handlers {
         held: &[Work],
         link: &Transmitter,
         sent: &[Promise],
-        channel: &Channel,
+        handler: &HandlerWork,
     ) -> Result<DividedDeadline, TimingRefusal> {
         let resource = self.resource(reservation).map_err(without_alternative)?;
-        resource.divide(held, link, sent, channel)
+        let work = Work::Handler(*handler);
+        resource.divide(held, link, sent, (&work, &handler.channel))
     }
 
     /// The reservation of the least share on which all this work is done in time, in whole

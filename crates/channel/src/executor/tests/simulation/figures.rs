@@ -126,8 +126,12 @@ fn the_papers_channels_are_admitted() {
     };
     assert_eq!(whole.carries(&exact, &work), Ok(()));
     let link = Transmitter::of(&simulation.wire, simulation.wire.longest, 4);
-    let promise = |number| simulation.on_link(&options(number)).map(Promise::Channel);
-    let sent: Vec<Promise> = (0..3).filter_map(promise).collect();
+    let promise = |number| {
+        options(number)
+            .on_link(&simulation.settings)
+            .expect("options")
+    };
+    let sent: Vec<Promise> = (0..3).filter_map(promise).map(Promise::Channel).collect();
     assert_eq!(link.carries(&sent), Ok(()));
 }
 

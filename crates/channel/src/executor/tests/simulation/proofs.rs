@@ -143,8 +143,8 @@ impl Case {
             let options = self.options(channels.len() as u8, *channel);
             let asked = options.work(&self.settings, End::Source).expect("options");
             let asked = asked.expect("a real-time channel");
-            let promise = simulation.on_link(&options).map(Promise::Channel);
-            let promise = promise.expect("a real-time channel");
+            let promise = options.on_link(&self.settings).expect("options");
+            let promise = Promise::Channel(promise.expect("a real-time channel"));
             if let Ok(reservation) = handlers.reserve(&work, &asked, &offers)
                 && link.admit(&sent, &promise).is_ok()
             {

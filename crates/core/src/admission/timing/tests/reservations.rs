@@ -10,10 +10,10 @@ use proptest::prelude::*;
 
 use super::model::{at, with_rate};
 use super::switching::{self, first_messages, late};
-use super::{Alternative, Resolution, TimingFault, paper_processor, work};
+use super::{Alternative, Resolution, TimingFault, Transmitter, gigabit, paper_processor, work};
 use crate::admission::timing::{HandlerWork, Handlers, Processor, Work};
 use crate::contract::{Channel, MessageRate, Slice};
-use crate::units::{Bytes, Nanos};
+use crate::units::{Bytes, Nanos, Rate};
 
 fn slice(time: Nanos, period: Nanos) -> Slice {
     Slice::new(time, period, false).expect("a slice")
@@ -182,6 +182,47 @@ fn the_costs_of_a_handler_count_for_each_of_its_packets() {
         let alternative = refusal.expect_err("too short").alternative;
         assert!(matches!(alternative, Some(Alternative::Deadline(_))));
     }
+}
+
+/// 16 KiB in 4 packets; their headers make it 5 packets of the link.
+#[test]
+fn a_deadline_is_divided_between_a_reservation_and_a_link() {
+    let link = Transmitter {
+        rate: Rate::new(160_000_000).expect("a rate"),
+        per_packet: Nanos::from_micros(40),
+        largest: Bytes(4096),
+        ..gigabit()
+    };
+    let Work::Channel(channel) = work("channel mmax=16512B,rmax=10/s,bmax=1,deadline=90ms") else {
+        unreachable!("a channel")
+    };
+    let costs = Processor {
+        switch: Nanos(0),
+        cache_miss: Nanos(0),
+        ..paper_processor()
+    };
+    let handlers = Handlers::new(costs);
+    let reservation = slice(Nanos::from_millis(2), Nanos::from_millis(4));
+    let divide = |deadline: u64, each: u64| {
+        let handler = HandlerWork {
+            channel: at(&channel, deadline),
+            packets: 4,
+            each: Nanos::from_micros(each),
+        };
+        handlers.divide(&reservation, &[], &link, &[], &handler)
+    };
+    // 1,570 us and 4 stages of 10 us at half of the speed, and 2 · 2 ms.
+    let divided = divide(90_000_000, 10).expect("fits");
+    assert_eq!(divided.processor, Nanos::from_micros(2 * 1_610 + 4_000));
+    assert_eq!(divided.processor.0 + divided.link.0, 90_000_000);
+    // 16,512 bytes at 20 MB/s, and 5 · 40 us.
+    let least = 7_220_000 + 825_600 + 200_000;
+    let refusal = divide(8_000_000, 10).expect_err("too short");
+    assert_eq!(
+        refusal.alternative,
+        Some(Alternative::Deadline(Nanos(least)))
+    );
+    assert!(divide(least, 10).is_ok() && divide(least - 1, 10).is_err());
 }
 
 #[test]
