@@ -7,6 +7,12 @@
 //! the caller can read the clock between two packets. It must call `step` whenever it has processor
 //! time, until the result is to wait.
 //!
+//! **Time that the executor works.** What arrives while a packet is processed is found only after
+//! it, and a program whose reservation is used up finds it later still. Until the next step no
+//! handler is chosen, so what is found counts as arrived at the step before (as for the driver,
+//! docs/reference/contracts.md, *A lie gains nothing*); else it would be due too late. A caller
+//! that waited and was woken late says since when it had to wake ([`Executor::set_unread_since`]).
+//!
 //! No call blocks. The memory is bounded by the options of the channels, whatever arrives. Work in
 //! a call does not depend on the number of handlers, except as the scheduler's does.
 
@@ -299,7 +305,7 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Executor<M, P> {
             .map_err(|_| NoHandler)
     }
 
-    /// Queues a message on a channel. It arrives at `now`.
+    /// Queues a message on a channel. It arrived at `now`, which may be before the last step.
     ///
     /// # Errors
     /// [`SendError`] with the message, if the channel does not accept it now.
@@ -349,13 +355,22 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Executor<M, P> {
         Ok(())
     }
 
-    /// Queues a packet that arrived at `now` for the receiver of its channel.
+    /// Sets since when the caller had to look for packets and free buffers but could not, for those
+    /// that it reports from now on until the next step. It is the time at which it had to wake from
+    /// its last wait; later than the last step, and not later than the present. After a step that
+    /// processed a packet, the executor uses the time of that step, and after another step the time
+    /// of each report.
+    pub fn set_unread_since(&mut self, since: Instant) {
+        self.scheduler.set_unread_since(since);
+    }
+
+    /// Queues a packet, found at `now`, for the receiver of its channel.
     ///
     /// # Errors
     /// [`PacketRefusal`], and the packet is dropped.
     pub fn handle_packet(&mut self, packet: P, now: Instant) -> Result<HandlerId, PacketRefusal> {
         let header = PacketHeader::decode(packet.as_ref()).inspect_err(|_| self.invalid += 1)?;
-        let channel = header.channel;
+        let (channel, arrived) = (header.channel, self.scheduler.unread_since(now));
         let found = self.receivers.get(&channel).copied();
         let Some((id, handler)) = found.and_then(|id| Some((id, self.handler_mut(id)?))) else {
             self.foreign += 1;
@@ -363,7 +378,7 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Executor<M, P> {
         };
         let most = handler.sizes.buffers;
         let queued = match &mut handler.side {
-            Side::Receiving(receiving) => receiving.push(packet, header, now).is_ok(),
+            Side::Receiving(receiving) => receiving.push(packet, header, arrived).is_ok(),
             Side::Sending(_) => false,
         };
         if !queued {
@@ -389,7 +404,10 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Executor<M, P> {
         loop {
             let Some((flow, left)) = self.running.take() else {
                 match self.choose(now) {
-                    Some(step) => return step,
+                    Some(step) => {
+                        self.scheduler.set_unread_since(Instant(u64::MAX));
+                        return step;
+                    }
                     None => continue,
                 }
             };
@@ -399,6 +417,7 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Executor<M, P> {
             match handler.run(now, transmit) {
                 Some(ran) => {
                     self.running = (left > 1).then_some((flow, left - 1));
+                    self.scheduler.set_unread_since(now);
                     return Step::Ran(ran);
                 }
                 None => self.stall(flow, now),

@@ -62,7 +62,13 @@ impl<P> Receiving<P> {
     }
 
     /// Queues a packet, or returns it if the queue is full.
-    pub(super) fn push(&mut self, packet: P, header: PacketHeader, now: Instant) -> Result<(), P> {
+    /// `arrived` is the time that counts as its arrival.
+    pub(super) fn push(
+        &mut self,
+        packet: P,
+        header: PacketHeader,
+        arrived: Instant,
+    ) -> Result<(), P> {
         if self.queue.len() as u64 >= self.sizes.buffers {
             return Err(packet);
         }
@@ -76,7 +82,7 @@ impl<P> Receiving<P> {
         self.queue.push_back(QueuedPacket {
             packet,
             header,
-            begins: begins.then_some(now),
+            begins: begins.then_some(arrived),
         });
         Ok(())
     }

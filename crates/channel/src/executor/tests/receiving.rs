@@ -182,3 +182,43 @@ fn a_flood_on_one_channel_delays_no_other() {
     let incomplete = all.messages_waiting(flooded).expect("open");
     assert!(counts.overflowed > 5_000 && incomplete <= 4, "{counts:?}");
 }
+
+/// A packet is found 5 ms after the step before, in which it may have arrived. It is due before a
+/// message that arrived 2 ms after that step, with the same time for processing.
+#[test]
+fn a_packet_counts_as_arrived_at_the_step_before() {
+    for idle in [false, true] {
+        let (mut all, receiver) = receiver(WhenFull::Wait);
+        let sender = all.open_sender(real_time(2, TEXT), us(0)).expect("opens");
+        let bulk = all
+            .open_sender(best_effort(3, WhenFull::Wait), us(0))
+            .expect("opens");
+        let mut kept = Kept::default();
+        if idle {
+            assert_eq!(all.step(us(0), &mut kept), Step::Idle);
+            // The caller had to wake at once.
+            all.set_unread_since(us(0));
+        } else {
+            all.send(bulk, vec![0], us(0)).expect("accepted");
+            all.step(us(0), &mut kept);
+        }
+        all.send(sender, vec![0], us(2_000)).expect("accepted");
+        all.handle_packet(packet(0, (0, 1), 3), us(5_000))
+            .expect("queued");
+        let first = all.step(us(5_000), &mut kept);
+        assert!(
+            matches!(first, Step::Ran(ran) if ran.handler == receiver),
+            "{idle} {first:?}"
+        );
+        run(&mut all, us(5_000), &mut kept);
+        // After a step that only waited, a packet arrives when it is found.
+        all.send(sender, vec![0], us(17_000)).expect("accepted");
+        all.handle_packet(packet(1, (0, 1), 3), us(18_000))
+            .expect("queued");
+        let first = all.step(us(18_000), &mut kept);
+        assert!(
+            matches!(first, Step::Ran(ran) if ran.handler == sender),
+            "{idle} {first:?}"
+        );
+    }
+}

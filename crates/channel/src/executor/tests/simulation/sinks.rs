@@ -108,13 +108,17 @@ impl Sinks {
         let mut kept = Kept::default();
         let (mut now, mut had, mut completed) = (0, None, 0);
         while now < UNTIL {
-            while case.greedy && executor.send(bulk, vec![0; 5_000], Instant(now)).is_ok() {}
+            // A packet is found when the program gets the processor.
+            let woken = now;
             now = self.server.after(now, 0).max(now);
-            while let Some((at, ..)) = arrivals.last().filter(|(at, ..)| *at <= now) {
-                let at = Instant(*at);
+            if had.is_none() {
+                executor.set_unread_since(Instant(woken));
+            }
+            while case.greedy && executor.send(bulk, vec![0; 5_000], Instant(now)).is_ok() {}
+            while arrivals.last().is_some_and(|(at, ..)| *at <= now) {
                 let (_, number, packet) = arrivals.pop().expect("a packet");
-                if executor.handle_packet(packet, at) != Ok(receivers[number]) {
-                    return Some(format!("a packet of channel {number} is dropped at {at:?}"));
+                if executor.handle_packet(packet, Instant(now)) != Ok(receivers[number]) {
+                    return Some(format!("a packet of channel {number} is dropped at {now}"));
                 }
             }
             let next = arrivals.last().map_or(UNTIL, |(at, ..)| *at);
