@@ -92,8 +92,9 @@ pub struct Encryption {
 }
 
 impl Encryption {
-    /// The stage with a key that no other channel and no other direction has, and with its
-    /// processor time for a packet of the greatest length.
+    /// The stage with its processor time for a packet of the greatest length. No other channel, no
+    /// other direction and no earlier or later opening of the channel may have the key: a nonce
+    /// that repeats reveals the payload and lets others forge packets.
     pub fn new(key: &[u8; 32], cost: Nanos) -> Encryption {
         let key = UnboundKey::new(&CHACHA20_POLY1305, key);
         Encryption {
