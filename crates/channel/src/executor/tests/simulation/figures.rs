@@ -26,7 +26,7 @@ fn paper_settings() -> ExecutorSettings {
 const CHANNELS: [(&str, u64); 3] = [
     ("mmax=60KiB,rmax=15/s,bmax=4,deadline=40ms", 30),
     ("mmax=40KiB,rmax=15/s,bmax=6,deadline=30ms", 21),
-    ("mmax=30KiB,rmax=20/s,bmax=1,deadline=20ms", 13),
+    ("mmax=30KiB,rmax=20/s,bmax=1,deadline=20ms", 8),
 ];
 
 fn contract(number: usize) -> Channel {
@@ -41,10 +41,11 @@ fn options(number: usize) -> ChannelOptions {
     ChannelOptions::new(id(number as u8), class)
 }
 
-fn bulk() -> ChannelOptions {
+/// Best effort with messages of this length.
+fn bulk(length: u64) -> ChannelOptions {
     let class = ChannelClass::BestEffort {
         weight: Weight::default(),
-        mmax: Bytes(BULK),
+        mmax: Bytes(length),
         queue: 64,
         when_full: WhenFull::Drop,
     };
@@ -71,6 +72,11 @@ fn paper_simulation() -> Simulation {
 
 /// Best effort of `best_effort` kB/s, and channel 0 at `factor` times its rate.
 fn run(best_effort: u64, factor: u64) -> Vec<Fate> {
+    run_with(&paper_simulation(), best_effort, BULK, factor)
+}
+
+/// As [`run`], with best-effort messages of this length.
+fn run_with(simulation: &Simulation, best_effort: u64, length: u64, factor: u64) -> Vec<Fate> {
     let mut sources: Vec<Source> = Vec::new();
     for number in 0..CHANNELS.len() {
         let channel = contract(number);
@@ -85,13 +91,13 @@ fn run(best_effort: u64, factor: u64) -> Vec<Fate> {
             messages: messages.collect(),
         });
     }
-    let every = BULK * 1_000_000 / best_effort;
-    let messages = (0..UNTIL / every).map(|n| (n * every, BULK as usize));
+    let every = length * 1_000_000 / best_effort;
+    let messages = (0..UNTIL / every).map(|n| (n * every, length as usize));
     sources.push(Source {
-        options: bulk(),
+        options: bulk(length),
         messages: messages.collect(),
     });
-    paper_simulation().run(sources, UNTIL)
+    simulation.run(sources, UNTIL)
 }
 
 /// Bytes of payload in kB/s.
@@ -102,7 +108,7 @@ fn rate(fate: &Fate) -> f64 {
 #[test]
 fn the_papers_channels_are_admitted() {
     let simulation = paper_simulation();
-    let leftover = bulk()
+    let leftover = bulk(BULK)
         .longest_block(&simulation.settings, End::Source)
         .expect("options");
     let handlers = simulation.settings.handlers(leftover);
@@ -189,6 +195,23 @@ fn figure_6_a_channel_above_its_rate_loses_its_own_messages_only() {
         refused[0] == 0 && refused[3] > refused[2] && refused[1] > 0,
         "{refused:?}"
     );
+}
+
+/// Section 5.3, figure 7: without preemption points inside messages, long best-effort messages make
+/// channels late. With them, the same traffic does not.
+#[test]
+fn without_preemption_points_channels_are_late() {
+    let late = |block: u32| {
+        let mut simulation = paper_simulation();
+        simulation.settings.processor.block = NonZeroU32::new(block).expect("above zero");
+        let fates = run_with(&simulation, 6_000, 110_000, 1);
+        let late = fates.iter().map(|fate| fate.processed_late + fate.late);
+        let refused = fates[..3].iter().map(|fate| fate.refused);
+        (late.sum::<u64>(), refused.sum::<u64>())
+    };
+    assert_eq!(late(4), (0, 0));
+    let (late, refused) = late(27);
+    assert!(late > 0, "{late} late and {refused} refused");
 }
 
 /// Bytes of a best-effort message.
