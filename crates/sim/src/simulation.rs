@@ -417,7 +417,7 @@ impl<'a> Run<'a> {
         loop {
             let bytes = rest.min(block);
             rest -= bytes;
-            let takes = processing(packets(bytes, costs), first, costs);
+            let takes = costs.processing(costs.packets(Bytes(bytes)), first);
             let item = message.part(Bytes(takes.0), bytes, first, rest == 0);
             processor.push(flow, item, now)?;
             first = false;
@@ -647,27 +647,9 @@ fn handler_service(flow: &SimFlow, costs: &Processor) -> Service {
         return best_effort;
     };
     let (mmax, rmax, bmax) = (channel.mmax().0, channel.rmax(), channel.bmax());
-    let takes = Bytes(processing(packets(mmax, costs), true, costs).0.max(1));
+    let takes = Bytes(costs.processing(costs.packets(Bytes(mmax)), true).0.max(1));
     let deadline = flow.processing.unwrap_or(channel.deadline());
     Channel::new(takes, rmax, bmax, deadline).map_or(best_effort, Service::Channel)
-}
-
-/// Number of packets that carry `bytes` bytes: a whole message, or one block of a message.
-pub(crate) fn packets(bytes: u64, costs: &Processor) -> u64 {
-    bytes.div_ceil(costs.largest.0.max(1)).max(1)
-}
-
-/// Processing time of `packets` packets; `with_first`: the first packet of a message is among them.
-pub(crate) fn processing(packets: u64, with_first: bool, costs: &Processor) -> Nanos {
-    let each = costs.later.0.saturating_add(costs.link_scheduling.0);
-    let switching = costs.switch.0.saturating_add(costs.cache_miss.0);
-    let begun = match with_first {
-        true => switching
-            .saturating_mul(2)
-            .saturating_add(costs.first.0.saturating_sub(costs.later.0)),
-        false => 0,
-    };
-    Nanos(packets.saturating_mul(each).saturating_add(begun))
 }
 
 /// A processor as a link: a byte of a block is a nanosecond.

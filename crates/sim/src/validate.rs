@@ -7,9 +7,9 @@ use netnice_core::admission::timing::Processor;
 use netnice_core::sched::Service;
 use netnice_core::units::{Bytes, Nanos};
 
+use crate::Source;
 use crate::error::{LONGEST_BLOCK, LONGEST_MESSAGE, MAX_BURST, SimulationError};
 use crate::simulation::{SimFlow, Simulation};
-use crate::{Source, simulation};
 
 impl Simulation {
     /// Checks the processor and the flows.
@@ -93,9 +93,9 @@ fn validate_source(flow: &SimFlow) -> Result<(), SimulationError> {
 /// Checks the processing time of the flow's longest block: not too long, and not 0.
 fn validate_blocks(flow: &SimFlow, processor: &Processor) -> Result<(), SimulationError> {
     let largest = flow.source.sizes().max().unwrap_or(Bytes(1));
-    let all = simulation::packets(largest.0, processor);
+    let all = processor.packets(largest);
     let packets = all.min(processor.block.get().into());
-    let takes = simulation::processing(packets, true, processor);
+    let takes = processor.processing(packets, true);
     if takes > LONGEST_BLOCK {
         let flow = flow.name.clone();
         return Err(SimulationError::LongBlock {

@@ -142,6 +142,7 @@ const RULES: &[CrateRule] = &[
     only("netnice-driver", 2, &[CORE, RING, API, KERNEL]),
     only(STACK, 2, &[CORE, RING, TCP, API]),
     only("netnice-daemon", 2, &[CORE, API, KERNEL]),
+    only("netnice-channel", 3, &[CORE, RING, API, STACK]),
     only("netnice-capi", 3, &[CORE, RING, TCP, API, STACK]),
     only(SHARE, 2, &[CORE, API]),
     only("netnice-cli", 3, &[CORE, API, STACK, SHARE]),

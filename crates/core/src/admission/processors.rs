@@ -28,6 +28,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
+use super::timing::most;
 use crate::contract::Slice;
 use crate::units::Nanos;
 
@@ -132,6 +133,30 @@ impl Processors {
             let same = near().all(|near| self.present(near) == own);
             same && count > 0 && sum + (count - 1) * largest <= count * unit.0
         })
+    }
+
+    /// The longest reservation, in whole microseconds, that has the period, the processors and the
+    /// holder of `like`, fits beside those in `exact` ([`Processors::admit`]), and leaves each of
+    /// them and itself its time by the end of every period ([`Processors::keeps_deadlines`]).
+    /// `None` if not even [`Slice::LEAST_CPU`] does. On M processors this is the bound M − (M − 1)
+    /// times the largest share on the sum of the shares.
+    pub fn longest_exact(&self, exact: &[Reservation], like: &Reservation) -> Option<Slice> {
+        let (period, extra) = (like.slice.period(), like.slice.extra());
+        let of = |us: u64| Slice::new(Nanos::from_micros(us), period, extra).ok();
+        let fits = |us: u64| {
+            let asked = of(us).map(|slice| Reservation {
+                slice,
+                ..like.clone()
+            });
+            asked.is_some_and(|asked| {
+                let is_admitted = self.admit(exact, &asked).is_ok();
+                let all: Vec<Reservation> = exact.iter().cloned().chain([asked]).collect();
+                is_admitted && self.keeps_deadlines(&all)
+            })
+        };
+        // A shorter reservation than one that fits also fits: both the sum of the shares and the
+        // largest share only fall.
+        most(Slice::LEAST_CPU.0 / 1_000..=period.0 / 1_000, fits).and_then(of)
     }
 
     /// The processors on which a reservation's holder can run now.

@@ -3,7 +3,8 @@
 //! [`crate::admission::admit`] only adds rates. Deadlines need more: a packet in transmission
 //! cannot be interrupted, a message consists of many packets, and a rate does not bound the work
 //! that is due in a short time. A [`Transmitter`] is a link with its costs of sending. A
-//! [`Processor`] is a CPU with its costs of protocol processing (paper RTC, sections 3.2 and 3.3).
+//! [`Processor`] is a CPU with its costs of protocol processing (paper RTC, sections 3.2 and 3.3),
+//! and [`Handlers`] run on a reserved part of one.
 //! Both have a function `carries`, which decides whether a set of promises is kept for all traffic
 //! that the contracts allow, and a function `admit`, which decides on one more promise.
 //!
@@ -25,13 +26,16 @@ mod cpu;
 mod demand;
 mod demand_sums;
 mod edf;
+mod handlers;
 mod link;
 mod stops;
+mod supply;
 
 use core::fmt;
 
-pub use cpu::{DividedDeadline, Processor, Work};
+pub use cpu::{DividedDeadline, HandlerWork, Processor, Work};
 pub use demand_sums::DemandSums;
+pub use handlers::Handlers;
 pub use link::{PacketSizes, Promise, Resolution, Transmitter};
 pub use stops::{BadStops, Stops};
 
@@ -64,6 +68,15 @@ pub enum TimingFault {
     },
     /// The set was not decided in bounded time.
     Undecided,
+    /// A reservation of processor time is not longer than the switch to the program that has it.
+    NothingReserved {
+        /// The reserved time in every period.
+        slice: Nanos,
+        /// The period; 0 if nothing is offered at all.
+        period: Nanos,
+        /// The time that the program loses in every period.
+        lost: Nanos,
+    },
     /// A time is longer than the arithmetic allows.
     TooLong {
         /// The time: of a deadline, a period, one job, or the horizon.
@@ -134,6 +147,18 @@ impl fmt::Display for TimingFault {
             TimingFault::Undecided => {
                 f.write_str("the set is too close to the limit to be decided in bounded time")
             }
+            TimingFault::NothingReserved {
+                period: Nanos(0), ..
+            } => f.write_str("no processor time can be reserved"),
+            TimingFault::NothingReserved {
+                slice,
+                period,
+                lost,
+            } => write!(
+                f,
+                "the {slice} reserved in every {period} of a processor are not longer than the \
+                 {lost} that a switch to the program takes"
+            ),
             TimingFault::TooLong { time, most } => {
                 write!(f, "{time} is longer than the {most} that can be promised")
             }
@@ -264,7 +289,10 @@ fn least(range: core::ops::RangeInclusive<u64>, accepts: impl Fn(u64) -> bool) -
 
 /// The largest number of a range that `accepts` accepts; `None` if it does not accept the smallest.
 /// Smaller numbers than an accepted one must be accepted too.
-fn most(range: core::ops::RangeInclusive<u64>, accepts: impl Fn(u64) -> bool) -> Option<u64> {
+pub(super) fn most(
+    range: core::ops::RangeInclusive<u64>,
+    accepts: impl Fn(u64) -> bool,
+) -> Option<u64> {
     let (low, high) = range.into_inner();
     let mirrored = least(0..=high.checked_sub(low)?, |below| accepts(high - below));
     mirrored.map(|below| high - below)

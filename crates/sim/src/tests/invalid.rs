@@ -59,10 +59,10 @@ fn contracts_apply_to_the_link_behind_a_processor() {
 
 #[test]
 fn a_block_that_takes_too_long_is_refused() {
-    let slow = channels("").replace("later = \"17us\"", "later = \"3ms\"");
+    let slow = channels("").replace("later = \"17us\"", "later = \"4ms\"");
     assert_eq!(
         refused(&slow),
-        "`camera`: the processor takes 12.092ms for a block of 4 packets of it, and is not \
+        "`camera`: the processor takes 12.134ms for a block of 4 packets of it, and is not \
          interrupted meanwhile: 10ms at most"
     );
     // Any number of packets of any size. Regression: their product once overflowed.

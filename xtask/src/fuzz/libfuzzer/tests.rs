@@ -63,6 +63,7 @@ fn the_targets_are_those_of_the_manifest() {
     assert_eq!(
         names,
         [
+            "channel",
             "connection",
             "cut",
             "endpoint",

@@ -294,3 +294,60 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_longest_exact_reservation_keeps_all_deadlines() {
+    let host = host("01", 950_000, &[]);
+    let held = reservations(&["a 6ms/10ms", "b 2ms/10ms"]);
+    let like = reservation("c 1ms/10ms");
+    // With c as x: 0.8 + x + max(0.6, x) ≤ 2, so x ≤ 0.6; the host would admit 0.95.
+    let longest = host.longest_exact(&held, &like).expect("some");
+    assert_eq!(longest, slice("6ms/10ms"));
+    let with = |text: &str| {
+        let mut all = held.clone();
+        all.push(reservation(text));
+        host.keeps_deadlines(&all)
+    };
+    assert!(with("c 6ms/10ms") && !with("c 6001us/10ms"));
+    // On one processor, what the host admits.
+    let one = reservation("c 1ms/10ms 1");
+    assert_eq!(host.longest_exact(&[], &one), Some(slice("9500us/10ms")));
+    // Sets that differ and have a common processor keep no deadlines.
+    assert_eq!(host.longest_exact(&held, &one), None);
+    let full = reservations(&["a 9ms/10ms", "b 9ms/10ms"]);
+    assert_eq!(host.longest_exact(&full, &like), None);
+}
+
+proptest! {
+    #![proptest_config(cases(64))]
+
+    /// The longest exact reservation is the longest of all that are admitted and keep all
+    /// deadlines.
+    #[test]
+    fn no_longer_exact_reservation_keeps_all_deadlines(
+        held in prop::collection::vec((10_u64..150, 150_u64..300), 0..4),
+        period in 100_u64..200,
+        online in 1_usize..4,
+    ) {
+        let host = host(&"012"[..online], 950_000, &[]);
+        let of = |us: u64, period: u64| {
+            let slice = Slice::new(Nanos::from_micros(us), Nanos::from_micros(period), false);
+            Reservation { slice: slice.expect("a slice"), ..reservation("x 1ms/10ms") }
+        };
+        let mut exact: Vec<Reservation> = Vec::new();
+        for (time, period) in held {
+            exact.push(of(time, period));
+            if !host.keeps_deadlines(&exact) {
+                exact.pop();
+            }
+        }
+        let fits = |us: &u64| {
+            let asked = of(*us, period);
+            let is_admitted = host.admit(&exact, &asked).is_ok();
+            let all: Vec<Reservation> = exact.iter().cloned().chain([asked]).collect();
+            is_admitted && host.keeps_deadlines(&all)
+        };
+        let longest = (10..=period).rev().find(fits).map(|us| of(us, period).slice);
+        prop_assert_eq!(host.longest_exact(&exact, &of(10, period)), longest);
+    }
+}

@@ -19,6 +19,8 @@
 //! back. A job begins once, so it displaces once, and the cost is not counted for the displaced
 //! handler again. The longest piece without interruption is the job's first block.
 //!
+//! [`super::Handlers`] uses the same test for a reserved part of a processor.
+//!
 //! # Use
 //! Library users, `netnice-sim` (scenarios with a `[processor]`) and the RTC experiment of
 //! `netnice-lab` use this module. The daemon does not: of links it admits promises of transmission
@@ -27,9 +29,10 @@
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
-use super::demand::{Demand, Fluid, Growth, LONGEST, Scale, Steps, ratio_up};
+use super::demand::{Demand, Fluid, Growth, LONGEST, Steps};
 use super::edf::Blocking;
-use super::link::{NANOS_PER_SECOND, Promise, Transmitter, at_deadline, at_rate};
+use super::link::{NANOS_PER_SECOND, Promise, Resolution, Transmitter, at_deadline, at_rate};
+use super::supply::Supply;
 use super::{
     Alternative, BUDGET, BUDGET_PER_TRY, TimingFault, TimingRefusal, channel_alternative, decide,
     least, slice_alternative,
@@ -64,8 +67,35 @@ pub struct Processor {
 pub enum Work {
     /// Each message of a channel is processed by its logical arrival plus the channel's deadline.
     Channel(Channel),
+    /// As [`Work::Channel`], by a handler that has costs of its own.
+    Handler(HandlerWork),
     /// A slice of every period, for work that can be interrupted at any point.
     Slice(Slice),
+}
+
+/// The work of a channel's handler that has costs of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandlerWork {
+    /// The channel, with the handler's part of its deadline. Its Mmax has no effect on the
+    /// processor.
+    pub channel: Channel,
+    /// Packets of a message of Mmax; at least 1.
+    pub packets: u64,
+    /// Processor time of each packet besides the costs of [`Processor`].
+    pub each: Nanos,
+}
+
+impl Work {
+    /// The same work for another channel.
+    fn of_channel(&self, channel: Channel) -> Work {
+        match self {
+            Work::Handler(handler) => Work::Handler(HandlerWork {
+                channel,
+                ..*handler
+            }),
+            Work::Channel(_) | Work::Slice(_) => Work::Channel(channel),
+        }
+    }
 }
 
 impl Processor {
@@ -74,7 +104,7 @@ impl Processor {
     /// # Errors
     /// [`TimingFault`] if not: the inequality that fails, or that the set was not decided.
     pub fn carries(&self, work: &[Work]) -> Result<(), TimingFault> {
-        self.check(work.iter(), BUDGET)
+        self.whole().carries(work)
     }
 
     /// Decides whether one more promise can be made beside the ones that are held.
@@ -82,17 +112,7 @@ impl Processor {
     /// # Errors
     /// [`TimingRefusal`] contains the fault, and an alternative if there is one.
     pub fn admit(&self, held: &[Work], requested: &Work) -> Result<(), TimingRefusal> {
-        let Err(fault) = self.check(held.iter().chain([requested]), BUDGET) else {
-            return Ok(());
-        };
-        let fits = |work: Work| self.fits(held, &work);
-        let alternative = match requested {
-            Work::Channel(channel) => {
-                channel_alternative(channel, |channel| fits(Work::Channel(channel)))
-            }
-            Work::Slice(slice) => slice_alternative(slice, |slice| fits(Work::Slice(slice))),
-        };
-        Err(TimingRefusal { fault, alternative })
+        self.whole().admit(held, requested)
     }
 
     /// Divides a channel's deadline between this processor and the link behind it. The processor
@@ -109,7 +129,96 @@ impl Processor {
         sent: &[Promise],
         channel: &Channel,
     ) -> Result<DividedDeadline, TimingRefusal> {
-        let refusal = match self.try_divide(held, link, sent, channel) {
+        let work = Work::Channel(*channel);
+        self.whole().divide(held, link, sent, (&work, channel))
+    }
+
+    /// Number of packets of a message of `length`; at least 1.
+    pub fn packets(&self, length: Bytes) -> u64 {
+        length.0.div_ceil(self.largest.0.max(1)).max(1)
+    }
+
+    /// The time that `packets` packets of one message count as. `begins`: the first packet of the
+    /// message is among them, and with it the cost of switching to the handler and back. Saturates.
+    pub fn processing(&self, packets: u64, begins: bool) -> Nanos {
+        let time = match begins {
+            true => self
+                .switching(2)
+                .saturating_add(self.first_packets(packets)),
+            false => u128::from(packets).saturating_mul(self.each()),
+        };
+        Nanos(u64::try_from(time).unwrap_or(u64::MAX))
+    }
+
+    fn whole(&self) -> CpuResource {
+        CpuResource {
+            processor: *self,
+            supply: Supply::WHOLE,
+            resolution: Resolution::NONE,
+            horizon: Nanos(0),
+        }
+    }
+
+    pub(super) fn switching(&self, times: u128) -> u128 {
+        times * (u128::from(self.switch.0) + u128::from(self.cache_miss.0))
+    }
+
+    /// A later packet, with its scheduling on the link.
+    fn each(&self) -> u128 {
+        u128::from(self.later.0) + u128::from(self.link_scheduling.0)
+    }
+
+    /// The duration of the first `count` packets of a message.
+    fn first_packets(&self, count: u64) -> u128 {
+        let later = u128::from(count.saturating_sub(1)) * u128::from(self.later.0);
+        let sent = u128::from(count) * u128::from(self.link_scheduling.0);
+        u128::from(self.first.0)
+            .saturating_add(later)
+            .saturating_add(sent)
+    }
+}
+
+/// A processor or a part of it, with the properties of the scheduler that runs handlers on it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CpuResource {
+    pub processor: Processor,
+    pub supply: Supply,
+    /// The scheduler's resolution of time, which the test subtracts from deadlines.
+    pub resolution: Resolution,
+    /// How long before its logical arrival a message may be processed if no other work is waiting.
+    pub horizon: Nanos,
+}
+
+impl CpuResource {
+    /// As [`Processor::carries`].
+    pub(super) fn carries(&self, work: &[Work]) -> Result<(), TimingFault> {
+        self.check(work.iter(), BUDGET)
+    }
+
+    /// As [`Processor::admit`].
+    pub(super) fn admit(&self, held: &[Work], requested: &Work) -> Result<(), TimingRefusal> {
+        let Err(fault) = self.check(held.iter().chain([requested]), BUDGET) else {
+            return Ok(());
+        };
+        let fits = |work: Work| self.fits(held, &work);
+        let alternative = match requested {
+            Work::Channel(channel) | Work::Handler(HandlerWork { channel, .. }) => {
+                channel_alternative(channel, |channel| fits(requested.of_channel(channel)))
+            }
+            Work::Slice(slice) => slice_alternative(slice, |slice| fits(Work::Slice(slice))),
+        };
+        Err(TimingRefusal { fault, alternative })
+    }
+
+    /// As [`Processor::divide`], for the work of this channel's handler.
+    pub(super) fn divide(
+        &self,
+        held: &[Work],
+        link: &Transmitter,
+        sent: &[Promise],
+        (work, channel): (&Work, &Channel),
+    ) -> Result<DividedDeadline, TimingRefusal> {
+        let refusal = match self.try_divide(held, link, sent, (work, channel)) {
             Ok(divided) => return Ok(divided),
             Err(refusal) => refusal,
         };
@@ -120,7 +229,7 @@ impl Processor {
                 at_rate(channel, rate.get().into()),
             )),
             _ => {
-                let here = least(1..=LONGEST.0, |d| self.fits_at(held, channel, d));
+                let here = least(1..=LONGEST.0, |d| self.fits_at(held, (work, channel), d));
                 let there = link.least_deadline(sent, channel);
                 here.zip(there).map(|(here, there)| {
                     let both = here.saturating_add(there.0);
@@ -129,7 +238,7 @@ impl Processor {
                 })
             }
         };
-        let can_divide = |with: &Channel| self.try_divide(held, link, sent, with).is_ok();
+        let can_divide = |with: &Channel| self.try_divide(held, link, sent, (work, with)).is_ok();
         let alternative = alternative.filter(|(_, with)| with.as_ref().is_some_and(can_divide));
         Err(TimingRefusal {
             fault: refusal.fault,
@@ -137,19 +246,19 @@ impl Processor {
         })
     }
 
-    /// As [`Processor::divide`]. An alternative in the error is for the resource alone that
+    /// As [`CpuResource::divide`]. An alternative in the error is for the resource alone that
     /// refused.
     fn try_divide(
         &self,
         held: &[Work],
         link: &Transmitter,
         sent: &[Promise],
-        channel: &Channel,
+        (work, channel): (&Work, &Channel),
     ) -> Result<DividedDeadline, TimingRefusal> {
         let whole = channel.deadline();
-        let here = match self.admit(held, &Work::Channel(*channel)) {
+        let here = match self.admit(held, &work.of_channel(*channel)) {
             Err(refusal) => return Err(refusal),
-            Ok(()) => least(1..=whole.0, |d| self.fits_at(held, channel, d)),
+            Ok(()) => least(1..=whole.0, |d| self.fits_at(held, (work, channel), d)),
         };
         let processor = Nanos(here.unwrap_or(whole.0));
         let rest = whole.0 - processor.0;
@@ -172,9 +281,9 @@ impl Processor {
         }
     }
 
-    /// Whether the channel with this deadline, in ns, fits beside the held work.
-    fn fits_at(&self, held: &[Work], channel: &Channel, deadline: u64) -> bool {
-        let requested = at_deadline(channel, deadline).map(Work::Channel);
+    /// Whether the channel's work with this deadline, in ns, fits beside the held work.
+    fn fits_at(&self, held: &[Work], (work, channel): (&Work, &Channel), deadline: u64) -> bool {
+        let requested = at_deadline(channel, deadline).map(|channel| work.of_channel(channel));
         requested.is_some_and(|requested| self.fits(held, &requested))
     }
 
@@ -183,66 +292,75 @@ impl Processor {
         self.check(all, BUDGET_PER_TRY).is_ok()
     }
 
+    /// As [`CpuResource::carries`], with the amount of work of one try in a search. False also if
+    /// the set is not decided with so much work.
+    pub(super) fn carries_at_once<'a>(&self, work: impl Iterator<Item = &'a Work>) -> bool {
+        self.check(work, BUDGET_PER_TRY).is_ok()
+    }
+
     fn check<'a>(
         &self,
         work: impl Iterator<Item = &'a Work>,
         budget: u64,
     ) -> Result<(), TimingFault> {
         let demands: Vec<Demand> = work.map(|work| self.demand(work)).collect();
+        let scale = self.supply.scale();
         let blocking = Blocking {
-            leftover: u128::from(self.leftover.0),
-            ..Blocking::default()
+            leftover: self.supply.work(self.processor.leftover.0.into()),
+            ahead: self.supply.delay(),
+            horizon: scale.ticks(self.horizon),
         };
-        decide(&demands, Scale::NANOS, blocking, budget)
+        decide(&demands, scale, blocking, budget)
     }
 
     fn demand(&self, work: &Work) -> Demand {
-        let deadline = match work {
-            Work::Channel(channel) => u128::from(channel.deadline().0),
-            Work::Slice(slice) => u128::from(slice.period().0),
-        };
         match work {
-            Work::Channel(channel) => {
-                let packets = channel.mmax().0.div_ceil(self.largest.0.max(1));
-                let block = packets.min(u64::from(self.block.get()));
-                Demand {
-                    deadline,
-                    growth: Growth::Steps(Steps {
-                        cost: self.switching(2).saturating_add(self.packets(packets)),
-                        numerator: u128::from(channel.rmax().get()),
-                        denominator: NANOS_PER_SECOND,
-                    }),
-                    cap: None,
-                    piece: self.switching(1).saturating_add(self.packets(block)),
-                    in_leftover: false,
-                    tested_from: Some(deadline),
-                }
-            }
+            Work::Channel(channel) => self.handler_demand(&HandlerWork {
+                channel: *channel,
+                packets: self.processor.packets(channel.mmax()),
+                each: Nanos(0),
+            }),
+            Work::Handler(handler) => self.handler_demand(handler),
             Work::Slice(slice) => Demand {
                 deadline: 0,
                 growth: Growth::Fluid(Fluid {
                     burst: 0,
-                    slope: ratio_up(u128::from(slice.slice().0), u128::from(slice.period().0)),
+                    slope: self.supply.share(slice),
                 }),
                 cap: None,
                 piece: 0,
                 in_leftover: false,
-                tested_from: Some(deadline),
+                tested_from: Some(self.supply.scale().ticks(slice.period())),
             },
         }
     }
 
-    fn switching(&self, times: u128) -> u128 {
-        times * (u128::from(self.switch.0) + u128::from(self.cache_miss.0))
-    }
-
-    /// The duration of the first `count` packets of a message.
-    fn packets(&self, count: u64) -> u128 {
-        let later = u128::from(count.saturating_sub(1)) * u128::from(self.later.0);
-        let sent = u128::from(count) * u128::from(self.link_scheduling.0);
-        u128::from(self.first.0)
-            .saturating_add(later)
-            .saturating_add(sent)
+    fn handler_demand(&self, handler: &HandlerWork) -> Demand {
+        let (processor, supply, scale) = (&self.processor, self.supply, self.supply.scale());
+        let (channel, packets) = (&handler.channel, handler.packets.max(1));
+        let block = packets.min(u64::from(processor.block.get()));
+        let per_message = u128::from(channel.rmax().get());
+        let period = NANOS_PER_SECOND * scale.ticks(Nanos(1));
+        let deadline = scale.ticks(channel.deadline());
+        let loss = self.resolution.of(deadline, period / per_message, scale);
+        let deadline = deadline.saturating_sub(loss);
+        let with_switches = |times, packets| {
+            let more = u128::from(packets).saturating_mul(handler.each.0.into());
+            let packets = processor.first_packets(packets).saturating_add(more);
+            supply.work(processor.switching(times).saturating_add(packets))
+        };
+        Demand {
+            deadline,
+            growth: Growth::Steps(Steps {
+                cost: with_switches(2, packets),
+                numerator: per_message,
+                denominator: period,
+            }),
+            cap: None,
+            piece: with_switches(1, block),
+            in_leftover: false,
+            tested_from: Some(deadline),
+        }
     }
 }
 

@@ -29,7 +29,13 @@ pub(super) struct Scale(u64);
 
 impl Scale {
     /// A resource with costs in nanoseconds.
+    #[cfg(test)]
     pub(super) const NANOS: Scale = Scale(1);
+
+    /// A resource with this number of ticks per nanosecond; at least 1, at most 2^40.
+    pub(super) fn per_nano(ticks: u64) -> Scale {
+        Scale(ticks)
+    }
 
     /// The scale of a link with this rate.
     pub(super) fn of(rate: Rate) -> Scale {

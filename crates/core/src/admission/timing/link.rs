@@ -85,7 +85,7 @@ impl Resolution {
     };
 
     /// The loss of a deadline, in ticks, if packets wait for up to `wait`.
-    fn of(self, deadline: u128, wait: u128, scale: Scale) -> u128 {
+    pub(super) fn of(self, deadline: u128, wait: u128, scale: Scale) -> u128 {
         let part = |time: u128, parts: u32| time.checked_div(u128::from(parts));
         let least = scale.ticks(self.least);
         let (by_wait, by_laxity) = (part(wait, self.wait), part(deadline, self.laxity));

@@ -14,6 +14,7 @@ use crate::contract::Contract;
 use crate::units::{Bytes, Nanos, Rate};
 
 mod model;
+mod reservations;
 mod switching;
 
 /// A link on which a byte takes 8 ns: 1 Gbit/s, packets of 1500 bytes, no other costs.

@@ -26,8 +26,15 @@ struct Job {
 }
 
 /// Simulates channels whose first messages arrive at the times `first`, and which send as often as
-/// allowed. Returns the number of late messages.
-fn late(costs: &Processor, channels: &[Channel], first: &[u64], best_effort: bool) -> u64 {
+/// allowed. `after` gives the time at which work that begins at a time, and takes a time on the
+/// whole processor, has ended. Returns the number of late messages.
+pub(super) fn late(
+    costs: &Processor,
+    channels: &[Channel],
+    first: &[u64],
+    best_effort: bool,
+    after: impl Fn(u64, u64) -> u64,
+) -> u64 {
     let mut waiting: Vec<VecDeque<Job>> = channels.iter().map(|_| VecDeque::new()).collect();
     let mut next = first.to_vec();
     let (mut now, mut had, mut late) = (0, None, 0);
@@ -52,18 +59,20 @@ fn late(costs: &Processor, channels: &[Channel], first: &[u64], best_effort: boo
             continue;
         }
         if had != Some(who) {
-            now += costs.switch.0 + costs.cache_miss.0;
+            now = after(now, costs.switch.0 + costs.cache_miss.0);
             had = Some(who);
         }
         let block = u64::from(costs.block.get());
         let Some(job) = who.and_then(|who| waiting[who].front_mut()) else {
-            now += costs.first.0 + (block - 1) * costs.later.0 + block * costs.link_scheduling.0;
+            let longest =
+                costs.first.0 + (block - 1) * costs.later.0 + block * costs.link_scheduling.0;
+            now = after(now, longest);
             continue;
         };
         for _ in 0..block.min(job.packets) {
             let is_first = !core::mem::replace(&mut job.is_begun, true);
             let processing = if is_first { costs.first } else { costs.later };
-            now += processing.0 + costs.link_scheduling.0;
+            now = after(now, processing.0 + costs.link_scheduling.0);
             job.packets -= 1;
         }
         if job.packets == 0 {
@@ -74,26 +83,29 @@ fn late(costs: &Processor, channels: &[Channel], first: &[u64], best_effort: boo
     late
 }
 
-/// All channels at once, and each one a moment before all others.
+/// The times of the first messages of `count` channels: all channels at once, and each one a moment
+/// before all others.
+pub(super) fn first_messages(count: usize) -> impl Iterator<Item = Vec<u64>> {
+    let all = core::iter::once(alloc::vec![1; count]);
+    let early = (0..count).map(move |early| (0..count).map(|n| u64::from(n != early)).collect());
+    all.chain(early)
+}
+
 fn is_late_somewhere(costs: &Processor, channels: &[Channel], best_effort: bool) -> bool {
-    let all = core::iter::once(alloc::vec![1; channels.len()]);
-    let early = (0..channels.len()).map(|early| {
-        let first = |n| u64::from(n != early);
-        (0..channels.len()).map(first).collect()
-    });
-    let mut patterns = all.chain(early);
-    patterns.any(|first: Vec<u64>| late(costs, channels, &first, best_effort) > 0)
+    let whole = |now, takes| now + takes;
+    first_messages(channels.len())
+        .any(|first| late(costs, channels, &first, best_effort, whole) > 0)
 }
 
 /// A processor, whether best effort uses its left-over, and channels to request.
 #[derive(Clone, Debug)]
-struct Case {
-    costs: Processor,
-    best_effort: bool,
-    requested: Vec<Channel>,
+pub(super) struct Case {
+    pub costs: Processor,
+    pub best_effort: bool,
+    pub requested: Vec<Channel>,
 }
 
-fn cases() -> impl Strategy<Value = Case> {
+pub(super) fn cases() -> impl Strategy<Value = Case> {
     let times = (
         0_u64..200,
         0_u64..200,
@@ -135,7 +147,7 @@ fn cases() -> impl Strategy<Value = Case> {
 }
 
 /// The channels that fit, the last of them with the shortest deadline that is granted.
-fn granted(costs: &Processor, requested: &[Channel]) -> Vec<Channel> {
+pub(super) fn granted(costs: &Processor, requested: &[Channel]) -> Vec<Channel> {
     let fits = |all: &[Channel]| {
         let all: Vec<Work> = all.iter().copied().map(Work::Channel).collect();
         costs.carries(&all).is_ok()
