@@ -1,10 +1,12 @@
-//! `netnice doctor --measure`: finds out how much of a processor a program needs to send at a rate on
-//! this machine (paper NTCP, figure 7), and gives it to the daemon, which keeps it for `cpu auto`.
+//! `netnice doctor --measure`: finds out how much of a processor a program needs to send at a rate
+//! on this machine (paper NTCP, figure 7), and gives it to the daemon, which keeps it for `cpu
+//! auto`.
 //!
 //! A second netniced, a driver and a program that sends run in network namespaces of their own
-//! ([`world`]), all on one processor beside a program that always runs. For each rate, by bisection,
-//! the least reservation of processor time that carries the slice of the link is a point of a line.
-//! Its slope is the time for a packet, and its value at 0 the time that is used without packets.
+//! ([`world`]), all on one processor beside a program that always runs. For each rate, by
+//! bisection, the least reservation of processor time that carries the slice of the link is a point
+//! of a line. Its slope is the time for a packet, and its value at 0 the time that is used without
+//! packets.
 //!
 //! ```text
 //! netnice doctor --measure
@@ -16,8 +18,8 @@
 //! ```
 //!
 //! Everything ends with the command, also if it is killed. Fails with a [`CommandError`] if the
-//! user is not root, no daemon answers, a program is missing or fails, or the machine does not carry
-//! two of the rates.
+//! user is not root, no daemon answers, a program is missing or fails, or the machine does not
+//! carry two of the rates.
 
 mod parts;
 mod world;

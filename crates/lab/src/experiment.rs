@@ -544,6 +544,12 @@ pub const REGISTRY: &[Experiment] = &[
         run: ntcp::processor_time::table1,
     },
     Experiment {
+        id: "cpu-auto",
+        what: "random mixes of senders with slices of the link and cpu auto, beside carnage",
+        minutes: (8.0, 1.8),
+        run: ntcp::packet_costs::mixes,
+    },
+    Experiment {
         id: "ntcp-raw",
         what: "NTCP, section 4: speed of a program's own TCP beside the kernel's, and its cost",
         minutes: (7.5, 1.2),

@@ -1,5 +1,5 @@
-//! The options of `netnice doctor`, and the processes of its measurement of costs. Fails if the time
-//! of `--stops` is no time or out of range.
+//! The options of `netnice doctor`, and the processes of its measurement of costs. Fails if the
+//! time of `--stops` is no time or out of range.
 
 use std::net::SocketAddr;
 

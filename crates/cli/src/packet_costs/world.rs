@@ -236,7 +236,7 @@ fn start_one(command: &mut Command, speaks: bool) -> Result<Running, CommandErro
     let mut running = Running(child.map_err(|error| CommandError::io("setpriv", error))?);
     if let Some(out) = running.0.stdout.take() {
         let mut line = String::new();
-        // The end of the output means that the program has ended, which its standard error explains.
+        // The end of the output means that the program has ended; its standard error says why.
         BufReader::new(out)
             .read_line(&mut line)
             .map_err(|error| CommandError::io("a part of the measurement", error))?;

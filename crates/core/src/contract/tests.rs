@@ -54,8 +54,6 @@ fn every_clause_parses_and_prints() {
         ("a slice", "slice 2.4ms/50ms extra", ""),
         ("a slice alone", "slice 2.4ms/50ms", ""),
         ("cpu", "cpu 2ms/10ms cpu-extra", ""),
-        ("cpu of its flows", "slice 1ms/10ms cpu auto", ""),
-        ("cpu of its flows, and more", "cpu auto cpu-extra", ""),
         ("a peak", "cell pcr=10mbit,cdvt=100us", ""),
         (
             "a dual bucket",
@@ -131,12 +129,6 @@ fn missing_unknown_and_repeated_words_are_refused_with_the_reason() {
             "slice none extra",
             "extra belongs to slice",
         ),
-        (
-            "extra of cpu auto",
-            "cpu auto extra",
-            "extra belongs to slice",
-        ),
-        ("neither a slice nor auto", "cpu some", ", or auto"),
         (
             "cpu-extra alone",
             "up 4mbit cpu-extra",

@@ -1,6 +1,7 @@
 //! The clause `cpu` in requests. Reads from the host what the ledger needs to admit it: what the
-//! processors can be promised, on which of them a target may run, and what its flows need. Describes the reservation of
-//! a target for documents. Keeps what a packet costs, for `cpu auto`; only that can fail.
+//! processors can be promised, on which of them a target may run, and what its flows need.
+//! Describes the reservation of a target for documents. Keeps what a packet costs, for `cpu auto`;
+//! only that can fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,14 +2,16 @@
 //! system) in the simulator: how many packets a backlogged sender gets in each period of its slice.
 //! [`real`] repeats this figure, the table of rates and figure 5 on real packets, [`raw`] the
 //! comparison of speed with the kernel's TCP, and [`processor_time`] figures 6 and 7 and table 1,
-//! where programs reserve processor time too.
+//! where programs reserve processor time too. [`packet_costs`] judges `cpu auto`.
 //!
 //! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
 //! is not netnice, if a step of the simulation fails, or if a plot cannot be written.
 
+pub mod packet_costs;
 pub mod processor_time;
 pub mod raw;
 pub mod real;
+mod testbed;
 
 use anyhow::Result;
 use netnice_core::units::Nanos;

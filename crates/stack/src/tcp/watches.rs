@@ -222,9 +222,9 @@ impl Engine {
         }
     }
 
-    /// True if what waits for the call is to be woken. A call that writes is woken when a quarter of
-    /// the connection's buffers is free, as the kernel does (a third, `sk_stream_is_writeable`): if
-    /// each acknowledgement woke it, most of a sender's time would be spent on waking up.
+    /// True if what waits for the call is to be woken. A call that writes is woken when a quarter
+    /// of the connection's buffers is free, as the kernel does (a third, `sk_stream_is_writeable`):
+    /// if each acknowledgement woke it, most of a sender's time would be spent on waking up.
     fn is_worth_waking(&self, wanted: Wanted) -> bool {
         let connection = match wanted {
             Wanted::Write(id) => self.endpoint.connection(id),

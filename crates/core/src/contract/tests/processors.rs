@@ -33,3 +33,23 @@ fn processor_time_is_within_the_limits_of_the_kernel() {
         "it does not depend on a link"
     );
 }
+
+#[test]
+fn the_time_of_flows_parses_and_prints() {
+    for text in ["slice 1ms/10ms cpu auto", "cpu auto cpu-extra"] {
+        let contract = contract(text);
+        assert_eq!(contract.to_string(), text);
+        assert!(contract.has_auto_time());
+        assert_eq!(contract.cpu().and_then(|time| time.slice()), None);
+        assert_eq!(target_support(&contract), Ok(()));
+    }
+    let cases = [
+        ("cpu auto extra", "extra belongs to slice"),
+        ("cpu some", ", or auto"),
+        ("cpu auto/10ms", "auto"),
+    ];
+    for (text, why) in cases {
+        let error = text.parse::<Contract>().expect_err(text).to_string();
+        assert!(error.contains(why), "{text}: {error}");
+    }
+}
