@@ -26,6 +26,7 @@
 
 mod drivers;
 mod exact;
+mod groups;
 mod kept;
 mod quota;
 mod saved;
@@ -107,6 +108,8 @@ pub(crate) struct Keeper {
     drivers: Vec<DriverThread>,
     /// What they have, by thread.
     kept_drivers: BTreeMap<u32, KeptDriver>,
+    /// Control groups of others that pass the controller `cpu` on for the reservations.
+    passing_cpu: BTreeSet<String>,
     store: Option<ProcessorStore>,
     /// When the last step was, and how long each processor had been busy by then.
     last: Option<(Instant, BTreeMap<u32, Nanos>)>,
@@ -119,10 +122,11 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// A keeper that continues what an earlier daemon has written to `store`.
     pub(crate) fn resume(store: ProcessorStore) -> Result<Keeper, RequestError> {
-        let (kept, kept_drivers) = store.load()?;
+        let saved = store.load()?;
         Ok(Keeper {
-            kept,
-            kept_drivers,
+            kept: saved.kept,
+            kept_drivers: saved.drivers,
+            passing_cpu: saved.passing_cpu,
             store: Some(store),
             ..Keeper::default()
         })
@@ -256,8 +260,10 @@ impl Keeper {
                 true
             }
         };
-        host.open_group(&self.kept[&id].group)?;
-        self.take(host, wanted, is_new)?;
+        if !wanted.processes.is_empty() {
+            self.open_group(host, wanted)?;
+            self.take(host, wanted, is_new)?;
+        }
         self.apply(host, id, changed)
     }
 
@@ -278,7 +284,7 @@ impl Keeper {
         let missing: Vec<u32> = wanted.processes.difference(&present).copied().collect();
         let mut coming = Vec::new();
         for pid in missing {
-            match host.check_process(pid) {
+            match host.check_process(&kept.group, pid) {
                 Ok(()) => coming.push(pid),
                 Err(error) if is_new && wanted.all => return Err(error),
                 Err(error) => {
@@ -381,7 +387,8 @@ impl Keeper {
         total.others = total.others.max(0.0);
         let weights = self.weights.entry(set.clone()).or_default();
         for (id, weight) in weights.advance(&steps, total) {
-            if let Some(kept) = self.kept.get_mut(&id) {
+            let kept = self.kept.get_mut(&id);
+            if let Some(kept) = kept.filter(|kept| kept.threads > 0) {
                 let set = kept.set_group(host, weight, None);
                 self.note(set);
             }
@@ -413,6 +420,7 @@ impl Keeper {
         }
         host.remove_group(&kept.group)?;
         self.kept.remove(&id);
+        self.restore_passing(host);
         self.save()
     }
 
@@ -430,7 +438,7 @@ impl Keeper {
 
     fn save(&self) -> Result<(), RequestError> {
         match &self.store {
-            Some(store) => store.write(&self.kept, &self.kept_drivers),
+            Some(store) => store.write(&self.kept, &self.kept_drivers, &self.passing_cpu),
             None => Ok(()),
         }
     }

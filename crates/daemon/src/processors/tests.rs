@@ -369,3 +369,51 @@ fn a_reservation_that_cannot_be_kept_does_not_fail_the_request_for_another() {
     assert_eq!(exact(&machine), [(10, 2)]);
     assert_eq!(keeper.kept.len(), 1);
 }
+
+#[test]
+fn groups_of_others_pass_cpu_on_as_long_as_a_reservation_needs_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = || ProcessorStore::new(folder.path(), "boot");
+    let (mut machine, mut keeper) = (machine(), Keeper::resume(store()).expect("no file"));
+    machine.processor.lacking = ["/before", "/before/10", "/before/11", "/elsewhere"]
+        .map(str::to_owned)
+        .into();
+    let passing = |machine: &FakeMachine| -> Vec<String> {
+        machine.processor.passing.iter().cloned().collect()
+    };
+    let both = [
+        wanted(1, (2, 10, false), &[10]),
+        wanted(2, (1, 10, true), &[11]),
+    ];
+    keeper.follow(&mut machine, &both).expect("granted");
+    assert_eq!(passing(&machine), ["/before", "/before/10", "/before/11"]);
+    drop(keeper);
+    let mut next = Keeper::resume(store()).expect("a file");
+    next.follow(&mut machine, &both[1..]).expect("one ends");
+    assert_eq!(passing(&machine), ["/before", "/before/11"]);
+    next.follow(&mut machine, &[]).expect("ends");
+    assert_eq!(passing(&machine), Vec::<String>::new());
+}
+
+#[test]
+fn a_target_whose_processes_start_elsewhere_has_its_group_there() {
+    let (mut machine, mut keeper) = (machine(), Keeper::default());
+    keeper
+        .follow(&mut machine, &[wanted(1, (2, 10, false), &[10])])
+        .expect("granted");
+    machine.end(10);
+    // The service manager removes the group with its own; the name without processes stays.
+    keeper
+        .follow(&mut machine, &[wanted(1, (2, 10, false), &[])])
+        .expect("without processes");
+    assert_eq!(keeper.status(1).expect("in force").threads, 0);
+    machine.processor.groups.clear();
+    machine.processor.exact.clear();
+    after(&mut keeper, &mut machine, 100);
+    assert_eq!(machine.processor.groups, BTreeMap::new());
+    keeper
+        .follow(&mut machine, &[wanted(1, (2, 10, false), &[11])])
+        .expect("again");
+    assert_eq!(keeper.kept[&1].group.home.cpu, "/before/11");
+    assert_eq!(machine.processor.groups["1"].weight, MOST_WEIGHT);
+}

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::units::Nanos;
 use netnice_kernel::processor::ProcessorSet;
-use netnice_kernel::processor::groups::{GroupUsage, Home};
+use netnice_kernel::processor::groups::{GroupUsage, Home, is_around};
 
 use super::FakeMachine;
 use crate::error::RequestError;
@@ -28,6 +28,10 @@ pub(crate) struct FakeProcessorTime {
     pub drivers: BTreeMap<u32, (Nanos, Nanos)>,
     /// Drivers cannot have a reservation.
     pub no_driver: bool,
+    /// Groups of others that do not pass the controller `cpu` on.
+    pub lacking: BTreeSet<String>,
+    /// Groups of others that were made to pass it on.
+    pub passing: BTreeSet<String>,
     /// Processes that cannot have a reservation.
     pub unfit: BTreeSet<u32>,
     /// The kernel admits no SCHED_DEADLINE.
@@ -65,7 +69,7 @@ impl FakeMachine {
 }
 
 impl ProcessorTime for FakeMachine {
-    fn check_process(&mut self, pid: u32) -> Result<(), RequestError> {
+    fn check_process(&mut self, _: &GroupName, pid: u32) -> Result<(), RequestError> {
         match self.processor.unfit.contains(&pid) {
             true => Err(RequestError::Failed(format!("process {pid} is unfit"))),
             false => Ok(()),
@@ -87,8 +91,23 @@ impl ProcessorTime for FakeMachine {
         }
     }
 
-    fn open_group(&mut self, group: &GroupName) -> Result<(), RequestError> {
-        self.processor.groups.entry(group.name.clone()).or_default();
+    fn open_group(&mut self, group: &GroupName) -> Result<bool, RequestError> {
+        let lacking = self.lacking_cpu(group);
+        self.processor.passing.extend(lacking);
+        let groups = &mut self.processor.groups;
+        let is_new = !groups.contains_key(&group.name);
+        groups.entry(group.name.clone()).or_default();
+        Ok(is_new)
+    }
+
+    fn lacking_cpu(&mut self, group: &GroupName) -> Vec<String> {
+        let all = self.processor.lacking.difference(&self.processor.passing);
+        let around = all.filter(|path| is_around(path, &group.home.cpu));
+        around.cloned().collect()
+    }
+
+    fn stop_passing_on(&mut self, path: &str) -> Result<(), RequestError> {
+        self.processor.passing.remove(path);
         Ok(())
     }
 
