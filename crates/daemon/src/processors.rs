@@ -96,6 +96,8 @@ pub(crate) struct ProcessorStatus {
     pub exhausted: u64,
     /// Periods' worth of time that threads waited for and did not get.
     pub missed: u64,
+    /// Why the reservation is not kept; `None` while it is.
+    pub shortfall: Option<String>,
 }
 
 /// The reservations in force.
@@ -144,6 +146,12 @@ impl Keeper {
         exact.map(|exact| exact.thread).chain(drivers)
     }
 
+    /// When the usage of all reservations was last read; `None` if none is in force.
+    pub(crate) fn measured_at(&self) -> Option<Instant> {
+        let (at, _) = self.last.as_ref()?;
+        (!self.kept.is_empty()).then_some(*at)
+    }
+
     /// The status of a target's reservation; `None` if it has none in force.
     pub(crate) fn status(&self, id: u32) -> Option<ProcessorStatus> {
         let kept = self.kept.get(&id)?;
@@ -158,6 +166,7 @@ impl Keeper {
             used: kept.usage.used,
             exhausted: kept.usage.exhausted,
             missed: kept.missed.0 / period,
+            shortfall: kept.shortfall(),
         })
     }
 

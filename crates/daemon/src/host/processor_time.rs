@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::units::Nanos;
 use netnice_kernel::processor::ProcessorSet;
-use netnice_kernel::processor::groups::{GroupUsage, Home};
+use netnice_kernel::processor::groups::{CertainShare, GroupUsage, Home};
 
 use crate::error::RequestError;
 
@@ -75,6 +75,9 @@ pub(crate) trait ProcessorTime {
         weight: u32,
         quota: Option<(Nanos, Nanos)>,
     ) -> Result<(), RequestError>;
+    /// What a group is certain of by the weights of the groups beside and around it; `None` if
+    /// that is not known.
+    fn certain_share(&mut self, group: &GroupName) -> Option<CertainShare>;
     /// What a group has used.
     fn usage(&mut self, group: &GroupName) -> GroupUsage;
     /// How long threads have waited for a processor.

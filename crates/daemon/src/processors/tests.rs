@@ -1,7 +1,7 @@
 //! Tests of the keeper on the tests' machine: the way of each reservation as threads come and go,
 //! what is left after each kind of end, and changes that fail.
 
-use netnice_kernel::processor::groups::{Home, MOST_WEIGHT};
+use netnice_kernel::processor::groups::{CertainShare, Home, MOST_WEIGHT};
 
 use super::*;
 use crate::host::fake::FakeMachine;
@@ -241,6 +241,39 @@ fn time_that_was_waited_for_and_not_given_is_counted() {
 }
 
 #[test]
+fn a_reservation_that_other_groups_outweigh_is_shown_as_not_kept() {
+    let (mut machine, mut keeper) = (machine(), Keeper::default());
+    machine.processor.certain = Some(CertainShare {
+        part: 0.33,
+        narrowest: ("/system.slice".to_owned(), 100, 300),
+    });
+    keeper
+        .follow(&mut machine, &[wanted(1, (5, 10, true), &[10])])
+        .expect("granted");
+    let mut play = |used_ms: u64, steps: usize| {
+        for _ in 0..steps {
+            machine.processor.waited.entry(10).or_default().0 += (100 - used_ms) * 1_000_000;
+            let group = machine.processor.groups.get_mut("1").expect("a group");
+            group.used.0 += used_ms * 1_000_000;
+            machine.processor.busy_time.entry(0).or_default().0 += 100_000_000;
+            after(&mut keeper, &mut machine, 100);
+        }
+        keeper.status(1).expect("in force").shortfall
+    };
+    assert_eq!(play(50, 30), None);
+    // A second of too little is no fault yet, but it lasts.
+    assert_eq!(play(33, 5), None);
+    let why = play(33, 40).expect("a fault");
+    for word in [
+        "less than 5ms/10ms",
+        "/system.slice has 100 of the weights 300",
+    ] {
+        assert!(why.contains(word), "{word}: {why}");
+    }
+    assert_eq!(play(60, 40), None);
+}
+
+#[test]
 fn the_next_daemon_continues_and_ends_what_is_not_wanted() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = || ProcessorStore::new(folder.path(), "boot");
@@ -401,7 +434,7 @@ fn a_target_whose_processes_start_elsewhere_has_its_group_there() {
     keeper
         .follow(&mut machine, &[wanted(1, (2, 10, false), &[10])])
         .expect("granted");
-    machine.end(10);
+    machine.exit(10);
     // The service manager removes the group with its own; the name without processes stays.
     keeper
         .follow(&mut machine, &[wanted(1, (2, 10, false), &[])])

@@ -96,6 +96,8 @@ impl<H: Enforcer> View<'_, H> {
     pub(super) fn target_faults(&self, held: &HeldTarget, interfaces: &[Interface]) -> Vec<String> {
         let refused = held.refused.iter().chain(&held.time_refused);
         let mut faults: Vec<String> = refused.chain(&held.aside).cloned().collect();
+        let time = self.processors.status(held.id);
+        faults.extend(time.and_then(|time| time.shortfall));
         faults.extend(held.claims.set_aside().iter().map(|uid| {
             format!(
                 "what {} asks of {} is set aside, for it contradicts what root or the group \

@@ -20,8 +20,8 @@ use netnice_core::units::Nanos;
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 
-pub use controllers::is_around;
 use controllers::pass_on;
+pub use controllers::{CertainShare, is_around};
 
 use super::{ProcessorSet, policy};
 use crate::error::KernelError;

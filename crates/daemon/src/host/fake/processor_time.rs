@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::units::Nanos;
 use netnice_kernel::processor::ProcessorSet;
-use netnice_kernel::processor::groups::{GroupUsage, Home, is_around};
+use netnice_kernel::processor::groups::{CertainShare, GroupUsage, Home, is_around};
 
 use super::FakeMachine;
 use crate::error::RequestError;
 use crate::host::processor_time::{DriverBefore, GroupName, NotExact, ProcessorTime};
 
 /// Groups and policies of the machine.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct FakeProcessorTime {
     /// The groups of netnice's own, by name, with what was set.
     pub groups: BTreeMap<String, FakeGroup>,
@@ -32,6 +32,8 @@ pub(crate) struct FakeProcessorTime {
     pub lacking: BTreeSet<String>,
     /// Groups of others that were made to pass it on.
     pub passing: BTreeSet<String>,
+    /// What each group is certain of.
+    pub certain: Option<CertainShare>,
     /// Processes that cannot have a reservation.
     pub unfit: BTreeSet<u32>,
     /// The kernel admits no SCHED_DEADLINE.
@@ -149,6 +151,10 @@ impl ProcessorTime for FakeMachine {
         let group = group.ok_or_else(|| RequestError::Failed("no such group".to_owned()))?;
         (group.weight, group.quota) = (weight, quota);
         Ok(())
+    }
+
+    fn certain_share(&mut self, _: &GroupName) -> Option<CertainShare> {
+        self.processor.certain.clone()
     }
 
     fn usage(&mut self, group: &GroupName) -> GroupUsage {

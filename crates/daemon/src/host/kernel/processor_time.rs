@@ -6,7 +6,7 @@ use std::io;
 use netnice_core::admission::processors::{Processors, Reservation};
 use netnice_core::contract::Slice;
 use netnice_core::units::Nanos;
-use netnice_kernel::processor::groups::{Group, GroupUsage, Groups, Home};
+use netnice_kernel::processor::groups::{CertainShare, Group, GroupUsage, Groups, Home};
 use netnice_kernel::processor::policy::{self, Policy};
 use netnice_kernel::processor::{ProcessorSet, host};
 use netnice_kernel::{KernelError, cgroup, process};
@@ -156,6 +156,11 @@ impl ProcessorTime for KernelHost {
         let group = self.group(group)?;
         group.set_weight(weight)?;
         Ok(group.set_quota(quota)?)
+    }
+
+    fn certain_share(&mut self, group: &GroupName) -> Option<CertainShare> {
+        let groups = self.groups().ok()?;
+        groups.certain_share(&group.name, &group.home)
     }
 
     fn usage(&mut self, group: &GroupName) -> GroupUsage {

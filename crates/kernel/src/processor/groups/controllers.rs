@@ -57,6 +57,60 @@ impl Groups {
     }
 }
 
+/// What a group is certain of, by the weights of the groups beside it and around it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CertainShare {
+    /// The part of each processor that the group has at least if all of those are busy. Threads
+    /// beside these groups are not counted.
+    pub part: f64,
+    /// The group with the smallest part at its level, its weight, and that of all groups with
+    /// processes at that level, itself included.
+    pub narrowest: (String, u64, u64),
+}
+
+impl Groups {
+    /// What a group of netnice's own is certain of; `None` if it does not exist.
+    pub fn certain_share(&self, name: &str, home: &Home) -> Option<CertainShare> {
+        let group = self.group(name, home);
+        let (root, file) = match &self.place {
+            Place::One { cpu, .. } => (cpu, "cpu.shares"),
+            Place::Two { root } => (root, "cpu.weight"),
+        };
+        let weight = |folder: &Path| -> Option<u64> {
+            read_text(folder.join(file)).ok()?.trim().parse().ok()
+        };
+        let (mut part, mut narrowest) = (1.0, None);
+        let around = group.cpu.ancestors();
+        for folder in around.take_while(|folder| *folder != root.as_path()) {
+            // A group without the controller is no part of the division.
+            let (Some(own), Some(outer)) = (weight(folder), folder.parent()) else {
+                continue;
+            };
+            let inner = fs::read_dir(outer).into_iter().flatten().flatten();
+            let others = inner
+                .map(|entry| entry.path())
+                .filter(|beside| beside != folder && has_processes(beside));
+            let sum = own + others.filter_map(|beside| weight(&beside)).sum::<u64>();
+            let here = own as f64 / sum.max(1) as f64;
+            part *= here;
+            if narrowest.as_ref().is_none_or(|(least, _)| here < *least) {
+                let path = folder.strip_prefix(root).unwrap_or(folder);
+                narrowest = Some((here, (format!("/{}", path.display()), own, sum)));
+            }
+        }
+        let (_, narrowest) = narrowest?;
+        Some(CertainShare { part, narrowest })
+    }
+}
+
+/// True if a group has processes, as far as that can be seen: version 1 shows only its own.
+fn has_processes(folder: &Path) -> bool {
+    match read_text(folder.join("cgroup.events")) {
+        Ok(events) => events.lines().any(|line| line == "populated 1"),
+        Err(_) => read_text(folder.join("tasks")).is_ok_and(|tasks| !tasks.is_empty()),
+    }
+}
+
 /// True if a group contains a group, or is the same: both by their paths.
 pub fn is_around(path: &str, inner: &str) -> bool {
     Path::new(inner).starts_with(path)

@@ -169,3 +169,35 @@ fn a_group_that_contains_others_with_processes_is_refused() {
     refused(&bed, &line, 1, &["threaded"]);
     assert_eq!((groups.state(), scheduling(outer.pid())), before);
 }
+
+/// A slice whose weight is too low for the reservation: the target is shown as degraded, with the
+/// slice, until the weight suffices.
+#[test]
+fn a_share_that_other_slices_take_is_shown() {
+    let bed = TestBed::new().expect("a test bed");
+    let Some(groups) = Slice::make() else {
+        return;
+    };
+    let heavy = Cgroup::create("heavy.slice").expect("a slice");
+    let load = start(&bed, &Carnage::new(4, 0));
+    heavy.add_process(load.pid()).expect("a process");
+    let program = groups.run(&bed);
+    let target = format!("unit:{}", groups.unit.name());
+    bed.run_ok(&format!("set {target} --cpu 60ms/100ms"));
+    let weigh = |slice: &Cgroup, weight: &str| {
+        fs::write(folder(slice).join("cpu.weight"), weight).expect("a weight");
+    };
+    let faults = || bed.target(&target)["degraded"].to_string();
+    weigh(&heavy, "10000");
+    weigh(&groups.slice, "1");
+    let is_shown = becomes_true(|| {
+        let faults = faults();
+        faults.contains("not kept") && faults.contains(groups.slice.name())
+    });
+    assert!(is_shown, "{}", faults());
+    weigh(&heavy, "100");
+    weigh(&groups.slice, "100");
+    assert!(becomes_true(|| faults() == "[]"), "{}", faults());
+    assert_kept(&program, 0.6, "with equal weights");
+    bed.run_ok(&format!("clear {target}"));
+}
