@@ -103,11 +103,7 @@ pub(super) fn columns(screen: &Screen, rows: &[Row], width: usize) -> (Vec<Colum
             details.extend(Direction::ALL.map(|direction| (ColumnKind::Moved(direction), 6)));
         }
     }
-    let reserves = targets.iter().any(|target| target.processor_time.is_some());
-    let times: &[ColumnKind] = match reserves && (!programs || width >= WIDTH_FOR_TIMES) {
-        true => &[ColumnKind::UsedTime, ColumnKind::ReservedTime],
-        false => &[],
-    };
+    let times = time_columns(screen, width);
     let of_details: usize = details.iter().map(|(_, width)| width + 1).sum();
     let fixed = 2 * 6 + limits[0] + limits[1] + 6 + 6 + 4 + of_details + times.len() * 6;
     // Spaces between the columns.
@@ -151,26 +147,25 @@ pub(super) fn columns(screen: &Screen, rows: &[Row], width: usize) -> (Vec<Colum
         ]);
     }
     columns.retain(|column| has_history || !matches!(column.kind, ColumnKind::History(_)));
-    columns.extend([
-        Column {
-            kind: ColumnKind::Wait,
-            width: 6,
-        },
-        Column {
-            kind: ColumnKind::Drops,
-            width: 6,
-        },
-        Column {
-            kind: ColumnKind::Held,
-            width: 4,
-        },
-    ]);
-    let times = times.iter();
-    columns.extend(times.map(|kind| Column {
-        kind: *kind,
-        width: 5,
-    }));
+    let last = [
+        (ColumnKind::Wait, 6),
+        (ColumnKind::Drops, 6),
+        (ColumnKind::Held, 4),
+    ];
+    let times = times.iter().map(|kind| (*kind, 5));
+    let last = last.into_iter().chain(times);
+    columns.extend(last.map(|(kind, width)| Column { kind, width }));
     (columns, minimums)
+}
+
+/// The columns of processor time, if a target has a reservation and there is space.
+fn time_columns(screen: &Screen, width: usize) -> &'static [ColumnKind] {
+    let mut targets = screen.table.doc().targets.iter();
+    let has_space = screen.table.programs().is_none() || width >= WIDTH_FOR_TIMES;
+    match has_space && targets.any(|target| target.processor_time.is_some()) {
+        true => &[ColumnKind::UsedTime, ColumnKind::ReservedTime],
+        false => &[],
+    }
 }
 
 fn indent(row: &Row) -> usize {
