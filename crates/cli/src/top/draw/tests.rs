@@ -101,6 +101,7 @@ fn screen(targets: Vec<Watched>) -> Screen {
                 ..WatchedLink::default()
             }],
             targets,
+            ..WatchDoc::default()
         });
     }
     screen.selected = Some("name:backup".into());

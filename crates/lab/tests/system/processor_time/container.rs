@@ -4,6 +4,8 @@
 use netnice_lab::testbed::TestBed;
 use netnice_lab::traffic::Carnage;
 
+use crate::output::parse_json;
+
 use super::{assert_restored, own_groups, refused, scheduling, start};
 
 /// Starts a program without CAP_SYS_NICE.
@@ -25,12 +27,18 @@ const READ_ONLY: [&str; 5] = [
      mount -o remount,bind,ro \"$folder\"; done; exec \"$0\" \"$@\"",
 ];
 
-/// The part of the doctor's report about processor time.
+/// What the doctor's report says about both ways.
 fn report(bed: &TestBed) -> String {
-    let said = bed.netnice.run(&["doctor"]).expect("a report").stdout;
-    let lines = said.lines().skip_while(|line| !line.contains("exact time"));
-    let report: Vec<&str> = lines.take(6).collect();
-    report.join("\n")
+    let said = bed.netnice.run(&["doctor", "--json"]);
+    let report = parse_json(&said.expect("a report").stdout);
+    let items = report["items"].as_array().expect("a list").iter();
+    let ways = items.filter(|item| {
+        let name = item["name"].as_str().unwrap_or_default();
+        ["exact time", "time by group"].contains(&name)
+    });
+    let details: Vec<&str> = ways.filter_map(|item| item["detail"].as_str()).collect();
+    assert_eq!(details.len(), 2, "{report}");
+    details.join("; ")
 }
 
 /// Without the right to SCHED_DEADLINE a reservation is kept by a control group, which the report
