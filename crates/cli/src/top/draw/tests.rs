@@ -181,8 +181,8 @@ TARGET                  UP       LIMIT   DOWN       LIMIT   WAIT DROP/s HELD   C
     );
     assert_eq!(heading.len(), 80, "{text}");
     for (name, end) in [
-        ("name:back", "both  7.5%   20%"),
-        ("pid:4711", " up    150%  160%"),
+        ("name:bac", "both  7.5%   20%"),
+        ("pid:471", " up    150%  160%"),
         ("unit:", " up"),
     ] {
         let line = text.lines().find(|line| line.contains(name));
