@@ -15,6 +15,10 @@ use serde::{Deserialize, Serialize};
 pub struct WatchDoc {
     /// Time of the last reading, in nanoseconds by the machine's monotonic clock.
     pub at_ns: u64,
+    /// Time of the last reading of the processor times, by the same clock; 0 if no target has a
+    /// reservation of processor time.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub processors_at_ns: u64,
     /// The managed links, sorted by name.
     pub links: Vec<WatchedLink>,
     /// The targets, sorted by text.

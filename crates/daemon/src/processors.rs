@@ -29,6 +29,7 @@
 
 mod drivers;
 mod exact;
+mod groups;
 mod kept;
 mod parts;
 mod quota;
@@ -101,6 +102,8 @@ pub(crate) struct ProcessorStatus {
     pub missed: u64,
     /// The threads to which the target's program gave a part, and the time of each in a period.
     pub parts: Vec<(u32, Nanos)>,
+    /// Why the reservation is not kept; `None` while it is.
+    pub shortfall: Option<String>,
 }
 
 /// The reservations in force.
@@ -113,6 +116,8 @@ pub(crate) struct Keeper {
     drivers: Vec<DriverThread>,
     /// What they have, by thread.
     kept_drivers: BTreeMap<u32, KeptDriver>,
+    /// Control groups of others that pass the controller `cpu` on for the reservations.
+    passing_cpu: BTreeSet<String>,
     store: Option<ProcessorStore>,
     /// When the last step was, and how long each processor had been busy by then.
     last: Option<(Instant, BTreeMap<u32, Nanos>)>,
@@ -125,10 +130,11 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// A keeper that continues what an earlier daemon has written to `store`.
     pub(crate) fn resume(store: ProcessorStore) -> Result<Keeper, RequestError> {
-        let (kept, kept_drivers) = store.load()?;
+        let saved = store.load()?;
         Ok(Keeper {
-            kept,
-            kept_drivers,
+            kept: saved.kept,
+            kept_drivers: saved.drivers,
+            passing_cpu: saved.passing_cpu,
             store: Some(store),
             ..Keeper::default()
         })
@@ -144,6 +150,12 @@ impl Keeper {
         let exact = self.kept.values().flat_map(Kept::deadlines);
         let drivers = self.kept_drivers.keys().copied();
         exact.map(|(thread, _)| thread).chain(drivers)
+    }
+
+    /// When the usage of all reservations was last read; `None` if none is in force.
+    pub(crate) fn measured_at(&self) -> Option<Instant> {
+        let (at, _) = self.last.as_ref()?;
+        (!self.kept.is_empty()).then_some(*at)
     }
 
     /// The status of a target's reservation; `None` if it has none in force.
@@ -165,6 +177,7 @@ impl Keeper {
                 .iter()
                 .map(|part| (part.thread, part.slice.slice()))
                 .collect(),
+            shortfall: kept.shortfall(),
         })
     }
 
@@ -269,8 +282,10 @@ impl Keeper {
                 true
             }
         };
-        host.open_group(&self.kept[&id].group)?;
-        self.take(host, wanted, is_new)?;
+        if !wanted.processes.is_empty() {
+            self.open_group(host, wanted)?;
+            self.take(host, wanted, is_new)?;
+        }
         self.apply(host, id, changed)
     }
 
@@ -291,7 +306,7 @@ impl Keeper {
         let missing: Vec<u32> = wanted.processes.difference(&present).copied().collect();
         let mut coming = Vec::new();
         for pid in missing {
-            match host.check_process(pid) {
+            match host.check_process(&kept.group, pid) {
                 Ok(()) => coming.push(pid),
                 Err(error) if is_new && wanted.all => return Err(error),
                 Err(error) => {
@@ -394,7 +409,8 @@ impl Keeper {
         total.others = total.others.max(0.0);
         let weights = self.weights.entry(set.clone()).or_default();
         for (id, weight) in weights.advance(&steps, total) {
-            if let Some(kept) = self.kept.get_mut(&id) {
+            let kept = self.kept.get_mut(&id);
+            if let Some(kept) = kept.filter(|kept| kept.threads > 0) {
                 let set = kept.set_group(host, weight, None);
                 self.note(set);
             }
@@ -427,6 +443,7 @@ impl Keeper {
         }
         host.remove_group(&kept.group)?;
         self.kept.remove(&id);
+        self.restore_passing(host);
         self.save()
     }
 
@@ -444,7 +461,7 @@ impl Keeper {
 
     fn save(&self) -> Result<(), RequestError> {
         match &self.store {
-            Some(store) => store.write(&self.kept, &self.kept_drivers),
+            Some(store) => store.write(&self.kept, &self.kept_drivers, &self.passing_cpu),
             None => Ok(()),
         }
     }

@@ -8,6 +8,8 @@
 //! behind. A feature whose module the kernel loads on demand counts as present: using the feature
 //! loads the module. The probe never fails: the error of a trial is part of its finding.
 
+mod processor_time;
+
 use std::{
     fs,
     os::{fd::AsRawFd, unix::fs::MetadataExt},
@@ -15,8 +17,7 @@ use std::{
     thread,
 };
 
-use netnice_core::units::Nanos;
-use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use crate::{
     cgroup, device,
@@ -25,7 +26,6 @@ use crate::{
     netlink::NetlinkClient,
     plan::LeafQdisc,
     process::{PidFd, copies::with_own_descriptors},
-    processor::{groups::Groups, host, policy},
     programs,
     tc::{self, Handle, HtbClass, LeafQueue, Queue},
 };
@@ -97,62 +97,9 @@ pub fn probe() -> Vec<Finding> {
     findings.push(attachment());
     findings.extend(disciplines(&Trials::run()));
     findings.push(mptcp());
-    findings.push(processor_time());
+    findings.extend(processor_time::findings());
     findings.push(other_tc_users());
     findings
-}
-
-/// Which ways of keeping reservations of processor time work, and how much can be promised.
-fn processor_time() -> Finding {
-    let name = "processor time";
-    let (online, admitted) = (host::online().len(), host::admitted_ppm());
-    let mut amount = format!("{} % of each of {online} processors", admitted / 10_000);
-    let held: f64 = host::reserved_threads()
-        .iter()
-        .map(|one| one.budget.0 as f64 / one.period.0.max(1) as f64)
-        .sum();
-    if held > 0.0 {
-        amount += &format!(", of which threads have {:.0} % by now", held * 100.0);
-    }
-    let groups = Groups::find("probe").map(|groups| groups.version());
-    let hint = "reservations of processor time (`--cpu`) need CAP_SYS_NICE and, for programs of \
-                several threads, the control group controller `cpu`";
-    match (try_deadline(), groups) {
-        (Ok(()), Ok(version)) => {
-            let detail = format!(
-                "exactly (SCHED_DEADLINE) for one thread, by control groups of version {version} \
-                 for several; {amount} can be promised"
-            );
-            Finding::good(name, detail)
-        }
-        (Ok(()), Err(why)) => {
-            let detail = format!("only exactly, for one thread; {amount}; groups: {why}");
-            Finding::fallback(name, detail, hint)
-        }
-        (Err(why), Ok(version)) => {
-            let detail = format!(
-                "only by control groups of version {version}, over a second and not exactly; \
-                 SCHED_DEADLINE: {why}"
-            );
-            Finding::fallback(name, detail, hint)
-        }
-        (Err(why), Err(groups)) => {
-            let detail = format!("no way: SCHED_DEADLINE: {why}; groups: {groups}");
-            Finding::missing(name, detail, hint)
-        }
-    }
-}
-
-/// Gives a thread of its own SCHED_DEADLINE for a moment.
-fn try_deadline() -> std::io::Result<()> {
-    let trial = thread::spawn(|| {
-        let thread = u32::try_from(gettid().as_raw_nonzero().get());
-        let thread = thread.map_err(std::io::Error::other)?;
-        policy::set_affinity(thread, &host::online())?;
-        policy::set_deadline(thread, Nanos::from_millis(1), Nanos::from_millis(1_000))
-    });
-    let panicked = || Err(std::io::Error::other("the trial ended early"));
-    trial.join().unwrap_or_else(|_| panicked())
 }
 
 /// The queueing discipline for the leaves of links on this kernel: fq_codel if a trial with it

@@ -230,6 +230,7 @@ fn watched() -> crate::WatchDoc {
     };
     crate::WatchDoc {
         at_ns: 1,
+        processors_at_ns: 2,
         links: vec![crate::WatchedLink::default()],
         targets: vec![
             target("pid:7"),

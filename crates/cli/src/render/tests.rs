@@ -65,6 +65,7 @@ fn watched(doc: &ShowDoc) -> WatchDoc {
         at_ns: 1,
         links: doc.links.iter().map(link).collect(),
         targets: doc.targets.iter().map(target).collect(),
+        ..WatchDoc::default()
     }
 }
 

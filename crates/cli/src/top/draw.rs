@@ -22,7 +22,7 @@ mod columns;
 mod connections;
 mod format;
 
-use netnice_api::{Traffic, Watched};
+use netnice_api::{SliceDoc, Traffic, Watched};
 use netnice_core::contract::Direction;
 use netnice_core::units::{Amount, Nanos};
 use ratatui::Frame;
@@ -36,7 +36,7 @@ use crate::render::sparkline::{Sparkline, unicode_locale};
 use crate::render::{self, printable};
 use columns::{Column, ColumnKind, columns};
 use connections::connections;
-use format::{cut, rate, wait, wrapped};
+use format::{cut, rate, share_of, wait, wrapped};
 
 /// What the terminal can show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -310,6 +310,17 @@ fn target_details(target: &Watched) -> String {
             text.push_str(&format!("  {word} {}", Amount(amount)));
         }
     }
+    if let Some(time) = &target.processor_time {
+        let way = match time.status.as_ref().map(|status| status.way.as_str()) {
+            Some("exact") => " by a deadline",
+            Some("group") => " by a control group",
+            _ => "",
+        };
+        let reserved = &time.reserved;
+        let extra = if reserved.extra { " with extra" } else { "" };
+        let (slice, period) = (Nanos(reserved.slice_ns), Nanos(reserved.period_ns));
+        text.push_str(&format!("  cpu {slice}/{period}{extra}{way}"));
+    }
     text
 }
 
@@ -459,6 +470,36 @@ fn draw_row(
     line(cells, y, buffer);
 }
 
+/// A target's name with its marks, in at most so many characters.
+fn name_text(
+    row: &Row,
+    target: &Watched,
+    width: usize,
+    selected: bool,
+    terminal: TerminalStyle,
+) -> String {
+    let mark = match (selected, target.degraded.is_empty()) {
+        (true, true) => "> ",
+        (true, false) => ">!",
+        (false, true) => "  ",
+        (false, false) => "! ",
+    };
+    let branch = match (row.depth, terminal.unicode) {
+        (0, _) => String::new(),
+        (depth, true) => format!("{}└ ", "  ".repeat(depth - 1)),
+        (depth, false) => format!("{}- ", "  ".repeat(depth - 1)),
+    };
+    let width = width.saturating_sub(mark.len() + branch.chars().count());
+    format!("{mark}{branch}{}", cut(&printable(&title(target)), width))
+}
+
+/// The reserved processor time of a target as a percentage of a processor; empty without one.
+fn reserved_time(target: &Watched) -> String {
+    let reserved = target.processor_time.as_ref().map(|time| &time.reserved);
+    let part = |slice: &SliceDoc| slice.slice_ns as f64 / slice.period_ns.max(1) as f64;
+    reserved.map_or(String::new(), |slice| share_of(part(slice)))
+}
+
 fn cell(
     screen: &Screen,
     row: &Row,
@@ -475,6 +516,11 @@ fn cell(
             let user = program.map_or("", render::program_user);
             (printable(user), plain_style)
         }
+        ColumnKind::UsedTime => {
+            let share = screen.table.used_time(&target.target);
+            (share.map_or(String::new(), share_of), plain_style)
+        }
+        ColumnKind::ReservedTime => (reserved_time(target), plain_style),
         ColumnKind::Unit => (
             program.map_or(String::new(), render::program_group),
             plain_style,
@@ -488,28 +534,12 @@ fn cell(
             (number, plain_style)
         }
         ColumnKind::Name => {
-            let mark = match (selected, target.degraded.is_empty()) {
-                (true, true) => "> ",
-                (true, false) => ">!",
-                (false, true) => "  ",
-                (false, false) => "! ",
-            };
-            let branch = match (row.depth, terminal.unicode) {
-                (0, _) => String::new(),
-                (depth, true) => format!("{}└ ", "  ".repeat(depth - 1)),
-                (depth, false) => format!("{}- ", "  ".repeat(depth - 1)),
-            };
+            let text = name_text(row, target, column.width, selected, terminal);
             let style = match target.degraded.is_empty() {
                 true => plain_style,
                 false => terminal.coloured(Color::Red),
             };
-            let width = column
-                .width
-                .saturating_sub(mark.len() + branch.chars().count());
-            (
-                format!("{mark}{branch}{}", cut(&printable(&title(target)), width)),
-                style,
-            )
+            (text, style)
         }
         ColumnKind::Rate(Direction::Down) if target.both.is_some() => {
             ("both".to_string(), plain_style)

@@ -27,8 +27,21 @@ pub(super) struct Table {
     processes: BTreeMap<String, usize>,
     /// For each index in the document: the target's traffic with that of all targets inside it.
     sums: Vec<[Traffic; 2]>,
+    /// For each target with a reservation of processor time what it used.
+    times: BTreeMap<String, UsedTime>,
     /// For each target the rates of both directions, oldest first.
     history: BTreeMap<String, [VecDeque<u64>; 2]>,
+}
+
+/// What a target used of processors.
+#[derive(Clone, Copy, Debug)]
+struct UsedTime {
+    /// The time of the last reading, in nanoseconds.
+    at_ns: u64,
+    /// What was used by then since the reservation began, in nanoseconds.
+    used_ns: u64,
+    /// The number of processors that was used between the last two readings.
+    share: Option<f64>,
 }
 
 /// The user's choice of order, nesting and filter.
@@ -86,9 +99,41 @@ impl Table {
     pub(super) fn update(&mut self, doc: WatchDoc) {
         let is_new = doc.at_ns != self.doc.at_ns || self.targets == 0;
         self.targets = doc.targets.len();
+        self.update_times(&doc);
         self.doc = doc;
         self.append_programs();
         self.add_points(0..self.targets, is_new);
+    }
+
+    fn update_times(&mut self, doc: &WatchDoc) {
+        let before = std::mem::take(&mut self.times);
+        let now = doc.processors_at_ns;
+        for target in &doc.targets {
+            let time = target.processor_time.as_ref();
+            let Some(status) = time.and_then(|time| time.status.as_ref()) else {
+                continue;
+            };
+            let used_ns = status.used_ns;
+            let last = before.get(&target.target).copied();
+            let time = match last {
+                // The same reading again.
+                Some(last) if last.at_ns >= now => last,
+                last => UsedTime {
+                    at_ns: now,
+                    used_ns,
+                    share: last
+                        .filter(|last| last.used_ns <= used_ns)
+                        .map(|last| (used_ns - last.used_ns) as f64 / (now - last.at_ns) as f64),
+                },
+            };
+            self.times.insert(target.target.clone(), time);
+        }
+    }
+
+    /// The number of processors that a target used lately; `None` if it has no reservation, or
+    /// before the second reading.
+    pub(super) fn used_time(&self, name: &str) -> Option<f64> {
+        self.times.get(name)?.share
     }
 
     /// Replaces the list of programs, and appends their rates to the history if it is a new

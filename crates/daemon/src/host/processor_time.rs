@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::units::Nanos;
 use netnice_kernel::processor::ProcessorSet;
-use netnice_kernel::processor::groups::{GroupUsage, Home};
+use netnice_kernel::processor::groups::{CertainShare, GroupUsage, Home};
 
 use crate::error::RequestError;
 
@@ -42,15 +42,22 @@ pub(crate) struct DriverBefore {
 
 /// What keeps reservations of processor time on a machine.
 pub(crate) trait ProcessorTime {
-    /// Checks that a process can have a reservation: it is no kernel thread, none of its threads
-    /// has a real-time policy, and no control group around it is frozen or has a quota.
-    fn check_process(&mut self, pid: u32) -> Result<(), RequestError>;
+    /// Checks that a process can have a reservation in a group: it is no kernel thread, none of its
+    /// threads has a real-time policy, and no control group around it is frozen or has a quota.
+    /// With version 2 of control groups it must also have the home of the group.
+    fn check_process(&mut self, group: &GroupName, pid: u32) -> Result<(), RequestError>;
     /// The processes whose real user id is this one.
     fn processes_of_user(&mut self, uid: u32) -> BTreeSet<u32>;
     /// The groups in which a process is.
     fn home(&mut self, pid: u32) -> Result<Home, RequestError>;
-    /// Makes a group, or takes over an existing one.
-    fn open_group(&mut self, group: &GroupName) -> Result<(), RequestError>;
+    /// Makes a group, or takes over an existing one. True if its weight and quota are not known.
+    fn open_group(&mut self, group: &GroupName) -> Result<bool, RequestError>;
+    /// The groups of others that do not pass the controller `cpu` on and that
+    /// [`ProcessorTime::open_group`] lets pass it on.
+    fn lacking_cpu(&mut self, group: &GroupName) -> Vec<String>;
+    /// Lets a group of [`ProcessorTime::lacking_cpu`] no longer pass `cpu` on, unless others use
+    /// that by now.
+    fn stop_passing_on(&mut self, path: &str) -> Result<(), RequestError>;
     /// Moves a process into a group. No effect if it has ended.
     fn take(&mut self, group: &GroupName, pid: u32) -> Result<(), RequestError>;
     /// Moves a process out of a group, to its home. No effect if it has ended.
@@ -68,6 +75,9 @@ pub(crate) trait ProcessorTime {
         weight: u32,
         quota: Option<(Nanos, Nanos)>,
     ) -> Result<(), RequestError>;
+    /// What a group is certain of by the weights of the groups beside and around it; `None` if
+    /// that is not known.
+    fn certain_share(&mut self, group: &GroupName) -> Option<CertainShare>;
     /// What a group has used.
     fn usage(&mut self, group: &GroupName) -> GroupUsage;
     /// How long threads have waited for a processor.

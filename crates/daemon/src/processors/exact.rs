@@ -75,8 +75,13 @@ impl Keeper {
         let Some(kept) = self.kept.get_mut(&id) else {
             return Ok(());
         };
-        let (weight, bound) = weight_and_quota(kept)?;
-        kept.set_group(host, weight, bound)?;
+        if kept.threads == 0 {
+            // A service manager may remove the group with the one around it.
+            kept.set = None;
+        } else {
+            let (weight, bound) = weight_and_quota(kept)?;
+            kept.set_group(host, weight, bound)?;
+        }
         match before == kept.exact {
             true => Ok(()),
             false => self.save(),

@@ -51,6 +51,12 @@ pub(super) struct Kept {
     pub waited: Option<Nanos>,
     /// Time that was waited for and not given.
     pub missed: Nanos,
+    /// The part of its time that it lacked lately while it waited, negative if it had more.
+    pub lacking: f64,
+    /// True if it lacks so much that this is shown.
+    pub falls_short: bool,
+    /// What the control groups beside and around its own leave it, if that is less than its share.
+    pub bounded_by: Option<String>,
 }
 
 /// A thread with SCHED_DEADLINE.
@@ -83,6 +89,9 @@ impl Kept {
             usage: GroupUsage::default(),
             waited: None,
             missed: Nanos(0),
+            lacking: 0.0,
+            falls_short: false,
+            bounded_by: None,
         }
     }
 
@@ -128,12 +137,63 @@ impl Kept {
         if lacks > 0.0 {
             self.missed = Nanos(self.missed.0.saturating_add(lacks as u64));
         }
-        (used as f64 / elapsed, wait as f64 > elapsed / 10.0)
+        let waits = wait as f64 > elapsed / 10.0;
+        self.follow_shortfall(host, (promised - used as f64) / promised, waits);
+        (used as f64 / elapsed, waits)
+    }
+
+    /// Follows whether the target has its time, over about two seconds. `lacks` is the part of its
+    /// time that it lacked in the last step.
+    fn follow_shortfall<H: ProcessorTime>(&mut self, host: &mut H, lacks: f64, waits: bool) {
+        let lacks = if waits { lacks } else { lacks.min(0.0) };
+        self.lacking += (lacks.clamp(-1.0, 1.0) - self.lacking) * NEWEST_PART;
+        let fell_short = self.falls_short;
+        self.falls_short = self.lacking > if fell_short { LACKS_AGAIN } else { LACKS };
+        if self.falls_short && !fell_short {
+            self.bounded_by = self.bound(host);
+        }
+    }
+
+    /// What the control groups beside and around its own leave the target, if that is less than its
+    /// share.
+    fn bound<H: ProcessorTime>(&self, host: &mut H) -> Option<String> {
+        let certain = host.certain_share(&self.group)?;
+        let (group, weight, sum) = certain.narrowest;
+        let count = match self.processors.len() {
+            0 => host.busy().len(),
+            count => count,
+        };
+        let processors = count.min(self.threads).max(1) as f64;
+        (self.exact.is_none() && certain.part * processors < self.share()).then(|| {
+            format!(
+                "the control group {group} has {weight} of the weights {sum} at its level; give it \
+                 more (CPUWeight= of its unit)"
+            )
+        })
+    }
+
+    /// Why the reservation is not kept; `None` while it is.
+    pub(super) fn shortfall(&self) -> Option<String> {
+        let why = self.bounded_by.as_deref();
+        self.falls_short.then(|| {
+            format!(
+                "its processor time is not kept: it waits, and lately had {:.0} % less than {}/{}: {}",
+                self.lacking * 100.0,
+                self.slice.slice(),
+                self.slice.period(),
+                why.unwrap_or("other programs have a higher weight or priority")
+            )
+        })
     }
 }
 
 /// The most threads of a target whose waiting is examined in a step.
 const MOST_EXAMINED: usize = 256;
+/// The part of the newest step in [`Kept::lacking`].
+const NEWEST_PART: f64 = 0.05;
+/// From which [`Kept::lacking`] on a reservation counts as not kept, and to which it does.
+const LACKS: f64 = 0.15;
+const LACKS_AGAIN: f64 = 0.05;
 /// What a target may lack of its slice in a step without counting as missed, as a part of a
 /// processor: the kernel's accounting is as coarse as a tick.
 const TOLERANCE: f64 = 0.05;

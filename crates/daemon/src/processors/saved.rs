@@ -3,7 +3,7 @@
 //! written anew with each change and renamed, and removed with the last reservation. After a reboot
 //! it names nothing that exists, so a file of another boot is ignored.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,8 +19,16 @@ use super::parts::Part;
 use crate::error::RequestError;
 use crate::host::processor_time::{DriverBefore, GroupName};
 
-/// What the file has: the reservations of targets by id, and those of drivers by thread.
-pub(super) type Loaded = (BTreeMap<u32, Kept>, BTreeMap<u32, KeptDriver>);
+/// What the file has.
+#[derive(Debug, Default)]
+pub(super) struct Saved {
+    /// The reservations of targets, by id.
+    pub kept: BTreeMap<u32, Kept>,
+    /// Those of drivers, by thread.
+    pub drivers: BTreeMap<u32, KeptDriver>,
+    /// Control groups of others that pass the controller `cpu` on for the reservations.
+    pub passing_cpu: BTreeSet<String>,
+}
 
 /// Access to the file of one runtime folder and boot.
 #[derive(Debug)]
@@ -36,6 +44,8 @@ struct Document {
     boot: String,
     reservations: Vec<Record>,
     drivers: Vec<DriverRecord>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    passing_cpu: BTreeSet<String>,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -101,25 +111,24 @@ impl ProcessorStore {
         }
     }
 
-    /// Reads the reservations that an earlier daemon has written: of targets by id, and of drivers
-    /// by thread.
+    /// Reads what an earlier daemon has written.
     ///
     /// # Errors
     /// If the file cannot be read, or is not what a daemon wrote. The text names it.
-    pub(super) fn load(&self) -> Result<Loaded, RequestError> {
+    pub(super) fn load(&self) -> Result<Saved, RequestError> {
         let failed = |why: String| {
             let path = self.path.display();
             RequestError::Failed(format!("cannot use {path}: {why}"))
         };
         let bytes = match fs::read(&self.path) {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Loaded::default()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Saved::default()),
             Err(error) => return Err(failed(error.to_string())),
         };
         let document: Document =
             serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))?;
         if document.boot != self.boot {
-            return Ok(Loaded::default());
+            return Ok(Saved::default());
         }
         if document.version != VERSION {
             return Err(failed(format!("it is of version {}", document.version)));
@@ -136,7 +145,11 @@ impl ProcessorStore {
             let one = KeptDriver::try_from(record).map_err(|error| failed(error.to_string()))?;
             drivers.insert(thread, one);
         }
-        Ok((kept, drivers))
+        Ok(Saved {
+            kept,
+            drivers,
+            passing_cpu: document.passing_cpu,
+        })
     }
 
     /// Writes the reservations in force.
@@ -147,6 +160,7 @@ impl ProcessorStore {
         &self,
         kept: &BTreeMap<u32, Kept>,
         drivers: &BTreeMap<u32, KeptDriver>,
+        passing_cpu: &BTreeSet<String>,
     ) -> Result<(), RequestError> {
         let new = self.path.with_extension("json.new");
         let write = || -> io::Result<()> {
@@ -164,6 +178,7 @@ impl ProcessorStore {
                     .iter()
                     .map(|(thread, one)| driver_record(*thread, one))
                     .collect(),
+                passing_cpu: passing_cpu.clone(),
             };
             fs::write(&new, serde_json::to_vec(&document)?)?;
             fs::rename(&new, &self.path)

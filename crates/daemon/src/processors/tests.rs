@@ -3,7 +3,7 @@
 
 mod parts;
 
-use netnice_kernel::processor::groups::{Home, MOST_WEIGHT};
+use netnice_kernel::processor::groups::{CertainShare, Home, MOST_WEIGHT};
 
 use super::*;
 use crate::host::fake::FakeMachine;
@@ -257,6 +257,39 @@ fn time_that_was_waited_for_and_not_given_is_counted() {
 }
 
 #[test]
+fn a_reservation_that_other_groups_outweigh_is_shown_as_not_kept() {
+    let (mut machine, mut keeper) = (machine(), Keeper::default());
+    machine.processor.certain = Some(CertainShare {
+        part: 0.33,
+        narrowest: ("/system.slice".to_owned(), 100, 300),
+    });
+    keeper
+        .follow(&mut machine, &[wanted(1, (5, 10, true), &[10])])
+        .expect("granted");
+    let mut play = |used_ms: u64, steps: usize| {
+        for _ in 0..steps {
+            machine.processor.waited.entry(10).or_default().0 += (100 - used_ms) * 1_000_000;
+            let group = machine.processor.groups.get_mut("1").expect("a group");
+            group.used.0 += used_ms * 1_000_000;
+            machine.processor.busy_time.entry(0).or_default().0 += 100_000_000;
+            after(&mut keeper, &mut machine, 100);
+        }
+        keeper.status(1).expect("in force").shortfall
+    };
+    assert_eq!(play(50, 30), None);
+    // A second of too little is no fault yet, but it lasts.
+    assert_eq!(play(33, 5), None);
+    let why = play(33, 40).expect("a fault");
+    for word in [
+        "less than 5ms/10ms",
+        "/system.slice has 100 of the weights 300",
+    ] {
+        assert!(why.contains(word), "{word}: {why}");
+    }
+    assert_eq!(play(60, 40), None);
+}
+
+#[test]
 fn the_next_daemon_continues_and_ends_what_is_not_wanted() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = || ProcessorStore::new(folder.path(), "boot");
@@ -384,4 +417,52 @@ fn a_reservation_that_cannot_be_kept_does_not_fail_the_request_for_another() {
         .expect("the other one is granted");
     assert_eq!(exact(&machine), [(10, 2)]);
     assert_eq!(keeper.kept.len(), 1);
+}
+
+#[test]
+fn groups_of_others_pass_cpu_on_as_long_as_a_reservation_needs_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = || ProcessorStore::new(folder.path(), "boot");
+    let (mut machine, mut keeper) = (machine(), Keeper::resume(store()).expect("no file"));
+    machine.processor.lacking = ["/before", "/before/10", "/before/11", "/elsewhere"]
+        .map(str::to_owned)
+        .into();
+    let passing = |machine: &FakeMachine| -> Vec<String> {
+        machine.processor.passing.iter().cloned().collect()
+    };
+    let both = [
+        wanted(1, (2, 10, false), &[10]),
+        wanted(2, (1, 10, true), &[11]),
+    ];
+    keeper.follow(&mut machine, &both).expect("granted");
+    assert_eq!(passing(&machine), ["/before", "/before/10", "/before/11"]);
+    drop(keeper);
+    let mut next = Keeper::resume(store()).expect("a file");
+    next.follow(&mut machine, &both[1..]).expect("one ends");
+    assert_eq!(passing(&machine), ["/before", "/before/11"]);
+    next.follow(&mut machine, &[]).expect("ends");
+    assert_eq!(passing(&machine), Vec::<String>::new());
+}
+
+#[test]
+fn a_target_whose_processes_start_elsewhere_has_its_group_there() {
+    let (mut machine, mut keeper) = (machine(), Keeper::default());
+    keeper
+        .follow(&mut machine, &[wanted(1, (2, 10, false), &[10])])
+        .expect("granted");
+    machine.exit(10);
+    // The service manager removes the group with its own; the name without processes stays.
+    keeper
+        .follow(&mut machine, &[wanted(1, (2, 10, false), &[])])
+        .expect("without processes");
+    assert_eq!(keeper.status(1).expect("in force").threads, 0);
+    machine.processor.groups.clear();
+    machine.processor.exact.clear();
+    after(&mut keeper, &mut machine, 100);
+    assert_eq!(machine.processor.groups, BTreeMap::new());
+    keeper
+        .follow(&mut machine, &[wanted(1, (2, 10, false), &[11])])
+        .expect("again");
+    assert_eq!(keeper.kept[&1].group.home.cpu, "/before/11");
+    assert_eq!(machine.processor.groups["1"].weight, MOST_WEIGHT);
 }

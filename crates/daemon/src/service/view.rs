@@ -98,6 +98,8 @@ impl<H: Enforcer> View<'_, H> {
         let short = held.auto.fault();
         let refused = refused.chain(short.filter(|_| held.entry.contract.has_auto_time()));
         let mut faults: Vec<String> = refused.chain(&held.aside).cloned().collect();
+        let time = self.processors.status(held.id);
+        faults.extend(time.and_then(|time| time.shortfall));
         faults.extend(held.claims.set_aside().iter().map(|uid| {
             format!(
                 "what {} asks of {} is set aside, for it contradicts what root or the group \

@@ -115,6 +115,7 @@ impl<H: Host> View<'_, H> {
             .collect();
         let doc = WatchDoc {
             at_ns: read_at.unwrap_or(now.monotonic).0,
+            processors_at_ns: self.processors.measured_at().map_or(0, |at| at.0),
             links: links
                 .map(|link| self.watched_link(link, &interfaces))
                 .collect(),

@@ -3,18 +3,25 @@
 //! With version 1 of control groups, the groups lie at the top of the hierarchies `cpu` and
 //! `cpuacct`, and at the top of `cpuset` if a thread is confined there. With version 2 a group lies
 //! below the group in which the processes are, and is threaded, so that they stay in their unit; at
-//! the root it is an ordinary one.
+//! the root it is an ordinary one. For that the groups around it must pass the controller `cpu` on
+//! ([`Groups::lacking`]), which divides processors among the groups beside them too.
 //!
 //! Names begin with `netnice-` and a key of the daemon, so several daemons can live on one machine.
 //! A process that is moved here has a [`Home`], to which it is given back. Methods that change
 //! something fail with [`KernelError`], which names the file.
+
+mod controllers;
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use netnice_core::units::Nanos;
+use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
+
+use controllers::pass_on;
+pub use controllers::{CertainShare, is_around};
 
 use super::{ProcessorSet, policy};
 use crate::error::KernelError;
@@ -97,6 +104,42 @@ impl Groups {
         }
     }
 
+    /// The version and where groups are made, for people.
+    pub fn place_text(&self) -> String {
+        match &self.place {
+            Place::One { cpu, .. } => format!("control groups of version 1 in {}", cpu.display()),
+            Place::Two { root } => format!(
+                "control groups of version 2 below {}, each in the group of its processes",
+                root.display()
+            ),
+        }
+    }
+
+    /// A mount point of the control groups that cannot be written to; `None`: all can.
+    pub fn read_only(&self) -> Option<PathBuf> {
+        let mounts = match &self.place {
+            Place::One { cpu, cpuacct, .. } => vec![cpu, cpuacct],
+            Place::Two { root } => vec![root],
+        };
+        let is_read_only = |mount: &&&PathBuf| {
+            let found = rustix::fs::statvfs(mount.as_path());
+            found.is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY))
+        };
+        mounts
+            .iter()
+            .find(is_read_only)
+            .map(|mount| (*mount).clone())
+    }
+
+    /// True if groups of version 1 have a real-time budget of their own (RT_GROUP_SCHED), which a
+    /// new group has not: then threads in it cannot have a real-time priority.
+    pub fn has_real_time_budget(&self) -> bool {
+        match &self.place {
+            Place::One { cpu, .. } => cpu.join("cpu.rt_runtime_us").exists(),
+            Place::Two { .. } => false,
+        }
+    }
+
     /// The groups in which a process is.
     ///
     /// # Errors
@@ -104,6 +147,7 @@ impl Groups {
     pub fn home(&self, pid: u32) -> Result<Home, KernelError> {
         let path = format!("/proc/{pid}/cgroup");
         let text = read_text(&path).map_err(KernelError::file("find the groups of", path))?;
+        let own = format!("/netnice-{}-", self.key);
         let of = |controller: &str| {
             let lines = text.lines().filter_map(|line| {
                 let (_, rest) = line.split_once(':')?;
@@ -113,9 +157,10 @@ impl Groups {
                 Place::One { .. } => controllers.split(',').any(|one| one == controller),
                 Place::Two { .. } => controllers.is_empty(),
             });
-            lines
-                .next()
-                .map_or("/".to_owned(), |(_, path)| path.to_owned())
+            let path = lines.next().map_or("/", |(_, path)| path);
+            // A process in a group of netnice's own belongs to the group around that.
+            let outer = path.find(&own).map_or(path, |at| &path[..at]);
+            if outer.is_empty() { "/" } else { outer }.to_owned()
         };
         Ok(Home {
             cpu: of("cpu"),
@@ -147,6 +192,9 @@ impl Groups {
         if frozen() {
             return Some("its control group is frozen".to_owned());
         }
+        if home.cpu.starts_with("/..") {
+            return Some("its control group lies outside of those that netnice can see".to_owned());
+        }
         let (root, file) = match &self.place {
             Place::One { cpu, .. } => (cpu, "cpu.cfs_quota_us"),
             Place::Two { root } => (root, "cpu.max"),
@@ -170,22 +218,39 @@ impl Groups {
     }
 
     /// Makes the group with this name for processes of this home. An existing one is taken over.
+    /// With version 2 the groups of [`Groups::lacking`] pass `cpu` on afterwards. Returns true if
+    /// the group is new, or may be half made by an earlier call.
     ///
     /// # Errors
-    /// If the kernel refuses the group.
-    pub fn open(&self, name: &str, home: &Home) -> Result<Group, KernelError> {
+    /// If the kernel refuses the group: with version 2 it does if the processes' group contains
+    /// other groups with processes, or (RT_GROUP_SCHED) a thread has a real-time priority.
+    pub fn open(&self, name: &str, home: &Home) -> Result<bool, KernelError> {
         let group = self.group(name, home);
-        make(&group.cpu)?;
+        let lacking = self.lacking(home);
+        let is_new = !group.exists() || !lacking.is_empty();
         if let Place::Two { root } = &self.place {
-            let outer = group.cpu.parent().unwrap_or(root);
-            if outer != root {
-                write(&group.cpu.join("cgroup.type"), "threaded")?;
+            let outer = below(root, &home.cpu);
+            let (around, own): (Vec<PathBuf>, Vec<PathBuf>) = lacking
+                .iter()
+                .map(|path| below(root, path))
+                .partition(|folder| *folder != outer);
+            around.iter().try_for_each(|folder| pass_on(folder))?;
+            make(&group.cpu)?;
+            // The root of the hierarchy has no such file, and takes ordinary groups only.
+            let file = group.cpu.join(TYPE);
+            if outer.join(TYPE).exists() && read_text(&file).is_ok_and(|is| !is_threaded(&is)) {
+                let threaded = fs::write(&file, "threaded");
+                threaded.map_err(KernelError::file("make threaded", file))?;
             }
-            write(&outer.join("cgroup.subtree_control"), "+cpu")?;
-        } else if group.cpuacct != group.cpu {
+            // A group with processes can pass `cpu` on only to threaded groups.
+            own.iter().try_for_each(|folder| pass_on(folder))?;
+            return Ok(is_new);
+        }
+        make(&group.cpu)?;
+        if group.cpuacct != group.cpu {
             make(&group.cpuacct)?;
         }
-        Ok(group)
+        Ok(is_new)
     }
 
     /// The group with this name, which may not exist.
@@ -552,6 +617,11 @@ fn write(file: &Path, text: &str) -> Result<(), KernelError> {
     fs::write(file, text).map_err(KernelError::file("write", file))
 }
 
+/// True if this is the type of a threaded group.
+fn is_threaded(kind: &str) -> bool {
+    kind.trim() == "threaded"
+}
+
 /// Moves a process; one that has ended is ignored.
 fn move_to(file: &Path, pid: &str) -> Result<(), KernelError> {
     match fs::write(file, pid) {
@@ -560,6 +630,8 @@ fn move_to(file: &Path, pid: &str) -> Result<(), KernelError> {
     }
 }
 
+/// The file of version 2 with the kind of a group.
+const TYPE: &str = "cgroup.type";
 /// The largest weight of a group (`MAX_SHARES`).
 pub const MOST_WEIGHT: u32 = 262_144;
 /// The weight of a thread of nice value 0, and of a group that nobody gave another one.

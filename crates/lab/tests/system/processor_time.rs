@@ -19,8 +19,10 @@ use netnice_lab::world::CommandOutput;
 
 use crate::users::{ANN, process_of, run_as};
 
+mod container;
 mod measurements;
 mod parts;
+mod version_two;
 
 fn start(bed: &TestBed, carnage: &Carnage) -> RunningCarnage {
     let client = bed.world.client();

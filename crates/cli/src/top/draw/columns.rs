@@ -4,10 +4,11 @@
 //! The columns of limits have space for minimums if a target has one and the screen is at least 76
 //! characters wide. While programs are listed, there are columns for their users and connections,
 //! and on wide screens for their units and the bytes that they have sent and received; below 100
-//! characters these columns replace the histories. The columns of numbers have fixed widths. The
-//! column of names takes of the rest as much as the longest name needs, at most 48 characters. The
-//! two histories take what is left: each has at least four characters, if nine are then left for
-//! the names, and at most 60.
+//! characters these columns replace the histories. There are columns of used and reserved processor
+//! time if a target has a reservation and the screen has space for them. The columns of numbers
+//! have fixed widths. The column of names takes of the rest as much as the longest name needs, at
+//! most 48 characters. The two histories take what is left: each has at least four characters, if
+//! nine are then left for the names, and at most 60.
 
 use netnice_api::Watched;
 use netnice_core::contract::Direction;
@@ -38,6 +39,10 @@ pub(super) enum ColumnKind {
     Wait,
     Drops,
     Held,
+    /// Used processor time.
+    UsedTime,
+    /// Reserved processor time.
+    ReservedTime,
 }
 
 impl ColumnKind {
@@ -58,6 +63,8 @@ impl ColumnKind {
             ColumnKind::Wait => "WAIT",
             ColumnKind::Drops => "DROP/s",
             ColumnKind::Held => "HELD",
+            ColumnKind::UsedTime => "CPU",
+            ColumnKind::ReservedTime => "OF",
         }
     }
 
@@ -96,8 +103,9 @@ pub(super) fn columns(screen: &Screen, rows: &[Row], width: usize) -> (Vec<Colum
             details.extend(Direction::ALL.map(|direction| (ColumnKind::Moved(direction), 6)));
         }
     }
+    let times = time_columns(screen, width);
     let of_details: usize = details.iter().map(|(_, width)| width + 1).sum();
-    let fixed = 2 * 6 + limits[0] + limits[1] + 6 + 6 + 4 + of_details;
+    let fixed = 2 * 6 + limits[0] + limits[1] + 6 + 6 + 4 + of_details + times.len() * 6;
     // Spaces between the columns.
     let gaps = if has_history { 9 } else { 7 };
     let left = width.saturating_sub(fixed + gaps);
@@ -139,21 +147,25 @@ pub(super) fn columns(screen: &Screen, rows: &[Row], width: usize) -> (Vec<Colum
         ]);
     }
     columns.retain(|column| has_history || !matches!(column.kind, ColumnKind::History(_)));
-    columns.extend([
-        Column {
-            kind: ColumnKind::Wait,
-            width: 6,
-        },
-        Column {
-            kind: ColumnKind::Drops,
-            width: 6,
-        },
-        Column {
-            kind: ColumnKind::Held,
-            width: 4,
-        },
-    ]);
+    let last = [
+        (ColumnKind::Wait, 6),
+        (ColumnKind::Drops, 6),
+        (ColumnKind::Held, 4),
+    ];
+    let times = times.iter().map(|kind| (*kind, 5));
+    let last = last.into_iter().chain(times);
+    columns.extend(last.map(|(kind, width)| Column { kind, width }));
     (columns, minimums)
+}
+
+/// The columns of processor time, if a target has a reservation and there is space.
+fn time_columns(screen: &Screen, width: usize) -> &'static [ColumnKind] {
+    let mut targets = screen.table.doc().targets.iter();
+    let has_space = screen.table.programs().is_none() || width >= WIDTH_FOR_TIMES;
+    match has_space && targets.any(|target| target.processor_time.is_some()) {
+        true => &[ColumnKind::UsedTime, ColumnKind::ReservedTime],
+        false => &[],
+    }
 }
 
 fn indent(row: &Row) -> usize {
@@ -166,6 +178,8 @@ const MIN_NAME: usize = 9;
 const WIDTH_FOR_MINIMUMS: usize = 76;
 /// Smallest width of the screen that shows histories beside programs, in characters.
 const WIDTH_FOR_HISTORIES: usize = 100;
+/// Smallest width of the screen that shows processor time beside programs, in characters.
+const WIDTH_FOR_TIMES: usize = 84;
 /// Smallest width of the screen that shows units, in characters.
 const WIDTH_FOR_UNITS: usize = 110;
 /// Smallest width of the screen that shows what programs moved so far, in characters.

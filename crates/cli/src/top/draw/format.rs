@@ -20,6 +20,18 @@ pub(super) fn short(count: u64) -> String {
     figures(count, true)
 }
 
+/// A number of processors as a percentage of one: `0%`, `7.5%`, `180%`. Without the sign from
+/// 10,000 % on. At most five characters up to 999 processors.
+pub(super) fn share_of(processors: f64) -> String {
+    let percent = processors.max(0.0) * 100.0;
+    match percent {
+        _ if percent < 0.05 => "0%".to_string(),
+        _ if percent < 9.95 => format!("{percent:.1}%"),
+        _ if percent < 9_999.5 => format!("{percent:.0}%"),
+        _ => format!("{percent:.0}"),
+    }
+}
+
 fn figures(number: u64, trim: bool) -> String {
     let (mut size, mut prefix) = (1_u64, "");
     for next in ["k", "M", "G", "T", "P", "E"] {

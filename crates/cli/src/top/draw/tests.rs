@@ -2,14 +2,14 @@ use std::fs;
 use std::path::Path;
 
 use netnice_api::{
-    Connection, ConnectionsDoc, ProgramDoc, ProgramsDoc, Traffic, TrafficSum, WatchDoc, Watched,
-    WatchedLink,
+    Connection, ConnectionsDoc, ProcessorStatusDoc, ProcessorTimeDoc, ProgramDoc, ProgramsDoc,
+    SliceDoc, Traffic, TrafficSum, WatchDoc, Watched, WatchedLink,
 };
 use netnice_core::units::Nanos;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
-use super::format::{cut, rate, round, wait, wrapped};
+use super::format::{cut, rate, round, share_of, wait, wrapped};
 use super::{TerminalStyle, draw, frame_lines};
 use crate::render::sparkline::Sparkline;
 use crate::top::connections::ConnectionList;
@@ -101,6 +101,7 @@ fn screen(targets: Vec<Watched>) -> Screen {
                 ..WatchedLink::default()
             }],
             targets,
+            ..WatchDoc::default()
         });
     }
     screen.selected = Some("name:backup".into());
@@ -133,6 +134,66 @@ TARGET                   UP        LIMIT   DOWN        LIMIT   WAIT DROP/s HELD
         ],
         "\n{text}"
     );
+}
+
+/// Reservations of 20 % of a processor, of which the first target uses 7.5 %, and of 160 %.
+fn with_times(mut targets: Vec<Watched>, at_s: u64) -> WatchDoc {
+    for (target, (slice_ms, used_ms, way)) in targets
+        .iter_mut()
+        .zip([(20, 75, "exact"), (160, 1_500, "group")])
+    {
+        target.processor_time = Some(ProcessorTimeDoc {
+            reserved: SliceDoc {
+                slice_ns: slice_ms * 1_000_000,
+                period_ns: 100_000_000,
+                extra: way == "group",
+            },
+            status: Some(ProcessorStatusDoc {
+                way: way.into(),
+                used_ns: at_s * used_ms * 1_000_000,
+                ..ProcessorStatusDoc::default()
+            }),
+            ..ProcessorTimeDoc::default()
+        });
+    }
+    WatchDoc {
+        at_ns: 3 + at_s,
+        processors_at_ns: at_s * 1_000_000_000,
+        targets,
+        ..WatchDoc::default()
+    }
+}
+
+#[test]
+fn used_and_reserved_processor_time_have_columns_if_a_target_has_a_reservation() {
+    let mut screen = screen(targets());
+    for at_s in [1, 3] {
+        screen.table.update(with_times(targets(), at_s));
+    }
+    let text = drawn(&mut screen, ASCII, 80, 24);
+    let expected = "\
+TARGET                  UP       LIMIT   DOWN       LIMIT   WAIT DROP/s HELD   CPU    OF";
+    let heading = text.lines().find(|line| line.starts_with("TARGET"));
+    let heading = heading.expect("a heading");
+    assert_eq!(
+        expected.split_whitespace().collect::<Vec<_>>(),
+        heading.split_whitespace().collect::<Vec<_>>()
+    );
+    assert_eq!(heading.len(), 80, "{text}");
+    for (name, end) in [
+        ("name:bac", "both  7.5%   20%"),
+        ("pid:471", " up    150%  160%"),
+        ("unit:", " up"),
+    ] {
+        let line = text.lines().find(|line| line.contains(name));
+        let line = line.expect("a row");
+        assert!(line.ends_with(end), "`{line}`");
+    }
+    let selected = "cpu 20ms/100ms by a deadline";
+    assert!(text.contains(selected), "{text}");
+    // The same reading again changes nothing.
+    screen.table.update(with_times(targets(), 3));
+    assert_eq!(drawn(&mut screen, ASCII, 80, 24), text);
 }
 
 #[test]
@@ -428,6 +489,16 @@ fn numbers_are_formatted_in_few_characters() {
         (83_250_000_000, "83.2s"),
     ] {
         assert_eq!(wait(Nanos(ns)), text, "{ns}");
+    }
+    for (processors, text) in [
+        (0.0, "0%"),
+        (0.002, "0.2%"),
+        (0.0994, "9.9%"),
+        (0.0996, "10%"),
+        (16.0, "1600%"),
+        (128.0, "12800"),
+    ] {
+        assert_eq!(share_of(processors), text, "{processors}");
     }
     let sparkline = Sparkline::new(false);
     assert_eq!(sparkline.row(&[0, 1, 4, 8, 9], Some(8), 6), "  .-##");

@@ -42,8 +42,8 @@ fn doc() -> WatchDoc {
     };
     WatchDoc {
         at_ns: 1,
-        links: Vec::new(),
         targets: vec![target("name:b", 1), target("pid:1", 3), target("pid:2", 2)],
+        ..WatchDoc::default()
     }
 }
 

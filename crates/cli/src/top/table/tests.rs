@@ -21,8 +21,8 @@ fn table(targets: Vec<Watched>) -> Table {
     let mut table = Table::default();
     table.update(WatchDoc {
         at_ns: 1,
-        links: Vec::new(),
         targets,
+        ..WatchDoc::default()
     });
     table
 }
@@ -189,8 +189,8 @@ fn the_history_has_one_point_per_reading_and_ends_with_its_target() {
     let answer = |table: &mut Table, at_ns: u64, rate: u64| {
         table.update(WatchDoc {
             at_ns,
-            links: Vec::new(),
             targets: vec![target("pid:1", None, rate, 0)],
+            ..WatchDoc::default()
         });
     };
     for (at, rate) in [(1, 10), (2, 20), (2, 20), (3, 30)] {

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::units::Nanos;
 use netnice_kernel::processor::ProcessorSet;
-use netnice_kernel::processor::groups::{GroupUsage, Home};
+use netnice_kernel::processor::groups::{CertainShare, GroupUsage, Home, is_around};
 
 use super::FakeMachine;
 use crate::error::RequestError;
 use crate::host::processor_time::{DriverBefore, GroupName, NotExact, ProcessorTime};
 
 /// Groups and policies of the machine.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct FakeProcessorTime {
     /// The groups of netnice's own, by name, with what was set.
     pub groups: BTreeMap<String, FakeGroup>,
@@ -32,6 +32,12 @@ pub(crate) struct FakeProcessorTime {
     pub drivers: BTreeMap<u32, (Nanos, Nanos)>,
     /// Drivers cannot have a reservation.
     pub no_driver: bool,
+    /// Groups of others that do not pass the controller `cpu` on.
+    pub lacking: BTreeSet<String>,
+    /// Groups of others that were made to pass it on.
+    pub passing: BTreeSet<String>,
+    /// What each group is certain of.
+    pub certain: Option<CertainShare>,
     /// Processes that cannot have a reservation.
     pub unfit: BTreeSet<u32>,
     /// The kernel admits no SCHED_DEADLINE.
@@ -69,7 +75,7 @@ impl FakeMachine {
 }
 
 impl ProcessorTime for FakeMachine {
-    fn check_process(&mut self, pid: u32) -> Result<(), RequestError> {
+    fn check_process(&mut self, _: &GroupName, pid: u32) -> Result<(), RequestError> {
         match self.processor.unfit.contains(&pid) {
             true => Err(RequestError::Failed(format!("process {pid} is unfit"))),
             false => Ok(()),
@@ -91,8 +97,23 @@ impl ProcessorTime for FakeMachine {
         }
     }
 
-    fn open_group(&mut self, group: &GroupName) -> Result<(), RequestError> {
-        self.processor.groups.entry(group.name.clone()).or_default();
+    fn open_group(&mut self, group: &GroupName) -> Result<bool, RequestError> {
+        let lacking = self.lacking_cpu(group);
+        self.processor.passing.extend(lacking);
+        let groups = &mut self.processor.groups;
+        let is_new = !groups.contains_key(&group.name);
+        groups.entry(group.name.clone()).or_default();
+        Ok(is_new)
+    }
+
+    fn lacking_cpu(&mut self, group: &GroupName) -> Vec<String> {
+        let all = self.processor.lacking.difference(&self.processor.passing);
+        let around = all.filter(|path| is_around(path, &group.home.cpu));
+        around.cloned().collect()
+    }
+
+    fn stop_passing_on(&mut self, path: &str) -> Result<(), RequestError> {
+        self.processor.passing.remove(path);
         Ok(())
     }
 
@@ -134,6 +155,10 @@ impl ProcessorTime for FakeMachine {
         let group = group.ok_or_else(|| RequestError::Failed("no such group".to_owned()))?;
         (group.weight, group.quota) = (weight, quota);
         Ok(())
+    }
+
+    fn certain_share(&mut self, _: &GroupName) -> Option<CertainShare> {
+        self.processor.certain.clone()
     }
 
     fn usage(&mut self, group: &GroupName) -> GroupUsage {

@@ -6,7 +6,7 @@ use std::io;
 use netnice_core::admission::processors::{Processors, Reservation};
 use netnice_core::contract::Slice;
 use netnice_core::units::Nanos;
-use netnice_kernel::processor::groups::{Group, GroupUsage, Groups, Home};
+use netnice_kernel::processor::groups::{CertainShare, Group, GroupUsage, Groups, Home};
 use netnice_kernel::processor::policy::{self, Policy};
 use netnice_kernel::processor::{ProcessorSet, host};
 use netnice_kernel::{KernelError, cgroup, process};
@@ -57,7 +57,7 @@ impl ProcessorHost for KernelHost {
 }
 
 impl ProcessorTime for KernelHost {
-    fn check_process(&mut self, pid: u32) -> Result<(), RequestError> {
+    fn check_process(&mut self, group: &GroupName, pid: u32) -> Result<(), RequestError> {
         let refuse = |why: String| {
             Err(RequestError::NotAdmitted(format!(
                 "refused: process {pid} {why}"
@@ -81,6 +81,13 @@ impl ProcessorTime for KernelHost {
         }
         let groups = self.groups()?;
         let home = groups.home(pid)?;
+        if groups.version() == 2 && home != group.home {
+            return refuse(format!(
+                "is in the control group {}, and the target's first process in {}: with control \
+                 groups of version 2 a reservation is kept within one",
+                home.cpu, group.home.cpu
+            ));
+        }
         match groups.obstacle(pid, &home) {
             Some(why) => refuse(format!("gets no reservation: {why}")),
             None => Ok(()),
@@ -106,9 +113,17 @@ impl ProcessorTime for KernelHost {
         Ok(self.groups()?.home(pid)?)
     }
 
-    fn open_group(&mut self, group: &GroupName) -> Result<(), RequestError> {
-        self.groups()?.open(&group.name, &group.home)?;
-        Ok(())
+    fn open_group(&mut self, group: &GroupName) -> Result<bool, RequestError> {
+        Ok(self.groups()?.open(&group.name, &group.home)?)
+    }
+
+    fn lacking_cpu(&mut self, group: &GroupName) -> Vec<String> {
+        let groups = self.groups();
+        groups.map_or_else(|_| Vec::new(), |groups| groups.lacking(&group.home))
+    }
+
+    fn stop_passing_on(&mut self, path: &str) -> Result<(), RequestError> {
+        Ok(self.groups()?.stop_passing_on(path)?)
     }
 
     fn take(&mut self, group: &GroupName, pid: u32) -> Result<(), RequestError> {
@@ -141,6 +156,11 @@ impl ProcessorTime for KernelHost {
         let group = self.group(group)?;
         group.set_weight(weight)?;
         Ok(group.set_quota(quota)?)
+    }
+
+    fn certain_share(&mut self, group: &GroupName) -> Option<CertainShare> {
+        let groups = self.groups().ok()?;
+        groups.certain_share(&group.name, &group.home)
     }
 
     fn usage(&mut self, group: &GroupName) -> GroupUsage {
@@ -182,6 +202,10 @@ impl ProcessorTime for KernelHost {
         }
         reserved.map_err(|error| match Errno::from_io_error(&error) {
             Some(Errno::BUSY) => NotExact::Busy,
+            Some(Errno::PERM) => NotExact::Refused(format!(
+                "SCHED_DEADLINE for thread {thread}: {error} (it needs CAP_SYS_NICE and all \
+                 processors; `netnice doctor` says which is missing)"
+            )),
             _ => NotExact::Refused(format!("SCHED_DEADLINE for thread {thread}: {error}")),
         })
     }

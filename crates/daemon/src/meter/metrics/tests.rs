@@ -29,6 +29,7 @@ fn example() -> String {
     };
     let doc = WatchDoc {
         at_ns: 1,
+        processors_at_ns: 1,
         links: vec![WatchedLink {
             link: "eth0".into(),
             up: Some(100),
