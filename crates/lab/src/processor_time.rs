@@ -132,7 +132,7 @@ fn share(from: (u64, u64), to: (u64, u64)) -> f64 {
 /// flood over the loopback interface. They end when this value is dropped.
 pub struct Load {
     spinners: Vec<RunningCarnage>,
-    _others: Vec<Running>,
+    others: Vec<Running>,
 }
 
 impl Load {
@@ -150,8 +150,16 @@ impl Load {
         ];
         Ok(Load {
             spinners: spinners.into_iter().collect::<Result<_>>()?,
-            _others: others.into_iter().collect::<Result<_>>()?,
+            others: others.into_iter().collect::<Result<_>>()?,
         })
+    }
+
+    /// The processes that it has started.
+    pub fn pids(&self) -> Vec<u32> {
+        let spinners = self.spinners.iter().flat_map(RunningCarnage::pids);
+        spinners
+            .chain(self.others.iter().map(Running::pid))
+            .collect()
     }
 
     /// Processor time of the spinning threads so far, in ns. Fails if one of their processes has

@@ -64,6 +64,28 @@ impl Slice {
     }
 }
 
+/// A load in a slice of its own. Directly in the root group each of its threads would count as much
+/// as a slice, and the ones of nice -20 as hundreds of slices.
+struct BesideSlice {
+    // Ended before its group is removed.
+    _load: Load,
+    _slice: Cgroup,
+}
+
+impl BesideSlice {
+    fn start(bed: &TestBed) -> BesideSlice {
+        let slice = Cgroup::create("load.slice").expect("a slice");
+        let load = Load::start(bed.world.client()).expect("a load");
+        for pid in load.pids() {
+            slice.add_process(pid).expect("a process of the load");
+        }
+        BesideSlice {
+            _load: load,
+            _slice: slice,
+        }
+    }
+}
+
 fn folder(group: &Cgroup) -> PathBuf {
     let procs = group.procs();
     procs.parent().expect("a folder").to_owned()
@@ -91,7 +113,7 @@ fn a_unit_of_version_2_stays_as_it_is() {
         let pid = pid.to_string();
         assert!(members.lines().any(|line| line == pid), "{pid}: {members}");
     }
-    let load = Load::start(bed.world.client()).expect("a load");
+    let load = BesideSlice::start(&bed);
     assert_kept(&program, 0.3, "in a unit");
     drop(load);
     bed.netnice.kill_daemon();
@@ -145,7 +167,7 @@ fn a_restarted_unit_of_version_2_has_its_reservation() {
     let second = groups.run(&bed);
     let is_inside = becomes_true(|| second.pids().iter().all(|pid| !own_groups(*pid).is_empty()));
     assert!(is_inside, "{:?}", scheduling(second.pid()));
-    let load = Load::start(bed.world.client()).expect("a load");
+    let load = BesideSlice::start(&bed);
     assert_kept(&second, 0.3, "after a restart");
     drop(load);
     bed.run_ok(&format!("clear {target}"));
