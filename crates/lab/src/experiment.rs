@@ -534,7 +534,7 @@ pub const REGISTRY: &[Experiment] = &[
     Experiment {
         id: "ntcp-fig7",
         what: "paper, figure 7: the processor time that TCP needs for a rate, beside carnage",
-        minutes: (3.0, 0.8),
+        minutes: (4.5, 0.8),
         run: ntcp::processor_time::figure7,
     },
     Experiment {
