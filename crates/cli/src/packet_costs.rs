@@ -250,8 +250,8 @@ fn failed(text: &str) -> CommandError {
     CommandError::Capture(text.to_owned())
 }
 
-/// The slices in 1 ms, in us.
-const SLICES_US: [u64; 3] = [110, 330, 550];
+/// The slices in 1 ms, in us. At much more, the driver needs most of the processor.
+const SLICES_US: [u64; 3] = [50, 150, 300];
 /// Bits of a full packet.
 const FULL_BITS: f64 = 12_000.0;
 /// The largest part of a processor that is tried.

@@ -182,12 +182,12 @@ TARGET                  UP       LIMIT   DOWN       LIMIT   WAIT DROP/s HELD   C
     assert_eq!(heading.len(), 80, "{text}");
     for (name, end) in [
         ("name:bac", "both  7.5%   20%"),
-        ("pid:471", " up    150%  160%"),
+        ("pid:47", " up    150%  160%"),
         ("unit:", " up"),
     ] {
         let line = text.lines().find(|line| line.contains(name));
-        let line = line.expect("a row");
-        assert!(line.ends_with(end), "`{line}`");
+        let line = line.unwrap_or_else(|| panic!("no row of {name}\n{text}"));
+        assert!(line.ends_with(end), "`{line}`\n{text}");
     }
     let selected = "cpu 20ms/100ms by a deadline";
     assert!(text.contains(selected), "{text}");

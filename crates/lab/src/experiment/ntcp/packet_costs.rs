@@ -1,8 +1,7 @@
 //! Random mixes of senders, each with a slice of the link and `cpu auto`, admitted until one is
-//! refused, beside carnage. The costs are those that `netnice doctor
-//! --measure` finds at the beginning. Each sender must send at least 99 % of its slice. With 80 %
-//! of the processor time that `cpu auto` chose, at least one of each mix must not, so that the
-//! costs have no slack.
+//! refused, beside carnage. The costs are those that `netnice doctor --measure` finds at the
+//! beginning. Each sender must send at least 99 % of its slice. With 80 % of the processor time
+//! that `cpu auto` chose, at least one of each mix must not, so that the costs have no slack.
 //!
 //! The link has 400 Mbit/s: at more, the driver needs the whole processor, comes before all, and
 //! netniced, which is there too, does not answer any more.

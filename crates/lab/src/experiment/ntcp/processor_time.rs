@@ -154,11 +154,11 @@ fn draw_figure6(
 }
 
 /// Figure 7: for rates of 110 to 660 Mbit/s (at more, the driver needs the whole processor), the
-/// least part of the processor that carries the slice
-/// of the link, found by bisection beside a carnage that has all the rest. It must rise linearly
-/// (R² at least 0.99); the slope is the processor time for 1 Gbit/s. Beside it, what the sender
-/// gets of each slice without a reservation beside 15 threads of carnage. Fails as the module says,
-/// and if no part up to 60 % carries a slice.
+/// least part of the processor that carries the slice of the link, found by bisection beside a
+/// carnage that has all the rest. It must rise linearly (R² at least 0.99); the slope is the
+/// processor time for 1 Gbit/s. Beside it, what the sender gets of each slice without a reservation
+/// beside 15 threads of carnage. Fails as the module says, and if no part up to 60 % carries a
+/// slice.
 pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let (seconds, steps): (f64, &[u64]) = match context.quick {
