@@ -119,8 +119,8 @@ pub struct Counts {
     pub overflowed: u64,
     /// Packets that a stage did not accept.
     pub corrupted: u64,
-    /// Packets of which the number of parts or the length contradicts the channel or an earlier
-    /// part.
+    /// Packets that contradict the channel or an earlier part, by their number of parts or their
+    /// length.
     pub malformed: u64,
     /// Packets that had arrived before.
     pub duplicates: u64,

@@ -9,8 +9,8 @@
 
 use std::fmt;
 
-/// The global identifier of a channel. Whoever opens the channel draws it at random, so that two
-/// channels of two hosts have different ones.
+/// The global identifier of a channel. It is random, so channels of different hosts have different
+/// ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChannelId(pub [u8; 16]);
 

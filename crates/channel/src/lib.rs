@@ -1,4 +1,4 @@
-//! Answers: which packet of which channel a program processes next, and which message it completes.
+//! Answers: which packet a program processes next, and which message that completes.
 //! May touch: its arguments only. The caller passes the time and moves the packets.
 //! Must never: do I/O, read a clock, start a thread, or contain a scheduler of its own.
 //!

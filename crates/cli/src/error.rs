@@ -55,6 +55,9 @@ pub(crate) enum CommandError {
     /// The capture cannot be checked. Holds the error text.
     #[error("{0}")]
     Capture(String),
+    /// The cost of a packet cannot be measured. Holds the error text.
+    #[error("{0}")]
+    Measurement(String),
     /// An operation on a file or on standard output failed.
     #[error("{what}: {source}")]
     Io {

@@ -247,7 +247,7 @@ fn through(points: &[(f64, f64)]) -> (f64, f64) {
 }
 
 fn failed(text: &str) -> CommandError {
-    CommandError::Capture(text.to_owned())
+    CommandError::Measurement(text.to_owned())
 }
 
 /// The slices in 1 ms, in us. At much more, the driver needs most of the processor.

@@ -217,7 +217,7 @@ impl Daemon {
         if let Request::Programs(programs) = pending.request {
             return self.submit_programs(pending, programs, now);
         }
-        if matches!(pending.request, Request::Set(_) | Request::Reload(_)) {
+        if processors::may_reserve(&pending.request) {
             self.follow_drivers();
             self.service.set_sending(self.flows.sending_flows());
         }

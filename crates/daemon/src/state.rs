@@ -169,16 +169,7 @@ impl Store {
     /// If the new file cannot be written or renamed. Then the old one stays.
     pub(crate) fn save(&self, ledger: &Ledger, rollbacks: &Rollbacks) -> Result<(), StateError> {
         let bytes = self.bytes(ledger, rollbacks)?;
-        let new = self.path.with_extension("json.new");
-        let written = File::create(&new).and_then(|mut file| {
-            file.write_all(&bytes)?;
-            file.sync_all()?;
-            fs::rename(&new, &self.path)
-        });
-        written.map_err(|error| {
-            let _ = fs::remove_file(&new);
-            self.io("write", error)
-        })
+        replace(&self.path, &bytes).map_err(|error| self.io("write", error))
     }
 
     /// The bytes of the state file with this state.
@@ -243,6 +234,18 @@ struct Envelope {
     version: u32,
     checksum: String,
     state: Box<RawValue>,
+}
+
+/// Writes a file beside the one at this path, to the disk, and replaces that one by it. If this
+/// fails, the old file stays.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("json.new");
+    let written = File::create(&new).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    });
+    written.inspect_err(|_| drop(fs::remove_file(&new)))
 }
 
 /// The folder of files that outlive a reboot: `/var/lib/netnice` for the runtime folder

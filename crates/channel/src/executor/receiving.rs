@@ -29,10 +29,10 @@ pub(super) struct Receiving<P> {
     planned: usize,
     sizes: Sizes,
     when_full: WhenFull,
-    /// The highest number of a message of which a part was accepted.
+    /// The highest number of the messages with an accepted part.
     accepted: Option<u64>,
-    /// The highest number of a message of which a packet is queued, or a part was accepted. A
-    /// corrupted number counts only while its packet is queued.
+    /// The highest number of the messages with a queued packet or an accepted part. A corrupted
+    /// number counts only while its packet is queued.
     newest: Option<u64>,
     reassembly: Reassembly,
     ready: VecDeque<ReceivedMessage>,
@@ -181,7 +181,7 @@ impl<P> Receiving<P> {
         self.queue.len()
     }
 
-    /// Number of messages of which parts are missing.
+    /// Number of messages that lack parts.
     pub(super) fn incomplete(&self) -> usize {
         self.reassembly.incomplete()
     }

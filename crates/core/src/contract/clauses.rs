@@ -144,6 +144,12 @@ impl Slice {
         self.extra
     }
 
+    /// Whether the share, `slice / period`, is larger than that of another slice.
+    pub fn is_larger_than(&self, other: &Slice) -> bool {
+        let cross = |a: &Slice, b: &Slice| u128::from(a.slice.0) * u128::from(b.period.0);
+        cross(self, other) > cross(other, self)
+    }
+
     /// The slice's share of a link's rate, `link * slice / period`, rounded down. `None` if the
     /// share is below [`Rate::MIN`].
     pub fn of(&self, link: Rate) -> Option<Rate> {

@@ -1,6 +1,9 @@
 //! Passes what drivers and flows need of the processors from the flows to the service. Nothing here
 //! fails.
 
+use netnice_api::Request;
+use netnice_core::contract::Change;
+
 use super::Daemon;
 use crate::clock::Now;
 use crate::flows::driver_reservation::driver_reservation;
@@ -25,5 +28,17 @@ impl Daemon {
             let flows = self.flows.sending_flows();
             self.service.follow_sending(flows, now);
         }
+    }
+}
+
+/// True if a request may reserve processor time.
+pub(super) fn may_reserve(request: &Request) -> bool {
+    match request {
+        Request::Set(set) => {
+            let change = set.change.as_deref().map(str::parse::<Change>);
+            change.is_some_and(|change| change.is_ok_and(|change| change.cpu.is_some()))
+        }
+        Request::Reload(_) => true,
+        _ => false,
     }
 }

@@ -91,7 +91,7 @@ impl Ledger {
         }
         match (held.granted_time(), held.asked(contract)) {
             (_, None) => Ok(()),
-            (Some(before), Some(after)) if !is_larger(&after, &before) => Ok(()),
+            (Some(before), Some(after)) if !after.is_larger_than(&before) => Ok(()),
             (_, Some(after)) => self
                 .admit_processor_time(held, after)
                 .map_err(RequestError::NotAdmitted),
@@ -109,7 +109,9 @@ impl Ledger {
         let asked = asked.or_else(|| held.granted_time());
         let why = match (before, asked) {
             (_, None) => None,
-            (Some(before), Some(after)) if !is_larger(&after, &before) => held.time_refused.clone(),
+            (Some(before), Some(after)) if !after.is_larger_than(&before) => {
+                held.time_refused.clone()
+            }
             (_, Some(after)) => self.admit_processor_time(held, after).err(),
         };
         self.update(slot, |held| {
@@ -171,7 +173,7 @@ impl Ledger {
         }
         let needed = held.auto.needed;
         let is_more = match (held.auto.granted, needed) {
-            (Some(granted), Some(needed)) => is_larger(&needed, &granted),
+            (Some(granted), Some(needed)) => needed.is_larger_than(&granted),
             (None, Some(_)) => true,
             (_, None) => false,
         };
@@ -264,12 +266,6 @@ impl HeldTarget {
 fn with_extra(slice: Slice, extra: bool) -> Option<Slice> {
     // A slice stays within its bounds.
     Slice::new(slice.slice(), slice.period(), extra).ok()
-}
-
-/// True if the share of one slice is larger than that of another one.
-fn is_larger(one: &Slice, other: &Slice) -> bool {
-    let cross = |a: &Slice, b: &Slice| u128::from(a.slice().0) * u128::from(b.period().0);
-    cross(one, other) > cross(other, one)
 }
 
 #[cfg(test)]

@@ -24,18 +24,34 @@ use crate::ledger::{HeldTarget, Ledger};
 #[derive(Debug, Default)]
 pub(crate) struct Sending {
     /// The flows that are promised a rate, by the process of their program.
-    pub flows: BTreeMap<u32, Vec<SendingFlow>>,
+    flows: BTreeMap<u32, Vec<SendingFlow>>,
     /// What a packet costs; `None`: not measured.
-    pub costs: Option<PacketCosts>,
+    costs: Option<PacketCosts>,
+    /// True if the flows and costs are those that were followed last.
+    is_followed: bool,
     /// True if a target has `cpu auto`.
     pub is_asked: bool,
     /// Since when a target's flows need less than it has, by target id.
     lower_since: BTreeMap<u32, Instant>,
-    /// The flows are not followed before this time, because that has failed.
+    /// When processes may have come to targets or left them: then flows are followed again.
     due: Instant,
+    /// The flows are not followed before this time, because that has failed.
+    retry_at: Instant,
 }
 
 impl Sending {
+    /// Sets the flows that are promised a rate, by the process of their program.
+    pub(crate) fn set_flows(&mut self, flows: BTreeMap<u32, Vec<SendingFlow>>) {
+        self.is_followed &= self.flows == flows;
+        self.flows = flows;
+    }
+
+    /// Sets what a packet costs; `None`: not measured.
+    pub(crate) fn set_costs(&mut self, costs: Option<PacketCosts>) {
+        self.is_followed &= self.costs == costs;
+        self.costs = costs;
+    }
+
     /// What the flows of some processes need; `None`: they have none with a promise.
     ///
     /// # Errors
@@ -60,12 +76,22 @@ impl Sending {
 impl<H: Host> Reconciler<H> {
     /// Gives the targets with `cpu auto` what their flows need now. A failure is logged.
     pub(crate) fn follow_sending(&mut self, now: Now) {
-        if !self.sending.is_asked || now.monotonic < self.sending.due {
+        let Sending {
+            is_asked,
+            is_followed,
+            due,
+            retry_at,
+            ..
+        } = self.sending;
+        let is_early = now.monotonic < retry_at || (is_followed && now.monotonic < due);
+        if !is_asked || is_early {
             return;
         }
+        self.sending.is_followed = true;
+        self.sending.due = now.monotonic.after(AGAIN_AFTER);
         let followed = self.try_follow_sending(now);
         if followed.is_err() {
-            self.sending.due = now.monotonic.after(RETRY_AFTER);
+            self.sending.retry_at = now.monotonic.after(RETRY_AFTER);
         }
         self.journal
             .log_result(now, "following what direct flows need", followed);
@@ -142,9 +168,7 @@ fn is_same(held: &HeldTarget, needed: &Result<Option<Slice>, String>) -> bool {
 }
 
 fn is_less(needed: Option<Slice>, granted: Option<Slice>) -> bool {
-    let share =
-        |slice: Slice| u128::from(slice.slice().0) * 1_000_000_000 / u128::from(slice.period().0);
-    needed.map_or(0, share) < granted.map_or(0, share)
+    granted.is_some_and(|granted| needed.is_none_or(|needed| granted.is_larger_than(&needed)))
 }
 
 /// What has changed for a target; `None`: nothing that people need to know.
@@ -165,5 +189,7 @@ fn change_text(before: &HeldTarget, after: &HeldTarget) -> Option<String> {
 
 /// For how long a target's flows must need less before it has less.
 const LOWER_AFTER: Nanos = Nanos::from_secs(5);
+/// How often flows are followed that have not changed.
+const AGAIN_AFTER: Nanos = Nanos::from_secs(1);
 /// For how long flows are not followed after a failure.
 const RETRY_AFTER: Nanos = Nanos::from_secs(10);

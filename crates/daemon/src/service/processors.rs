@@ -46,7 +46,7 @@ impl<H: Host> Service<H> {
     /// [`Service::start`].
     pub(crate) fn set_costs_store(&mut self, store: CostsStore, now: Now) {
         match store.load() {
-            Ok(costs) => self.reconciler.sending.costs = costs,
+            Ok(costs) => self.reconciler.sending.set_costs(costs),
             Err(error) => self.reconciler.journal.warn(now, error),
         }
         self.costs_store = Some(store);
@@ -60,7 +60,7 @@ impl<H: Host> Service<H> {
 
     /// Sets the flows that send now.
     pub(crate) fn set_sending(&mut self, flows: BTreeMap<u32, Vec<SendingFlow>>) {
-        self.reconciler.sending.flows = flows;
+        self.reconciler.sending.set_flows(flows);
     }
 
     /// True if a target has `cpu auto`.
@@ -154,7 +154,7 @@ pub(super) fn keep_costs<H: Host>(
     if let Some(store) = store {
         store.save(costs).map_err(RequestError::Failed)?;
     }
-    reconciler.sending.costs = Some(read);
+    reconciler.sending.set_costs(Some(read));
     reconciler.follow_sending(now);
     let text = format!("{} set what a packet costs", user_name(peer.uid));
     reconciler

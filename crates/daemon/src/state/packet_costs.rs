@@ -6,15 +6,15 @@
 //!   {"version":1,"costs":{"udp":{"idle_ppb":…,"packet_ps":…},"tcp":{…}}}
 //! ```
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use netnice_api::{PacketCostDoc, PacketCostsDoc};
 use netnice_core::admission::packet_costs::{PacketCost, PacketCosts};
 use serde::{Deserialize, Serialize};
 
-use super::lasting_folder;
+use super::{lasting_folder, replace};
 
 /// Access to the file of one runtime folder.
 #[derive(Clone, Debug)]
@@ -73,13 +73,9 @@ impl CostsStore {
             version: VERSION,
             costs: *costs,
         };
-        let new = self.path.with_extension("json.new");
         let write = || -> io::Result<()> {
             self.path.parent().map_or(Ok(()), fs::create_dir_all)?;
-            let mut file = File::create(&new)?;
-            file.write_all(&serde_json::to_vec(&document)?)?;
-            file.sync_all()?;
-            fs::rename(&new, &self.path)
+            replace(&self.path, &serde_json::to_vec(&document)?)
         };
         write().map_err(|error| format!("cannot write {}: {error}", self.path.display()))
     }

@@ -12,7 +12,8 @@ pub(super) fn remarks(ledger: &Ledger, slot: TargetId, adoption: &Adoption) -> V
     let mut remarks = Vec::new();
     if let Some(held) = ledger.get(slot) {
         remarks.extend(tighter_outer_limits(ledger, held));
-        if held.entry.contract.has_auto_time() && held.reserved().is_none() {
+        let is_known = held.auto.unknown.is_none() && held.auto.needed.is_none();
+        if held.entry.contract.has_auto_time() && is_known {
             remarks.push(
                 "it has no direct flow that is promised a rate, so no processor time is reserved \
                  before it opens one"

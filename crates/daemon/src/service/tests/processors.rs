@@ -250,6 +250,16 @@ fn sending(packets: u64) -> SendingFlow {
     }
 }
 
+/// A service on a machine with one processor, of which a flow of process 10 needs a tenth.
+fn fixture_with_flow() -> Fixture {
+    let mut fixture = fixture();
+    ok(fixture.ask(&Peer::ROOT, Request::KeepCosts(costs()), None));
+    fixture.machine().processors = one_processor();
+    let flows = [(10, vec![sending(10_000)])];
+    fixture.service.set_sending(flows.into());
+    fixture
+}
+
 /// The reserved time of a target in 10 ms, in us, and the fault that `show` names.
 fn auto_time(fixture: &mut Fixture, target: &str) -> (Option<u64>, Option<String>) {
     let shown = fixture.show();
@@ -287,12 +297,7 @@ fn cpu_auto_needs_the_costs_of_a_packet() {
 
 #[test]
 fn cpu_auto_is_what_the_flows_need_and_follows_them() {
-    let mut fixture = fixture();
-    ok(fixture.ask(&Peer::ROOT, Request::KeepCosts(costs()), None));
-    fixture.machine().processors = one_processor();
-    fixture
-        .service
-        .set_sending([(10, vec![sending(10_000)])].into());
+    let mut fixture = fixture_with_flow();
     ok(fixture.set("pid:10", "cpu auto cpu-extra"));
     // A tenth of a processor, and a tenth of that.
     assert_eq!(auto_time(&mut fixture, "pid:10"), (Some(1_100), None));
@@ -315,12 +320,7 @@ fn cpu_auto_is_what_the_flows_need_and_follows_them() {
 
 #[test]
 fn cpu_auto_keeps_what_it_has_if_more_does_not_fit() {
-    let mut fixture = fixture();
-    ok(fixture.ask(&Peer::ROOT, Request::KeepCosts(costs()), None));
-    fixture.machine().processors = one_processor();
-    fixture
-        .service
-        .set_sending([(10, vec![sending(10_000)])].into());
+    let mut fixture = fixture_with_flow();
     ok(fixture.set("pid:10", "cpu auto"));
     ok(fixture.set("pid:20", "cpu 7ms/10ms"));
     let text = refused(fixture.set("pid:30", "cpu 2ms/10ms"));
@@ -349,11 +349,7 @@ fn cpu_auto_keeps_what_it_has_if_more_does_not_fit() {
 
 #[test]
 fn cpu_auto_outlives_the_daemon_until_its_flows_are_known() {
-    let mut fixture = fixture();
-    ok(fixture.ask(&Peer::ROOT, Request::KeepCosts(costs()), None));
-    fixture
-        .service
-        .set_sending([(10, vec![sending(10_000)])].into());
+    let mut fixture = fixture_with_flow();
     ok(fixture.set("pid:10", "cpu auto"));
     let folder = tempfile::tempdir().expect("a folder");
     let store = Store::new(folder.path(), "this boot", 7);

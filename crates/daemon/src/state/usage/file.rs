@@ -8,8 +8,8 @@
 //!   {"version": 1, "checksum": "9ae0daaf", "usage": {"boot": …, "records": […]}}
 //! ```
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use netnice_core::contract::{Counted, QuotaPeriod};
@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 
 use super::{Usage, UsageBook, UsageName};
 use crate::schedule::periods::Period;
-use crate::state::lasting_folder;
+use crate::state::{lasting_folder, replace};
 
 /// Access to the file of one runtime folder and boot.
 #[derive(Clone, Debug)]
@@ -130,16 +130,9 @@ impl UsageStore {
             };
         }
         let bytes = self.bytes(book).map_err(|error| fail(error.into()))?;
-        let new = self.path.with_extension("json.new");
-        let written = self.path.parent().map_or(Ok(()), fs::create_dir_all);
-        let written = written
-            .and_then(|()| File::create(&new))
-            .and_then(|mut file| {
-                file.write_all(&bytes)?;
-                file.sync_all()?;
-                fs::rename(&new, &self.path)
-            });
-        written.map_err(fail)
+        let made = self.path.parent().map_or(Ok(()), fs::create_dir_all);
+        made.and_then(|()| replace(&self.path, &bytes))
+            .map_err(fail)
     }
 
     /// The bytes of the file with this book. Fails if it cannot be written as JSON.
