@@ -510,6 +510,15 @@ impl Connection {
         Some((to, from))
     }
 
+    /// Moves received payload together, so that buffers become free: what was promised to the peer
+    /// counts on full ones. Passes parts that follow each other to `copy`, which must copy the
+    /// second behind the end of the first. A buffer has room for `capacity` bytes.
+    pub fn compact(&mut self, capacity: u32, copy: impl FnMut(Slice, Slice)) {
+        let released = &mut self.released;
+        self.receiver
+            .compact(capacity, copy, |handle| released.push(handle));
+    }
+
     /// A buffer that is free: its data is acknowledged or given up, or has been read. The driver
     /// may still have it, if it was handed over and has not departed.
     pub fn poll_released(&mut self) -> Option<Handle> {

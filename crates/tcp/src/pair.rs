@@ -252,12 +252,13 @@ impl End {
         if self.connection.handle_segment(now, &header, stored, false) {
             self.received.insert(handle, payload.to_vec());
         }
-        while let Some((to, from)) = self.connection.merge_last(2048) {
-            let tail =
-                self.received[&from.handle][from.offset as usize..from.end() as usize].to_vec();
-            let whole = self.received.get_mut(&to.handle).unwrap();
-            whole.truncate(to.end() as usize);
-            whole.extend(tail);
+        let received = &mut self.received;
+        while let Some((to, from)) = self.connection.merge_last(CAPACITY) {
+            append(received, to, from);
+        }
+        if received.len() >= self.buffers {
+            let copy = |to, from| append(received, to, from);
+            self.connection.compact(CAPACITY, copy);
         }
         self.take_released();
     }
@@ -266,6 +267,20 @@ impl End {
     pub(crate) fn in_use(&self) -> (usize, usize) {
         (self.written.len(), self.received.len())
     }
+}
+
+/// Copies received bytes behind the end of a part.
+fn append(received: &mut HashMap<Handle, Vec<u8>>, to: Slice, from: Slice) {
+    let tail = received[&from.handle][from.offset as usize..from.end() as usize].to_vec();
+    let whole = received.get_mut(&to.handle).unwrap();
+    // What lies behind, of a part that moves inside its buffer, is copied again.
+    whole.truncate(to.end() as usize);
+    whole.extend(tail);
+    assert!(
+        whole.len() <= CAPACITY as usize,
+        "{} bytes in a buffer",
+        whole.len()
+    );
 }
 
 impl Pair {
@@ -498,3 +513,6 @@ impl Pair {
         assert!(done, "the ends did not close");
     }
 }
+
+/// Bytes of a buffer.
+const CAPACITY: u32 = 2048;

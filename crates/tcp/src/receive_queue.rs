@@ -319,6 +319,49 @@ impl ReceiveQueue {
         Some((to, from))
     }
 
+    /// Moves the bytes in order together, if that makes at least one buffer free: all buffers but
+    /// the first and the last are full then, to their `capacity` of bytes. The caller copies each
+    /// part that is passed to `copy` (the second argument) behind the end of the first argument; the
+    /// two may overlap. Passes each buffer that is free now to `release`.
+    ///
+    /// What lies in a full buffer is not moved again, so a byte is copied twice at most.
+    pub(crate) fn compact(
+        &mut self,
+        capacity: u32,
+        mut copy: impl FnMut(Slice, Slice),
+        mut release: impl FnMut(Handle),
+    ) {
+        let Some(first) = self.ordered.front() else {
+            return;
+        };
+        let needed = (u64::from(first.offset) + self.readable).div_ceil(u64::from(capacity));
+        if needed >= self.ordered.len() as u64 {
+            return;
+        }
+        let mut last = 0;
+        for at in 1..self.ordered.len() {
+            let (to, mut from) = (self.ordered[last], self.ordered[at]);
+            if to.end() < capacity {
+                let length = from.length.min(capacity - to.end());
+                copy(to, Slice { length, ..from });
+                self.ordered[last].length += length;
+                from.offset += length;
+                from.length -= length;
+            }
+            if from.length == 0 {
+                release(from.handle);
+                continue;
+            }
+            let place = Slice { offset: 0, ..from };
+            if from.offset > 0 {
+                copy(Slice { length: 0, ..place }, from);
+            }
+            last += 1;
+            self.ordered[last] = place;
+        }
+        self.ordered.truncate(last + 1);
+    }
+
     /// The edge that `free` bytes of empty buffers permit.
     pub(crate) fn possible_edge(&self, free: u64) -> u64 {
         (self.next + self.early_bytes + free).max(self.edge)

@@ -351,6 +351,9 @@ impl Engine {
         if self.forward(which, chunk, length, segment.from) {
             return false;
         }
+        if which == Which::Main && !segment.payload.is_empty() && self.main.room() == 0 {
+            self.compact(segment.from);
+        }
         // The flow of requests has few buffers, and the last ones of the other flow are for
         // segments without payload: no payload is kept there, and the peer sends it again.
         let keeps = which == Which::Main && self.main.room() > 0;
@@ -405,25 +408,6 @@ impl Engine {
             self.merge(id);
         }
         kept
-    }
-
-    /// Moves a short payload behind the one before, so that short segments do not use up the
-    /// buffers.
-    fn merge(&mut self, id: ConnectionId) {
-        let capacity = self.main.chunk_bytes();
-        let merged = self
-            .endpoint
-            .update(id, |connection| connection.merge_last(capacity));
-        if let Some(Some((to, from))) = merged {
-            let part = self.received(from).to_vec();
-            if Copies::holds(to.handle) {
-                self.copies.append(to, &part);
-                return;
-            }
-            let end = to.end() as usize;
-            let bytes = self.main.bytes_mut(Chunk(to.handle.0));
-            bytes[end..end + part.len()].copy_from_slice(&part);
-        }
     }
 
     /// Keeps the way back to a host that is no peer yet: the frame came from there.

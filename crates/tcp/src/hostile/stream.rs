@@ -144,6 +144,7 @@ impl Trial {
             4 => self.connection.set_no_delay(what & 8 == 8),
             5 => self.connection.set_quick(what & 8 == 8),
             6 => self.connection.set_longest_early(usize::from(what >> 3)),
+            _ if what & 8 == 8 => self.connection.compact(4096, |_, _| ()),
             _ => drop(self.connection.merge_last(4096)),
         }
     }

@@ -3,6 +3,7 @@
 //! A buffer that the program fills, or uses, is the program's: no connection refers to it. Received
 //! payload counts as read when the program takes its buffer.
 
+use std::net::SocketAddr;
 use std::ops::Range;
 
 use netnice_ring::program::Chunk;
@@ -118,13 +119,36 @@ impl Engine {
         read
     }
 
+    /// Moves a short payload behind the one before, so that short segments do not use up the
+    /// buffers.
+    pub(super) fn merge(&mut self, id: ConnectionId) {
+        let capacity = self.main.chunk_bytes();
+        let merged = self
+            .endpoint
+            .update(id, |connection| connection.merge_last(capacity));
+        if let Some(Some((to, from))) = merged {
+            append(&mut self.main, &mut self.copies, to, from);
+        }
+    }
+
+    /// No buffer is free for a payload of this peer: moves together what its connection has
+    /// received. Its window counts on full buffers, and its segments need not be full.
+    pub(super) fn compact(&mut self, from: SocketAddr) {
+        let Some(id) = self.endpoint.find(from) else {
+            return;
+        };
+        let capacity = self.main.chunk_bytes();
+        let (main, copies) = (&mut self.main, &mut self.copies);
+        self.endpoint.update(id, |connection| {
+            connection.compact(capacity, |to, from| append(main, copies, to, from));
+        });
+        // A flow that has ended is found by the next round of work.
+        let _ = self.take_released();
+    }
+
     /// The bytes of a received part.
     pub(super) fn received(&self, part: Slice) -> &[u8] {
-        if Copies::holds(part.handle) {
-            return self.copies.bytes(part);
-        }
-        let bytes = self.main.bytes(Chunk(part.handle.0));
-        &bytes[part.offset as usize..part.end() as usize]
+        bytes(&self.main, &self.copies, part)
     }
 
     /// The connection, if it can be written to.
@@ -256,6 +280,26 @@ impl Engine {
 /// Number of free buffers for sending that payload may take.
 fn spare(main: &FlowBuffers) -> u32 {
     main.free().saturating_sub(FOR_CONTROL)
+}
+
+/// The bytes of a received part.
+fn bytes<'a>(main: &'a FlowBuffers, copies: &'a Copies, part: Slice) -> &'a [u8] {
+    if Copies::holds(part.handle) {
+        return copies.bytes(part);
+    }
+    let bytes = main.bytes(Chunk(part.handle.0));
+    &bytes[part.offset as usize..part.end() as usize]
+}
+
+/// Copies received bytes behind the end of a part.
+fn append(main: &mut FlowBuffers, copies: &mut Copies, to: Slice, from: Slice) {
+    let part = bytes(main, copies, from).to_vec();
+    if Copies::holds(to.handle) {
+        copies.append(to, &part);
+        return;
+    }
+    let end = to.end() as usize;
+    main.bytes_mut(Chunk(to.handle.0))[end..end + part.len()].copy_from_slice(&part);
 }
 
 /// Connections that are expected to use buffers at the same time.
