@@ -166,6 +166,14 @@ pub enum DriverRequest {
     /// Sets the code points that the driver writes into sent packets, by the kind of a flow's
     /// contract.
     CodePoints(CodePointsDoc),
+    /// Limits how long the packet thread waits awake before departures, so that it leaves to
+    /// programs the processor time that is promised to them.
+    AwakeLimit {
+        /// The share of a processor in parts of a million: the thread waits awake only while work
+        /// and waiting together take less than three quarters of it. `None`: no limit.
+        #[serde(rename = "most", default, skip_serializing_if = "Option::is_none")]
+        most_ppm: Option<u32>,
+    },
     /// Requests all programs and flows with their counters.
     Census,
     /// Requests the driver's state with the counters of these flows only, and without programs. The
@@ -378,6 +386,9 @@ pub struct CensusDoc {
     /// The code points that the driver writes into sent packets.
     #[serde(rename = "code-points")]
     pub code_points: CodePointsDoc,
+    /// The limit of the packet thread's time awake, as in [`DriverRequest::AwakeLimit`].
+    #[serde(rename = "awake-limit", skip_serializing_if = "Option::is_none")]
+    pub awake_limit_ppm: Option<u32>,
     /// The user and the restrictions of the driver process, or which of them could not be set.
     #[serde(rename = "confined", skip_serializing_if = "String::is_empty")]
     pub confinement: String,

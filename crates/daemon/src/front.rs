@@ -41,8 +41,10 @@ use netnice_api::fds;
 use netnice_api::frame::{self, Decoder};
 use netnice_kernel::confine::{self, Confinement};
 use netnice_kernel::peer;
+use netnice_kernel::processor::policy;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::process::setsid;
 
 use crate::quotas::MAX_CONNECTIONS;
 use accept::Users;
@@ -60,6 +62,10 @@ use messages::{FromFront, Kind, LONGEST_FROM_FRONT, LONGEST_TO_FRONT, Ready, ToF
 /// the pipe of the daemon fails.
 pub fn run(user: (u32, u32), takes_descriptors: bool) -> io::Result<()> {
     confine::close_from(3)?;
+    // A terminal's signals to the daemon must not reach the front: it ends when the daemon does.
+    // Whoever floods it with requests must not profit from the daemon's priority.
+    setsid()?;
+    policy::set_own_nice(0)?;
     let daemon_socket = io::stdin().as_fd().try_clone_to_owned()?;
     let pipe = io::stdout().as_fd().try_clone_to_owned()?;
     let got = fds::receive(daemon_socket.as_fd(), &mut [0], 1)?;

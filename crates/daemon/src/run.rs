@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 use netnice_api::{DoctorReport, RuntimeDir};
 use netnice_kernel::enforce::Kernel;
+use netnice_kernel::processor::policy;
 use netnice_kernel::{probe, process};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
@@ -131,6 +132,10 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         ..limit
     };
     let _ = setrlimit(Resource::Nofile, raised);
+    // A daemon that waits behind the programs whose time it divides keeps no promise.
+    if let Err(error) = policy::set_own_nice(NICE) {
+        tracing::info!(%error, "the daemon stays an ordinary program beside others");
+    }
     let boot = process::boot_id().during("read the boot id")?;
     let namespace = process::netns_cookie().during("read the cookie of the network namespace")?;
     let store = Store::new(folder, &boot, namespace);
@@ -216,3 +221,7 @@ fn read_state(store: &Store) -> Result<SavedState, RunError> {
         other => Err(other).during("read the state"),
     }
 }
+
+/// The nice value of the daemon. Its weight is nine times that of an ordinary program, and a small
+/// part of that of a group whose time is promised.
+const NICE: i32 = -10;

@@ -86,6 +86,8 @@ pub(crate) enum Command {
     Discard(Patterns<()>),
     /// Sets the code points of sent packets.
     CodePoints(CodePoints),
+    /// Limits the thread's time awake; see [`EventLoop::set_awake_limit`].
+    AwakeLimit(Option<u32>),
     /// Sets whether the link is up.
     Link(bool),
     /// Sets whether the interface cuts long packets of TCP.
@@ -493,6 +495,7 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
             Report::Done
         }
         Command::CodePoints(code_points) => done(|| datapath.set_code_points(code_points)),
+        Command::AwakeLimit(most_ppm) => done(|| event_loop.set_awake_limit(most_ppm)),
         Command::Discard(patterns) => done(|| datapath.demux().discard(patterns)),
         Command::Link(is_up) => done(|| datapath.set_link(is_up)),
         Command::Segmentation(cuts) => done(|| event_loop.link().set_joins(cuts)),

@@ -400,6 +400,7 @@ impl Control {
                 Ok(DriverReply::Closed(Box::new(counts)))
             }
             DriverRequest::CodePoints(doc) => registry.set_code_points(&doc).map(done),
+            DriverRequest::AwakeLimit { most_ppm } => registry.set_awake_limit(most_ppm).map(done),
             DriverRequest::Discard { patterns } => registry.discard(&patterns).map(done),
             DriverRequest::Classes { server } => registry.set_server(server.as_ref()).map(done),
             DriverRequest::Census => Ok(DriverReply::Census(Box::new(registry.census()?))),

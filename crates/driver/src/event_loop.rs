@@ -16,7 +16,8 @@
 //! awake.
 //!
 //! The daemon may give the thread a reservation of processor time instead of SCHED_FIFO, and take
-//! it back (`reservation`). While there is one, the lead is no longer than its credit permits.
+//! it back (`reservation`). It also limits how long the thread waits awake while programs have such
+//! reservations. In both cases the lead is no longer than the credit permits.
 //!
 //! While packets of cell contracts leave, the loop keeps all processors awake (`pm_qos`), if
 //! [`EventLoop::keep_awake`] was called.
@@ -231,6 +232,12 @@ impl EventLoop {
     /// Charges the link from now on for what the kernel's classes send, by this counter.
     pub fn set_path_counter(&mut self, counter: PathCounter) {
         self.path_counter = Some(counter);
+    }
+
+    /// Sets the share of a processor, in parts of a million, beyond which the thread does not wait
+    /// awake; `None`: no limit.
+    pub(crate) fn set_awake_limit(&mut self, most_ppm: Option<u32>) {
+        self.cpu_budget.set_awake_limit(most_ppm, monotonic());
     }
 
     /// Resets the XDP gate and drop counter of a newly opened flow, which may reuse the number of a

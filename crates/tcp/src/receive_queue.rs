@@ -320,9 +320,9 @@ impl ReceiveQueue {
     }
 
     /// Moves the bytes in order together, if that makes at least one buffer free: all buffers but
-    /// the first and the last are full then, to their `capacity` of bytes. The caller copies each
-    /// part that is passed to `copy` (the second argument) behind the end of the first argument; the
-    /// two may overlap. Passes each buffer that is free now to `release`.
+    /// the first and the last are full then, to their `capacity` of bytes. The caller of this
+    /// function copies the second part that `copy` gets behind the end of the first; they may
+    /// overlap. Passes each buffer that is free now to `release`.
     ///
     /// What lies in a full buffer is not moved again, so a byte is copied twice at most.
     pub(crate) fn compact(

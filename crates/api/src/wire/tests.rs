@@ -425,6 +425,7 @@ fn census(counts: FlowCounts) -> CensusDoc {
             best_effort: Some(0),
             ..CodePointsDoc::default()
         },
+        awake_limit_ppm: Some(600_000),
         discard_patterns: 2,
         confinement: "user 998".into(),
         memory: vec![UserMemoryDoc {

@@ -1,13 +1,14 @@
 //! Sends a driver what the policy says about its link: the discard patterns of received frames, and
-//! the code points of sent packets. Nothing is sent before the driver's first census, or while the
-//! driver has what the policy says. No function fails.
+//! the code points of sent packets. Also limits how long it may wait awake while processor time is
+//! promised to programs. Nothing is sent before the driver's first census, or while the driver has
+//! what is wanted. No function fails.
 
 use netnice_api::driver::DriverRequest;
 use netnice_core::contract::IfName;
 
 use super::network::Network;
 use super::promises::Promises;
-use super::{CallPurpose, Flows};
+use super::{CallPurpose, Flows, driver_reservation};
 use crate::clock::Now;
 
 impl<N: Network> Flows<N> {
@@ -15,6 +16,7 @@ impl<N: Network> Flows<N> {
     pub(super) fn update_policy(&mut self, promises: &impl Promises, link: &IfName, now: Now) {
         self.update_discards(promises, link, now);
         self.update_code_points(promises, link, now);
+        self.update_awake_limit(promises, link, now);
     }
 
     /// Sends the driver its discard patterns if they have changed and the driver's first census has
@@ -46,6 +48,23 @@ impl<N: Network> Flows<N> {
         }
         state.code_points = Some(wanted);
         let ask = DriverRequest::CodePoints(wanted);
+        self.call(link, ask, None, CallPurpose::Discard, now);
+    }
+
+    /// Limits the driver's time awake while a target has processor time: admission counts so much
+    /// for it at most.
+    fn update_awake_limit(&mut self, promises: &impl Promises, link: &IfName, now: Now) {
+        let most_ppm = promises
+            .reserves_processors()
+            .then_some(driver_reservation::MOST_PPM);
+        let Some(state) = self.link_states.get_mut(link) else {
+            return;
+        };
+        if state.mode.is_empty() || state.awake_limit_ppm == most_ppm {
+            return;
+        }
+        state.awake_limit_ppm = most_ppm;
+        let ask = DriverRequest::AwakeLimit { most_ppm };
         self.call(link, ask, None, CallPurpose::Discard, now);
     }
 }

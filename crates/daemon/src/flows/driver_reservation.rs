@@ -11,7 +11,7 @@ use netnice_core::units::Nanos;
 /// waiting awake was too little: the kernel stopped the thread when packets were due.)
 pub(crate) fn driver_reservation(used_ppm: u32) -> Slice {
     let wanted = u64::from(used_ppm) * 2;
-    let share = wanted.clamp(LEAST_PPM, MOST_PPM);
+    let share = wanted.clamp(LEAST_PPM, u64::from(MOST_PPM));
     let budget = Nanos(PERIOD.0 * share / 1_000_000);
     Slice::new(budget, PERIOD, false).expect("the budget is between 0 and the period")
 }
@@ -19,7 +19,8 @@ pub(crate) fn driver_reservation(used_ppm: u32) -> Slice {
 /// The period: a packet whose time has come waits no longer if the budget is used up.
 const PERIOD: Nanos = Nanos::from_millis(1);
 const LEAST_PPM: u64 = 100_000;
-const MOST_PPM: u64 = 600_000;
+/// The largest share of a processor that is reserved for a packet thread, in parts of a million.
+pub(super) const MOST_PPM: u32 = 600_000;
 
 #[cfg(test)]
 mod tests {

@@ -122,6 +122,8 @@ pub(crate) trait Promises: LinkPromises {
     fn keeps_awake(&self) -> bool;
     /// The code points that drivers write, from the policy; `None` while no policy is known.
     fn code_points(&self) -> Option<CodePointsDoc>;
+    /// True while a target has processor time.
+    fn reserves_processors(&self) -> bool;
     /// The discard patterns of a link, from the policy; `None` while no policy is known.
     fn discards(&self, link: &IfName) -> Option<&[Vec<Term>]>;
     /// The process with this pid; `None` if there is none.

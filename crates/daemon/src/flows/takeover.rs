@@ -38,6 +38,7 @@ impl<N: Network> Flows<N> {
         // A driver without patterns needs no message if it should have none.
         state.discards = (census.discard_patterns == 0).then(Vec::new);
         state.code_points = Some(census.code_points);
+        state.awake_limit_ppm = census.awake_limit_ppm;
         state.is_census_late = false;
         for program in &census.programs {
             let known = state.programs.entry(program.program);

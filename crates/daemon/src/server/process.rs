@@ -129,9 +129,7 @@ impl FrontStart {
         if takes_descriptors {
             command.arg("--take-descriptors");
         }
-        // A terminal's signal to the daemon's process group must not reach the front; it ends when
-        // the daemon does.
-        command.process_group(0).env_clear();
+        command.env_clear();
         if let Some(levels) = std::env::var_os("NETNICE_LOG") {
             command.env("NETNICE_LOG", levels);
         }

@@ -81,6 +81,10 @@ impl<H: Host> Promises for Service<H> {
         known.then_some(self.rules.policy.direct.code_points)
     }
 
+    fn reserves_processors(&self) -> bool {
+        !self.reconciler.processors.is_idle()
+    }
+
     fn discards(&self, link: &IfName) -> Option<&[Vec<Term>]> {
         let rule = self.rules.of_link(link);
         let known = !self.rules.is_unknown();

@@ -22,6 +22,11 @@
 //! budget, up to one budget. The thread spins for as long as its credit exceeds half of a budget.
 //! It does not pause.
 //!
+//! While processor time is promised to programs, the daemon also limits a thread of SCHED_FIFO
+//! ([`CpuBudget::set_awake_limit`]): a thread that waits awake beside them would take what is
+//! theirs. A second account then counts as if the thread had such a reservation, and only bounds
+//! the spinning.
+//!
 //! The caller passes the time and does the pauses. No call fails.
 
 use std::time::Duration;
@@ -33,6 +38,15 @@ use super::reservation::Reservation;
 /// The processor time that the packet thread may use before it must sleep.
 #[derive(Debug)]
 pub(crate) struct CpuBudget {
+    /// What the kernel permits.
+    kernel: Account,
+    /// What programs leave to whom time is promised.
+    limit: Option<Account>,
+}
+
+/// Time awake and asleep.
+#[derive(Debug)]
+struct Account {
     /// Time that the thread may still be awake, in ns.
     credit: i64,
     /// Time is accounted for until this moment.
@@ -46,6 +60,58 @@ impl CpuBudget {
     /// The budget of a thread that has credit for [`FULL`] (10 ms).
     pub(crate) fn new(now: Instant) -> CpuBudget {
         CpuBudget {
+            kernel: Account::new(now),
+            limit: None,
+        }
+    }
+
+    /// Accounts from now on by the thread's reservation; `None`: by the limit for SCHED_FIFO.
+    pub(crate) fn set_reservation(&mut self, reservation: Option<Reservation>) {
+        self.kernel.set_reservation(reservation);
+    }
+
+    /// Limits the time awake from now on to so many parts of a million, as far as it is spinning;
+    /// `None`: no limit.
+    pub(crate) fn set_awake_limit(&mut self, most_ppm: Option<u32>, now: Instant) {
+        self.limit = most_ppm.map(|ppm| {
+            let budget = Nanos(LIMIT_PERIOD.0 * u64::from(ppm.min(WHOLE as u32)) / WHOLE as u64);
+            let mut account = Account::new(now);
+            account.set_reservation(Some(Reservation {
+                budget,
+                period: LIMIT_PERIOD,
+            }));
+            account
+        });
+    }
+
+    /// Charges the time until `now` as awake. Returns how long the thread should pause; `None`: it
+    /// can continue.
+    pub(crate) fn charge(&mut self, now: Instant) -> Option<Duration> {
+        if let Some(limit) = &mut self.limit {
+            limit.charge(now);
+        }
+        self.kernel.charge(now)
+    }
+
+    /// Credits the time until `now` as sleep. Falling asleep and waking took `cost` of the
+    /// processor, which counts against a reservation.
+    pub(crate) fn credit(&mut self, now: Instant, cost: Nanos) {
+        if let Some(limit) = &mut self.limit {
+            limit.credit(now, cost);
+        }
+        self.kernel.credit(now, cost);
+    }
+
+    /// For how long the thread may spin now, in ns; `u64::MAX`: as long as it likes.
+    pub(crate) fn spin_credit(&self) -> u64 {
+        let limit = self.limit.as_ref().map_or(u64::MAX, Account::spin_credit);
+        self.kernel.spin_credit().min(limit)
+    }
+}
+
+impl Account {
+    fn new(now: Instant) -> Account {
+        Account {
             credit: FULL,
             accounted_until: now,
             was_stopped: false,
@@ -53,8 +119,7 @@ impl CpuBudget {
         }
     }
 
-    /// Accounts from now on by the thread's reservation; `None`: by the limit for SCHED_FIFO.
-    pub(crate) fn set_reservation(&mut self, reservation: Option<Reservation>) {
+    fn set_reservation(&mut self, reservation: Option<Reservation>) {
         if self.reservation != reservation {
             self.reservation = reservation;
             self.was_stopped = false;
@@ -62,9 +127,7 @@ impl CpuBudget {
         }
     }
 
-    /// Charges the time until `now` as awake. Returns how long the thread should pause; `None`: it
-    /// can continue.
-    pub(crate) fn charge(&mut self, now: Instant) -> Option<Duration> {
+    fn charge(&mut self, now: Instant) -> Option<Duration> {
         let (took, full) = (self.advance(now), self.full());
         self.was_stopped |= took >= STOPPED && self.reservation.is_none();
         // Time during which the thread was stopped is charged too, since it cannot be told apart.
@@ -72,9 +135,7 @@ impl CpuBudget {
         (self.was_stopped && self.credit < 0).then_some(PAUSE)
     }
 
-    /// Credits the time until `now` as sleep. Falling asleep and waking took `cost` of the
-    /// processor, which counts against a reservation.
-    pub(crate) fn credit(&mut self, now: Instant, cost: Nanos) {
+    fn credit(&mut self, now: Instant, cost: Nanos) {
         let slept = self.advance(now);
         let full = self.full();
         let gained = match self.reservation {
@@ -90,8 +151,7 @@ impl CpuBudget {
         self.credit = full.min(self.credit + gained).max(-full);
     }
 
-    /// For how long the thread may spin now, in ns; `u64::MAX`: as long as it likes.
-    pub(crate) fn spin_credit(&self) -> u64 {
+    fn spin_credit(&self) -> u64 {
         let above_half = self.credit - self.full() / 2;
         match self.reservation {
             None if above_half >= 0 => u64::MAX,
@@ -126,6 +186,8 @@ const FULL: i64 = 10_000_000;
 /// The part of a reservation that spinning may use up, in parts of [`WHOLE`].
 const SPIN_PPM: i64 = 750_000;
 const WHOLE: i64 = 1_000_000;
+/// The period of a limit of the time awake: that of the reservations that drivers get.
+const LIMIT_PERIOD: Nanos = Nanos::from_millis(1);
 /// Credit per nanosecond of sleep. One part in twelve is sleep: the kernel's twentieth, and the
 /// cost of the switches.
 const CREDIT_PER_SLEEP: i64 = 11;

@@ -2,11 +2,11 @@
 //! takes it away again. All functions fail with the error of the system call; ESRCH: the thread has
 //! ended.
 
-use std::io;
+use std::{fs, io};
 
 use netnice_core::units::Nanos;
 use rustix::io::Errno;
-use rustix::process::setpriority_process;
+use rustix::process::{getpid, getsid, setpriority_process};
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
 use super::ProcessorSet;
@@ -127,6 +127,21 @@ pub fn set_fifo(thread: u32, priority: u32) -> io::Result<()> {
             ..attributes()
         },
     )
+}
+
+/// Sets the nice value, -20 to 19, of the calling thread and of the threads and processes that it
+/// makes later. If the calling process leads its session, also that of the session's autogroup, if
+/// the kernel has autogroups: without it, nice values count within a session only (sched(7)).
+///
+/// # Errors
+/// EPERM or EACCES: the value is lower than before, and CAP_SYS_NICE is missing.
+pub fn set_own_nice(nice: i32) -> io::Result<()> {
+    setpriority_process(None, nice)?;
+    let leads = getsid(None)? == getpid();
+    match leads.then(|| fs::write("/proc/self/autogroup", nice.to_string())) {
+        Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Gives threads with the nice value 0 that of another thread: the kernel gives the value 0 to what

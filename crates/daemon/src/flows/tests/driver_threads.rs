@@ -49,3 +49,22 @@ fn a_thread_that_is_not_the_drivers_is_not_taken() {
     fixture.flows.identify_thread(&link, Some(stated));
     assert_eq!(fixture.flows.driver_threads(), []);
 }
+
+/// A driver that waits awake would take the time that is promised to programs.
+#[test]
+fn a_driver_may_wait_awake_only_in_part_while_processor_time_is_promised() {
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&Peer::ROOT, 7);
+    fixture.opened(&client, "10.0.0.2:6000", "");
+    assert_eq!(fixture.driver.awake_limit_ppm, None);
+    let answer = fixture.set(7, "cpu 2ms/10ms");
+    assert!(matches!(answer, Response::Done(_)), "{answer:?}");
+    assert_eq!(fixture.driver.awake_limit_ppm, Some(600_000));
+    // The next daemon knows what the driver has.
+    fixture.driver.awake_limit_ppm = None;
+    fixture.restart();
+    assert_eq!(fixture.driver.awake_limit_ppm, Some(600_000));
+    let answer = fixture.set(7, "cpu none up 1mbit");
+    assert!(matches!(answer, Response::Done(_)), "{answer:?}");
+    assert_eq!(fixture.driver.awake_limit_ppm, None);
+}

@@ -226,9 +226,8 @@ impl Network for FakeNetwork {
 pub(super) struct Driver {
     /// The number of commands to connect to it and to start it if it does not run.
     pub starts: usize,
-    /// Pids of its programs, by program id.
+    /// Pids and secrets of its programs, by program id.
     pub programs: BTreeMap<u32, u32>,
-    /// The secrets of its programs, by program id.
     pub secrets: BTreeMap<u32, Option<String>>,
     /// The driver's flows, by the driver's id.
     pub flows: BTreeMap<u32, DriverFlow>,
@@ -236,12 +235,12 @@ pub(super) struct Driver {
     pub rate: u64,
     /// How far the driver sends ahead of the link, in ns.
     pub ahead_ns: u64,
-    /// The discard patterns that the driver was sent.
+    /// The discard patterns, code points and limit of the time awake that the driver was sent.
     pub discards: Option<Vec<Vec<Term>>>,
+    pub code_points: netnice_api::driver::CodePointsDoc,
+    pub awake_limit_ppm: Option<u32>,
     /// The servers that the driver was sent, the last one last.
     pub servers: Vec<Option<ServerDoc>>,
-    /// The code points that the driver was sent.
-    pub code_points: netnice_api::driver::CodePointsDoc,
     /// The places of the counters that the driver was sent.
     pub counters: Vec<u32>,
     /// The totals that the driver reports.
@@ -337,15 +336,7 @@ impl Driver {
                 DriverReply::Census(Box::new(census))
             }
             DriverRequest::Totals => DriverReply::Totals(self.totals),
-            DriverRequest::Discard { patterns } => {
-                self.discards = Some(patterns.clone());
-                DriverReply::Done
-            }
-            DriverRequest::CodePoints(code_points) => {
-                self.code_points = *code_points;
-                DriverReply::Done
-            }
-            DriverRequest::Stop => DriverReply::Done,
+            ask => self.take_policy(ask),
         };
         (answer, Vec::new())
     }
@@ -415,6 +406,16 @@ impl Driver {
         DriverReply::Done
     }
 
+    fn take_policy(&mut self, ask: &DriverRequest) -> DriverReply {
+        match ask {
+            DriverRequest::Discard { patterns } => self.discards = Some(patterns.clone()),
+            DriverRequest::CodePoints(code_points) => self.code_points = *code_points,
+            DriverRequest::AwakeLimit { most_ppm } => self.awake_limit_ppm = *most_ppm,
+            _ => {}
+        }
+        DriverReply::Done
+    }
+
     /// A driver serves packets with times of their own at the shortest work-ahead.
     fn check_work_ahead(&self, contract: &str) {
         let contract: Contract = contract.parse().expect("a contract");
@@ -477,6 +478,7 @@ impl Driver {
                 processor: None,
             }),
             code_points: self.code_points,
+            awake_limit_ppm: self.awake_limit_ppm,
             discard_patterns: self.discards.as_ref().map_or(0, |text| text.len() as u32),
             ..CensusDoc::default()
         }

@@ -22,6 +22,8 @@ pub(super) struct Flows {
     next: u32,
     /// The code points of their packets.
     code_points: CodePoints,
+    /// The limit of the packet thread's time awake, in parts of a million.
+    awake_limit: Option<u32>,
 }
 
 impl Registry {
@@ -30,6 +32,14 @@ impl Registry {
         let code_points = CodePoints::new(doc).map_err(SetupError::from)?;
         self.execute(Command::CodePoints(code_points))?;
         self.flows.code_points = code_points;
+        Ok(())
+    }
+
+    /// Limits the packet thread's time awake ([`Command::AwakeLimit`]). Fails if the packet thread
+    /// ended.
+    pub(crate) fn set_awake_limit(&mut self, most_ppm: Option<u32>) -> Result<(), RegistryError> {
+        self.execute(Command::AwakeLimit(most_ppm))?;
+        self.flows.awake_limit = most_ppm;
         Ok(())
     }
 
@@ -45,6 +55,11 @@ impl Flows {
     /// The code points of their packets, as a message.
     pub(super) fn code_points(&self) -> CodePointsDoc {
         self.code_points.doc()
+    }
+
+    /// The limit of the packet thread's time awake.
+    pub(super) fn awake_limit(&self) -> Option<u32> {
+        self.awake_limit
     }
 
     /// Adds a flow and returns its number.

@@ -5,7 +5,7 @@ const US: u64 = 1_000;
 /// Simulates a thread that alternates between work and idleness; returns the part of the time that
 /// it was awake.
 fn simulate(budget: &mut CpuBudget, busy: u64, idle: u64, rounds: u64) -> f64 {
-    let (mut now, mut awake) = (budget.accounted_until.0, 0);
+    let (mut now, mut awake) = (budget.kernel.accounted_until.0, 0);
     let begin = now;
     for _ in 0..rounds {
         now += busy;
@@ -29,7 +29,7 @@ fn simulate(budget: &mut CpuBudget, busy: u64, idle: u64, rounds: u64) -> f64 {
 fn a_thread_that_sleeps_enough_may_always_spin() {
     let mut budget = CpuBudget::new(Instant(5));
     simulate(&mut budget, 20 * US, 100 * US, 10_000);
-    assert!(budget.spin_credit() == u64::MAX && budget.credit > FULL * 9 / 10);
+    assert!(budget.spin_credit() == u64::MAX && budget.kernel.credit > FULL * 9 / 10);
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn a_thread_stops_spinning_when_it_sleeps_too_little() {
 fn a_busy_thread_pauses_only_after_the_kernel_has_stopped_it() {
     let mut budget = CpuBudget::new(Instant(5));
     assert!(simulate(&mut budget, 500 * US, 0, 10_000) > 0.999_9);
-    budget.charge(Instant(budget.accounted_until.0 + 50_000 * US));
+    budget.charge(Instant(budget.kernel.accounted_until.0 + 50_000 * US));
     let share = simulate(&mut budget, 500 * US, 0, 100_000);
     assert!((0.91..0.92).contains(&share), "{share}");
 }
@@ -59,7 +59,7 @@ fn a_clock_that_jumps_leaves_the_credit_within_its_bounds() {
     budget.credit(Instant(u64::MAX), Nanos(0));
     budget.charge(Instant(u64::MAX));
     budget.credit(Instant(3), Nanos(0));
-    assert!(budget.credit.abs() <= FULL);
+    assert!(budget.kernel.credit.abs() <= FULL);
 }
 
 fn reservation(budget: u64) -> Option<Reservation> {
@@ -88,7 +88,7 @@ fn the_cost_of_sleeps_counts_against_a_reservation() {
     for _ in 0..100_000 {
         let spin = budget.spin_credit().min(50 * US);
         spun += spin;
-        let now = budget.accounted_until.0 + spin;
+        let now = budget.kernel.accounted_until.0 + spin;
         budget.charge(Instant(now));
         budget.credit(Instant(now + 100 * US - spin), Nanos(10 * US));
     }
@@ -102,7 +102,7 @@ fn the_cost_of_sleeps_counts_against_a_reservation() {
 fn a_thread_with_a_reservation_works_without_pauses_and_does_not_spin_then() {
     let mut budget = CpuBudget::new(Instant(5));
     budget.set_reservation(reservation(300));
-    budget.charge(Instant(budget.accounted_until.0 + 50_000 * US));
+    budget.charge(Instant(budget.kernel.accounted_until.0 + 50_000 * US));
     let share = simulate(&mut budget, 40 * US, 60 * US, 100_000);
     assert!((0.399..0.401).contains(&share), "{share}");
     assert_eq!(budget.spin_credit(), 0);
@@ -126,9 +126,35 @@ fn a_clock_that_jumps_leaves_the_credit_of_a_reservation_within_its_bounds() {
         let mut budget = CpuBudget::new(Instant(0));
         budget.set_reservation(reservation(budget_us));
         budget.credit(Instant(u64::MAX), Nanos(0));
-        assert!(budget.credit.abs() <= FULL);
+        assert!(budget.kernel.credit.abs() <= FULL);
         budget.charge(Instant(0));
         budget.charge(Instant(u64::MAX));
-        assert!(budget.credit.abs() <= FULL);
+        assert!(budget.kernel.credit.abs() <= FULL);
     }
+}
+
+/// As a reservation does, but the kernel does not stop the thread, and the limit of SCHED_FIFO
+/// stays.
+#[test]
+fn a_thread_whose_time_awake_is_limited_spins_within_three_quarters_of_the_limit() {
+    let mut budget = CpuBudget::new(Instant(5));
+    budget.set_awake_limit(Some(600_000), Instant(5));
+    let share = simulate(&mut budget, 5 * US, 115 * US, 100_000);
+    assert!((share - 0.45).abs() < 0.01, "{share}");
+    // Its work is not delayed, unless the kernel has stopped the thread.
+    assert!(simulate(&mut budget, 500 * US, 0, 10_000) > 0.999_9);
+    budget.charge(Instant(budget.kernel.accounted_until.0 + 50_000 * US));
+    let share = simulate(&mut budget, 500 * US, 0, 100_000);
+    assert!((0.91..0.92).contains(&share), "{share}");
+    budget.set_awake_limit(None, Instant(0));
+    let share = simulate(&mut budget, 80 * US, 20 * US, 100_000);
+    assert!((0.89..0.91).contains(&share), "{share}");
+}
+
+#[test]
+fn a_limit_of_nothing_permits_no_spinning() {
+    let mut budget = CpuBudget::new(Instant(5));
+    budget.set_awake_limit(Some(0), Instant(5));
+    let share = simulate(&mut budget, 5 * US, 95 * US, 1_000);
+    assert!((share - 0.05).abs() < 0.001, "{share}");
 }
