@@ -51,7 +51,7 @@ pub(crate) fn measure(dir: &RuntimeDir, json: bool) -> Result<Exit, CommandError
     // Nothing is measured in vain.
     drop(daemon::connect(dir)?);
     if !json {
-        eprintln!("netnice: measuring what a packet costs takes a minute");
+        eprintln!("netnice: measuring what a packet costs takes about two minutes");
     }
     let folder = PathBuf::from(format!("/run/netnice-measure-{}", std::process::id()));
     fs::create_dir_all(&folder)
@@ -158,18 +158,27 @@ struct Search {
 }
 
 impl Search {
-    /// Packets a second, and the least part that carries 99 % of them; `None` if [`MOST_PART`] does
-    /// not carry about the `wanted` ones. (The headers of a packet count for its slice too.)
+    /// Packets a second, and the least part that carries 99 % of them: the median of [`SEARCHES`].
+    /// `None` if [`MOST_PART`] does not carry about the `wanted` ones, or no part up to it is found.
+    /// (The headers of a packet count for its slice too.)
     fn point(mut self, wanted: f64) -> Result<Option<(f64, f64)>, CommandError> {
-        let (carried, used) = self.try_part(MOST_PART)?;
+        self.reserve(MOST_PART)?;
+        let (mut rates, mut uses) = (Vec::new(), Vec::new());
+        for _ in 0..SEARCHES {
+            let (rate, used) = self.count()?;
+            rates.push(rate);
+            uses.push(used);
+        }
+        let (carried, used) = (median(rates), median(uses));
         if carried < 0.9 * wanted {
             return Ok(None);
         }
-        let part = least(used * 1.2, MOST_PART, |part| {
-            // A failure is looked at twice: others may have disturbed.
-            let mut carries = || Ok::<bool, CommandError>(self.try_part(part)?.0 >= 0.99 * carried);
-            Ok::<bool, CommandError>(carries()? || carries()?)
-        })?;
+        let parts = parts(used);
+        let mut found = Vec::new();
+        for _ in 0..SEARCHES {
+            let first = first_enough(&parts, |part| self.carries(part, 0.99 * carried))?;
+            found.extend(first.map(|index| parts[index]));
+        }
         // The next sender needs the room.
         let clear = Clear {
             what: ClearWhat::Target(format!("pid:{}", self.sender.pid())),
@@ -179,11 +188,22 @@ impl Search {
             until: None,
         };
         self.client.call(&Request::Clear(clear), None)?;
-        Ok(Some((carried, part)))
+        Ok((found.len() == SEARCHES).then(|| (carried, median(found))))
     }
 
-    /// How many packets a second a part carries, and what was used of the processor.
-    fn try_part(&mut self, part: f64) -> Result<(f64, f64), CommandError> {
+    /// True if a part carries so many packets a second, in two of three tries: others may disturb.
+    fn carries(&mut self, part: f64, packets: f64) -> Result<bool, CommandError> {
+        self.reserve(part)?;
+        let first = self.count()?.0 >= packets;
+        let second = self.count()?.0 >= packets;
+        Ok(match first == second {
+            true => first,
+            false => self.count()?.0 >= packets,
+        })
+    }
+
+    /// Reserves a part of the processor for the sender.
+    fn reserve(&mut self, part: f64) -> Result<(), CommandError> {
         let pid = self.sender.pid();
         let process = process::open(pid)?;
         let set = Set {
@@ -199,6 +219,11 @@ impl Search {
             return Err(failed("no processor time can be reserved here"));
         }
         thread::sleep(SETTLES);
+        Ok(())
+    }
+
+    /// How many packets a second the sender sends now, and what part of a processor it uses.
+    fn count(&mut self) -> Result<(f64, f64), CommandError> {
         let (began, before) = (Instant::now(), self.sender.count()?);
         thread::sleep(MEASURED);
         let (took, after) = (began.elapsed().as_secs_f64(), self.sender.count()?);
@@ -208,23 +233,36 @@ impl Search {
     }
 }
 
-/// The least part of a processor that is enough, to a twentieth of itself, by bisection: `most` is
-/// enough, and `first` is tried first. Fails as `is_enough`.
-fn least<E>(
-    first: f64,
-    most: f64,
+/// The parts of a processor that are tried for a sender that used so much when it had plenty: with
+/// little, it does more at a time, and needs less.
+fn parts(used: f64) -> Vec<f64> {
+    let least = (used * 0.6).max(LEAST_PART);
+    let all = std::iter::successors(Some(least), |part| Some(part * 1.07));
+    all.take_while(|part| *part < (used * 2.0).clamp(2.0 * LEAST_PART, MOST_PART))
+        .collect()
+}
+
+/// The index of the first part that is enough, by bisection; `None` if none is. Fails as
+/// `is_enough`.
+fn first_enough<E>(
+    parts: &[f64],
     mut is_enough: impl FnMut(f64) -> Result<bool, E>,
-) -> Result<f64, E> {
-    let (mut too_little, mut enough) = (0.0, most);
-    let mut middle = first.clamp(LEAST_PART, most / 2.0);
-    while enough - too_little > enough * 0.05 {
-        match is_enough(middle)? {
-            true => enough = middle,
-            false => too_little = middle,
+) -> Result<Option<usize>, E> {
+    let (mut first, mut end) = (0, parts.len());
+    while first < end {
+        let middle = usize::midpoint(first, end);
+        match is_enough(parts[middle])? {
+            true => end = middle,
+            false => first = middle + 1,
         }
-        middle = f64::midpoint(too_little, enough);
     }
-    Ok(enough)
+    Ok((first < parts.len()).then_some(first))
+}
+
+/// The middle one of some values.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 /// The line through points by least squares: its value at 0 (not below 0) and its slope.
@@ -260,9 +298,11 @@ const MOST_PART: f64 = 0.6;
 const LEAST_PART: f64 = 0.001;
 /// More use without packets than this part of a processor is no sender's own.
 const MOST_IDLE: f64 = 0.1;
+/// Number of searches for each rate.
+const SEARCHES: usize = 3;
 /// The time until a changed reservation shows in the rate.
-const SETTLES: Duration = Duration::from_millis(500);
-const MEASURED: Duration = Duration::from_secs(1);
+const SETTLES: Duration = Duration::from_millis(300);
+const MEASURED: Duration = Duration::from_millis(600);
 
 #[cfg(test)]
 mod tests {
@@ -270,21 +310,30 @@ mod tests {
 
     #[test]
     fn the_least_part_is_found_in_few_steps() {
-        for first in [0.0, 0.01, 0.3, 5.0] {
-            for wanted in [0.002, 0.011, 0.2999, 0.3, 0.31, 0.59, 0.6] {
+        for used in [0.0, 0.001, 0.01, 0.2, 0.59, 0.9] {
+            let parts = parts(used);
+            for wanted in [0.0, used * 0.7, used, used * 1.9, 1.0] {
                 let mut steps = 0;
-                let found = least(first, 0.6, |part| {
+                let found = first_enough(&parts, |part| {
                     steps += 1;
                     Ok::<bool, ()>(part >= wanted)
                 });
-                let found = found.expect("no step fails");
-                assert!(
-                    (wanted..=wanted * 1.06).contains(&found),
-                    "{wanted}: {found}"
-                );
-                assert!(steps <= 16, "{wanted} from {first}: {steps} steps");
+                let expected = parts.iter().position(|part| *part >= wanted);
+                assert_eq!(found, Ok(expected), "{wanted} of {used}");
+                assert!(steps <= 5, "{wanted} of {used}: {steps} steps");
             }
         }
+    }
+
+    #[test]
+    fn parts_are_around_what_was_used() {
+        for used in [0.002, 0.01, 0.2] {
+            let parts = parts(used);
+            assert!(parts[0] <= used * 0.61 && parts[parts.len() - 1] > used * 1.8);
+            assert!(parts.windows(2).all(|two| two[1] < two[0] * 1.08));
+        }
+        assert!(parts(0.0)[0] >= LEAST_PART);
+        assert!(parts(0.9).iter().all(|part| *part < MOST_PART));
     }
 
     #[test]

@@ -8,6 +8,8 @@ use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Direct, Running, Udp};
 use netnice_lab::world::Family;
 
+use crate::users::{ANN, as_user};
+
 /// A packet takes 20 us of a processor.
 const COSTS: &str = r#"{"version":1,"costs":{"udp":{"idle_ppb":1000000,"packet_ps":20000000},
     "tcp":{"idle_ppb":1000000,"packet_ps":30000000}}}"#;
@@ -97,4 +99,49 @@ fn cpu_auto_follows_flows_that_come_and_go() {
     bed.run_ok(&format!("flow close {flow}"));
     let gone = becomes_true(|| reserved(&bed, pid).0 == 0);
     assert!(gone, "it still has {:?}", reserved(&bed, pid));
+}
+
+/// It fails before it makes anything, and a plain user cannot invent costs.
+#[test]
+fn a_plain_user_measures_no_costs() {
+    let bed = TestBed::new().expect("a test bed");
+    let netnice = bed.copy_for_all("netnice").expect("a copy");
+    let mut command = as_user(&bed, ANN);
+    command.arg(&netnice).args(["doctor", "--measure"]);
+    let output = command.output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && text.contains("only root can measure"),
+        "{text}"
+    );
+    assert!(!bed.netnice.runtime().join("packet-costs.json").exists());
+}
+
+#[test]
+#[ignore = "takes minutes, on a quiet machine"]
+fn costs_are_measured_and_kept() {
+    let bed = TestBed::new().expect("a test bed");
+    for _ in 0..3 {
+        println!("{}", bed.run_ok("doctor --measure").stdout);
+    }
+    let text = fs::read_to_string(bed.netnice.runtime().join("packet-costs.json"));
+    let kept: serde_json::Value =
+        serde_json::from_str(&text.expect("they are kept")).expect("JSON");
+    for protocol in ["udp", "tcp"] {
+        let packet = kept["costs"][protocol]["packet_ps"].as_u64().unwrap_or(0);
+        // Between a tenth of a microsecond and a hundred.
+        assert!(
+            (100_000..100_000_000).contains(&packet),
+            "{protocol}: {kept}"
+        );
+    }
+    assert!(
+        !fs::read_dir("/run")
+            .expect("a folder")
+            .flatten()
+            .any(|entry| {
+                let name = entry.file_name();
+                name.to_string_lossy().starts_with("netnice-measure-")
+            })
+    );
 }
