@@ -26,6 +26,7 @@ use netnice_api::{Done, Response, ShowDoc};
 use serde::Serialize;
 
 pub(crate) use flows::flow_list;
+pub(crate) use processors::reserved_time;
 pub(crate) use programs::{group as program_group, programs, sums, user as program_user};
 pub(crate) use show::{clearable, managed_links, quota_line, rate_table};
 use sparkline::Sparkline;

@@ -54,6 +54,19 @@ pub(super) fn notes(doc: &ProcessorTimeDoc) -> Vec<String> {
     lines
 }
 
+/// The reserved processor time of a target, and how it is kept, in a few words.
+pub(crate) fn reserved_time(doc: &ProcessorTimeDoc) -> String {
+    let way = match doc.status.as_ref().map(|status| status.way.as_str()) {
+        Some("exact") => " by a deadline",
+        Some("group") => " by a control group",
+        _ => "",
+    };
+    let reserved = &doc.reserved;
+    let extra = if reserved.extra { " with extra" } else { "" };
+    let (slice, period) = (Nanos(reserved.slice_ns), Nanos(reserved.period_ns));
+    format!("cpu {slice}/{period}{extra}{way}")
+}
+
 #[cfg(test)]
 mod tests {
     use netnice_api::ProcessorStatusDoc;

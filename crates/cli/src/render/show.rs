@@ -2,6 +2,7 @@
 //! Documents of the daemon come in, text goes out. No function fails.
 
 use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
 
 use netnice_api::{
     CapacityDoc, ContractDoc, CountersDoc, LinkDoc, LinkServerDoc, ScheduleDoc, ShowDoc, TargetDoc,
@@ -422,6 +423,12 @@ pub(crate) fn rate_table(doc: &WatchDoc, style: &Style) -> String {
         }
         if let Some(text) = command_of(&target.command, &target.user) {
             table.note(&text);
+        }
+        if let Some(time) = &target.processor_time {
+            let status = time.status.as_ref();
+            let used = status.map(|status| Duration::from_nanos(status.used_ns));
+            let used = used.map_or(String::new(), |used| format!("; used {used:.3?}"));
+            table.note(&format!("{}{used}", processors::reserved_time(time)));
         }
         for why in &target.degraded {
             table.note(&format!("degraded: {}", printable(why)));

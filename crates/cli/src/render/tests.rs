@@ -1,8 +1,9 @@
 use netnice_api::driver::FlowCounts;
 use netnice_api::{
     CapacityDoc, ContractDoc, CountersDoc, DoctorItem, DoctorReport, Done, Explained,
-    FlowCountersDoc, FlowDoc, InstalledDoc, LinkDoc, LogLine, LogLines, Response, ScheduleDoc,
-    ShowDoc, Status, TargetDoc, Traffic, TrafficQuotaDoc, WatchDoc, Watched, WatchedLink,
+    FlowCountersDoc, FlowDoc, InstalledDoc, LinkDoc, LogLine, LogLines, ProcessorStatusDoc,
+    ProcessorTimeDoc, Response, ScheduleDoc, ShowDoc, SliceDoc, Status, TargetDoc, Traffic,
+    TrafficQuotaDoc, WatchDoc, Watched, WatchedLink,
 };
 use netnice_core::contract::{Contract, Direction};
 use netnice_core::units::Amount;
@@ -53,6 +54,7 @@ fn watched(doc: &ShowDoc) -> WatchDoc {
             sends: moving(Direction::Up),
             receives: moving(Direction::Down),
             degraded: target.degraded.clone(),
+            processor_time: target.processor_time.clone(),
             ..Watched::default()
         }
     };
@@ -460,6 +462,33 @@ fn the_rate_table_is_sorted_by_rate() {
     );
     assert!(text.contains("12.3 ms"), "{text}");
     assert_fits(&text);
+}
+
+#[test]
+fn the_rate_table_has_the_processor_time_of_a_target() {
+    let mut render = target("pid:1", "up 4mbit cpu 2ms/10ms");
+    render.processor_time = Some(ProcessorTimeDoc {
+        reserved: SliceDoc {
+            slice_ns: 2_000_000,
+            period_ns: 10_000_000,
+            extra: false,
+        },
+        status: Some(ProcessorStatusDoc {
+            way: "exact".to_owned(),
+            used_ns: 1_500_000_000,
+            ..ProcessorStatusDoc::default()
+        }),
+        ..ProcessorTimeDoc::default()
+    });
+    let doc = ShowDoc {
+        targets: vec![render],
+        ..ShowDoc::default()
+    };
+    let text = rate_table(&watched(&doc), &PLAIN);
+    assert!(
+        text.contains("cpu 2ms/10ms by a deadline; used 1.500s"),
+        "{text}"
+    );
 }
 
 /// A target with `both` has all its counts under `up`.

@@ -311,15 +311,7 @@ fn target_details(target: &Watched) -> String {
         }
     }
     if let Some(time) = &target.processor_time {
-        let way = match time.status.as_ref().map(|status| status.way.as_str()) {
-            Some("exact") => " by a deadline",
-            Some("group") => " by a control group",
-            _ => "",
-        };
-        let reserved = &time.reserved;
-        let extra = if reserved.extra { " with extra" } else { "" };
-        let (slice, period) = (Nanos(reserved.slice_ns), Nanos(reserved.period_ns));
-        text.push_str(&format!("  cpu {slice}/{period}{extra}{way}"));
+        text.push_str(&format!("  {}", render::reserved_time(time)));
     }
     text
 }

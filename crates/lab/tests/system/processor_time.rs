@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use netnice_lab::process::{EVENT_TIMEOUT, Proc, own_group};
@@ -290,6 +290,48 @@ fn a_refusal_names_holders_and_what_would_fit() {
     bed.run_ok(&set(&c, fitting));
     bed.run_ok(&format!("clear pid:{}", a.pid()));
     bed.run_ok(&set(&c, "60ms/100ms"));
+}
+
+/// Each of 64 clients at the same time wants 5 % of a processor. As many get it as fit, and what is
+/// refused changes nothing.
+#[test]
+fn many_clients_at_once_get_no_more_than_there_is() {
+    let bed = TestBed::new().expect("a test bed");
+    let sleepers: Vec<Proc> = (0..64).map(|_| bed.sleeper()).collect();
+    let ask = |sleeper: &Proc| {
+        let target = format!("pid:{}", sleeper.pid());
+        let words = ["set", &target, "--cpu", "5ms/100ms"];
+        let mut command = bed.netnice.command(&words);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().expect("a client")
+    };
+    let clients: Vec<_> = sleepers.iter().map(ask).collect();
+    let status = |mut client: Child| client.wait().expect("an answer").code();
+    let answers: Vec<Option<i32>> = clients.into_iter().map(status).collect();
+    let with = |wanted: i32| {
+        answers
+            .iter()
+            .filter(|status| **status == Some(wanted))
+            .count()
+    };
+    let granted = with(0);
+    assert_eq!(granted + with(3), 64, "{answers:?}");
+    let another = bed.sleeper();
+    let line = format!("set pid:{} --cpu 5ms/100ms", another.pid());
+    let answer = refused(&bed, &line, 3, &["can be promised"]).stderr;
+    let percent = answer.split(" % can be promised").next();
+    let percent = percent.and_then(|text| text.split(' ').next_back()?.parse().ok());
+    let percent: f64 = percent.unwrap_or_else(|| panic!("{answer}"));
+    assert_eq!(granted, (percent / 5.0) as usize, "{answer}");
+    let shown = bed.shown();
+    let targets = shown["targets"].as_array().expect("targets");
+    assert_eq!(targets.len(), granted);
+    for sleeper in sleepers {
+        let (pid, policies) = (sleeper.pid(), scheduling(sleeper.pid()));
+        let name = format!("pid:{pid}");
+        let has = targets.iter().any(|one| one["target"] == name.as_str());
+        assert_eq!(has, !own_groups(pid).is_empty(), "{name}: {policies:?}");
+    }
 }
 
 /// A thread outside netnice that has SCHED_DEADLINE takes its part, and is named.
