@@ -159,8 +159,8 @@ struct Search {
 
 impl Search {
     /// Packets a second, and the least part that carries 99 % of them: the median of [`SEARCHES`].
-    /// `None` if [`MOST_PART`] does not carry about the `wanted` ones, or no part up to it is found.
-    /// (The headers of a packet count for its slice too.)
+    /// `None` if [`MOST_PART`] does not carry about the `wanted` ones, or no smaller part carries
+    /// them. (The headers of a packet count for its slice too.)
     fn point(mut self, wanted: f64) -> Result<Option<(f64, f64)>, CommandError> {
         self.reserve(MOST_PART)?;
         let (mut rates, mut uses) = (Vec::new(), Vec::new());
