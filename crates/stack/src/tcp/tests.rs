@@ -325,6 +325,30 @@ fn a_writer_is_woken_when_a_quarter_of_its_buffers_is_free() {
     });
 }
 
+/// Unread payload holds no buffer that sending needs.
+#[test]
+fn a_stream_that_does_not_read_sends_while_its_peer_sends() {
+    const ALL: usize = 4 << 20;
+    let bed = Bed::new("tcp-unread");
+    let (client, server) = bed.pair();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut written = 0;
+            while written < ALL {
+                written += server.write(&[7; 5000], SOON).unwrap();
+            }
+        });
+        let mut read = 0;
+        await_true("everything arrives", || {
+            for length in [1448, 1000, 1448] {
+                let _ = client.try_write(&vec![9; length]);
+            }
+            read += read_all(&client);
+            read >= ALL
+        });
+    });
+}
+
 /// All connections of a listener together want more buffers than there are.
 #[test]
 fn connections_that_wait_for_buffers_of_others_become_writable() {
