@@ -155,10 +155,10 @@ fn draw_figure6(
 
 /// Figure 7: for rates of 110 to 660 Mbit/s (at more, the driver needs the whole processor), the
 /// least part of the processor that carries the slice of the link, found by bisection beside a
-/// carnage that has all the rest (the median of three searches). It must rise linearly (R² at least 0.99); the slope is the
-/// processor time for 1 Gbit/s. Beside it, what the sender gets of each slice without a reservation
-/// beside 15 threads of carnage. Fails as the module says, and if no part up to 60 % carries a
-/// slice.
+/// carnage that has all the rest (the median of three searches). It must rise linearly (R² at least
+/// 0.99); the slope is the processor time for 1 Gbit/s. Beside it, what the sender gets of each
+/// slice without a reservation beside 15 threads of carnage. Fails as the module says, and if no
+/// part up to 60 % carries a slice.
 pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let (seconds, searches, steps): (f64, u32, &[u64]) = match context.quick {
