@@ -69,6 +69,7 @@ mod next_hops;
 mod peer_list;
 mod place;
 mod promotion;
+mod queue_limit;
 mod readiness;
 mod receive_shares;
 mod stream;

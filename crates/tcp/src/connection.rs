@@ -416,6 +416,11 @@ impl Connection {
         Ok(())
     }
 
+    /// True if something that was handed over was never sent.
+    pub fn has_unsent(&self) -> bool {
+        self.sender.queue.next() < self.sender.queue.end()
+    }
+
     /// The last buffer that was handed over, if nothing of it was sent and it holds less than
     /// [`Connection::mss`] bytes. The caller may add bytes behind its end ([`Connection::extend`]).
     pub fn last_unsent(&self) -> Option<Slice> {

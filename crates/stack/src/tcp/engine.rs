@@ -482,6 +482,9 @@ impl Engine {
             };
             self.send(id, remote, &mut transmit, now)?;
         }
+        if self.endpoint.has_unsent() {
+            self.main.note_full();
+        }
         Ok(())
     }
 

@@ -4,14 +4,10 @@
 //! not consumed. The others are for sending: each is free, holds written payload, or holds a
 //! segment without payload until it has left.
 //!
-//! Few packets wait in the submit ring: [`LEAST_QUEUED`], or what the flow was served in the last
-//! [`PERIOD`], whichever is more. The rest waits in the program, so the newest decision, for
-//! example a retransmission, leaves first (paper NTCP). Only answers to connection requests do not
-//! wait: many requests can come at the same time, and an answer that cannot be queued is lost.
+//! How many packets wait in the submit ring, `queue_limit` decides.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use netnice_ring::layout::MAX_PAIRS;
 use netnice_ring::program::{Chunk, Piece, RecordError};
@@ -21,6 +17,7 @@ use netnice_tcp::endpoint::ConnectionId;
 use netnice_tcp::time::Instant;
 
 use super::inbox::{Inbox, Late};
+use super::queue_limit::QueueLimit;
 use crate::error::StackError;
 use crate::segments::SegmentFlow;
 use crate::udp::Buffers;
@@ -134,13 +131,9 @@ pub(super) struct FlowBuffers {
     /// acknowledgement needs one. Without them, programs that wait for acknowledgements before they
     /// read could hold all buffers with unread payload.
     reserved: u32,
-    /// Packets in the submit ring, and how many may be there.
+    /// Packets in the submit ring.
     queued: u32,
-    most_queued: u32,
-    least_queued: u32,
-    /// Packets that left since `period_from`.
-    served: u32,
-    period_from: Instant,
+    limit: QueueLimit,
     /// Segments in the submit ring whose connections have moved to another engine, by the number of
     /// the buffer.
     moved: HashMap<u32, (Weak<Inbox>, Token)>,
@@ -160,10 +153,7 @@ impl FlowBuffers {
             primed: receiving,
             reserved: (receiving / 8).clamp(1, MOST_RESERVED),
             queued: 0,
-            most_queued: LEAST_QUEUED,
-            least_queued: LEAST_QUEUED,
-            served: 0,
-            period_from: Instant::ZERO,
+            limit: QueueLimit::new(chunks - receiving - listing),
             moved: HashMap::new(),
             flow,
         }
@@ -172,8 +162,7 @@ impl FlowBuffers {
     /// The same for a flow of connection requests: all its packets may be in the submit ring.
     pub(super) fn of_requests(flow: SegmentFlow, receiving: u32) -> FlowBuffers {
         let mut buffers = FlowBuffers::new(flow, receiving);
-        buffers.least_queued = buffers.sending;
-        buffers.most_queued = buffers.sending;
+        buffers.limit = QueueLimit::all(buffers.sending);
         buffers
     }
 
@@ -200,7 +189,7 @@ impl FlowBuffers {
     /// True if a segment can be queued now: the ring may take one, and a buffer is free for a
     /// segment without payload.
     pub(super) fn has_room(&self) -> bool {
-        self.queued < self.most_queued && self.used < self.sending
+        self.queued < self.limit.most() && self.used < self.sending
     }
 
     /// Number of buffers for sending that a connection may use whatever the others have.
@@ -262,7 +251,7 @@ impl FlowBuffers {
     /// joined.
     pub(super) fn room_for_run(&self) -> usize {
         match self.flow.rings.joins() {
-            true => (self.most_queued.saturating_sub(self.queued) as usize).min(MAX_PAIRS),
+            true => (self.limit.most().saturating_sub(self.queued) as usize).min(MAX_PAIRS),
             false => 1,
         }
     }
@@ -283,8 +272,14 @@ impl FlowBuffers {
             used.with_driver = true;
             used.token = id.zip(*token);
         }
+        self.limit.queues(self.queued);
         self.queued += run.count as u32;
         Ok(())
+    }
+
+    /// No further segment may be queued now, and there are some.
+    pub(super) fn note_full(&mut self) {
+        self.limit.note_full();
     }
 
     /// The next record that the driver has returned and whose departure matters; `None` if there
@@ -300,7 +295,7 @@ impl FlowBuffers {
             self.queued -= segments;
             let at = Instant::from_nanos(record.stamp());
             if record.status() == Status::DONE {
-                self.count_service(segments, at);
+                self.limit.count_service(segments, at);
             }
             let mut departure: Option<Departure> = None;
             for pair in record.pairs() {
@@ -359,20 +354,6 @@ impl FlowBuffers {
         let chunks: Vec<u32> = self.moved.keys().copied().collect();
         for chunk in chunks {
             self.report_moved(Chunk(chunk), now, Status::NO_LINK);
-        }
-    }
-
-    /// Learns how many packets the flow is served in a period.
-    fn count_service(&mut self, segments: u32, at: Instant) {
-        self.served += segments;
-        let passed = at.since(self.period_from);
-        if passed >= PERIOD {
-            let in_period = u128::from(self.served) * PERIOD.as_nanos() / passed.as_nanos().max(1);
-            let in_period = u32::try_from(in_period).unwrap_or(u32::MAX);
-            let least = self.least_queued;
-            self.most_queued = in_period.clamp(least, self.sending.max(least));
-            self.served = 0;
-            self.period_from = at;
         }
     }
 
@@ -458,7 +439,3 @@ const MOST_RESERVED: u32 = 32;
 /// A connection that has so many buffers makes progress. Where there are few buffers in all, it has
 /// a quarter of them.
 const MOST_LEAST_SHARE: u32 = 8;
-/// Packets that may always wait in the submit ring.
-const LEAST_QUEUED: u32 = 4;
-/// Beyond that, what the flow was served in such a time.
-const PERIOD: Duration = Duration::from_millis(2);

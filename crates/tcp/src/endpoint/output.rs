@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::{ConnectionId, Endpoint};
 use crate::buffer::{Handle, Slice};
-use crate::connection::{Token, Transmit};
+use crate::connection::{Connection, Token, Transmit};
 use crate::time::Instant;
 
 impl Endpoint {
@@ -32,6 +32,13 @@ impl Endpoint {
             self.forget_if_over(id);
         }
         None
+    }
+
+    /// True if the next connection that [`Endpoint::poll_transmit`] asks has payload that was never
+    /// sent.
+    pub fn has_unsent(&self) -> bool {
+        let next = self.active.front().and_then(|id| self.connection(*id));
+        next.is_some_and(Connection::has_unsent)
     }
 
     /// The payload of a further segment that may leave in one packet with `run`
