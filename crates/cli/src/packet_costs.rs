@@ -158,9 +158,10 @@ struct Search {
 }
 
 impl Search {
-    /// Packets a second, and the least part that carries 99 % of them: the median of [`SEARCHES`].
-    /// `None` if [`MOST_PART`] does not carry about the `wanted` ones, or no smaller part carries
-    /// them. (The headers of a packet count for its slice too.)
+    /// Packets a second, and the least part that carries [`ENOUGH`] of them: the largest that
+    /// [`SEARCHES`] find, because a packet does not always cost the same on a machine. `None` if
+    /// [`MOST_PART`] does not carry about the `wanted` ones, or no smaller part carries them. (The
+    /// headers of a packet count for its slice too.)
     fn point(mut self, wanted: f64) -> Result<Option<(f64, f64)>, CommandError> {
         self.reserve(MOST_PART)?;
         let (mut rates, mut uses) = (Vec::new(), Vec::new());
@@ -176,7 +177,7 @@ impl Search {
         let parts = parts(used);
         let mut found = Vec::new();
         for _ in 0..SEARCHES {
-            let first = first_enough(&parts, |part| self.carries(part, 0.99 * carried))?;
+            let first = first_enough(&parts, |part| self.carries(part, ENOUGH * carried))?;
             found.extend(first.map(|index| parts[index]));
         }
         // The next sender needs the room.
@@ -188,7 +189,7 @@ impl Search {
             until: None,
         };
         self.client.call(&Request::Clear(clear), None)?;
-        Ok((found.len() == SEARCHES).then(|| (carried, median(found))))
+        Ok((found.len() == SEARCHES).then(|| (carried, found.into_iter().fold(0.0, f64::max))))
     }
 
     /// True if a part carries so many packets a second, in two of three tries: others may disturb.
@@ -298,6 +299,8 @@ const MOST_PART: f64 = 0.6;
 const LEAST_PART: f64 = 0.001;
 /// More use without packets than this part of a processor is no sender's own.
 const MOST_IDLE: f64 = 0.1;
+/// So much of the packets is a contract that is kept.
+const ENOUGH: f64 = 0.998;
 /// Number of searches for each rate.
 const SEARCHES: usize = 3;
 /// The time until a changed reservation shows in the rate.

@@ -116,9 +116,10 @@ fn carried(member: Member, spans: [(u64, u64); 2]) -> Result<[f64; 2]> {
     let allowed = member.slice as f64 / 5.0 * MBIT * PAYLOAD_PART;
     let mut parts = [0.0; 2];
     for (part, (from, until)) in parts.iter_mut().zip(spans) {
-        let rate = received
-            .rate(from, until)
-            .context("the receiver's samples")?;
+        let rate = received.rate(from, until).with_context(|| {
+            let slice = member.slice;
+            format!("the samples of the receiver of {slice} us in 2 ms: {sent:?}, {received:?}")
+        })?;
         *part = rate / allowed;
     }
     Ok(parts)
