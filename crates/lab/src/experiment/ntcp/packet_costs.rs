@@ -104,7 +104,10 @@ fn measure(seconds: f64) -> (u64, u64) {
     pause(SETTLE);
     let from = sys::now_ns();
     pause(seconds);
-    (from, sys::now_ns())
+    let until = sys::now_ns();
+    // The receivers take a further sample.
+    pause(0.1);
+    (from, until)
 }
 
 /// Ends a sender. Returns the parts of its slice that it sent in these times.
@@ -116,10 +119,9 @@ fn carried(member: Member, spans: [(u64, u64); 2]) -> Result<[f64; 2]> {
     let allowed = member.slice as f64 / 5.0 * MBIT * PAYLOAD_PART;
     let mut parts = [0.0; 2];
     for (part, (from, until)) in parts.iter_mut().zip(spans) {
-        let rate = received.rate(from, until).with_context(|| {
-            let slice = member.slice;
-            format!("the samples of the receiver of {slice} us in 2 ms: {sent:?}, {received:?}")
-        })?;
+        let rate = received
+            .rate(from, until)
+            .context("the receiver's samples")?;
         *part = rate / allowed;
     }
     Ok(parts)
