@@ -170,9 +170,9 @@ pub enum DriverRequest {
     /// programs the processor time that is promised to them.
     AwakeLimit {
         /// The share of a processor in parts of a million: the thread waits awake only while work
-        /// and waiting together take less than three quarters of it. `None`: no limit.
-        #[serde(rename = "most", default, skip_serializing_if = "Option::is_none")]
-        most_ppm: Option<u32>,
+        /// and waiting together take less than three quarters of it. A million or more: no limit.
+        #[serde(rename = "most")]
+        most_ppm: u32,
     },
     /// Requests all programs and flows with their counters.
     Census,
@@ -386,7 +386,8 @@ pub struct CensusDoc {
     /// The code points that the driver writes into sent packets.
     #[serde(rename = "code-points")]
     pub code_points: CodePointsDoc,
-    /// The limit of the packet thread's time awake, as in [`DriverRequest::AwakeLimit`].
+    /// The limit of the packet thread's time awake, as in [`DriverRequest::AwakeLimit`]. `None`: an
+    /// earlier driver, which does not know the request.
     #[serde(rename = "awake-limit", skip_serializing_if = "Option::is_none")]
     pub awake_limit_ppm: Option<u32>,
     /// The user and the restrictions of the driver process, or which of them could not be set.

@@ -297,9 +297,9 @@ const FULL_BITS: f64 = 12_000.0;
 const MOST_PART: f64 = 0.6;
 /// The smallest share that the kernel keeps.
 const LEAST_PART: f64 = 0.001;
-/// More use without packets than this part of a processor is no sender's own.
+/// A sender needs no larger part of a processor without packets; more is a disturbance.
 const MOST_IDLE: f64 = 0.1;
-/// So much of the packets is a contract that is kept.
+/// A part that carries so much of the packets counts as enough.
 const ENOUGH: f64 = 0.998;
 /// Number of searches for each rate.
 const SEARCHES: usize = 3;

@@ -215,7 +215,7 @@ struct LinkState {
     discards: Option<Vec<Vec<Term>>>,
     /// The code points that the driver has; `None` if unknown.
     code_points: Option<CodePointsDoc>,
-    /// The limit of the driver's time awake, in parts of a million.
+    /// The limit of the driver's time awake, in parts of a million; `None` if unknown.
     awake_limit_ppm: Option<u32>,
 }
 

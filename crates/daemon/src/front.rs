@@ -63,9 +63,10 @@ use messages::{FromFront, Kind, LONGEST_FROM_FRONT, LONGEST_TO_FRONT, Ready, ToF
 pub fn run(user: (u32, u32), takes_descriptors: bool) -> io::Result<()> {
     confine::close_from(3)?;
     // A terminal's signals to the daemon must not reach the front: it ends when the daemon does.
-    // Whoever floods it with requests must not profit from the daemon's priority.
+    // A client that floods the front with requests must not have the daemon's priority; a process
+    // without the right to change its nice value has none.
     setsid()?;
-    policy::set_own_nice(0)?;
+    let _ = policy::set_own_nice(0);
     let daemon_socket = io::stdin().as_fd().try_clone_to_owned()?;
     let pipe = io::stdout().as_fd().try_clone_to_owned()?;
     let got = fds::receive(daemon_socket.as_fd(), &mut [0], 1)?;

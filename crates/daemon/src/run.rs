@@ -132,9 +132,9 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         ..limit
     };
     let _ = setrlimit(Resource::Nofile, raised);
-    // A daemon that waits behind the programs whose time it divides keeps no promise.
+    // It follows promises in time also beside programs that use all processors.
     if let Err(error) = policy::set_own_nice(NICE) {
-        tracing::info!(%error, "the daemon stays an ordinary program beside others");
+        tracing::info!(%error, "the daemon's priority is not raised");
     }
     let boot = process::boot_id().during("read the boot id")?;
     let namespace = process::netns_cookie().during("read the cookie of the network namespace")?;

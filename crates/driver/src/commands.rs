@@ -87,7 +87,7 @@ pub(crate) enum Command {
     /// Sets the code points of sent packets.
     CodePoints(CodePoints),
     /// Limits the thread's time awake; see [`EventLoop::set_awake_limit`].
-    AwakeLimit(Option<u32>),
+    AwakeLimit(u32),
     /// Sets whether the link is up.
     Link(bool),
     /// Sets whether the interface cuts long packets of TCP.

@@ -235,8 +235,8 @@ impl EventLoop {
     }
 
     /// Sets the share of a processor, in parts of a million, beyond which the thread does not wait
-    /// awake; `None`: no limit.
-    pub(crate) fn set_awake_limit(&mut self, most_ppm: Option<u32>) {
+    /// awake. A million or more: no limit.
+    pub(crate) fn set_awake_limit(&mut self, most_ppm: u32) {
         self.cpu_budget.set_awake_limit(most_ppm, monotonic());
     }
 

@@ -416,9 +416,10 @@ impl Connection {
         Ok(())
     }
 
-    /// True if something that was handed over was never sent.
-    pub fn has_unsent(&self) -> bool {
-        self.sender.queue.next() < self.sender.queue.end()
+    /// True if payload that was never sent could leave now: neither the congestion window nor the
+    /// peer's holds it back.
+    pub fn could_send_new(&self) -> bool {
+        self.is_synchronized() && self.sender.could_send_new()
     }
 
     /// The last buffer that was handed over, if nothing of it was sent and it holds less than

@@ -324,6 +324,17 @@ impl Sender {
         self.longest_delivered
     }
 
+    /// True if payload that was never sent could leave now, by both windows.
+    pub(crate) fn could_send_new(&self) -> bool {
+        let Some(piece) = self.queue.first_unsent() else {
+            return false;
+        };
+        let length = piece.length().min(self.mss);
+        let room = self.congestion.window().saturating_sub(self.pipe());
+        let edge = self.queue.una() + u64::from(self.window);
+        length <= room && piece.start + u64::from(length) <= edge
+    }
+
     /// Decides which piece leaves next, or why none does.
     pub(crate) fn poll_piece(&mut self, now: Instant) -> Result<NextPiece, HeldBack> {
         let room = self.congestion.window().saturating_sub(self.pipe());

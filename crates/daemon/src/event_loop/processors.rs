@@ -35,8 +35,9 @@ impl Daemon {
 pub(super) fn may_reserve(request: &Request) -> bool {
     match request {
         Request::Set(set) => {
+            // Without a change a process joins a target, whose reservation may begin with it.
             let change = set.change.as_deref().map(str::parse::<Change>);
-            change.is_some_and(|change| change.is_ok_and(|change| change.cpu.is_some()))
+            change.is_none_or(|change| change.is_ok_and(|change| change.cpu.is_some()))
         }
         Request::Reload(_) => true,
         _ => false,

@@ -51,20 +51,24 @@ impl<N: Network> Flows<N> {
         self.call(link, ask, None, CallPurpose::Discard, now);
     }
 
-    /// Limits the driver's time awake while a target has processor time: admission counts so much
-    /// for it at most.
+    /// Limits the driver's time awake while a reservation of processor time is in force: admission
+    /// counts so much for it at most. Drivers of earlier versions do not know the request.
     fn update_awake_limit(&mut self, promises: &impl Promises, link: &IfName, now: Now) {
-        let most_ppm = promises
-            .reserves_processors()
-            .then_some(driver_reservation::MOST_PPM);
+        let most_ppm = match promises.reserves_processors() {
+            true => driver_reservation::MOST_PPM,
+            false => NO_LIMIT,
+        };
         let Some(state) = self.link_states.get_mut(link) else {
             return;
         };
-        if state.mode.is_empty() || state.awake_limit_ppm == most_ppm {
+        if state.awake_limit_ppm.is_none_or(|has| has == most_ppm) {
             return;
         }
-        state.awake_limit_ppm = most_ppm;
+        state.awake_limit_ppm = Some(most_ppm);
         let ask = DriverRequest::AwakeLimit { most_ppm };
         self.call(link, ask, None, CallPurpose::Discard, now);
     }
 }
+
+/// The driver may always wait awake, in parts of a million.
+const NO_LIMIT: u32 = 1_000_000;

@@ -122,7 +122,7 @@ pub(crate) trait Promises: LinkPromises {
     fn keeps_awake(&self) -> bool;
     /// The code points that drivers write, from the policy; `None` while no policy is known.
     fn code_points(&self) -> Option<CodePointsDoc>;
-    /// True while a target has processor time.
+    /// True while a reservation of processor time is in force.
     fn reserves_processors(&self) -> bool;
     /// The discard patterns of a link, from the policy; `None` while no policy is known.
     fn discards(&self, link: &IfName) -> Option<&[Vec<Term>]>;

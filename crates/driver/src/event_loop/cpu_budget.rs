@@ -40,7 +40,7 @@ use super::reservation::Reservation;
 pub(crate) struct CpuBudget {
     /// What the kernel permits.
     kernel: Account,
-    /// What programs leave to whom time is promised.
+    /// The limit while processor time is promised to programs.
     limit: Option<Account>,
 }
 
@@ -70,11 +70,11 @@ impl CpuBudget {
         self.kernel.set_reservation(reservation);
     }
 
-    /// Limits the time awake from now on to so many parts of a million, as far as it is spinning;
-    /// `None`: no limit.
-    pub(crate) fn set_awake_limit(&mut self, most_ppm: Option<u32>, now: Instant) {
-        self.limit = most_ppm.map(|ppm| {
-            let budget = Nanos(LIMIT_PERIOD.0 * u64::from(ppm.min(WHOLE as u32)) / WHOLE as u64);
+    /// Limits the time awake from now on to so many parts of a million, as far as it is spinning. A
+    /// million or more: no limit.
+    pub(crate) fn set_awake_limit(&mut self, most_ppm: u32, now: Instant) {
+        self.limit = (most_ppm < WHOLE as u32).then(|| {
+            let budget = Nanos(LIMIT_PERIOD.0 * u64::from(most_ppm) / WHOLE as u64);
             let mut account = Account::new(now);
             account.set_reservation(Some(Reservation {
                 budget,
@@ -102,7 +102,7 @@ impl CpuBudget {
         self.kernel.credit(now, cost);
     }
 
-    /// For how long the thread may spin now, in ns; `u64::MAX`: as long as it likes.
+    /// For how long the thread may spin now, in ns; `u64::MAX`: no limit.
     pub(crate) fn spin_credit(&self) -> u64 {
         let limit = self.limit.as_ref().map_or(u64::MAX, Account::spin_credit);
         self.kernel.spin_credit().min(limit)

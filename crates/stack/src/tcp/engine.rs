@@ -482,7 +482,7 @@ impl Engine {
             };
             self.send(id, remote, &mut transmit, now)?;
         }
-        if self.endpoint.has_unsent() {
+        if self.endpoint.could_send_new() {
             self.main.note_full();
         }
         Ok(())

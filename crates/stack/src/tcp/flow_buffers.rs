@@ -4,7 +4,7 @@
 //! not consumed. The others are for sending: each is free, holds written payload, or holds a
 //! segment without payload until it has left.
 //!
-//! How many packets wait in the submit ring, `queue_limit` decides.
+//! The module `queue_limit` decides how many packets may wait in the submit ring.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -279,7 +279,9 @@ impl FlowBuffers {
 
     /// No further segment may be queued now, and there are some.
     pub(super) fn note_full(&mut self) {
-        self.limit.note_full();
+        if self.queued >= self.limit.most() {
+            self.limit.note_full();
+        }
     }
 
     /// The next record that the driver has returned and whose departure matters; `None` if there

@@ -2,9 +2,9 @@
 //!
 //! Few: [`LEAST_QUEUED`], or what the flow was served in the last 2 ms, whichever is more. The rest
 //! waits in the program, so the newest decision, for example a retransmission, leaves first (paper
-//! NTCP). A program that does not get the processor for so long finds a ring that was full, and is
-//! empty: part of its slice of the link was lost. Then the time is doubled, up to 64 ms, and it
-//! becomes shorter again while that does not happen.
+//! NTCP). If a program does not get the processor for so long, the ring runs empty although the
+//! program had more to send, and a part of its slice of the link is lost. Then the time is doubled,
+//! up to 64 ms, and it becomes shorter again while that does not happen.
 //!
 //! Only answers to connection requests do not wait: many requests can come at the same time, and an
 //! answer that cannot be queued is lost.
@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use netnice_tcp::time::Instant;
 
-/// See the module.
+/// The limit of one flow. See the module.
 #[derive(Debug)]
 pub(super) struct QueueLimit {
     most: u32,
     least: u32,
-    /// The flow has no more buffers.
+    /// Number of buffers for sending.
     buffers: u32,
     /// Packets that left since `counted_from`.
     served: u32,
@@ -60,7 +60,7 @@ impl QueueLimit {
         self.most
     }
 
-    /// No further packet may be queued now, and there are some.
+    /// The ring holds as many packets as may wait, and another one could leave now.
     pub(super) fn note_full(&mut self) {
         self.was_full = true;
     }

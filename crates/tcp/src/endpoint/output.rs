@@ -34,11 +34,11 @@ impl Endpoint {
         None
     }
 
-    /// True if the next connection that [`Endpoint::poll_transmit`] asks has payload that was never
-    /// sent.
-    pub fn has_unsent(&self) -> bool {
+    /// True if the next connection that [`Endpoint::poll_transmit`] asks could send payload that
+    /// was never sent ([`Connection::could_send_new`]).
+    pub fn could_send_new(&self) -> bool {
         let next = self.active.front().and_then(|id| self.connection(*id));
-        next.is_some_and(Connection::has_unsent)
+        next.is_some_and(Connection::could_send_new)
     }
 
     /// The payload of a further segment that may leave in one packet with `run`

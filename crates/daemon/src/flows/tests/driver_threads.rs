@@ -54,17 +54,28 @@ fn a_thread_that_is_not_the_drivers_is_not_taken() {
 #[test]
 fn a_driver_may_wait_awake_only_in_part_while_processor_time_is_promised() {
     let mut fixture = Fixture::new();
+    fixture.driver.awake_limit_ppm = Some(1_000_000);
     let client = fixture.attached_client(&Peer::ROOT, 7);
     fixture.opened(&client, "10.0.0.2:6000", "");
-    assert_eq!(fixture.driver.awake_limit_ppm, None);
     let answer = fixture.set(7, "cpu 2ms/10ms");
     assert!(matches!(answer, Response::Done(_)), "{answer:?}");
     assert_eq!(fixture.driver.awake_limit_ppm, Some(600_000));
     // The next daemon knows what the driver has.
-    fixture.driver.awake_limit_ppm = None;
+    fixture.driver.awake_limit_ppm = Some(1_000_000);
     fixture.restart();
     assert_eq!(fixture.driver.awake_limit_ppm, Some(600_000));
     let answer = fixture.set(7, "cpu none up 1mbit");
+    assert!(matches!(answer, Response::Done(_)), "{answer:?}");
+    assert_eq!(fixture.driver.awake_limit_ppm, Some(1_000_000));
+}
+
+/// It would close the connection.
+#[test]
+fn a_driver_of_an_earlier_version_is_not_asked_what_it_does_not_know() {
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&Peer::ROOT, 7);
+    fixture.opened(&client, "10.0.0.2:6000", "");
+    let answer = fixture.set(7, "cpu 2ms/10ms");
     assert!(matches!(answer, Response::Done(_)), "{answer:?}");
     assert_eq!(fixture.driver.awake_limit_ppm, None);
 }

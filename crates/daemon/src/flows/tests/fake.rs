@@ -410,7 +410,7 @@ impl Driver {
         match ask {
             DriverRequest::Discard { patterns } => self.discards = Some(patterns.clone()),
             DriverRequest::CodePoints(code_points) => self.code_points = *code_points,
-            DriverRequest::AwakeLimit { most_ppm } => self.awake_limit_ppm = *most_ppm,
+            DriverRequest::AwakeLimit { most_ppm } => self.awake_limit_ppm = Some(*most_ppm),
             _ => {}
         }
         DriverReply::Done

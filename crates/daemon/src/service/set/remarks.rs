@@ -12,8 +12,9 @@ pub(super) fn remarks(ledger: &Ledger, slot: TargetId, adoption: &Adoption) -> V
     let mut remarks = Vec::new();
     if let Some(held) = ledger.get(slot) {
         remarks.extend(tighter_outer_limits(ledger, held));
-        let is_known = held.auto.unknown.is_none() && held.auto.needed.is_none();
-        if held.entry.contract.has_auto_time() && is_known {
+        let needs_nothing = held.auto.unknown.is_none() && held.auto.needed.is_none();
+        let has_nothing = needs_nothing && held.reserved().is_none();
+        if held.entry.contract.has_auto_time() && has_nothing {
             remarks.push(
                 "it has no direct flow that is promised a rate, so no processor time is reserved \
                  before it opens one"

@@ -73,7 +73,7 @@ impl Registry {
             redirected,
             discard_patterns: self.discards,
             code_points: self.flows.code_points(),
-            awake_limit_ppm: self.flows.awake_limit(),
+            awake_limit_ppm: Some(self.flows.awake_limit_ppm()),
             discarded: discarded
                 .chain(others)
                 .filter(|(_, count)| *count > 0)

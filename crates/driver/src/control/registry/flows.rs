@@ -22,8 +22,8 @@ pub(super) struct Flows {
     next: u32,
     /// The code points of their packets.
     code_points: CodePoints,
-    /// The limit of the packet thread's time awake, in parts of a million.
-    awake_limit: Option<u32>,
+    /// The limit of the packet thread's time awake, in parts of a million, if it was ever set.
+    awake_limit_ppm: Option<u32>,
 }
 
 impl Registry {
@@ -37,9 +37,9 @@ impl Registry {
 
     /// Limits the packet thread's time awake ([`Command::AwakeLimit`]). Fails if the packet thread
     /// ended.
-    pub(crate) fn set_awake_limit(&mut self, most_ppm: Option<u32>) -> Result<(), RegistryError> {
+    pub(crate) fn set_awake_limit(&mut self, most_ppm: u32) -> Result<(), RegistryError> {
         self.execute(Command::AwakeLimit(most_ppm))?;
-        self.flows.awake_limit = most_ppm;
+        self.flows.awake_limit_ppm = Some(most_ppm);
         Ok(())
     }
 
@@ -58,8 +58,8 @@ impl Flows {
     }
 
     /// The limit of the packet thread's time awake.
-    pub(super) fn awake_limit(&self) -> Option<u32> {
-        self.awake_limit
+    pub(super) fn awake_limit_ppm(&self) -> u32 {
+        self.awake_limit_ppm.unwrap_or(WHOLE)
     }
 
     /// Adds a flow and returns its number.
@@ -104,3 +104,6 @@ impl Flows {
         self.next = number;
     }
 }
+
+/// No limit, in parts of a million.
+const WHOLE: u32 = 1_000_000;

@@ -138,7 +138,7 @@ fn a_clock_that_jumps_leaves_the_credit_of_a_reservation_within_its_bounds() {
 #[test]
 fn a_thread_whose_time_awake_is_limited_spins_within_three_quarters_of_the_limit() {
     let mut budget = CpuBudget::new(Instant(5));
-    budget.set_awake_limit(Some(600_000), Instant(5));
+    budget.set_awake_limit(600_000, Instant(5));
     let share = simulate(&mut budget, 5 * US, 115 * US, 100_000);
     assert!((share - 0.45).abs() < 0.01, "{share}");
     // Its work is not delayed, unless the kernel has stopped the thread.
@@ -146,7 +146,7 @@ fn a_thread_whose_time_awake_is_limited_spins_within_three_quarters_of_the_limit
     budget.charge(Instant(budget.kernel.accounted_until.0 + 50_000 * US));
     let share = simulate(&mut budget, 500 * US, 0, 100_000);
     assert!((0.91..0.92).contains(&share), "{share}");
-    budget.set_awake_limit(None, Instant(0));
+    budget.set_awake_limit(1_000_000, Instant(0));
     let share = simulate(&mut budget, 80 * US, 20 * US, 100_000);
     assert!((0.89..0.91).contains(&share), "{share}");
 }
@@ -154,7 +154,7 @@ fn a_thread_whose_time_awake_is_limited_spins_within_three_quarters_of_the_limit
 #[test]
 fn a_limit_of_nothing_permits_no_spinning() {
     let mut budget = CpuBudget::new(Instant(5));
-    budget.set_awake_limit(Some(0), Instant(5));
+    budget.set_awake_limit(0, Instant(5));
     let share = simulate(&mut budget, 5 * US, 95 * US, 1_000);
     assert!((share - 0.05).abs() < 0.001, "{share}");
 }

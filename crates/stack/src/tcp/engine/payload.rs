@@ -132,7 +132,8 @@ impl Engine {
     }
 
     /// No buffer is free for a payload of this peer: moves together what its connection has
-    /// received. Its window counts on full buffers, and its segments need not be full.
+    /// received in order. Its window counts on full buffers, and its segments need not be full.
+    /// What other connections of the flow have received stays as it is.
     pub(super) fn compact(&mut self, from: SocketAddr) {
         let Some(id) = self.endpoint.find(from) else {
             return;
