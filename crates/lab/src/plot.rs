@@ -420,10 +420,16 @@ impl Frame {
 fn draw_series(out: &mut String, f: &Frame, series: &Series) {
     let colour = series.colour;
     if series.dots {
+        // Single measurements are to be seen; many points are to show where they are dense.
+        let (radius, opacity) = match series.points.len() {
+            0..=FEW_POINTS => (4.0, 0.9),
+            _ => (1.8, 0.55),
+        };
         for (x, y) in &series.points {
             let _ = write!(
                 out,
-                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"1.8\" fill=\"{colour}\" fill-opacity=\"0.55\"/>",
+                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius}\" fill=\"{colour}\" \
+                 fill-opacity=\"{opacity}\"/>",
                 f.px(*x),
                 f.py(*y)
             );
@@ -496,6 +502,9 @@ pub(crate) fn escape(text: &str) -> String {
     }
     out
 }
+
+/// Dots of a series with so many points are large.
+const FEW_POINTS: usize = 50;
 
 #[cfg(test)]
 mod tests {
