@@ -250,7 +250,7 @@ fn sending(packets: u64) -> SendingFlow {
     }
 }
 
-/// A service on a machine with one processor, of which a flow of process 10 needs a tenth.
+/// A service on a machine with one processor. A flow of process 10 needs a tenth of it.
 fn fixture_with_flow() -> Fixture {
     let mut fixture = fixture();
     ok(fixture.ask(&Peer::ROOT, Request::KeepCosts(costs()), None));
