@@ -463,6 +463,27 @@ fn daemon(bed: &TestBed) -> u32 {
     bed.netnice.pid().expect("it runs")
 }
 
+/// The daemon comes before ordinary programs, and the front, which reads what users send, does not.
+#[test]
+fn the_front_does_not_have_the_daemons_priority() {
+    let bed = TestBed::new().expect("a test bed");
+    let daemon = daemon(&bed);
+    let front = front(daemon).expect("a front");
+    // Fields of proc_pid_stat(5): the session is the sixth, the nice value the 19th.
+    let fields = |pid: u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
+        let (_, rest) = stat.rsplit_once(") ").expect("a name in brackets");
+        let rest: Vec<i64> = rest
+            .split(' ')
+            .skip(1)
+            .filter_map(|field| field.trim().parse().ok())
+            .collect();
+        (rest[6 - 4], rest[19 - 4])
+    };
+    assert_eq!(fields(daemon).1, -10);
+    assert_eq!(fields(front), (i64::from(front), 0));
+}
+
 /// The front process of a daemon, once it is confined.
 fn front(daemon: u32) -> Option<u32> {
     let path = format!("/proc/{daemon}/task/{daemon}/children");
