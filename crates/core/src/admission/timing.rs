@@ -28,6 +28,7 @@ mod demand_sums;
 mod edf;
 mod handlers;
 mod link;
+mod path;
 mod stops;
 mod supply;
 
@@ -37,6 +38,7 @@ pub use cpu::{DividedDeadline, HandlerWork, Processor, Work};
 pub use demand_sums::DemandSums;
 pub use handlers::Handlers;
 pub use link::{PacketSizes, Promise, Resolution, Transmitter};
+pub use path::{PathTooLong, share_slack};
 pub use stops::{BadStops, Stops};
 
 use crate::contract::{Channel, MessageRate, Slice};
