@@ -31,13 +31,21 @@ use crate::stage::Stage;
 pub use receiving::ReceivedMessage;
 use receiving::Receiving;
 use sending::Sending;
-pub use sending::{Accepted, OutgoingPacket, SendRefusal};
+pub use sending::{Accepted, AcceptedMessage, Gate, OutgoingPacket, SendRefusal};
 
 /// A handler of an [`Executor`]. It is never used again for another channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HandlerId {
     flow: FlowId,
     serial: u64,
+}
+
+impl HandlerId {
+    /// A number that no other open handler of the executor has. It is small, and a handler that is
+    /// opened later can have it.
+    pub(crate) fn index(self) -> usize {
+        self.flow.index()
+    }
 }
 
 /// The handlers of a program. `M` is a message to send, and `P` a packet that arrived.
@@ -153,6 +161,8 @@ pub enum PacketRefusal {
     Full {
         /// The channel.
         channel: ChannelId,
+        /// The receiver.
+        handler: HandlerId,
         /// The largest number of queued packets.
         most: u64,
     },
@@ -323,17 +333,37 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Executor<M, P> {
             let reason = SendRefusal::NoSender;
             return Err(SendError { reason, body });
         };
-        let length = body.as_ref().len();
-        match sending.offer(body, length, now) {
-            Ok(accepted) => {
-                self.wake(handler.flow, now);
-                Ok(accepted)
-            }
-            Err((reason, body)) => {
-                found.counts.dropped += u64::from(matches!(reason, SendRefusal::Dropped { .. }));
-                Err(SendError { reason, body })
-            }
+        let accepted = sending.offer(body, now)?;
+        self.wake(handler.flow, now);
+        Ok(accepted)
+    }
+
+    /// Takes the gate of a sender out of the executor: from then on the caller offers messages to
+    /// it, and queues those that it accepts ([`Executor::queue`]). `None` if it was taken, or if
+    /// there is no such sender.
+    pub fn take_gate(&mut self, handler: HandlerId) -> Option<Gate> {
+        match &mut self.handler_mut(handler)?.side {
+            Side::Sending(sending) => sending.take_gate(),
+            Side::Receiving(_) => None,
         }
+    }
+
+    /// Queues a message that the sender's gate has accepted ([`Executor::take_gate`]).
+    ///
+    /// # Errors
+    /// [`NoHandler`] if the sender does not exist. The message is dropped.
+    pub fn queue(
+        &mut self,
+        handler: HandlerId,
+        message: AcceptedMessage<M>,
+        now: Instant,
+    ) -> Result<(), NoHandler> {
+        match &mut self.handler_mut(handler).ok_or(NoHandler)?.side {
+            Side::Sending(sending) => sending.push(message),
+            Side::Receiving(_) => return Err(NoHandler),
+        }
+        self.wake(handler.flow, now);
+        Ok(())
     }
 
     /// Reports that `packets` packets of a sender have left: their buffers are free. More packets
@@ -383,7 +413,11 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Executor<M, P> {
         };
         if !queued {
             handler.counts.overflowed += 1;
-            return Err(PacketRefusal::Full { channel, most });
+            return Err(PacketRefusal::Full {
+                channel,
+                handler: id,
+                most,
+            });
         }
         self.wake(id.flow, now);
         Ok(id)
@@ -397,6 +431,34 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Executor<M, P> {
         }?;
         self.wake(handler.flow, now);
         Some(message)
+    }
+
+    /// As [`Executor::receive`], but the message keeps its place in the queue of messages until
+    /// [`Executor::handle_taken`] reports that the program has taken it.
+    pub fn hand_over(&mut self, handler: HandlerId) -> Option<ReceivedMessage> {
+        match &mut self.handler_mut(handler)?.side {
+            Side::Receiving(receiving) => receiving.hand_over(),
+            Side::Sending(_) => None,
+        }
+    }
+
+    /// Reports that the program has taken so many messages that were handed over
+    /// ([`Executor::hand_over`]). More than were handed over count as those.
+    ///
+    /// # Errors
+    /// [`NoHandler`] if the handler does not exist.
+    pub fn handle_taken(
+        &mut self,
+        handler: HandlerId,
+        messages: u64,
+        now: Instant,
+    ) -> Result<(), NoHandler> {
+        let found = self.handler_mut(handler).ok_or(NoHandler)?;
+        if let Side::Receiving(receiving) = &mut found.side {
+            receiving.handle_taken(messages);
+        }
+        self.wake(handler.flow, now);
+        Ok(())
     }
 
     /// Processes one packet of the handler whose turn it is.
@@ -511,14 +573,26 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Executor<M, P> {
         Ok(found.sizes.buffers)
     }
 
+    /// The largest number of messages in a handler's queue.
+    ///
+    /// # Errors
+    /// [`NoHandler`] if the handler does not exist.
+    pub fn room(&self, handler: HandlerId) -> Result<u64, NoHandler> {
+        let found = self.handler(handler).ok_or(NoHandler)?;
+        Ok(found.sizes.room)
+    }
+
     /// What a handler did and refused.
     ///
     /// # Errors
     /// [`NoHandler`] if the handler does not exist.
     pub fn counts(&self, handler: HandlerId) -> Result<Counts, NoHandler> {
-        self.handler(handler)
-            .map(|found| found.counts)
-            .ok_or(NoHandler)
+        let found = self.handler(handler).ok_or(NoHandler)?;
+        let mut counts = found.counts;
+        if let Side::Sending(sending) = &found.side {
+            counts.dropped = sending.dropped();
+        }
+        Ok(counts)
     }
 
     /// Number of messages in a sender's queue, or of incomplete messages of a receiver.
@@ -573,14 +647,15 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Handler<M, P> {
         let (id, channel, taken) = (self.id, self.channel, self.sizes.taken);
         let (begins, ends) = match &mut self.side {
             Side::Sending(sending) => {
-                let (message, part) = sending.front()?;
+                let next = sending.front()?;
+                let (accepted, part) = (next.accepted, next.part);
                 let header = PacketHeader {
                     channel,
-                    message: message.accepted.message,
+                    message: accepted.message,
                     part,
-                    count: message.parts.count(),
+                    count: next.parts.count(),
                 };
-                let payload = &message.body.as_ref()[message.parts.range(part)];
+                let payload = &next.body.as_ref()[next.parts.range(part)];
                 let length = payload.len() + taken;
                 let buffer = transmit.buffer(id, length)?.get_mut(..length)?;
                 seal(&header, payload, buffer, &mut self.stages);
@@ -590,8 +665,8 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Handler<M, P> {
                     message: header.message,
                     part,
                     count: header.count,
-                    logical: message.accepted.logical,
-                    deadline: message.accepted.deadline,
+                    logical: accepted.logical,
+                    deadline: accepted.deadline,
                 });
                 (part == 0, sending.handle_submitted())
             }

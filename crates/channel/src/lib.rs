@@ -1,19 +1,59 @@
-//! Answers: which packet a program processes next, and which message that completes.
-//! May touch: its arguments only. The caller passes the time and moves the packets.
-//! Must never: do I/O, read a clock, start a thread, or contain a scheduler of its own.
+//! Answers: which packet of a message a program processes next, and which message that completes.
+//! May touch: flows of `netnice-stack`, in one thread for all channels of a program. The executor,
+//! and all that it consists of, touches its arguments only.
+//! Must never: open a socket, contain a scheduler of its own, or make the thread of the handlers
+//! wait for another thread of the program.
 //!
 //! # A channel's handlers
 //! A real-time channel (paper RTC) carries messages from a program to another by a deadline. At
-//! each end a *handler* does the processing, on the processor time that its program has reserved:
+//! each end a *handler* does the processing, on the processor time of its program:
 //! ```text
 //!  source:  send ─▶ message queue ─▶ handler: parts, stages, header ─▶ packet buffers ─▶ link
 //!  sink:    link ─▶ packet queue ─▶ handler: stages, reassembly ─▶ message queue ─▶ receive
 //! ```
-//! An [`Executor`] runs all handlers of a program, one packet at a time ([`Executor::step`]). Its
-//! scheduler is [`netnice_core::sched::Scheduler`], with blocks of P packets in place of packets: a
-//! byte is a nanosecond of processing. So real-time handlers run by their deadlines, best-effort
-//! ones share the rest by weight, and early messages come last. After a block the scheduler decides
-//! anew: a handler yields there to one with an earlier deadline, and nowhere else.
+//! A program starts a [`HandlerThread`], which runs all of its handlers, and opens a [`Sender`] or a
+//! [`Listener`] with [`Receiver`]s there:
+//!
+//! ```no_run
+//! use netnice_channel::{
+//!     ChannelClass, ChannelError, ChannelId, ChannelOptions, ExecutorSettings, HandlerThread,
+//!     HandlerThreadOptions, ListenerOptions, SenderOptions,
+//! };
+//! use netnice_core::contract::Contract;
+//! use netnice_stack::RuntimeDir;
+//!
+//! /// Both ends of the channel agree on this.
+//! fn camera(id: [u8; 16]) -> ChannelOptions {
+//!     let contract = "channel mmax=64KiB,rmax=50/s,bmax=2,deadline=20ms,processing=5ms";
+//!     let contract: Contract = contract.parse().expect("it is valid");
+//!     let channel = contract.channel().expect("it has one");
+//!     ChannelOptions::new(ChannelId(id), ChannelClass::RealTime(channel))
+//! }
+//!
+//! fn send(dir: &RuntimeDir, id: [u8; 16], settings: ExecutorSettings) -> Result<(), ChannelError> {
+//!     let handlers = HandlerThread::attach(dir, &HandlerThreadOptions::new(settings))?;
+//!     let recorder = "192.0.2.7:4000".parse().expect("an address");
+//!     let mut sender = handlers.open(SenderOptions::to(recorder, camera(id)))?;
+//!     sender.send(vec![0; 50_000], None)?;
+//!     sender.drain(None)
+//! }
+//!
+//! fn receive(dir: &RuntimeDir, id: [u8; 16], settings: ExecutorSettings) -> Result<(), ChannelError> {
+//!     let handlers = HandlerThread::attach(dir, &HandlerThreadOptions::new(settings))?;
+//!     let here = "192.0.2.7:4000".parse().expect("an address");
+//!     let listener = handlers.listen(&ListenerOptions::at(here))?;
+//!     let mut receiver = listener.open(camera(id))?;
+//!     let message = receiver.receive(None)?;
+//!     println!("image {}: {} bytes", message.message, message.body.len());
+//!     Ok(())
+//! }
+//! ```
+//!
+//! An [`Executor`] decides for the thread, one packet at a time ([`Executor::step`]), without I/O.
+//! Its scheduler is [`netnice_core::sched::Scheduler`], with blocks of P packets in place of
+//! packets: a byte is a nanosecond of processing. So real-time handlers run by their deadlines,
+//! best-effort ones share the rest by weight, and early messages come last. After a block the
+//! scheduler decides anew: a handler yields there to one with an earlier deadline, and nowhere else.
 //!
 //! A handler waits for a message, is suspended while the message is early, and waits for a packet
 //! buffer for each packet ([`HandlerState`]). The queues are bounded. A real-time message beyond
@@ -24,22 +64,31 @@
 //! reservation. docs/reference/channels.md specifies the packets.
 #![forbid(unsafe_code)]
 
+mod error;
 mod executor;
+mod handler_thread;
 mod header;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
 mod options;
 mod parts;
 mod reassembly;
+mod receiver;
+mod sender;
 mod stage;
+mod waker;
 
+pub use error::ChannelError;
 pub use executor::{
-    Accepted, Counts, Executor, HandlerId, HandlerState, NoHandler, OutgoingPacket, PacketRefusal,
-    Ran, ReceivedMessage, SendError, SendRefusal, Step, Transmit,
+    Accepted, AcceptedMessage, Counts, Executor, Gate, HandlerId, HandlerState, NoHandler,
+    OutgoingPacket, PacketRefusal, Ran, ReceivedMessage, SendError, SendRefusal, Step, Transmit,
 };
+pub use handler_thread::{HandlerThread, HandlerThreadOptions, LINGER};
 pub use header::{ChannelId, HeaderError, PacketHeader};
 pub use options::{
-    ChannelClass, ChannelOptions, End, ExecutorSettings, LONGEST_BLOCK, LONGEST_MESSAGE, OpenError,
-    WhenFull,
+    ChannelClass, ChannelOptions, End, ExecutorSettings, LONGEST_BLOCK, LONGEST_MESSAGE,
+    LONGEST_QUEUE, OpenError, WhenFull,
 };
+pub use receiver::{Listener, ListenerCounts, ListenerOptions, Receiver};
+pub use sender::{Sender, SenderCounts, SenderOptions};
 pub use stage::{Checksum, Encryption, Stage, StageError};

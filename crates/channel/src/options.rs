@@ -115,6 +115,12 @@ pub enum OpenError {
         /// The number that the contract needs.
         needed: u64,
     },
+    /// The queue is longer than a queue may be.
+    #[error("a queue of {queue} messages is too long: at most {LONGEST_QUEUE}")]
+    LongQueue {
+        /// The number of messages that the contract needs, or in [`ChannelOptions::queue`].
+        queue: u64,
+    },
     /// The contract leaves no time for the handler.
     #[error("the channel has no part of its deadline for processing: add processing=T below {0}")]
     NoProcessing(Nanos),
@@ -248,6 +254,20 @@ impl ChannelOptions {
     pub fn longest_block(&self, settings: &ExecutorSettings, end: End) -> Result<Nanos, OpenError> {
         let sizes = Sizes::of(self, settings, end)?;
         Ok(sizes.most(&settings.processor, sizes.block(settings)))
+    }
+
+    /// The number of messages that can be queued, of packet buffers, and of packets of a message of
+    /// Mmax.
+    pub(crate) fn lengths(
+        &self,
+        settings: &ExecutorSettings,
+        end: End,
+    ) -> Result<(u64, u64, u64), OpenError> {
+        let sizes = Sizes::of(self, settings, end)?;
+        match sizes.room {
+            0..=LONGEST_QUEUE => Ok((sizes.room, sizes.buffers, sizes.packets)),
+            queue => Err(OpenError::LongQueue { queue }),
+        }
     }
 
     /// The service of the handler's flow in the executor's scheduler, in which a byte is a
@@ -419,6 +439,11 @@ fn queues(
 
 /// The longest message of a channel: 16 MiB.
 pub const LONGEST_MESSAGE: Bytes = Bytes(1 << 24);
+
+/// The longest queue of messages of a channel whose handler a [`HandlerThread`] runs.
+///
+/// [`HandlerThread`]: crate::HandlerThread
+pub const LONGEST_QUEUE: u64 = 65_536;
 
 /// The longest block of packets, without a preemption point: 10 ms.
 pub const LONGEST_BLOCK: Nanos = Nanos::from_millis(10);

@@ -190,6 +190,18 @@ impl Program {
             other.poll(|slot| moved.shown(index + 1, slot).map_or((), &mut each));
         }
     }
+
+    /// As [`Program::poll`] for what the driver did alone, without a system call: for a program
+    /// that looks at its flows often while it does not sleep. It must call [`Program::poll`] from
+    /// time to time too, because only the daemon reports that the driver ended.
+    pub fn poll_driver(&self, mut each: impl FnMut(u32)) {
+        let moved = &self.shared.moved;
+        self.shared
+            .take_notices(|slot| each(moved.shown(0, slot).unwrap_or(slot)));
+        for (index, other) in moved.others().iter().enumerate() {
+            other.take_notices(|slot| moved.shown(index + 1, slot).map_or((), &mut each));
+        }
+    }
 }
 
 impl AsFd for Program {
@@ -268,15 +280,23 @@ impl Shared {
     /// [`Program::poll`] for this attachment.
     fn poll(&self, mut each: impl FnMut(u32)) {
         self.attachment.end_sleep();
-        let mut report = |slot| {
+        self.take_notices(&mut each);
+        let report = |slot| {
             self.set_pending(slot);
             each(slot);
         };
-        self.attachment.take_notices(&mut report);
         if let Some(control) = &self.control {
             control.read_notifications(&self.flows);
             self.flows.take_notified().into_iter().for_each(report);
         }
+    }
+
+    /// Calls `each` for the flows in which the driver moved an index.
+    fn take_notices(&self, mut each: impl FnMut(u32)) {
+        self.attachment.take_notices(|slot| {
+            self.set_pending(slot);
+            each(slot);
+        });
     }
 
     /// Notifies the driver if it sleeps.

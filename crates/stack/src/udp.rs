@@ -432,6 +432,11 @@ impl Socket {
         self.messages.set_arrival(arrival);
     }
 
+    /// True if the driver has closed the flow.
+    pub fn is_closed(&self) -> bool {
+        !self.flow.is_open()
+    }
+
     /// The contract that the daemon granted last, as text; empty if no daemon opened the flow.
     pub fn contract(&self) -> &str {
         &self.contract
@@ -559,9 +564,10 @@ impl Socket {
         report.map(StackError::Undelivered)
     }
 
-    /// The reason why the flow has ended. `None` if the flow is open, or if the daemon's message
-    /// with the reason can still arrive.
-    fn end_reason(&self) -> Option<StackError> {
+    /// The reason why the flow has ended, as the error of calls. `None` if the flow is open, or, for
+    /// at most a second, if the daemon's message with the reason can still arrive
+    /// ([`Socket::is_closed`]).
+    pub fn end_reason(&self) -> Option<StackError> {
         if let Some(reason) = self.known_end_reason() {
             return Some(reason);
         }

@@ -36,6 +36,8 @@ pub(super) struct Receiving<P> {
     newest: Option<u64>,
     reassembly: Reassembly,
     ready: VecDeque<ReceivedMessage>,
+    /// Messages that were handed over and still count as queued.
+    handed_over: u64,
 }
 
 #[derive(Debug)]
@@ -58,6 +60,7 @@ impl<P> Receiving<P> {
             newest: None,
             reassembly: Reassembly::new(sizes.part, sizes.longest, MOST_INCOMPLETE)?,
             ready: VecDeque::new(),
+            handed_over: 0,
         })
     }
 
@@ -115,7 +118,12 @@ impl<P> Receiving<P> {
 
     /// Whether a further complete message has to wait.
     pub(super) fn is_full(&self) -> bool {
-        self.when_full == WhenFull::Wait && self.ready.len() as u64 >= self.sizes.room
+        self.when_full == WhenFull::Wait && self.queued() >= self.sizes.room
+    }
+
+    /// Number of complete messages that the program has not taken.
+    fn queued(&self) -> u64 {
+        self.ready.len() as u64 + self.handed_over
     }
 
     /// Removes the first packet of the queue, to be processed.
@@ -142,7 +150,7 @@ impl<P> Receiving<P> {
         }
         match completed {
             Ok(None) => false,
-            Ok(Some(_)) if self.ready.len() as u64 >= self.sizes.room => {
+            Ok(Some(_)) if self.queued() >= self.sizes.room => {
                 counts.dropped += 1;
                 false
             }
@@ -175,6 +183,18 @@ impl<P> Receiving<P> {
 
     pub(super) fn receive(&mut self) -> Option<ReceivedMessage> {
         self.ready.pop_front()
+    }
+
+    /// As [`Receiving::receive`], but the message still counts as queued.
+    pub(super) fn hand_over(&mut self) -> Option<ReceivedMessage> {
+        let message = self.ready.pop_front()?;
+        self.handed_over += 1;
+        Some(message)
+    }
+
+    /// The program has taken so many messages that were handed over.
+    pub(super) fn handle_taken(&mut self, messages: u64) {
+        self.handed_over = self.handed_over.saturating_sub(messages);
     }
 
     pub(super) fn waiting(&self) -> usize {

@@ -7,7 +7,7 @@ use netnice_core::contract::{Channel, Overload};
 use netnice_core::sched::{GateDecision, MessageGate};
 use netnice_core::units::{Bytes, Instant, Nanos};
 
-use super::Plan;
+use super::{Plan, SendError};
 use crate::options::{ChannelClass, ChannelOptions, Sizes, WhenFull};
 use crate::parts::Parts;
 
@@ -73,35 +73,36 @@ pub struct OutgoingPacket {
     pub deadline: Option<Instant>,
 }
 
-/// The state of the sending side.
+/// A message that the gate of its channel has accepted: [`Gate::offer`].
 #[derive(Debug)]
-pub(super) struct Sending<M> {
-    queue: VecDeque<QueuedMessage<M>>,
+pub struct AcceptedMessage<M> {
+    body: M,
+    parts: Parts,
+    accepted: Accepted,
+}
+
+/// Decides on the messages that the program offers to a channel: the overload policy, the room in
+/// the message queue, and the longest message. It can be apart from the executor, so that a thread
+/// offers messages and has the answer without waiting for the thread that runs the handlers
+/// ([`Executor::take_gate`](super::Executor::take_gate)).
+#[derive(Debug)]
+pub struct Gate {
     gate: Option<MessageGate>,
     /// The whole deadline of a real-time channel.
     deadline: Option<Nanos>,
     when_full: WhenFull,
     sizes: Sizes,
     next_number: u64,
-    /// Packet buffers that are not in use, including `reserved`.
-    free: u64,
-    /// Free buffers for packets that are planned and not submitted yet.
-    reserved: u64,
-    /// The message in the queue, and its part, up to which blocks are planned.
-    planned: (usize, u16),
-    /// The next part of the first message to be submitted.
-    next_part: u16,
+    /// Messages that were accepted and have not left the queue.
+    waiting: u64,
+    /// Messages that were refused because the queue was full.
+    dropped: u64,
+    /// When the message that was refused last can be offered again, if only time has to pass.
+    retry_at: Option<Instant>,
 }
 
-#[derive(Debug)]
-pub(super) struct QueuedMessage<M> {
-    pub body: M,
-    pub parts: Parts,
-    pub accepted: Accepted,
-}
-
-impl<M> Sending<M> {
-    pub(super) fn new(options: &ChannelOptions, sizes: Sizes) -> Sending<M> {
+impl Gate {
+    fn new(options: &ChannelOptions, sizes: Sizes) -> Gate {
         let (gate, deadline, when_full) = match options.class {
             ChannelClass::BestEffort { when_full, .. } => (None, None, when_full),
             ChannelClass::RealTime(channel) => {
@@ -114,49 +115,64 @@ impl<M> Sending<M> {
                 (Some(gate), Some(channel.deadline()), when_full)
             }
         };
-        Sending {
-            queue: VecDeque::new(),
+        Gate {
             gate,
             deadline,
             when_full,
             sizes,
             next_number: 0,
-            free: sizes.buffers,
-            reserved: 0,
-            planned: (0, 0),
-            next_part: 0,
+            waiting: 0,
+            dropped: 0,
+            retry_at: None,
         }
     }
 
-    /// Queues a message if the gate and the queue accept it, else returns it.
-    pub(super) fn offer(
+    /// Accepts a message that arrived at `now`, or returns it with the reason.
+    ///
+    /// # Errors
+    /// [`SendError`] with the message, if the channel does not accept it now.
+    pub fn offer<M: AsRef<[u8]>>(
         &mut self,
         body: M,
-        length: usize,
         now: Instant,
-    ) -> Result<Accepted, (SendRefusal, M)> {
+    ) -> Result<AcceptedMessage<M>, SendError<M>> {
+        self.retry_at = None;
+        match self.decide(body.as_ref().len(), now) {
+            Ok((accepted, parts)) => Ok(AcceptedMessage {
+                body,
+                parts,
+                accepted,
+            }),
+            Err(reason) => {
+                self.dropped += u64::from(matches!(reason, SendRefusal::Dropped { .. }));
+                if let SendRefusal::WaitUntil(at) = reason {
+                    self.retry_at = Some(at);
+                }
+                Err(SendError { reason, body })
+            }
+        }
+    }
+
+    fn decide(&mut self, length: usize, now: Instant) -> Result<(Accepted, Parts), SendRefusal> {
         let parts = Parts::of(length, self.sizes.part).filter(|_| length <= self.sizes.longest);
         let Some(parts) = parts else {
             let (length, most) = (Bytes(length as u64), Bytes(self.sizes.longest as u64));
-            return Err((SendRefusal::TooLong { length, most }, body));
+            return Err(SendRefusal::TooLong { length, most });
         };
         let most = self.sizes.room;
-        if self.queue.len() as u64 >= most {
-            let refusal = match self.when_full {
+        if self.waiting >= most {
+            return Err(match self.when_full {
                 WhenFull::Wait => SendRefusal::WaitForRoom { most },
                 WhenFull::Drop => SendRefusal::Dropped { most },
-            };
-            return Err((refusal, body));
+            });
         }
         let logical = match &mut self.gate {
             None => now,
             Some(gate) => match gate.handle_message(Bytes(length as u64), now) {
                 GateDecision::Queued { arrival } => arrival,
-                GateDecision::WaitUntil(at) => return Err((SendRefusal::WaitUntil(at), body)),
-                GateDecision::WaitForRoom => {
-                    return Err((SendRefusal::WaitForRoom { most }, body));
-                }
-                GateDecision::Dropped => return Err((SendRefusal::Dropped { most }, body)),
+                GateDecision::WaitUntil(at) => return Err(SendRefusal::WaitUntil(at)),
+                GateDecision::WaitForRoom => return Err(SendRefusal::WaitForRoom { most }),
+                GateDecision::Dropped => return Err(SendRefusal::Dropped { most }),
             },
         };
         let deadline = self.deadline;
@@ -166,12 +182,111 @@ impl<M> Sending<M> {
             deadline: deadline.map(|whole| Instant(logical.0.saturating_add(whole.0))),
         };
         self.next_number += 1;
-        self.queue.push_back(QueuedMessage {
-            body,
-            parts,
-            accepted,
-        });
+        self.waiting += 1;
+        Ok((accepted, parts))
+    }
+
+    /// So many of the accepted messages have left the queue: their last packets were submitted.
+    /// More than are waiting count as those.
+    pub fn handle_left(&mut self, messages: u64) {
+        let messages = messages.min(self.waiting);
+        self.waiting -= messages;
+        if let Some(gate) = &mut self.gate {
+            for _ in 0..messages {
+                gate.handle_sent();
+            }
+        }
+    }
+
+    /// When the message that was refused last can be offered again, if only time has to pass.
+    pub fn retry_at(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    /// Messages that were accepted and have not left the queue.
+    pub fn waiting(&self) -> u64 {
+        self.waiting
+    }
+
+    /// The largest number of messages in the queue.
+    pub fn room(&self) -> u64 {
+        self.sizes.room
+    }
+
+    /// Messages that were dropped because the queue was full.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+}
+
+impl<M> AcceptedMessage<M> {
+    /// Its number and its times.
+    pub fn accepted(&self) -> Accepted {
+        self.accepted
+    }
+}
+
+/// The state of the sending side.
+#[derive(Debug)]
+pub(super) struct Sending<M> {
+    queue: VecDeque<AcceptedMessage<M>>,
+    /// `None` if the program has it.
+    gate: Option<Gate>,
+    /// Packet buffers that are not in use, including `reserved`.
+    free: u64,
+    buffers: u64,
+    /// Free buffers for packets that are planned and not submitted yet.
+    reserved: u64,
+    /// The message in the queue, and its part, up to which blocks are planned.
+    planned: (usize, u16),
+    /// The next part of the first message to be submitted.
+    next_part: u16,
+}
+
+/// The next part to be submitted, with its message.
+pub(super) struct NextPart<'a, M> {
+    pub body: &'a M,
+    pub parts: Parts,
+    pub accepted: Accepted,
+    pub part: u16,
+}
+
+impl<M: AsRef<[u8]>> Sending<M> {
+    pub(super) fn new(options: &ChannelOptions, sizes: Sizes) -> Sending<M> {
+        Sending {
+            queue: VecDeque::new(),
+            gate: Some(Gate::new(options, sizes)),
+            free: sizes.buffers,
+            buffers: sizes.buffers,
+            reserved: 0,
+            planned: (0, 0),
+            next_part: 0,
+        }
+    }
+
+    /// Queues a message if the gate accepts it, else returns it.
+    pub(super) fn offer(&mut self, body: M, now: Instant) -> Result<Accepted, SendError<M>> {
+        let Some(gate) = &mut self.gate else {
+            let reason = SendRefusal::NoSender;
+            return Err(SendError { reason, body });
+        };
+        let message = gate.offer(body, now)?;
+        let accepted = message.accepted;
+        self.queue.push_back(message);
         Ok(accepted)
+    }
+
+    pub(super) fn take_gate(&mut self) -> Option<Gate> {
+        self.gate.take()
+    }
+
+    /// Queues a message that the gate has accepted.
+    pub(super) fn push(&mut self, message: AcceptedMessage<M>) {
+        self.queue.push_back(message);
+    }
+
+    pub(super) fn dropped(&self) -> u64 {
+        self.gate.as_ref().map_or(0, |gate| gate.dropped)
     }
 
     /// Plans the next block of at most `most` packets: as many as the message has left and as there
@@ -204,9 +319,14 @@ impl<M> Sending<M> {
         self.planned = (0, self.next_part);
     }
 
-    /// The first message of the queue, and the part of it that is submitted next.
-    pub(super) fn front(&self) -> Option<(&QueuedMessage<M>, u16)> {
-        self.queue.front().map(|message| (message, self.next_part))
+    /// The part of the first message of the queue that is submitted next.
+    pub(super) fn front(&self) -> Option<NextPart<'_, M>> {
+        self.queue.front().map(|message| NextPart {
+            body: &message.body,
+            parts: message.parts,
+            accepted: message.accepted,
+            part: self.next_part,
+        })
     }
 
     /// The next part has been submitted. Returns whether it was the last one of its message.
@@ -222,7 +342,7 @@ impl<M> Sending<M> {
         self.next_part = 0;
         self.planned.0 -= 1;
         if let Some(gate) = &mut self.gate {
-            gate.handle_sent();
+            gate.handle_left(1);
         }
         true
     }
@@ -230,7 +350,7 @@ impl<M> Sending<M> {
     /// So many packets have left, and their buffers are free. More than were submitted count as
     /// those.
     pub(super) fn handle_sent(&mut self, packets: u64) {
-        self.free = self.free.saturating_add(packets).min(self.sizes.buffers);
+        self.free = self.free.saturating_add(packets).min(self.buffers);
     }
 
     pub(super) fn waiting(&self) -> usize {

@@ -1,0 +1,67 @@
+//! The error type of channels ([`ChannelError`]): why a call failed. No function of this module
+//! fails.
+
+use std::io;
+
+use netnice_core::units::Bytes;
+use netnice_stack::StackError;
+
+use crate::executor::SendRefusal;
+use crate::options::OpenError;
+
+/// Why a call on a channel failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChannelError {
+    /// The channel has no room for the message or its time has not come, or no message has arrived;
+    /// or the timeout expired.
+    #[error("the call would block: the channel has no room, or no message has arrived")]
+    WouldBlock,
+    /// The channel does not accept the message: it is too long, or the overload policy drops it.
+    #[error(transparent)]
+    Refused(SendRefusal),
+    /// The options of the channel are invalid, or the channel is open already.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The flow was not opened, or a call on it failed.
+    #[error(transparent)]
+    Flow(#[from] StackError),
+    /// The path to the remote host cannot carry the packets of the channel.
+    #[error(
+        "the path carries {most} in one packet, and the channel's packets have up to {largest}"
+    )]
+    PathTooNarrow {
+        /// The longest packet of a channel, with the channel's header.
+        largest: Bytes,
+        /// What a datagram on this path can carry.
+        most: Bytes,
+    },
+    /// A flow cannot have as many packet buffers as the channel needs.
+    #[error(
+        "the channel needs {needed} packet buffers, and a flow has at most {most}: shorten its \
+         deadline, or its messages"
+    )]
+    TooManyBuffers {
+        /// The number of packet buffers that the channel needs.
+        needed: u64,
+        /// The largest number of buffers of a flow.
+        most: u64,
+    },
+    /// The thread has no room for a further handler.
+    #[error("the thread has {most} handlers, as many as it was started for")]
+    TooManyHandlers {
+        /// The largest number of handlers.
+        most: usize,
+    },
+    /// The channel, or the thread of the handlers, has ended.
+    #[error("the channel has ended: {0}")]
+    Ended(String),
+    /// A system call failed.
+    #[error("a thread cannot be started, woken or put to sleep: {0}")]
+    System(#[from] io::Error),
+}
+
+impl From<rustix::io::Errno> for ChannelError {
+    fn from(error: rustix::io::Errno) -> ChannelError {
+        ChannelError::System(error.into())
+    }
+}

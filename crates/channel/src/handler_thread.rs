@@ -1,0 +1,386 @@
+//! Runs all handlers of a program in one thread ([`HandlerThread`]), over flows of the direct path.
+//! `serving` is the thread's loop. Calls fail with [`ChannelError`].
+//!
+//! ```text
+//!  Sender ──gate──▶ queue ─▶ ┌──────────────────────────┐ ─▶ packet buffers of the flow ─▶ driver
+//!                            │ thread: Executor, sockets │
+//!  Receiver ◀────── queue ◀─ └──────────────────────────┘ ◀─ packets of the listener's flow
+//! ```
+//! The program's threads never share a lock with this thread, for it can have processor time that
+//! they lack. Each queue has one thread at each end (`rtrb`), and what a thread has to look at is in
+//! a [`ReadySet`]. Requests that open and close channels go through a list that the thread reads
+//! only while nobody else holds it.
+//!
+//! The flows are opened by the thread that asks, and closed by a thread of its own, since both wait
+//! for the daemon.
+
+mod serving;
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
+use std::thread::JoinHandle;
+
+use netnice_core::units::Instant;
+use netnice_stack::{Program, RuntimeDir, Socket};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::error::ChannelError;
+use crate::executor::{AcceptedMessage, Counts, Gate, HandlerId, ReceivedMessage};
+use crate::options::{ChannelOptions, ExecutorSettings};
+use crate::waker::{ReadySet, Waker};
+pub use serving::LINGER;
+use serving::Serving;
+
+/// The parameters of a [`HandlerThread`].
+#[derive(Clone, Debug)]
+pub struct HandlerThreadOptions {
+    /// The interface that carries the channels; `None` if exactly one is managed.
+    pub iface: Option<String>,
+    /// The largest number of senders and listeners that are open at the same time.
+    pub flows: u32,
+    /// Bytes of memory for the packet buffers of all senders and listeners.
+    pub bytes: u64,
+    /// The largest number of senders and receivers that are open at the same time.
+    pub handlers: usize,
+    /// Costs of processing, the length of packets and of blocks, and the horizon.
+    pub settings: ExecutorSettings,
+}
+
+impl HandlerThreadOptions {
+    /// Up to 64 senders and listeners, 256 handlers, and 32 MiB of packet buffers.
+    pub fn new(settings: ExecutorSettings) -> HandlerThreadOptions {
+        HandlerThreadOptions {
+            iface: None,
+            flows: 64,
+            bytes: 32 << 20,
+            handlers: 256,
+            settings,
+        }
+    }
+}
+
+/// The thread that runs a program's handlers. A clone is the same thread. It ends with the last
+/// clone, sender, listener and receiver, when queued messages have left; dropping the last of them
+/// waits for that, at most some [`LINGER`](crate::LINGER).
+#[derive(Clone)]
+pub struct HandlerThread {
+    pub(crate) owner: Arc<Owner>,
+}
+
+/// Ends the thread when it is dropped.
+pub(crate) struct Owner {
+    pub(crate) program: Program,
+    pub(crate) settings: ExecutorSettings,
+    pub(crate) shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread shares with all others.
+pub(crate) struct Shared {
+    waker: Waker,
+    /// The handlers to look at: messages to send, or places for received ones.
+    ready: ReadySet,
+    commands: Mutex<VecDeque<Command>>,
+    has_commands: AtomicBool,
+    /// The reason for which the thread ended.
+    end: OnceLock<String>,
+}
+
+/// A request to the thread.
+pub(crate) enum Command {
+    OpenSource(Box<OpenSource>),
+    OpenSink(Box<OpenSink>),
+    OpenListener {
+        socket: Box<Socket>,
+        shared: Arc<ListenerShared>,
+        reply: SyncSender<usize>,
+    },
+    /// Closes a sender or receiver.
+    Close(HandlerId),
+    CloseListener(usize),
+    End,
+}
+
+pub(crate) struct OpenSource {
+    pub(crate) socket: Socket,
+    pub(crate) options: ChannelOptions,
+    /// Bytes of the largest message with all frames of the flow, and of the headers of a frame.
+    pub(crate) frames: Frames,
+    pub(crate) shared: Arc<SourceShared>,
+    pub(crate) reply: SyncSender<Result<OpenedSource, ChannelError>>,
+}
+
+/// How the link counts the bytes of messages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frames {
+    /// Mmax of the flow's contract; `u64::MAX` for best effort.
+    pub(crate) mmax: u64,
+    /// Bytes of the headers in front of each packet of a channel.
+    pub(crate) headers: u64,
+}
+
+pub(crate) struct OpenedSource {
+    pub(crate) handler: HandlerId,
+    pub(crate) gate: Gate,
+    pub(crate) messages: rtrb::Producer<AcceptedMessage<Vec<u8>>>,
+}
+
+pub(crate) struct OpenSink {
+    pub(crate) options: ChannelOptions,
+    pub(crate) shared: Arc<SinkShared>,
+    pub(crate) reply: SyncSender<Result<OpenedSink, ChannelError>>,
+}
+
+pub(crate) struct OpenedSink {
+    pub(crate) handler: HandlerId,
+    pub(crate) messages: rtrb::Consumer<ReceivedMessage>,
+}
+
+/// What the thread reports to a sender.
+pub(crate) struct SourceShared {
+    pub(crate) waker: Waker,
+    /// Messages whose last packet was submitted.
+    pub(crate) left: AtomicU64,
+    /// Packets that were submitted, and those that the driver returned.
+    pub(crate) submitted: AtomicU64,
+    pub(crate) returned: AtomicU64,
+    /// Packets that the driver did not send, or that the flow did not accept.
+    pub(crate) unsent: AtomicU64,
+    /// Messages whose last packet left after the message's deadline.
+    pub(crate) late: AtomicU64,
+    pub(crate) end: OnceLock<String>,
+}
+
+/// What the thread reports to a receiver.
+pub(crate) struct SinkShared {
+    pub(crate) waker: Waker,
+    /// Messages that the program has taken.
+    pub(crate) taken: AtomicU64,
+    /// True if the handler waits for the program to take a message.
+    pub(crate) is_full: AtomicBool,
+    pub(crate) counts: SinkCounts,
+    pub(crate) end: OnceLock<String>,
+}
+
+/// The numbers of [`crate::Counts`], which the thread stores.
+#[derive(Default)]
+pub(crate) struct SinkCounts(pub(crate) [AtomicU64; 9]);
+
+/// What the thread reports to a listener.
+#[derive(Default)]
+pub(crate) struct ListenerShared {
+    pub(crate) packets: AtomicU64,
+    pub(crate) foreign: AtomicU64,
+    pub(crate) invalid: AtomicU64,
+    pub(crate) lost: AtomicU64,
+    pub(crate) end: OnceLock<String>,
+}
+
+impl HandlerThread {
+    /// Attaches the program to a link through the daemon of a runtime folder, and starts the
+    /// thread.
+    ///
+    /// # Errors
+    /// [`ChannelError::Flow`] if there is no daemon or it refuses, [`ChannelError::Open`] if the
+    /// settings are invalid, [`ChannelError::System`] if the thread cannot be started.
+    pub fn attach(
+        dir: &RuntimeDir,
+        options: &HandlerThreadOptions,
+    ) -> Result<HandlerThread, ChannelError> {
+        let iface = options.iface.as_deref();
+        let program = Program::attach(dir, iface, options.flows, options.bytes)?;
+        let shared = Arc::new(Shared {
+            waker: Waker::new()?,
+            ready: ReadySet::new(options.handlers),
+            commands: Mutex::default(),
+            has_commands: AtomicBool::new(false),
+            end: OnceLock::new(),
+        });
+        let serving = Serving::new(program.clone(), shared.clone(), options)?;
+        let thread = std::thread::Builder::new()
+            .name("handlers".into())
+            .spawn(move || serving.run())?;
+        let owner = Owner {
+            program,
+            settings: options.settings,
+            shared,
+            thread: Some(thread),
+        };
+        Ok(HandlerThread {
+            owner: Arc::new(owner),
+        })
+    }
+}
+
+impl Owner {
+    /// Gives the thread a command, and waits for its reply.
+    pub(crate) fn ask<T>(
+        &self,
+        command: impl FnOnce(SyncSender<T>) -> Command,
+    ) -> Result<T, ChannelError> {
+        let (reply, answer) = sync_channel(1);
+        self.shared.command(command(reply));
+        // The thread drops the command when it ends, and so the reply.
+        answer.recv().map_err(|_| self.shared.ended())
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.shared.command(Command::End);
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        // A stage of a channel can own the last sender: the thread cannot wait for itself.
+        if thread.thread().id() != std::thread::current().id() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Gives the thread a command.
+    pub(crate) fn command(&self, command: Command) {
+        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.end.get().is_some() {
+            return;
+        }
+        commands.push_back(command);
+        drop(commands);
+        self.has_commands.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// The oldest command. `None` also while another thread adds one, which wakes this thread then.
+    fn next_command(&self) -> Option<Command> {
+        if !self.has_commands.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut commands = match self.commands.try_lock() {
+            Ok(commands) => commands,
+            Err(TryLockError::Poisoned(commands)) => commands.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let next = commands.pop_front();
+        if commands.is_empty() {
+            self.has_commands.store(false, Ordering::Relaxed);
+        }
+        next
+    }
+
+    /// Ends the thread's part: commands that come later are dropped, as are those in the list.
+    fn end(&self, why: String) {
+        let _ = self.end.set(why);
+        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        let dropped = std::mem::take(&mut *commands);
+        drop(commands);
+        drop(dropped);
+    }
+
+    /// Has the thread look at a handler.
+    pub(crate) fn report(&self, handler: HandlerId) {
+        self.ready.insert(handler.index());
+        self.waker.wake();
+    }
+
+    /// The error of calls after the end of the thread.
+    pub(crate) fn ended(&self) -> ChannelError {
+        let why = self
+            .end
+            .get()
+            .map_or("its thread has ended", String::as_str);
+        ChannelError::Ended(why.to_owned())
+    }
+}
+
+impl SourceShared {
+    pub(crate) fn new() -> io::Result<SourceShared> {
+        Ok(SourceShared {
+            waker: Waker::new()?,
+            left: AtomicU64::new(0),
+            submitted: AtomicU64::new(0),
+            returned: AtomicU64::new(0),
+            unsent: AtomicU64::new(0),
+            late: AtomicU64::new(0),
+            end: OnceLock::new(),
+        })
+    }
+}
+
+impl SourceShared {
+    /// The channel has ended.
+    fn end(&self, why: &str) {
+        let _ = self.end.set(why.to_owned());
+        self.waker.wake();
+    }
+}
+
+impl SinkCounts {
+    fn store(&self, counts: &Counts) {
+        let all = [
+            counts.messages,
+            counts.packets,
+            counts.dropped,
+            counts.overflowed,
+            counts.corrupted,
+            counts.malformed,
+            counts.duplicates,
+            counts.too_late,
+            counts.incomplete,
+        ];
+        for (place, count) in self.0.iter().zip(all) {
+            place.store(count, Ordering::Relaxed);
+        }
+    }
+
+    /// What was stored last.
+    pub(crate) fn load(&self) -> Counts {
+        let [
+            messages,
+            packets,
+            dropped,
+            overflowed,
+            corrupted,
+            malformed,
+            duplicates,
+            too_late,
+            incomplete,
+        ] = std::array::from_fn(|index| self.0[index].load(Ordering::Relaxed));
+        Counts {
+            messages,
+            packets,
+            dropped,
+            overflowed,
+            corrupted,
+            malformed,
+            duplicates,
+            too_late,
+            incomplete,
+        }
+    }
+}
+
+impl SinkShared {
+    pub(crate) fn new() -> io::Result<SinkShared> {
+        Ok(SinkShared {
+            waker: Waker::new()?,
+            taken: AtomicU64::new(0),
+            is_full: AtomicBool::new(false),
+            counts: SinkCounts::default(),
+            end: OnceLock::new(),
+        })
+    }
+}
+
+/// The time of `CLOCK_MONOTONIC`.
+pub(crate) fn now() -> Instant {
+    let now = clock_gettime(ClockId::Monotonic);
+    // The clock starts at 0 and counts for centuries before the number does not fit.
+    Instant(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+}
+
+#[cfg(test)]
+mod tests;
