@@ -3,6 +3,8 @@
 
 use std::io;
 
+use netnice_core::admission::timing::TimingRefusal;
+use netnice_core::contract::Slice;
 use netnice_core::units::Bytes;
 use netnice_stack::StackError;
 
@@ -45,6 +47,15 @@ pub enum ChannelError {
         needed: u64,
         /// The largest number of buffers of a flow.
         most: u64,
+    },
+    /// The handlers would not be in time on the reserved processor time.
+    #[error("the channel's handler does not fit into cpu {}/{}: {refusal}", .whole.slice(), .whole.period())]
+    NotAdmitted {
+        /// What is reserved for the program.
+        whole: Slice,
+        /// The inequality that fails, and what would fit: a deadline is one of
+        /// [`Channel::processing`](netnice_core::contract::Channel::processing).
+        refusal: TimingRefusal,
     },
     /// The thread has no room for a further handler.
     #[error("the thread has {most} handlers, as many as it was started for")]

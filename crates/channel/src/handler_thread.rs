@@ -14,6 +14,7 @@
 //! The flows are opened by the thread that asks, and closed by a thread of its own, since both wait
 //! for the daemon.
 
+mod admission;
 mod serving;
 
 use std::collections::VecDeque;
@@ -23,14 +24,17 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
+use netnice_core::contract::Slice;
 use netnice_core::units::Instant;
 use netnice_stack::{Program, RuntimeDir, Socket};
+use rustix::thread::gettid;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::ChannelError;
 use crate::executor::{AcceptedMessage, Counts, Gate, HandlerId, ReceivedMessage};
-use crate::options::{ChannelOptions, ExecutorSettings};
+use crate::options::{ChannelOptions, End, ExecutorSettings};
 use crate::waker::{ReadySet, Waker};
+use admission::{Admission, Admitted};
 pub use serving::LINGER;
 use serving::Serving;
 
@@ -47,10 +51,15 @@ pub struct HandlerThreadOptions {
     pub handlers: usize,
     /// Costs of processing, the length of packets and of blocks, and the horizon.
     pub settings: ExecutorSettings,
+    /// What is reserved for the program (`netnice set pid:… --cpu 6ms/10ms`, or
+    /// [`netnice_stack::own::change`]). The thread gets as much of it as its handlers need, exactly
+    /// ([`netnice_stack::own::reserve`]), and channels whose handlers do not fit are refused. With
+    /// `None` every channel is accepted, and its handlers are as late as the machine makes them.
+    pub reservation: Option<Slice>,
 }
 
 impl HandlerThreadOptions {
-    /// Up to 64 senders and listeners, 256 handlers, and 32 MiB of packet buffers.
+    /// Up to 64 senders and listeners, 256 handlers, 32 MiB of packet buffers, and no reservation.
     pub fn new(settings: ExecutorSettings) -> HandlerThreadOptions {
         HandlerThreadOptions {
             iface: None,
@@ -58,6 +67,7 @@ impl HandlerThreadOptions {
             bytes: 32 << 20,
             handlers: 256,
             settings,
+            reservation: None,
         }
     }
 }
@@ -74,6 +84,7 @@ pub struct HandlerThread {
 pub(crate) struct Owner {
     pub(crate) program: Program,
     pub(crate) settings: ExecutorSettings,
+    admission: Admission,
     pub(crate) shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -200,18 +211,50 @@ impl HandlerThread {
             end: OnceLock::new(),
         });
         let serving = Serving::new(program.clone(), shared.clone(), options)?;
+        let (says, said) = sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("handlers".into())
-            .spawn(move || serving.run())?;
+            .spawn(move || {
+                let _ = says.send(gettid().as_raw_nonzero().get().unsigned_abs());
+                serving.run();
+            })?;
+        let number = said.recv().map_err(|_| shared.ended())?;
+        let settings = options.settings;
         let owner = Owner {
             program,
-            settings: options.settings,
+            settings,
+            admission: Admission::new(settings, dir, options.reservation, number),
             shared,
             thread: Some(thread),
         };
         Ok(HandlerThread {
             owner: Arc::new(owner),
         })
+    }
+}
+
+/// A channel that the thread can serve in time, until it is dropped.
+pub(crate) struct AdmittedChannel {
+    owner: Arc<Owner>,
+    admitted: Admitted,
+}
+
+impl AdmittedChannel {
+    /// Fails as [`Admission::admit`].
+    pub(crate) fn new(
+        owner: &Arc<Owner>,
+        channel: &ChannelOptions,
+        end: End,
+    ) -> Result<AdmittedChannel, ChannelError> {
+        let admitted = owner.admission.admit(channel, end)?;
+        let owner = owner.clone();
+        Ok(AdmittedChannel { owner, admitted })
+    }
+}
+
+impl Drop for AdmittedChannel {
+    fn drop(&mut self) {
+        self.owner.admission.release(&self.admitted);
     }
 }
 

@@ -64,6 +64,7 @@
 //! reservation. docs/reference/channels.md specifies the packets.
 #![forbid(unsafe_code)]
 
+pub mod costs;
 mod error;
 mod executor;
 mod handler_thread;

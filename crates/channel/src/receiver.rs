@@ -11,7 +11,9 @@ use netnice_stack::udp::UdpOptions;
 
 use crate::error::ChannelError;
 use crate::executor::{Counts, HandlerId, ReceivedMessage};
-use crate::handler_thread::{Command, HandlerThread, ListenerShared, OpenSink, Owner, SinkShared};
+use crate::handler_thread::{
+    AdmittedChannel, Command, HandlerThread, ListenerShared, OpenSink, Owner, SinkShared,
+};
 use crate::options::{ChannelOptions, End};
 
 /// The parameters of a [`Listener`].
@@ -55,6 +57,8 @@ struct Port {
 /// Receives the messages of a channel. One thread at a time uses it. Dropping it closes the channel
 /// at this end.
 pub struct Receiver {
+    // Released before the thread can end.
+    _admitted: AdmittedChannel,
     port: Arc<Port>,
     handler: HandlerId,
     messages: rtrb::Consumer<ReceivedMessage>,
@@ -113,9 +117,11 @@ impl Listener {
     ///
     /// # Errors
     /// [`ChannelError::Open`] if the options are invalid or the channel is open already,
+    /// [`ChannelError::NotAdmitted`] if the handler does not fit,
     /// [`ChannelError::TooManyHandlers`], [`ChannelError::Ended`].
     pub fn open(&self, channel: ChannelOptions) -> Result<Receiver, ChannelError> {
         channel.lengths(&self.port.owner.settings, End::Sink)?;
+        let admitted = AdmittedChannel::new(&self.port.owner, &channel, End::Sink)?;
         let shared = Arc::new(SinkShared::new()?);
         let open = |reply| {
             Command::OpenSink(Box::new(OpenSink {
@@ -126,6 +132,7 @@ impl Listener {
         };
         let opened = self.port.owner.ask(open)??;
         Ok(Receiver {
+            _admitted: admitted,
             port: self.port.clone(),
             handler: opened.handler,
             messages: opened.messages,

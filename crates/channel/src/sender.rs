@@ -13,7 +13,9 @@ use netnice_stack::{Socket, StackError};
 
 use crate::error::ChannelError;
 use crate::executor::{Accepted, AcceptedMessage, Gate, HandlerId, SendError, SendRefusal};
-use crate::handler_thread::{Command, Frames, HandlerThread, OpenSource, Owner, SourceShared, now};
+use crate::handler_thread::{
+    AdmittedChannel, Command, Frames, HandlerThread, OpenSource, Owner, SourceShared, now,
+};
 use crate::options::{ChannelClass, ChannelOptions, End, OpenError};
 
 /// The parameters of a [`Sender`].
@@ -48,6 +50,8 @@ impl SenderOptions {
 /// A dropped sender goes on to send what was queued, for at most [`LINGER`](crate::LINGER), as long
 /// as the process lives. [`Sender::drain`] waits for that.
 pub struct Sender {
+    // Released before the thread can end.
+    _admitted: AdmittedChannel,
     owner: Arc<Owner>,
     handler: HandlerId,
     gate: Gate,
@@ -81,8 +85,8 @@ impl HandlerThread {
     /// Opens a channel at its source: a flow with the channel's contract, and a handler.
     ///
     /// # Errors
-    /// [`ChannelError::Open`] if the options are invalid, [`ChannelError::Flow`] if the daemon does
-    /// not grant the contract, [`ChannelError::PathTooNarrow`], [`ChannelError::TooManyBuffers`] or
+    /// [`ChannelError::Open`] if the options are invalid, [`ChannelError::NotAdmitted`] if the
+    /// handler does not fit, [`ChannelError::Flow`] if the daemon does not grant the contract, [`ChannelError::PathTooNarrow`], [`ChannelError::TooManyBuffers`] or
     /// [`ChannelError::TooManyHandlers`] if there is no room. Nothing stays open then.
     pub fn open(&self, options: SenderOptions) -> Result<Sender, ChannelError> {
         let owner = &self.owner;
@@ -93,6 +97,7 @@ impl HandlerThread {
             link,
         } = options;
         let on_link = LinkChannel::new(&channel, owner, remote)?;
+        let admitted = AdmittedChannel::new(owner, &channel, End::Source)?;
         let contract = on_link.contract.or(link);
         let options = UdpOptions {
             local,
@@ -113,6 +118,7 @@ impl HandlerThread {
         };
         let opened = owner.ask(open)??;
         Ok(Sender {
+            _admitted: admitted,
             owner: owner.clone(),
             handler: opened.handler,
             gate: opened.gate,

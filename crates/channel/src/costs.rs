@@ -1,0 +1,229 @@
+//! The costs of processing on this machine ([`measure`]), as the admission of handlers counts them
+//! (paper RTC, table 1). [`measure`] fails with [`ChannelError`] if a thread or an eventfd cannot
+//! be made.
+//!
+//! Each cost is the 99.9th percentile of some thousand measurements of what a handler really does:
+//! an [`Executor`] cuts messages of best effort into packets, with a buffer, a system call to wake
+//! the driver and a reading of the clock for each packet. Longer delays than that are stops of the
+//! machine (docs/reference/contracts.md, *Stops*) and no costs.
+
+use std::num::NonZeroU32;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use netnice_core::admission::timing::Processor;
+use netnice_core::contract::Weight;
+use netnice_core::units::{Bytes, Nanos};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::error::ChannelError;
+use crate::executor::{Executor, HandlerId, OutgoingPacket, Step, Transmit};
+use crate::handler_thread::now;
+use crate::header::ChannelId;
+use crate::options::{ChannelClass, ChannelOptions, ExecutorSettings, OpenError, WhenFull};
+use crate::waker::Waker;
+
+/// Measures the costs of processing packets of up to `largest` bytes, with the channel's header, in
+/// blocks of `block` packets. Takes about a tenth of a second. On a busy machine the costs are
+/// higher.
+///
+/// # Errors
+/// [`ChannelError::Open`] if `largest` or `block` are too small or too large for a channel, and
+/// [`ChannelError::System`] if a system call fails.
+pub fn measure(largest: Bytes, block: NonZeroU32) -> Result<Processor, ChannelError> {
+    let costs = Processor {
+        switch: Nanos(0),
+        cache_miss: Nanos(0),
+        first: Nanos(1),
+        later: Nanos(1),
+        link_scheduling: Nanos(0),
+        block,
+        largest,
+        leftover: Nanos(0),
+    };
+    let mut packets = Packets::new(costs)?;
+    // The first ones warm the caches up.
+    packets.times(MESSAGES / 10, false)?;
+    let (first, later) = packets.times(MESSAGES, false)?;
+    let (cold, _) = packets.times(COLD_MESSAGES, true)?;
+    let (first, later, cold) = (high(first), high(later), high(cold));
+    Ok(Processor {
+        switch: switch()?,
+        cache_miss: Nanos(cold.0.saturating_sub(first.0)),
+        first,
+        later: later.min(first),
+        ..costs
+    })
+}
+
+/// An executor with one channel whose messages have [`PACKETS`] packets.
+struct Packets {
+    executor: Executor<Vec<u8>, Vec<u8>>,
+    handler: HandlerId,
+    message: usize,
+    link: Link,
+    /// Memory as large as the caches.
+    evicting: Vec<u8>,
+}
+
+/// Counts packets, and makes the system call that wakes a driver.
+struct Link {
+    buffer: Vec<u8>,
+    driver: std::os::fd::OwnedFd,
+}
+
+impl Transmit for Link {
+    fn buffer(&mut self, _: HandlerId, _: usize) -> Option<&mut [u8]> {
+        Some(&mut self.buffer)
+    }
+
+    fn submit(&mut self, _: OutgoingPacket) {
+        // It fails only if the counter is full, after centuries.
+        let _ = rustix::io::write(self.driver.as_fd(), &1u64.to_ne_bytes());
+    }
+}
+
+impl Packets {
+    fn new(costs: Processor) -> Result<Packets, ChannelError> {
+        let settings = ExecutorSettings {
+            processor: costs,
+            horizon: Nanos(0),
+        };
+        let mut executor = Executor::new(settings)?;
+        let header = crate::header::PacketHeader::LENGTH as u64;
+        let largest = costs.largest;
+        let taken = Bytes(header);
+        let part = largest.0.checked_sub(header).filter(|part| *part > 0);
+        let part = part.ok_or(OpenError::NoPayload { largest, taken })?;
+        let mmax = Bytes(part.saturating_mul(PACKETS));
+        let class = ChannelClass::BestEffort {
+            weight: Weight::default(),
+            mmax,
+            queue: 1,
+            when_full: WhenFull::Wait,
+        };
+        let options = ChannelOptions::new(ChannelId([0; 16]), class);
+        let handler = executor.open_sender(options, now())?;
+        let driver = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Packets {
+            executor,
+            handler,
+            message: mmax.0 as usize,
+            link: Link {
+                buffer: vec![0; largest.0 as usize],
+                driver,
+            },
+            evicting: Vec::new(),
+        })
+    }
+
+    /// The times of the first packets of so many messages, and of the later ones, in ns. `cold`: the
+    /// caches have other data before each message.
+    fn times(&mut self, messages: usize, cold: bool) -> Result<(Vec<u64>, Vec<u64>), ChannelError> {
+        let (mut first, mut later) = (Vec::new(), Vec::new());
+        if cold {
+            self.evicting.resize(CACHES, 0);
+        }
+        for number in 0..messages {
+            for line in self.evicting.iter_mut().step_by(LINE) {
+                *line = line.wrapping_add(1);
+            }
+            let mut before = now();
+            let body = vec![number as u8; self.message];
+            if self.executor.send(self.handler, body, before).is_err() {
+                return Err(ChannelError::WouldBlock);
+            }
+            while let Step::Ran(ran) = self.executor.step(before, &mut self.link) {
+                let after = now();
+                let times = if ran.begins { &mut first } else { &mut later };
+                times.push(after.0 - before.0);
+                let _ = self.executor.handle_sent(self.handler, 1, after);
+                before = after;
+            }
+        }
+        Ok((first, later))
+    }
+}
+
+/// The time of a switch of the kernel from one thread to another that waits for an eventfd.
+fn switch() -> Result<Nanos, ChannelError> {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    struct Turn {
+        wakers: [Waker; 2],
+        number: AtomicU64,
+    }
+    let turn = Arc::new(Turn {
+        wakers: [Waker::new()?, Waker::new()?],
+        number: AtomicU64::new(0),
+    });
+    let play = |turn: &Turn, side: u64| -> std::io::Result<Vec<u64>> {
+        let mut times = Vec::new();
+        let far = Some(std::time::Instant::now() + Duration::from_secs(10));
+        for round in 0..SWITCHES {
+            let mine = 2 * round + side;
+            let before = now();
+            let has_turn = turn.wakers[side as usize]
+                .wait(far, || turn.number.load(Ordering::Acquire) == mine)?;
+            if !has_turn {
+                break;
+            }
+            times.push((now().0 - before.0) / 2);
+            turn.number.store(mine + 1, Ordering::Release);
+            turn.wakers[1 - side as usize].wake();
+        }
+        Ok(times)
+    };
+    let other = turn.clone();
+    let thread = std::thread::Builder::new().spawn(move || play(&other, 1))?;
+    let times = play(&turn, 0)?;
+    let _ = thread.join();
+    Ok(high(times))
+}
+
+/// The 99.9th percentile; 0 of nothing.
+fn high(mut times: Vec<u64>) -> Nanos {
+    times.sort_unstable();
+    let at = (times.len() * 999).div_ceil(1000).saturating_sub(1);
+    Nanos(times.get(at).copied().unwrap_or(0))
+}
+
+/// Packets of a message.
+const PACKETS: u64 = 8;
+/// Messages for the costs of packets.
+const MESSAGES: usize = 4_000;
+/// Messages with cold caches.
+const COLD_MESSAGES: usize = 1_000;
+/// Switches of the kernel between two threads.
+const SWITCHES: u64 = 4_000;
+/// Bytes of memory that displace everything from the caches of a processor's own.
+const CACHES: usize = 1 << 20;
+/// Bytes of a line of a cache.
+const LINE: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_percentile_leaves_out_one_in_a_thousand() {
+        assert_eq!(high(Vec::new()), Nanos(0));
+        assert_eq!(high((1..=1_000).collect()), Nanos(999));
+        assert_eq!(high(vec![7]), Nanos(7));
+    }
+
+    #[test]
+    fn all_costs_are_measured() {
+        let block = NonZeroU32::new(4).expect("above zero");
+        let costs = measure(Bytes(1_400), block).expect("measured");
+        assert!(
+            costs.first > Nanos(0) && costs.later > Nanos(0),
+            "{costs:?}"
+        );
+        assert!(costs.switch > Nanos(0), "{costs:?}");
+        assert!(costs.later <= costs.first, "{costs:?}");
+        // A packet is one of a channel with room for a payload.
+        let error = measure(Bytes(32), block).expect_err("no payload");
+        assert!(matches!(error, ChannelError::Open(_)), "{error}");
+    }
+}

@@ -1,0 +1,276 @@
+//! Decides which channels the thread of the handlers can serve in time ([`Admission`]), on a part
+//! of the processor time that is reserved for the program, and asks the daemon for that part. A
+//! channel that does not fit is refused with [`ChannelError::NotAdmitted`]; the daemon's refusal is
+//! [`ChannelError::Flow`].
+//!
+//! The part has the period of the reservation. It is the least that carries all handlers, and a
+//! quarter more if it has to grow, because the kernel fills a budget anew whenever it is changed,
+//! so the daemon permits few changes.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use netnice_core::admission::timing::Work;
+use netnice_core::contract::Slice;
+use netnice_core::units::Nanos;
+use netnice_stack::{RuntimeDir, own};
+
+use crate::error::ChannelError;
+use crate::options::{ChannelOptions, End, ExecutorSettings};
+
+/// The channels of a thread, as its processor time has to carry them.
+pub(crate) struct Admission {
+    settings: ExecutorSettings,
+    /// Where to ask for a part of which reservation; `None` without one.
+    reservation: Option<Reservation>,
+    held: Mutex<Held>,
+}
+
+struct Reservation {
+    dir: RuntimeDir,
+    /// What is reserved for the program.
+    whole: Slice,
+    /// The thread of the handlers.
+    thread: u32,
+}
+
+#[derive(Default)]
+struct Held {
+    next: u64,
+    channels: HashMap<u64, Demand>,
+    /// What the thread has in each period.
+    part: Nanos,
+}
+
+/// What a channel needs of the thread.
+#[derive(Clone, Copy)]
+struct Demand {
+    /// The promise to a real-time channel.
+    work: Option<Work>,
+    /// The longest block of a best-effort channel, for which others wait.
+    block: Nanos,
+}
+
+/// A channel that was admitted, until [`Admission::release`].
+#[derive(Debug)]
+pub(crate) struct Admitted(u64);
+
+impl Admission {
+    /// Without a reservation every channel is admitted.
+    pub(crate) fn new(
+        settings: ExecutorSettings,
+        dir: &RuntimeDir,
+        reservation: Option<Slice>,
+        thread: u32,
+    ) -> Admission {
+        let of_slice = |whole| Reservation {
+            dir: dir.clone(),
+            whole,
+            thread,
+        };
+        Admission {
+            settings,
+            reservation: reservation.map(of_slice),
+            held: Mutex::default(),
+        }
+    }
+
+    /// Admits a channel if all handlers are in time with it, and reserves what they need.
+    pub(crate) fn admit(
+        &self,
+        channel: &ChannelOptions,
+        end: End,
+    ) -> Result<Admitted, ChannelError> {
+        let work = channel.work(&self.settings, end)?;
+        let block = match work {
+            Some(_) => Nanos(0),
+            None => channel.longest_block(&self.settings, end)?,
+        };
+        let mut held = self.lock();
+        if let Some(reservation) = &self.reservation {
+            let least = self.least(reservation, &held, Demand { work, block })?;
+            if least > held.part {
+                let more = Nanos(least.0.saturating_add(least.0 / 4));
+                reservation.ask(more.min(reservation.whole.slice()), least, &mut held)?;
+            }
+        }
+        let number = held.next;
+        held.next += 1;
+        held.channels.insert(number, Demand { work, block });
+        Ok(Admitted(number))
+    }
+
+    /// Ends what a channel was admitted for. The part gets smaller if the other handlers need less
+    /// than half of it.
+    pub(crate) fn release(&self, admitted: &Admitted) {
+        let mut held = self.lock();
+        held.channels.remove(&admitted.0);
+        let Some(reservation) = &self.reservation else {
+            return;
+        };
+        let nothing = Demand {
+            work: None,
+            block: Nanos(0),
+        };
+        if let Ok(least) = self.least(reservation, &held, nothing)
+            && least.0 < held.part.0 / 2
+        {
+            // Without the change the thread keeps more than it needs.
+            let _ = reservation.ask(least, least, &mut held);
+        }
+    }
+
+    /// What the thread needs in each period for what it holds and one more channel.
+    fn least(
+        &self,
+        reservation: &Reservation,
+        held: &Held,
+        new: Demand,
+    ) -> Result<Nanos, ChannelError> {
+        let blocks = held.channels.values().map(|demand| demand.block);
+        let handlers = self.settings.handlers(blocks.fold(new.block, Nanos::max));
+        let works: Vec<Work> = held
+            .channels
+            .values()
+            .filter_map(|demand| demand.work)
+            .collect();
+        let whole = reservation.whole;
+        let refused = |refusal| ChannelError::NotAdmitted { whole, refusal };
+        let offers = [whole];
+        match new.work {
+            Some(work) => {
+                let least = handlers.reserve(&works, &work, &offers);
+                least.map(|slice| slice.slice()).map_err(refused)
+            }
+            None if works.is_empty() => Ok(Nanos(0)),
+            None => match handlers.least_reservation(&works, &offers) {
+                Some(slice) => Ok(slice.slice()),
+                None => match handlers.carries(&whole, &works) {
+                    Ok(()) => Ok(whole.slice()),
+                    Err(fault) => Err(refused(netnice_core::admission::timing::TimingRefusal {
+                        fault,
+                        alternative: None,
+                    })),
+                },
+            },
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reservation {
+    /// Asks the daemon for a part of `wanted` for the thread, or at least `least`.
+    fn ask(&self, wanted: Nanos, least: Nanos, held: &mut Held) -> Result<(), ChannelError> {
+        let ask = |time: Nanos| {
+            let time = (time > Nanos(0)).then(|| Duration::from_nanos(time.0));
+            own::reserve(&self.dir, Some(self.thread), time)
+        };
+        held.part = match ask(wanted) {
+            Ok(()) => wanted,
+            Err(_) if wanted > least => {
+                ask(least)?;
+                least
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use netnice_core::admission::timing::Processor;
+    use netnice_core::contract::Contract;
+    use netnice_core::units::Bytes;
+
+    use super::*;
+    use crate::{ChannelClass, ChannelId};
+
+    /// Each packet takes 100 us; messages have 10 packets.
+    fn admission(reservation: Option<&str>) -> Admission {
+        let settings = ExecutorSettings {
+            processor: Processor {
+                switch: Nanos(0),
+                cache_miss: Nanos(0),
+                first: Nanos::from_micros(100),
+                later: Nanos::from_micros(100),
+                link_scheduling: Nanos(0),
+                block: NonZeroU32::new(1).expect("above zero"),
+                largest: Bytes(1_032),
+                leftover: Nanos(0),
+            },
+            horizon: Nanos(0),
+        };
+        let slice = |text: &str| {
+            let contract: Contract = format!("slice {text}").parse().expect("valid");
+            contract.slice().expect("a slice")
+        };
+        let nowhere = RuntimeDir::choose(Some("/nonexistent".into()), None);
+        Admission::new(settings, &nowhere, reservation.map(slice), 1)
+    }
+
+    fn channel(rmax: u32, processing: &str) -> ChannelOptions {
+        let text =
+            format!("channel mmax=10000B,rmax={rmax}/s,bmax=1,deadline=1s,processing={processing}");
+        let contract: Contract = text.parse().expect("valid");
+        let class = ChannelClass::RealTime(contract.channel().expect("a channel"));
+        ChannelOptions::new(ChannelId([0; 16]), class)
+    }
+
+    #[test]
+    fn without_a_reservation_everything_is_admitted() {
+        let admission = admission(None);
+        for _ in 0..10 {
+            let admitted = admission.admit(&channel(1_000, "10ms"), End::Source);
+            admitted.expect("no promise");
+        }
+    }
+
+    #[test]
+    fn a_handler_that_does_not_fit_is_refused_with_what_would() {
+        let admission = admission(Some("5ms/10ms"));
+        // A message takes 1 ms of the processor, so 2 ms of the reservation behind up to 10 ms.
+        let error = admission.admit(&channel(100, "11ms"), End::Source);
+        let error = error.expect_err("too short");
+        let ChannelError::NotAdmitted { refusal, .. } = &error else {
+            panic!("{error}");
+        };
+        assert!(refusal.alternative.is_some(), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("5ms/10ms") && text.contains('>'), "{text}");
+        // One that fits is asked of the daemon, which is not there.
+        let error = admission.admit(&channel(100, "20ms"), End::Source);
+        let error = error.expect_err("no daemon");
+        assert!(matches!(error, ChannelError::Flow(_)), "{error}");
+        assert!(admission.lock().channels.is_empty());
+    }
+
+    #[test]
+    fn the_part_is_the_least_that_carries_all_handlers() {
+        let admission = admission(Some("9ms/10ms"));
+        let reservation = admission.reservation.as_ref().expect("one");
+        let demand = |channel: &ChannelOptions| Demand {
+            work: channel
+                .work(&admission.settings, End::Source)
+                .expect("valid"),
+            block: Nanos(0),
+        };
+        let mut held = Held::default();
+        let one = demand(&channel(50, "100ms"));
+        let mut before = Nanos(0);
+        for number in 0..10 {
+            let least = admission.least(reservation, &held, one).expect("it fits");
+            // 50 messages of 1 ms a second each: 5 % of a processor each.
+            let share = Nanos((number + 1) * 500_000);
+            assert!(least >= share && least > before, "{number}: {least}");
+            before = least;
+            held.channels.insert(number, one);
+        }
+    }
+}
