@@ -25,7 +25,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
 use netnice_core::contract::Slice;
-use netnice_core::units::Instant;
+use netnice_core::stops::Stop;
+use netnice_core::units::{Instant, Nanos};
 use netnice_stack::{Program, RuntimeDir, Socket};
 use rustix::thread::gettid;
 use rustix::time::{ClockId, clock_gettime};
@@ -36,7 +37,7 @@ use crate::options::{ChannelOptions, End, ExecutorSettings};
 use crate::waker::{ReadySet, Waker};
 use admission::{Admission, Admitted};
 pub use serving::LINGER;
-use serving::Serving;
+use serving::{Serving, StopLog};
 
 /// The parameters of a [`HandlerThread`].
 #[derive(Clone, Debug)]
@@ -56,6 +57,12 @@ pub struct HandlerThreadOptions {
     /// ([`netnice_stack::own::reserve`]), and channels whose handlers do not fit are refused. With
     /// `None` every channel is accepted, and its handlers are as late as the machine makes them.
     pub reservation: Option<Slice>,
+    /// The part of the reservation that the thread has at least. Best-effort channels, for which
+    /// nothing is promised, live on what the others do not use of it.
+    pub least_part: Nanos,
+    /// Record when the machine did not let the thread run ([`HandlerThread::take_stops`]), with one
+    /// or two system calls more for each packet.
+    pub records_stops: bool,
 }
 
 impl HandlerThreadOptions {
@@ -68,6 +75,8 @@ impl HandlerThreadOptions {
             handlers: 256,
             settings,
             reservation: None,
+            least_part: Nanos(0),
+            records_stops: false,
         }
     }
 }
@@ -85,6 +94,7 @@ pub(crate) struct Owner {
     pub(crate) program: Program,
     pub(crate) settings: ExecutorSettings,
     admission: Admission,
+    stops: Mutex<rtrb::Consumer<Stop>>,
     pub(crate) shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -137,6 +147,30 @@ pub(crate) struct OpenedSource {
     pub(crate) handler: HandlerId,
     pub(crate) gate: Gate,
     pub(crate) messages: rtrb::Producer<AcceptedMessage<Vec<u8>>>,
+    pub(crate) departures: rtrb::Consumer<Departure>,
+}
+
+/// A message that has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Departure {
+    /// The number of the message in its channel.
+    pub message: u64,
+    /// Its logical arrival.
+    pub logical: Instant,
+    /// Its deadline; `None` for best effort.
+    pub deadline: Option<Instant>,
+    /// When the driver gave its last packet to the NIC, in ns of `CLOCK_MONOTONIC`; `None` if that
+    /// packet did not leave.
+    pub left: Option<Instant>,
+}
+
+impl Departure {
+    /// The time from the departure to the deadline, in ns; negative for a late message. `None`
+    /// without a deadline, or if the message did not leave.
+    pub fn laxity(&self) -> Option<i64> {
+        let (deadline, left) = (self.deadline?, self.left?);
+        Some(deadline.0.wrapping_sub(left.0) as i64)
+    }
 }
 
 pub(crate) struct OpenSink {
@@ -210,7 +244,9 @@ impl HandlerThread {
             has_commands: AtomicBool::new(false),
             end: OnceLock::new(),
         });
-        let serving = Serving::new(program.clone(), shared.clone(), options)?;
+        let (log, stops) = rtrb::RingBuffer::new(STOPS);
+        let log = options.records_stops.then(|| StopLog::new(log));
+        let serving = Serving::new(program.clone(), shared.clone(), options, log)?;
         let (says, said) = sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("handlers".into())
@@ -223,13 +259,25 @@ impl HandlerThread {
         let owner = Owner {
             program,
             settings,
-            admission: Admission::new(settings, dir, options.reservation, number),
+            admission: Admission::new(dir, options, number)?,
+            stops: Mutex::new(stops),
             shared,
             thread: Some(thread),
         };
         Ok(HandlerThread {
             owner: Arc::new(owner),
         })
+    }
+
+    /// The stops of the thread since the last call, in order, at most 4,096
+    /// ([`HandlerThreadOptions::records_stops`]). Times are ns of `CLOCK_MONOTONIC`.
+    pub fn take_stops(&self) -> Vec<Stop> {
+        let mut stops = self
+            .owner
+            .stops
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        std::iter::from_fn(|| stops.pop().ok()).collect()
     }
 }
 
@@ -424,6 +472,9 @@ pub(crate) fn now() -> Instant {
     // The clock starts at 0 and counts for centuries before the number does not fit.
     Instant(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }
+
+/// How many stops are kept until the program reads them.
+const STOPS: usize = 4096;
 
 #[cfg(test)]
 mod tests;

@@ -84,7 +84,7 @@ pub use executor::{
     Accepted, AcceptedMessage, Counts, Executor, Gate, HandlerId, HandlerState, NoHandler,
     OutgoingPacket, PacketRefusal, Ran, ReceivedMessage, SendError, SendRefusal, Step, Transmit,
 };
-pub use handler_thread::{HandlerThread, HandlerThreadOptions, LINGER};
+pub use handler_thread::{Departure, HandlerThread, HandlerThreadOptions, LINGER};
 pub use header::{ChannelId, HeaderError, PacketHeader};
 pub use options::{
     ChannelClass, ChannelOptions, End, ExecutorSettings, LONGEST_BLOCK, LONGEST_MESSAGE,

@@ -14,7 +14,8 @@ use netnice_stack::{Socket, StackError};
 use crate::error::ChannelError;
 use crate::executor::{Accepted, AcceptedMessage, Gate, HandlerId, SendError, SendRefusal};
 use crate::handler_thread::{
-    AdmittedChannel, Command, Frames, HandlerThread, OpenSource, Owner, SourceShared, now,
+    AdmittedChannel, Command, Departure, Frames, HandlerThread, OpenSource, Owner, SourceShared,
+    now,
 };
 use crate::options::{ChannelClass, ChannelOptions, End, OpenError};
 
@@ -56,6 +57,7 @@ pub struct Sender {
     handler: HandlerId,
     gate: Gate,
     messages: rtrb::Producer<AcceptedMessage<Vec<u8>>>,
+    departures: rtrb::Consumer<Departure>,
     shared: Arc<SourceShared>,
     /// Messages that have left, as the gate knows.
     known_left: u64,
@@ -123,6 +125,7 @@ impl HandlerThread {
             handler: opened.handler,
             gate: opened.gate,
             messages: opened.messages,
+            departures: opened.departures,
             shared,
             known_left: 0,
             accepted: 0,
@@ -353,6 +356,12 @@ impl Sender {
     /// The contract of the flow on the link, as text; empty for best effort.
     pub fn contract(&self) -> &str {
         &self.contract
+    }
+
+    /// The next message that has left, in the order in which the driver returned them; `None` if
+    /// there is none. The sender keeps the first 1,024 that the program has not read.
+    pub fn departure(&mut self) -> Option<Departure> {
+        self.departures.pop().ok()
     }
 
     /// What the channel did and refused.

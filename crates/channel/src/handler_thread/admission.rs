@@ -15,7 +15,9 @@ use netnice_core::admission::timing::Work;
 use netnice_core::contract::Slice;
 use netnice_core::units::Nanos;
 use netnice_stack::{RuntimeDir, own};
+use rustix::time::{ClockId, clock_getres};
 
+use super::HandlerThreadOptions;
 use crate::error::ChannelError;
 use crate::options::{ChannelOptions, End, ExecutorSettings};
 
@@ -31,6 +33,10 @@ struct Reservation {
     dir: RuntimeDir,
     /// What is reserved for the program.
     whole: Slice,
+    /// What the thread has of it at least.
+    least: Nanos,
+    /// The kernel ends a budget up to this much later than it should, and takes that back later.
+    tick: Nanos,
     /// The thread of the handlers.
     thread: u32,
 }
@@ -57,23 +63,32 @@ struct Demand {
 pub(crate) struct Admitted(u64);
 
 impl Admission {
-    /// Without a reservation every channel is admitted.
+    /// The admission of a thread with this number, which has its least part from now on. Without a
+    /// reservation every channel is admitted. Fails if the daemon does not give the least part.
     pub(crate) fn new(
-        settings: ExecutorSettings,
         dir: &RuntimeDir,
-        reservation: Option<Slice>,
+        options: &HandlerThreadOptions,
         thread: u32,
-    ) -> Admission {
-        let of_slice = |whole| Reservation {
+    ) -> Result<Admission, ChannelError> {
+        let of_slice = |whole: Slice| Reservation {
             dir: dir.clone(),
             whole,
+            least: options.least_part.min(whole.slice()),
+            tick: tick(),
             thread,
         };
-        Admission {
-            settings,
-            reservation: reservation.map(of_slice),
-            held: Mutex::default(),
+        let reservation = options.reservation.map(of_slice);
+        let mut held = Held::default();
+        if let Some(reservation) = &reservation
+            && reservation.least > Nanos(0)
+        {
+            reservation.ask(reservation.least, reservation.least, &mut held)?;
         }
+        Ok(Admission {
+            settings: options.settings,
+            reservation,
+            held: Mutex::new(held),
+        })
     }
 
     /// Admits a channel if all handlers are in time with it, and reserves what they need.
@@ -114,8 +129,9 @@ impl Admission {
             block: Nanos(0),
         };
         if let Ok(least) = self.least(reservation, &held, nothing)
-            && least.0 < held.part.0 / 2
+            && least.max(reservation.least).0 < held.part.0 / 2
         {
+            let least = least.max(reservation.least);
             // Without the change the thread keeps more than it needs.
             let _ = reservation.ask(least, least, &mut held);
         }
@@ -129,7 +145,10 @@ impl Admission {
         new: Demand,
     ) -> Result<Nanos, ChannelError> {
         let blocks = held.channels.values().map(|demand| demand.block);
-        let handlers = self.settings.handlers(blocks.fold(new.block, Nanos::max));
+        let block = blocks.fold(new.block, Nanos::max);
+        // What the kernel takes back is in the way of the handlers, as a block of best effort is.
+        let leftover = Nanos(block.0.saturating_add(reservation.tick.0));
+        let handlers = self.settings.handlers(leftover);
         let works: Vec<Work> = held
             .channels
             .values()
@@ -181,6 +200,12 @@ impl Reservation {
     }
 }
 
+/// The kernel's tick, at which it ends budgets of SCHED_DEADLINE.
+fn tick() -> Nanos {
+    let tick = clock_getres(ClockId::MonotonicCoarse);
+    Nanos((tick.tv_sec as u64).saturating_mul(1_000_000_000) + tick.tv_nsec as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU32;
@@ -212,7 +237,11 @@ mod tests {
             contract.slice().expect("a slice")
         };
         let nowhere = RuntimeDir::choose(Some("/nonexistent".into()), None);
-        Admission::new(settings, &nowhere, reservation.map(slice), 1)
+        let options = HandlerThreadOptions {
+            reservation: reservation.map(slice),
+            ..HandlerThreadOptions::new(settings)
+        };
+        Admission::new(&nowhere, &options, 1).expect("it asks for nothing")
     }
 
     fn channel(rmax: u32, processing: &str) -> ChannelOptions {
@@ -235,7 +264,8 @@ mod tests {
     #[test]
     fn a_handler_that_does_not_fit_is_refused_with_what_would() {
         let admission = admission(Some("5ms/10ms"));
-        // A message takes 1 ms of the processor, so 2 ms of the reservation behind up to 10 ms.
+        // A message takes 1 ms of the processor, so 2 ms of the reservation behind up to 10 ms, and
+        // what the kernel's tick takes back.
         let error = admission.admit(&channel(100, "11ms"), End::Source);
         let error = error.expect_err("too short");
         let ChannelError::NotAdmitted { refusal, .. } = &error else {
@@ -245,7 +275,7 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains("5ms/10ms") && text.contains('>'), "{text}");
         // One that fits is asked of the daemon, which is not there.
-        let error = admission.admit(&channel(100, "20ms"), End::Source);
+        let error = admission.admit(&channel(100, "60ms"), End::Source);
         let error = error.expect_err("no daemon");
         assert!(matches!(error, ChannelError::Flow(_)), "{error}");
         assert!(admission.lock().channels.is_empty());

@@ -12,6 +12,7 @@
 
 mod closer;
 mod flows;
+mod stop_log;
 
 use std::num::NonZeroU64;
 use std::os::fd::AsFd;
@@ -32,6 +33,7 @@ use crate::executor::{Executor, HandlerId, PacketRefusal, Ran, ReceivedMessage, 
 use crate::waker::sleep;
 use closer::Closer;
 use flows::{Flows, Found, Source};
+pub(super) use stop_log::StopLog;
 
 /// The state of the thread.
 pub(super) struct Serving {
@@ -53,6 +55,7 @@ pub(super) struct Serving {
     /// step since.
     slept: Option<(Instant, Option<Instant>)>,
     closer: Closer,
+    stops: Option<StopLog>,
 }
 
 struct Sink {
@@ -71,6 +74,7 @@ impl Serving {
         program: Program,
         shared: Arc<Shared>,
         options: &HandlerThreadOptions,
+        stops: Option<StopLog>,
     ) -> Result<Serving, ChannelError> {
         Ok(Serving {
             program,
@@ -85,6 +89,7 @@ impl Serving {
             ends: false,
             slept: None,
             closer: Closer::start()?,
+            stops,
         })
     }
 
@@ -92,6 +97,9 @@ impl Serving {
     pub(super) fn run(mut self) {
         // Without it the kernel wakes a thread of ordinary scheduling 50 us late.
         let _ = set_current_timer_slack(Some(NonZeroU64::MIN));
+        if let Some(stops) = &mut self.stops {
+            stops.begin();
+        }
         let why = loop {
             self.take_commands();
             let now = now();
@@ -105,6 +113,9 @@ impl Serving {
                 Step::Ran(ran) => {
                     self.slept = None;
                     self.handle_ran(ran, now);
+                    if let Some(stops) = &mut self.stops {
+                        stops.handle_worked(super::now());
+                    }
                     Ok(())
                 }
                 Step::Wait(at) => self.sleep(Some(at)),
@@ -173,12 +184,15 @@ impl Serving {
         };
         let room = usize::try_from(gate.room()).unwrap_or(usize::MAX);
         let (producer, messages) = rtrb::RingBuffer::new(room);
-        let source = Source::new(handler, open.socket, open.shared, messages, open.frames);
+        let (departed, departures) = rtrb::RingBuffer::new(DEPARTURES);
+        let queues = (messages, departed);
+        let source = Source::new(handler, open.socket, open.shared, queues, open.frames);
         self.flows.insert_source(source);
         Ok(OpenedSource {
             handler,
             gate,
             messages: producer,
+            departures,
         })
     }
 
@@ -363,6 +377,9 @@ impl Serving {
             let longest = longest.map(Duration::from_nanos);
             let fds = [self.program.as_fd(), self.shared.waker.as_fd()];
             slept = sleep(&fds, longest);
+            if let Some(stops) = &mut self.stops {
+                stops.handle_woken(due, now());
+            }
         }
         self.shared.waker.end_sleep();
         let flows = &mut self.flows;
@@ -416,6 +433,8 @@ fn place<T>(list: &mut Vec<Option<T>>, index: usize) -> &mut Option<T> {
     &mut list[index]
 }
 
+/// How many departures a sender keeps until the program reads them.
+const DEPARTURES: usize = 1024;
 /// For how long a closed sender goes on to send what was queued.
 pub const LINGER: Duration = Duration::from_secs(10);
 /// How often the daemon's notifications are read while the thread does not sleep.

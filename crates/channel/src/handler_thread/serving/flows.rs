@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use netnice_core::units::Instant;
 use netnice_stack::{Packet, Socket, StackError, Status};
 
-use super::super::{Frames, ListenerShared, SourceShared};
+use super::super::{Departure, Frames, ListenerShared, SourceShared};
 use super::place;
 use crate::executor::{AcceptedMessage, HandlerId, OutgoingPacket, Transmit};
 
@@ -44,17 +44,18 @@ pub(super) struct Source {
     pub(super) socket: Socket,
     pub(super) shared: Arc<SourceShared>,
     messages: rtrb::Consumer<AcceptedMessage<Vec<u8>>>,
+    departed: rtrb::Producer<Departure>,
     frames: Frames,
     /// A buffer that was taken and not submitted.
     packet: Option<Packet>,
     /// Bytes of the frames of the message that was submitted last, as the link counts them.
     message_bytes: u64,
-    /// The deadline of the message that is submitted.
-    deadline: Option<Instant>,
+    /// The message that is submitted.
+    message: Option<Departure>,
     /// The number of the packet that was submitted last.
     last_number: u64,
-    /// The numbers of the last packets of messages under way, with the deadlines.
-    deadlines: VecDeque<(u64, Instant)>,
+    /// The numbers of the last packets of messages under way.
+    under_way: VecDeque<(u64, Departure)>,
     /// Packets that the flow did not accept since the last call of [`Source::handle_processed`].
     refused: u64,
     is_noted: bool,
@@ -71,6 +72,12 @@ struct Listening {
 
 /// The flow of a listener has ended.
 struct Failed;
+
+/// The messages to send, and those that have left.
+pub(super) type SourceQueues = (
+    rtrb::Consumer<AcceptedMessage<Vec<u8>>>,
+    rtrb::Producer<Departure>,
+);
 
 /// What was found and is not reported to the executor yet.
 #[derive(Default)]
@@ -285,7 +292,7 @@ impl Source {
         handler: HandlerId,
         socket: Socket,
         shared: Arc<SourceShared>,
-        messages: rtrb::Consumer<AcceptedMessage<Vec<u8>>>,
+        (messages, departed): SourceQueues,
         frames: Frames,
     ) -> Source {
         Source {
@@ -293,12 +300,13 @@ impl Source {
             socket,
             shared,
             messages,
+            departed,
             frames,
             packet: None,
             message_bytes: 0,
-            deadline: None,
+            message: None,
             last_number: 0,
-            deadlines: VecDeque::new(),
+            under_way: VecDeque::new(),
             refused: 0,
             is_noted: false,
             ends: None,
@@ -345,16 +353,19 @@ impl Source {
         ended
     }
 
-    /// Counts the message that ends with a packet, if it was sent late.
+    /// Reports the message that ends with a packet.
     fn judge(&mut self, number: u64, status: Status, stamp: u64) {
-        while let Some((last, deadline)) = self.deadlines.front().copied()
+        while let Some((last, departure)) = self.under_way.front().copied()
             && last <= number
         {
-            self.deadlines.pop_front();
-            let is_late = last == number && status == Status::DONE && stamp > deadline.0;
-            self.shared
-                .late
-                .fetch_add(u64::from(is_late), Ordering::Relaxed);
+            self.under_way.pop_front();
+            let left = (last == number && status == Status::DONE).then_some(Instant(stamp));
+            let departure = Departure { left, ..departure };
+            let is_late = departure.laxity().is_some_and(|laxity| laxity < 0);
+            let late = &self.shared.late;
+            late.fetch_add(u64::from(is_late), Ordering::Relaxed);
+            // A program that does not read them loses the later ones.
+            let _ = self.departed.push(departure);
         }
     }
 
@@ -374,7 +385,12 @@ impl Source {
             self.socket.queue(buffer, packet.length)
         };
         self.message_bytes = if continues { bytes } else { frame };
-        self.deadline = packet.deadline;
+        self.message = Some(Departure {
+            message: packet.message,
+            logical: packet.logical,
+            deadline: packet.deadline,
+            left: None,
+        });
         match queued {
             Ok(number) => {
                 self.last_number = number;
@@ -393,8 +409,8 @@ impl Source {
     pub(super) fn handle_processed(&mut self, ends: bool) -> u64 {
         self.socket.flush();
         if ends {
-            if let Some(deadline) = self.deadline {
-                self.deadlines.push_back((self.last_number, deadline));
+            if let Some(message) = self.message.take() {
+                self.under_way.push_back((self.last_number, message));
             }
             self.shared.left.fetch_add(1, Ordering::Release);
             self.shared.waker.wake();
