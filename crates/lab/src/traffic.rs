@@ -31,6 +31,7 @@ use crate::world::Host;
 
 mod bare_tcp;
 mod carnage;
+mod channels;
 mod commanded;
 pub mod connections;
 mod delayed_socket;
@@ -60,6 +61,9 @@ mod unruly;
 
 pub use bare_tcp::BareTcp;
 pub use carnage::{Carnage, RunningCarnage};
+pub use channels::{
+    ChannelPlan, ChannelProgram, Messages, PlannedChannel, ReceivedChannel, SendPlan, SentChannel,
+};
 pub use commanded::Commanded;
 pub use direct_tcp::DirectTcp;
 pub use fork_storm::ForkStorm;

@@ -11,6 +11,7 @@ mod bad_wire;
 mod budgets;
 mod c_compiler;
 mod capi;
+mod channels;
 mod clock;
 mod containers;
 mod datapath_speed;
