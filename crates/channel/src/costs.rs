@@ -4,8 +4,9 @@
 //!
 //! Each cost is the 99.9th percentile of some thousand measurements of what a handler really does:
 //! an [`Executor`] cuts messages of best effort into packets, with a buffer, a system call to wake
-//! the driver and a reading of the clock for each packet. Longer delays than that are stops of the
-//! machine (docs/reference/contracts.md, *Stops*) and no costs.
+//! the driver and a reading of the clock for each packet. Processor time counts, so the time that
+//! other programs have meanwhile does not. Longer delays than that are stops of the machine
+//! (docs/reference/contracts.md, *Stops*) and no costs.
 
 use std::num::NonZeroU32;
 use std::os::fd::AsFd;
@@ -16,6 +17,7 @@ use netnice_core::admission::timing::Processor;
 use netnice_core::contract::Weight;
 use netnice_core::units::{Bytes, Nanos};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::ChannelError;
 use crate::executor::{Executor, HandlerId, OutgoingPacket, Step, Transmit};
@@ -25,8 +27,7 @@ use crate::options::{ChannelClass, ChannelOptions, ExecutorSettings, OpenError, 
 use crate::waker::Waker;
 
 /// Measures the costs of processing packets of up to `largest` bytes, with the channel's header, in
-/// blocks of `block` packets. Takes about a tenth of a second. On a busy machine the costs are
-/// higher.
+/// blocks of `block` packets. Takes about a tenth of a second.
 ///
 /// # Errors
 /// [`ChannelError::Open`] if `largest` or `block` are too small or too large for a channel, and
@@ -129,24 +130,30 @@ impl Packets {
             for line in self.evicting.iter_mut().step_by(LINE) {
                 *line = line.wrapping_add(1);
             }
-            let mut before = now();
             let body = vec![number as u8; self.message];
-            if self.executor.send(self.handler, body, before).is_err() {
+            if self.executor.send(self.handler, body, now()).is_err() {
                 return Err(ChannelError::WouldBlock);
             }
-            while let Step::Ran(ran) = self.executor.step(before, &mut self.link) {
-                let after = now();
+            let mut before = thread_time();
+            while let Step::Ran(ran) = self.executor.step(now(), &mut self.link) {
+                let after = thread_time();
                 let times = if ran.begins { &mut first } else { &mut later };
-                times.push(after.0 - before.0);
-                let _ = self.executor.handle_sent(self.handler, 1, after);
+                times.push(after - before);
                 before = after;
+                let _ = self.executor.handle_sent(self.handler, 1, now());
             }
         }
         Ok((first, later))
     }
 }
 
-/// The time of a switch of the kernel from one thread to another that waits for an eventfd.
+/// The processor time of the calling thread in ns.
+fn thread_time() -> u64 {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The processor time of a switch of the kernel to a thread that waits for an eventfd and back.
 fn switch() -> Result<Nanos, ChannelError> {
     use std::sync::atomic::{AtomicU64, Ordering};
     struct Turn {
@@ -162,15 +169,15 @@ fn switch() -> Result<Nanos, ChannelError> {
         let far = Some(std::time::Instant::now() + Duration::from_secs(10));
         for round in 0..SWITCHES {
             let mine = 2 * round + side;
-            let before = now();
+            let before = thread_time();
             let has_turn = turn.wakers[side as usize]
                 .wait(far, || turn.number.load(Ordering::Acquire) == mine)?;
             if !has_turn {
                 break;
             }
-            times.push((now().0 - before.0) / 2);
             turn.number.store(mine + 1, Ordering::Release);
             turn.wakers[1 - side as usize].wake();
+            times.push(thread_time() - before);
         }
         Ok(times)
     };

@@ -610,6 +610,24 @@ pub const REGISTRY: &[Experiment] = &[
         run: vert::figure5b_simulated,
     },
     Experiment {
+        id: "rtc-fig5",
+        what: "RTC figure 5 on packets: channels beside best effort that offers more and more",
+        minutes: (9.0, 0.5),
+        run: rtc::figure5,
+    },
+    Experiment {
+        id: "rtc-fig6",
+        what: "RTC figure 6 on packets: a channel that sends more than its contract",
+        minutes: (5.0, 0.6),
+        run: rtc::figure6,
+    },
+    Experiment {
+        id: "rtc-fig7a",
+        what: "RTC figure 7a on packets: best effort without preemption points",
+        minutes: (3.0, 0.5),
+        run: rtc::figure7a,
+    },
+    Experiment {
         id: "rtc-fig5-sim",
         what: "RTC, figure 5, simulated: best effort offers ever more beside real-time channels",
         minutes: (0.2, 0.05),

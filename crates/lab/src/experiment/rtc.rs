@@ -1,5 +1,5 @@
 //! Repeats figures 5 and 6 of the paper RTC (Mehra, Indiresan, Shin: Structuring communication
-//! software for quality-of-service guarantees) in the simulator.
+//! software for quality-of-service guarantees) in the simulator; `packets` does so on packets.
 //!
 //! The workload follows the paper: three channels and best effort pass a processor and then a link.
 //! The paper does not give the contracts of its channels, so those in [`CHANNELS`] are assumed.
@@ -14,6 +14,8 @@
 //! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
 //! is not netnice, if a step of the simulation fails, or if a plot cannot be written.
 
+mod packets;
+
 use std::num::NonZeroU32;
 
 use anyhow::{Context as _, Result, ensure};
@@ -27,6 +29,7 @@ use serde_json::json;
 use super::simulated::netnice_only;
 use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
+pub use packets::{figure5, figure6, figure7a};
 
 /// Figure 5: best effort offers more and more, and the channels keep to their contracts. No
 /// deadline may be missed, no channel may lose a message, and the mean laxity of a channel may

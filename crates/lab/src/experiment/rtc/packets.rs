@@ -1,0 +1,443 @@
+//! Repeats figures 5 to 7 of the paper RTC on packets, through what is shipped: netniced with a
+//! reservation of processor time, netnice-driver, and programs with `netnice-channel` on two hosts.
+//!
+//! The channels are those of the simulation, with longer deadlines, for the handlers run on a
+//! reservation (7 ms of the program's 8 ms in 10 ms) that may give its time late. A stage computes
+//! for the processing time of the paper's table 1 (420 us for the first packet of a message and 170
+//! us for a later one, with 160 us to schedule each on the link); the paper emulated its adapter
+//! likewise. Those packets have 4 KiB. Direct flows have 1,440 bytes at most here, so a packet takes
+//! 115 us and the first one 250 us more, and 12 packets lie between two preemption points, not 4.
+//! The processor is the bottleneck, as in the paper.
+//!
+//! A message is late if the driver gave its last packet to the NIC after its deadline. A late
+//! message is excused only by recorded stops: of the driver, or of the thread of the handlers
+//! ([`crate::alibi`]). The laxity is the time from the departure to the deadline.
+//!
+//! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
+//! is not netnice, if admission refuses the channels, or if a step of the measurement fails.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use netnice_core::stops::Stop;
+use serde_json::json;
+
+use super::super::simulated::netnice_only;
+use super::{LOADS, NAMES, extremes};
+use crate::alibi::{self, Alibi, Verdict};
+use crate::experiment::{Bound, Context, Outcome, front_door};
+use crate::plot::{Chart, Series};
+use crate::traffic::{
+    ChannelPlan, ChannelProgram, Messages, PlannedChannel, ReceivedChannel, SendPlan, SentChannel,
+};
+use crate::world::{Netnice, Pair, World};
+
+/// Figure 5: best effort offers more and more, and the channels keep to their contracts. No message
+/// may be late without an excuse, no message of a channel may be dropped or lost, and the mean
+/// laxity of a channel may change by at most 5 %. Best effort must get 98 % of what it offers until
+/// it saturates, and afterwards 95 % of its highest rate. Fails as the module says.
+pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context)?;
+    outcome.paper = json!({
+        "real time": "throughput flat, no misses, least laxity not negative, mean laxity flat",
+        "best effort": "linear, then saturates, declining slightly",
+    });
+    let hosts = Hosts::new("160mbit")?;
+    let mut ends = hosts.start(&plan(BLOCK))?;
+    let loads = LOADS
+        .iter()
+        .copied()
+        .step_by(if context.quick { 3 } else { 1 });
+    let mut rows = Vec::new();
+    for offered in loads {
+        context.say(format!("best effort of {offered} kB/s"));
+        rows.push((
+            offered as f64,
+            run(context, &hosts, &mut ends, (offered, 1))?,
+        ));
+    }
+    for (offered, row) in &rows {
+        outcome.ours(&format!("{offered} kB/s offered"), row.table());
+    }
+    let runs = || rows.iter().map(|(_, row)| row);
+    judge(outcome, &runs().collect::<Vec<_>>(), 0);
+    for (number, name) in NAMES.iter().enumerate() {
+        let means: Vec<f64> = runs().map(|row| row.mean_laxity(number)).collect();
+        let (low, high) = extremes(&means);
+        let what = format!("{name}: mean laxity, from the least to the greatest");
+        outcome.check(what, (high / low - 1.0) * 100.0, "%", Bound::AtMost(5.0));
+    }
+    let sent: Vec<f64> = runs().map(|row| row.rate(BEST_EFFORT)).collect();
+    let peak = extremes(&sent).1;
+    let pairs = || rows.iter().map(|(offered, _)| *offered).zip(&sent);
+    let saturates = pairs().position(|(offered, sent)| *sent < 0.98 * offered);
+    let saturates = saturates.unwrap_or(rows.len());
+    ensure!(
+        saturates >= 1,
+        "best effort saturates at once: nothing linear to see"
+    );
+    ensure!(
+        saturates < rows.len(),
+        "best effort never saturates: offer more"
+    );
+    let after = extremes(&sent[saturates..]).0 / peak * 100.0;
+    let before = pairs()
+        .take(saturates)
+        .map(|(offered, sent)| sent / offered * 100.0);
+    let before = before.fold(f64::MAX, f64::min);
+    let what = "best effort, of what it offers, before it saturates";
+    outcome.check(what, before, "%", Bound::AtLeast(98.0));
+    let what = "best effort, of its peak, afterwards";
+    outcome.check(what, after, "%", Bound::AtLeast(95.0));
+    hosts.note(outcome)?;
+    outcome.plot(context, "rtc-fig5", || {
+        chart(
+            "RTC, figure 5 (on packets)",
+            "best effort offered, kB/s",
+            &rows,
+        )
+    })
+}
+
+/// Figure 6: channel 0 sends at 1 to 6 times its contract's rate (`rmax`), beside best effort of
+/// 1,900 kB/s as in the paper. Only messages of channel 0 may be dropped, and only above its
+/// contract's rate; at 6 times the rate some must be. No message may be late without an excuse.
+/// Fails as the module says.
+pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context)?;
+    outcome.paper = json!("only channel 0 overflows; even what of it conforms meets its deadlines");
+    let hosts = Hosts::new("160mbit")?;
+    let mut ends = hosts.start(&plan(BLOCK))?;
+    let mut rows = Vec::new();
+    for factor in 1..=6_u64 {
+        context.say(format!("channel 0 at {factor} times its rate"));
+        rows.push((
+            factor as f64,
+            run(context, &hosts, &mut ends, (1_900, factor))?,
+        ));
+    }
+    for (factor, row) in &rows {
+        outcome.ours(&format!("{factor} times Rmax"), row.table());
+    }
+    judge(
+        outcome,
+        &rows.iter().map(|(_, row)| row).collect::<Vec<_>>(),
+        1,
+    );
+    let own = |row: usize| rows[row].1.sent[0].dropped as f64;
+    let what = "dropped of channel 0 at its Rmax";
+    outcome.check(what, own(0), "", Bound::AtMost(0.0));
+    let what = "dropped of channel 0 at 6 times that";
+    outcome.check(what, own(5), "", Bound::AtLeast(1.0));
+    let alone = rows[0].1.rate(0);
+    let least = rows.iter().map(|(_, row)| row.rate(0) / alone * 100.0);
+    let what = "channel 0, of what it gets when it conforms";
+    outcome.check(
+        what,
+        least.fold(f64::MAX, f64::min),
+        "%",
+        Bound::AtLeast(99.0),
+    );
+    hosts.note(outcome)?;
+    outcome.plot(context, "rtc-fig6", || {
+        chart(
+            "RTC, figure 6 (on packets)",
+            "channel 0, multiples of Rmax",
+            &rows,
+        )
+    })
+}
+
+/// Figure 7a: the processing of best effort is not interrupted within a message, for three lengths
+/// of its queue. Messages of the channels must be late then, at each length, and none without an
+/// excuse when a message can be interrupted after 12 packets. Fails as the module says.
+pub fn figure7a(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context)?;
+    outcome.paper = json!("misses and drops appear without preemption within best effort");
+    let hosts = Hosts::new("1gbit")?;
+    let mut rows = Vec::new();
+    for (block, queue) in [
+        (LONG_BLOCK, 2),
+        (LONG_BLOCK, 8),
+        (LONG_BLOCK, 32),
+        (BLOCK, 32),
+    ] {
+        context.say(format!(
+            "blocks of {block} packets, a queue of {queue} messages"
+        ));
+        let mut plan = tight_plan(block);
+        plan.channels[BEST_EFFORT].best_effort = (LONG_MESSAGE, queue);
+        let mut ends = hosts.start(&plan)?;
+        rows.push((block, queue, run(context, &hosts, &mut ends, (14_400, 1))?));
+    }
+    for (block, queue, row) in &rows {
+        let what = format!("blocks of {block}, queue of {queue}");
+        outcome.ours(&what, row.table());
+        let late = row.verdict.unexcused as f64;
+        let what = format!("late without an excuse: {what}");
+        let bound = match *block {
+            LONG_BLOCK => Bound::AtLeast(1.0),
+            _ => Bound::AtMost(0.0),
+        };
+        outcome.check(what, late, "messages", bound);
+    }
+    hosts.note(outcome)
+}
+
+/// The hosts, with netnice on both.
+struct Hosts {
+    // The daemons end before the world.
+    client: Netnice,
+    server: Netnice,
+    world: World,
+}
+
+/// Both ends of the channels.
+struct Ends {
+    source: ChannelProgram,
+    sink: ChannelProgram,
+    received: Vec<ReceivedChannel>,
+    /// Bytes of a best-effort message.
+    best_effort: usize,
+}
+
+/// One run.
+struct Row {
+    lasts: f64,
+    sent: Vec<SentChannel>,
+    received: Vec<ReceivedChannel>,
+    verdict: Verdict,
+}
+
+impl Hosts {
+    fn new(rate: &str) -> Result<Hosts> {
+        let world = World::pair(Pair::default())?;
+        let start = |host: &str| -> Result<Netnice> {
+            let mut netnice = world.netnice(host)?;
+            netnice.restart_with(&["--driver-stops"])?;
+            netnice
+                .run_line(&format!("link eth0 --rate {rate}"))?
+                .ok()?;
+            Ok(netnice)
+        };
+        Ok(Hosts {
+            client: start("client")?,
+            server: start("server")?,
+            world,
+        })
+    }
+
+    fn start(&self, plan: &ChannelPlan) -> Result<Ends> {
+        let (client, server) = (self.world.client(), self.world.server());
+        let at: SocketAddr = (server.port().v4, SINK).into();
+        let from = (client.port().v4, SOURCE).into();
+        let sink = ChannelProgram::start(server, self.server.runtime(), (at, None), plan)?;
+        let source = ChannelProgram::start(client, self.client.runtime(), (from, Some(at)), plan)?;
+        let received = vec![ReceivedChannel::default(); plan.channels.len()];
+        let best_effort = plan.channels[BEST_EFFORT].best_effort.0 as usize;
+        Ok(Ends {
+            source,
+            sink,
+            received,
+            best_effort,
+        })
+    }
+
+    /// Adds how often the machine stopped the driver.
+    fn note(&self, outcome: &mut Outcome) -> Result<()> {
+        outcome.note(
+            "netniced and netnice-driver on two hosts, programs with netnice-channel; the handlers \
+             have 7 ms of every 10 ms of a processor by SCHED_DEADLINE",
+        );
+        front_door::note_stops(outcome, &front_door::stops(&self.client, "eth0")?);
+        Ok(())
+    }
+}
+
+/// Sends for some seconds: best effort of so many kB/s, and channel 0 at `factor` times its rate.
+fn run(
+    context: &Context,
+    hosts: &Hosts,
+    ends: &mut Ends,
+    (best_effort, factor): (u64, u64),
+) -> Result<Row> {
+    let lasts_ns = if context.quick { 4 } else { 40 } * 1_000_000_000_u64;
+    let group = |(number, (size, count, rate)): (usize, (usize, u64, u64))| Messages {
+        size,
+        count,
+        every_ns: count * 1_000_000_000 / rate / if number == 0 { factor } else { 1 },
+        first_ns: number as u64 * 1_000_000,
+        waits: false,
+    };
+    let mut channels: Vec<Messages> = SENT.into_iter().enumerate().map(group).collect();
+    channels.push(Messages {
+        size: ends.best_effort,
+        count: 1,
+        every_ns: ends.best_effort as u64 * 1_000_000 / best_effort,
+        first_ns: 0,
+        waits: false,
+    });
+    let plan = SendPlan { lasts_ns, channels };
+    let (sent, stops) = ends.source.run(&plan)?;
+    std::thread::sleep(Duration::from_millis(300));
+    let (all, _) = ends.sink.counts()?;
+    let received = std::iter::zip(&all, &ends.received).map(|(now, before)| ReceivedChannel {
+        messages: now.messages - before.messages,
+        wrong: now.wrong - before.wrong,
+        packets: now.packets - before.packets,
+        lost: now.lost - before.lost,
+    });
+    let received = received.collect();
+    ends.received = all;
+    let mut evidence: Vec<Stop> = alibi::parse(&stops.join("\n"))?;
+    evidence.extend(front_door::stops(&hosts.client, "eth0")?);
+    let alibi = Alibi::new(&evidence, 0, GUARANTEED);
+    let times = sent
+        .iter()
+        .take(BEST_EFFORT)
+        .flat_map(|channel| channel.left_ns.clone());
+    Ok(Row {
+        lasts: lasts_ns as f64 / 1e9,
+        verdict: alibi.judge(times, 0),
+        sent,
+        received,
+    })
+}
+
+/// Checks what holds in each run: no message is late without an excuse, and those of the channels
+/// from number `from` on are neither dropped nor lost.
+fn judge(outcome: &mut Outcome, rows: &[&Row], from: usize) {
+    let mut verdict = Verdict::default();
+    let (mut dropped, mut lost, mut least) = (0, 0, f64::MAX);
+    for row in rows {
+        verdict.unexcused += row.verdict.unexcused;
+        verdict.excused += row.verdict.excused;
+        let channels = std::iter::zip(&row.sent, &row.received).take(BEST_EFFORT);
+        for (number, (sent, received)) in channels.enumerate() {
+            dropped += if number < from { 0 } else { sent.dropped };
+            lost += sent.accepted.abs_diff(received.messages) + received.wrong + sent.unsent;
+            least = least.min(row.least_laxity(number));
+        }
+    }
+    front_door::check_verdict(outcome, "messages late", verdict);
+    let what = match from {
+        0 => "messages dropped, of the channels",
+        _ => "messages dropped, but for channel 0",
+    };
+    outcome.check(what, dropped as f64, "", Bound::AtMost(0.0));
+    let what = "accepted messages lost or wrong at the sink";
+    outcome.check(what, lost as f64, "", Bound::AtMost(0.0));
+    outcome.ours("least laxity, ms", least);
+}
+
+impl Row {
+    /// kB/s of a channel that left before the end.
+    fn rate(&self, number: usize) -> f64 {
+        self.sent[number].bytes as f64 / 1e3 / self.lasts
+    }
+
+    /// The laxities of a channel's messages in ms.
+    fn laxities(&self, number: usize) -> impl Iterator<Item = f64> {
+        let times = self.sent[number].left_ns.iter();
+        times.map(|(deadline, left)| (*deadline as f64 - *left as f64) / 1e6)
+    }
+
+    fn mean_laxity(&self, number: usize) -> f64 {
+        self.laxities(number).sum::<f64>() / self.sent[number].left_ns.len() as f64
+    }
+
+    fn least_laxity(&self, number: usize) -> f64 {
+        self.laxities(number).fold(f64::MAX, f64::min)
+    }
+
+    fn table(&self) -> serde_json::Value {
+        let channel = |number: usize| {
+            let (sent, received) = (&self.sent[number], &self.received[number]);
+            let is_real_time = number != BEST_EFFORT;
+            let of_real_time = |value: f64| is_real_time.then_some(value);
+            json!({
+                "name": NAMES.get(number).unwrap_or(&"best effort"),
+                "kB/s": self.rate(number).round(), "offered": sent.offered,
+                "dropped": sent.dropped, "received": received.messages,
+                "late": self.laxities(number).filter(|laxity| *laxity < 0.0).count(),
+                "least laxity, ms": of_real_time(self.least_laxity(number)),
+                "mean laxity, ms": of_real_time(self.mean_laxity(number)),
+            })
+        };
+        (0..=BEST_EFFORT).map(channel).collect()
+    }
+}
+
+fn chart(title: &str, x: &str, rows: &[(f64, Row)]) -> String {
+    let names = NAMES.iter().copied().chain(["best effort"]);
+    let line = |(number, name): (usize, &str)| {
+        let points = rows
+            .iter()
+            .map(|(at, row)| (*at, row.rate(number)))
+            .collect();
+        Series::new(name, super::COLOURS[number], points)
+    };
+    let series = names.enumerate().map(line);
+    series.fold(Chart::new(title, x, "kB/s"), Chart::with).svg()
+}
+
+/// The channels and best effort, with blocks of so many packets.
+fn plan(block: u32) -> ChannelPlan {
+    let channel = |contract: &str| PlannedChannel {
+        contract: contract.to_owned(),
+        best_effort: (MESSAGE as u64, 64),
+        stages: Vec::new(),
+    };
+    let contracts = CHANNELS.iter().copied().chain([""]);
+    ChannelPlan {
+        largest: 1_440,
+        block,
+        horizon_ns: 0,
+        computes_ns: (365_000, 115_000),
+        reservation: Some(("8ms/10ms".to_owned(), 7_000_000)),
+        channels: contracts.map(channel).collect(),
+    }
+}
+
+/// The channels with deadlines that are kept only if best effort can be interrupted, without a
+/// reservation that would refuse them.
+fn tight_plan(block: u32) -> ChannelPlan {
+    let mut plan = plan(block);
+    plan.reservation = None;
+    for (channel, contract) in std::iter::zip(&mut plan.channels, TIGHT) {
+        channel.contract = contract.to_owned();
+    }
+    plan
+}
+
+/// Two bursty channels and a periodic one.
+const CHANNELS: [&str; 3] = [
+    "channel mmax=60KiB,rmax=15/s,bmax=4,deadline=60ms,processing=40ms,overload=drop",
+    "channel mmax=40KiB,rmax=15/s,bmax=6,deadline=56ms,processing=38ms",
+    "channel mmax=30KiB,rmax=20/s,bmax=1,deadline=50ms,processing=36ms",
+];
+
+/// The same with deadlines of a processor that nothing else uses.
+const TIGHT: [&str; 3] = [
+    "channel mmax=60KiB,rmax=15/s,bmax=4,deadline=25ms,processing=22ms,overload=drop",
+    "channel mmax=40KiB,rmax=15/s,bmax=6,deadline=17ms,processing=14ms",
+    "channel mmax=30KiB,rmax=20/s,bmax=1,deadline=11ms,processing=8ms",
+];
+
+/// What the channels send: bytes of a message, messages at once, messages a second.
+const SENT: [(usize, u64, u64); 3] = [(61_440, 4, 15), (40_960, 6, 15), (30_720, 1, 20)];
+/// The number of best effort in a plan.
+const BEST_EFFORT: usize = 3;
+/// Bytes of a best-effort message.
+const MESSAGE: usize = 16_384;
+/// Packets between two preemption points.
+const BLOCK: u32 = 12;
+/// Bytes of the long messages of figure 7, 80 packets, and a block as long.
+const LONG_MESSAGE: u64 = 80 * 1_408;
+const LONG_BLOCK: u32 = 80;
+/// The part of the link that guaranteed packets use.
+const GUARANTEED: f64 = 0.15;
+/// Ports.
+const SOURCE: u16 = 5_000;
+const SINK: u16 = 6_000;
