@@ -11,7 +11,7 @@
 //!    bound.
 
 use netnice_core::admission::timing::{
-    Alternative, Handlers, PathTooLong, Processor, Promise, Resolution, TimingFault, TimingRefusal,
+    Alternative, Handlers, PathTooLong, Promise, Resolution, TimingFault, TimingRefusal,
     Transmitter, Work, share_slack,
 };
 use netnice_core::contract::{Channel, ContractError, Slice};
@@ -37,9 +37,10 @@ struct Held {
 
 /// The admission test of a processor.
 #[derive(Clone, Copy, Debug)]
-enum Handling {
-    Whole(Processor),
-    Reserved(Handlers, Slice),
+struct Handling {
+    handlers: Handlers,
+    /// `None` for a whole processor.
+    reservation: Option<Slice>,
 }
 
 /// A reserved channel.
@@ -196,29 +197,29 @@ impl Held {
 
 impl Handling {
     fn of(processor: &StationProcessor) -> Handling {
-        match processor.time {
-            HandlerTime::Whole => Handling::Whole(processor.costs),
-            HandlerTime::Reserved { slice, .. } => {
-                let handlers = Handlers {
-                    resolution: Resolution::SCHEDULER,
-                    ..Handlers::new(processor.costs)
-                };
-                Handling::Reserved(handlers, slice)
-            }
+        Handling {
+            handlers: Handlers {
+                resolution: Resolution::SCHEDULER,
+                ..Handlers::new(processor.costs)
+            },
+            reservation: match processor.time {
+                HandlerTime::Whole => None,
+                HandlerTime::Reserved { slice, .. } => Some(slice),
+            },
         }
     }
 
     fn admit(&self, held: &[Work], requested: &Work) -> Result<(), TimingRefusal> {
-        match self {
-            Handling::Whole(processor) => processor.admit(held, requested),
-            Handling::Reserved(handlers, slice) => handlers.admit(slice, held, requested),
+        match &self.reservation {
+            None => self.handlers.admit_on_whole(held, requested),
+            Some(slice) => self.handlers.admit(slice, held, requested),
         }
     }
 
     fn carries(&self, work: &[Work]) -> Result<(), TimingFault> {
-        match self {
-            Handling::Whole(processor) => processor.carries(work),
-            Handling::Reserved(handlers, slice) => handlers.carries(slice, work),
+        match &self.reservation {
+            None => self.handlers.carries_on_whole(work),
+            Some(slice) => self.handlers.carries(slice, work),
         }
     }
 }
@@ -228,21 +229,22 @@ impl Bounds {
         Nanos(self.processing.0.saturating_add(self.link.0))
     }
 
-    /// The bounds with their parts of a longer sum.
+    /// The bounds with their parts of a longer sum. A processor's part becomes longer by 2 ns at
+    /// least, which theorem 5 demands, or stays.
     fn relaxed(&self, sum: Nanos) -> Bounds {
-        if self.processing == Nanos(0) {
-            let (processing, link) = (Nanos(0), sum);
-            return Bounds { processing, link };
-        }
-        // The sum is not shorter, so it can be shared.
-        match share_slack(&[self.processing, self.link], sum).as_deref() {
-            Ok([processing, _]) => {
-                let processing = (*processing).min(Channel::MAX_PROCESSING);
-                let link = Nanos(sum.0 - processing.0);
-                Bounds { processing, link }
+        let shared = share_slack(&[self.processing, self.link], sum);
+        let processing = match shared.as_deref() {
+            Ok([longer, _]) if longer.0 >= self.processing.0.saturating_add(2) => {
+                (*longer).min(Channel::MAX_PROCESSING)
             }
-            _ => *self,
-        }
+            _ => self.processing,
+        };
+        let processing = match self.processing {
+            Nanos(0) => Nanos(0),
+            _ => processing,
+        };
+        let link = Nanos(sum.0 - processing.0);
+        Bounds { processing, link }
     }
 
     fn on_link(&self, channel: &Channel) -> Result<Channel, ContractError> {

@@ -113,7 +113,7 @@ fn some_station(random: &mut Random, kind: Kind) -> Station {
         processor: has_processor.then(|| some_processor(random, kind, wire.longest)),
         standstills: (random.below(3) > 0).then(|| some_standstills(random)),
         cable,
-        flood: Some(wire.longest),
+        flood: (random.below(8) > 0).then(|| Bytes(random.within(64..=wire.longest.0))),
         ..Station::new(wire)
     }
 }
