@@ -113,7 +113,9 @@ fn some_station(random: &mut Random, kind: Kind) -> Station {
         processor: has_processor.then(|| some_processor(random, kind, wire.longest)),
         standstills: (random.below(3) > 0).then(|| some_standstills(random)),
         cable,
-        flood: (random.below(8) > 0).then(|| Bytes(random.within(64..=wire.longest.0))),
+        // With a horizon, a link without best effort may refuse to relax a bound.
+        flood: (kind != Kind::Horizons || random.below(2) == 0)
+            .then(|| Bytes(random.within(64..=wire.longest.0))),
         ..Station::new(wire)
     }
 }
@@ -326,4 +328,101 @@ fn reserved_channels_are_kept_behind_processors_short() {
 fn reserved_channels_are_kept_behind_reservations_short() {
     let figures = reserved_channels_are_kept(0..40, Kind::Reservations);
     eprintln!("{figures:?}");
+}
+
+/// Runs each set as it is, and changed. The first must keep its promises. Returns the number of
+/// sets with channels over several hops, and the number of these that miss a deadline if they are
+/// changed.
+fn broken_by(
+    seeds: core::ops::Range<u64>,
+    prepare: impl Fn(&mut Chain),
+    change: impl Fn(&mut Chain),
+) -> (u64, u64) {
+    let (mut sets, mut broken) = (0, 0);
+    for seed in seeds {
+        let mut random = Random::new(seed);
+        let mut chain = some_chain(&mut random, Kind::Links, &mut Figures::default());
+        prepare(&mut chain);
+        if chain.channels.iter().all(|channel| channel.hops.len() < 2) {
+            continue;
+        }
+        let report = chain.run(Nanos(UNTIL)).expect("a valid chain");
+        kept(&chain, &report, &format!("seed {seed}"));
+        change(&mut chain);
+        let report = chain.run(Nanos(UNTIL)).expect("a valid chain");
+        sets += 1;
+        broken += u64::from(report.missed() + report.missed_at_hops() > 0);
+    }
+    (sets, broken)
+}
+
+/// Sources that send one message each 1/Rmax, so that the spacing of the source changes nothing, and
+/// cables that bring many of them together.
+fn evenly_over_cables_that_jitter(chain: &mut Chain) {
+    for station in &mut chain.stations {
+        station.cable.jitter = Nanos(50 * MS);
+    }
+    for channel in &mut chain.channels {
+        let (mmax, spacing) = (channel.contract.mmax(), channel.spacing());
+        let first = channel.messages.first().map_or(0, |message| message.0.0);
+        let times = (0..).map(|number| first + number * spacing);
+        let times = times.take_while(|at| *at < UNTIL);
+        channel.messages = times.map(|at| (Nanos(at), mmax)).collect();
+        let rooms = Chain::rooms(&chain.stations, &channel.contract, &channel.hops);
+        for (hop, room) in channel.hops.iter_mut().zip(rooms) {
+            hop.room = room;
+        }
+    }
+}
+
+/// Jitter and queues bring messages together. A relay that passes them on as they come breaks the
+/// promises of other channels.
+#[test]
+fn without_spacing_at_relays_deadlines_are_missed() {
+    let (sets, broken) = broken_by(0..100, evenly_over_cables_that_jitter, |chain| {
+        for station in &mut chain.stations {
+            station.spaces = false;
+        }
+        // A message that finds no room would not be late.
+        for hop in chain.channels.iter_mut().flat_map(|one| &mut one.hops) {
+            hop.room = usize::MAX;
+        }
+    });
+    eprintln!("without spacing: {broken} of {sets}");
+    assert!(broken * 10 >= sets, "{broken} of {sets}");
+}
+
+/// Hops that promise half of what they can keep.
+#[test]
+fn with_bounds_below_the_least_deadlines_are_missed() {
+    let (sets, broken) = broken_by(
+        0..100,
+        |_| (),
+        |chain| {
+            for channel in &mut chain.channels {
+                for hop in &mut channel.hops {
+                    hop.bound = Nanos(hop.bound.0 / 2);
+                }
+            }
+        },
+    );
+    eprintln!("with half of the bounds: {broken} of {sets}");
+    assert!(broken * 2 >= sets, "{broken} of {sets}");
+}
+
+/// With a message less of room at each hop, messages find no room.
+#[test]
+fn with_less_room_than_stated_messages_are_dropped() {
+    let (mut sets, mut dropped) = (0, 0);
+    for seed in 0..60 {
+        let mut random = Random::new(seed);
+        let mut chain = some_chain(&mut random, Kind::Links, &mut Figures::default());
+        for hop in chain.channels.iter_mut().flat_map(|one| &mut one.hops) {
+            hop.room -= 1;
+        }
+        let report = chain.run(Nanos(UNTIL)).expect("a valid chain");
+        sets += 1;
+        dropped += u64::from(report.no_room() > 0);
+    }
+    assert!(dropped * 2 >= sets, "{dropped} of {sets}");
 }
