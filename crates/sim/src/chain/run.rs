@@ -659,7 +659,8 @@ impl ProcessorState {
             HandlerTime::Reserved { slice, phase } => ProcessorTime {
                 reservation: Some(slice),
                 lost: processor.lost().0,
-                phase: phase.0,
+                // The time repeats.
+                phase: phase.0 % ProcessorTime::cycle(&slice),
             },
         };
         let leftover = processor.costs.leftover;

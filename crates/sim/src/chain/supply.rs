@@ -93,6 +93,11 @@ pub(super) struct ProcessorTime {
 }
 
 impl ProcessorTime {
+    /// The time after which the places of a reservation repeat, in ns.
+    pub(super) fn cycle(reservation: &Slice) -> u64 {
+        EARLY * reservation.period().0
+    }
+
     /// The earliest time from `now` on at which the processor can begin work, in ns.
     pub(super) fn next(&self, now: u64) -> u64 {
         let Some(slice) = &self.reservation else {

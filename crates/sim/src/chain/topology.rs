@@ -103,7 +103,7 @@ pub struct Hop {
 
 impl Cable {
     /// The longest time from the end of a packet on the link to its arrival.
-    pub fn most(&self) -> Nanos {
+    pub(super) fn most(&self) -> Nanos {
         Nanos(self.delay.0.saturating_add(self.jitter.0))
     }
 }
@@ -123,7 +123,7 @@ impl Station {
     }
 
     /// The link's parameters for admission, for at most `flows` channels.
-    pub fn transmitter(&self, flows: u32) -> Transmitter {
+    pub(super) fn transmitter(&self, flows: u32) -> Transmitter {
         // The flow of best effort, too.
         let flows = flows.saturating_add(1);
         Transmitter {
@@ -152,7 +152,7 @@ impl StationProcessor {
 
 impl RoutedChannel {
     /// 1 / Rmax in ns, rounded up.
-    pub fn spacing(&self) -> u64 {
+    pub(crate) fn spacing(&self) -> u64 {
         spacing(self.contract.rmax())
     }
 }
