@@ -20,11 +20,12 @@
 //!
 //! # The deadline
 //! The deadline of a channel covers the hops: from the logical arrival at the source until the last
-//! packet is at the sink, less the delay and the largest jitter of each cable on the way. The cables
-//! are declared, and their time adds to the deadline. [`ChainReport`] judges it from the arrivals at
-//! the source and at the sink alone, without the schedulers and without the times of the hops
-//! between. docs/reference/contracts.md, theorem 6, has the proof that bounds of hops sum to a bound
-//! of the path, and theorem 5 that a hop can always be relaxed to a longer bound.
+//! packet is at the sink, less the delay and the largest jitter of each cable on the way. The
+//! cables are declared, and their time adds to the deadline. [`ChainReport`] judges it from the
+//! arrivals at the source and at the sink alone, without the schedulers and without the times of
+//! the hops between. docs/reference/contracts.md has the proofs: theorem 5, that a hop can always
+//! be relaxed to a longer bound; theorem 6, that bounds of hops sum to a bound of the path; theorem
+//! 7, that a hop needs room for a number of messages, and no more.
 //!
 //! # Reservations
 //! [`PathLedger`] reserves a channel as the hosts would do it: forward, each hop holds the least
@@ -39,6 +40,7 @@ mod error;
 mod report;
 mod reservations;
 mod run;
+mod station;
 mod supply;
 mod topology;
 

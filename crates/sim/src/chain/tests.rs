@@ -221,6 +221,37 @@ fn the_best_deadline_of_a_path_is_granted() {
     );
 }
 
+/// With a horizon of 5 us, a message of 100 us is in the way of one of 80 us that is due within 270
+/// us if its own deadline is more than 265 us, and up to 270 us it has to be sent within the same
+/// time, too: 80 us + 2 * 100 us > 270 us. So the hop keeps its least bound of about 210 us, and
+/// all messages are in time. (The scheduler's rounding takes 12 us of both deadlines.)
+#[test]
+fn a_hop_with_a_horizon_can_refuse_to_be_relaxed() {
+    for (horizon, refused) in [(us(0), 0), (us(5), 1)] {
+        let mut stations = vec![station()];
+        stations[0].wire.horizon = horizon;
+        let mut ledger = PathLedger::new(&stations, 4);
+        let mut channels = Vec::new();
+        for asked in [
+            contract(1_000, 10, 1, us(282)),
+            contract(1_250, 10, 1, us(280)),
+        ] {
+            let reserved = ledger.reserve(&asked, &[0]).expect("it fits");
+            let is_last = !channels.is_empty();
+            assert_eq!(reserved.refused.len(), if is_last { refused } else { 0 });
+            let whole = reserved.hops[0].bound == asked.deadline();
+            assert_eq!(whole, reserved.refused.is_empty());
+            channels.push(RoutedChannel {
+                contract: asked,
+                hops: reserved.hops,
+                messages: (0..9).map(|n| (ms(100 * n), asked.mmax())).collect(),
+            });
+        }
+        let report = run(stations, channels);
+        assert_eq!((report.missed(), report.missed_at_hops()), (0, 0));
+    }
+}
+
 /// Room as in theorem 7: at the source Bmax and a message for each 1/Rmax of the bound; at a relay
 /// what the bounds of two hops, the jitter and the horizon between them bring together.
 #[test]

@@ -356,8 +356,8 @@ fn broken_by(
     (sets, broken)
 }
 
-/// Sources that send one message each 1/Rmax, so that the spacing of the source changes nothing, and
-/// cables that bring many of them together.
+/// Sources that send one message each 1/Rmax, so that the spacing of the source changes nothing,
+/// and cables that bring many of them together.
 fn evenly_over_cables_that_jitter(chain: &mut Chain) {
     for station in &mut chain.stations {
         station.cable.jitter = Nanos(50 * MS);
