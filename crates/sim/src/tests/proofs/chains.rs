@@ -334,14 +334,14 @@ fn reserved_channels_are_kept_behind_reservations_short() {
 /// sets with channels over several hops, and the number of these that miss a deadline if they are
 /// changed.
 fn broken_by(
-    seeds: core::ops::Range<u64>,
+    (kind, seeds): (Kind, core::ops::Range<u64>),
     prepare: impl Fn(&mut Chain),
     change: impl Fn(&mut Chain),
 ) -> (u64, u64) {
     let (mut sets, mut broken) = (0, 0);
     for seed in seeds {
         let mut random = Random::new(seed);
-        let mut chain = some_chain(&mut random, Kind::Links, &mut Figures::default());
+        let mut chain = some_chain(&mut random, kind, &mut Figures::default());
         prepare(&mut chain);
         if chain.channels.iter().all(|channel| channel.hops.len() < 2) {
             continue;
@@ -379,35 +379,86 @@ fn evenly_over_cables_that_jitter(chain: &mut Chain) {
 /// promises of other channels.
 #[test]
 fn without_spacing_at_relays_deadlines_are_missed() {
-    let (sets, broken) = broken_by(0..100, evenly_over_cables_that_jitter, |chain| {
-        for station in &mut chain.stations {
-            station.spaces = false;
-        }
-        // A message that finds no room would not be late.
-        for hop in chain.channels.iter_mut().flat_map(|one| &mut one.hops) {
-            hop.room = usize::MAX;
-        }
-    });
+    let (sets, broken) = broken_by(
+        (Kind::Links, 0..100),
+        evenly_over_cables_that_jitter,
+        |chain| {
+            for station in &mut chain.stations {
+                station.spaces = false;
+            }
+            // A message that finds no room would not be late.
+            for hop in chain.channels.iter_mut().flat_map(|one| &mut one.hops) {
+                hop.room = usize::MAX;
+            }
+        },
+    );
     eprintln!("without spacing: {broken} of {sets}");
     assert!(broken * 10 >= sets, "{broken} of {sets}");
 }
 
-/// Hops that promise half of what they can keep.
+/// Hops whose bounds are shorter than what they can keep.
 #[test]
 fn with_bounds_below_the_least_deadlines_are_missed() {
+    let broken_at = |percent: u64| {
+        let shorten = |chain: &mut Chain| {
+            for hop in chain.channels.iter_mut().flat_map(|one| &mut one.hops) {
+                hop.bound = Nanos(hop.bound.0 * percent / 100);
+            }
+        };
+        broken_by((Kind::Links, 0..100), |_| (), shorten)
+    };
+    for (percent, least) in [(50, 80), (80, 20)] {
+        let (sets, broken) = broken_at(percent);
+        eprintln!("with {percent} % of the bounds: {broken} of {sets}");
+        assert!(
+            broken * 100 >= sets * least,
+            "{percent} %: {broken} of {sets}"
+        );
+    }
+}
+
+/// Handlers on half of the time that was admitted.
+#[test]
+fn with_half_of_the_reservations_deadlines_are_missed() {
     let (sets, broken) = broken_by(
-        0..100,
+        (Kind::Reservations, 0..60),
         |_| (),
         |chain| {
-            for channel in &mut chain.channels {
-                for hop in &mut channel.hops {
-                    hop.bound = Nanos(hop.bound.0 / 2);
+            for processor in chain.stations.iter_mut().flat_map(|one| &mut one.processor) {
+                if let HandlerTime::Reserved { slice, .. } = &mut processor.time {
+                    let half = Nanos(slice.slice().0 / 2);
+                    *slice = Slice::new(half, slice.period(), false).expect("a slice");
                 }
             }
         },
     );
-    eprintln!("with half of the bounds: {broken} of {sets}");
+    eprintln!("with half of the reservations: {broken} of {sets}");
     assert!(broken * 2 >= sets, "{broken} of {sets}");
+}
+
+/// A source that sends three times what its contract allows, in bursts three times as large: what
+/// its station has no room for is refused there. Everything else is in time, also behind it.
+#[test]
+fn a_source_beyond_its_contract_harms_no_other() {
+    let mut refused = 0;
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let mut chain = some_chain(&mut random, Kind::Links, &mut Figures::default());
+        let Some(hostile) = chain.channels.first_mut() else {
+            continue;
+        };
+        let messages = hostile.messages.iter();
+        hostile.messages = messages.flat_map(|message| [*message; 3]).collect();
+        let report = chain.run(Nanos(UNTIL)).expect("a valid chain");
+        let late = (report.missed(), report.missed_at_hops());
+        assert_eq!(late, (0, 0), "seed {seed}\n{report}");
+        for (number, channel) in report.channels.iter().enumerate() {
+            assert_eq!(channel.no_room, 0, "seed {seed}\n{report}");
+            assert!(number == 0 || channel.refused == 0, "seed {seed}\n{report}");
+        }
+        refused += report.channels[0].refused;
+    }
+    assert!(refused > 1_000, "{refused}");
 }
 
 /// With a message less of room at each hop, messages find no room.
