@@ -306,7 +306,7 @@ pub(super) fn reserved_channels_are_kept(seeds: core::ops::Range<u64>, kind: Kin
 
 #[test]
 fn reserved_channels_are_kept_short() {
-    let figures = reserved_channels_are_kept(0..40, Kind::Links);
+    let figures = reserved_channels_are_kept(0..15, Kind::Links);
     assert_eq!(figures.refused, 0);
     assert!(figures.incomplete > 0, "{figures:?}");
     eprintln!("{figures:?}");
@@ -314,19 +314,19 @@ fn reserved_channels_are_kept_short() {
 
 #[test]
 fn reserved_channels_are_kept_with_horizons_short() {
-    let figures = reserved_channels_are_kept(0..40, Kind::Horizons);
+    let figures = reserved_channels_are_kept(0..15, Kind::Horizons);
     eprintln!("{figures:?}");
 }
 
 #[test]
 fn reserved_channels_are_kept_behind_processors_short() {
-    let figures = reserved_channels_are_kept(0..40, Kind::Processors);
+    let figures = reserved_channels_are_kept(0..15, Kind::Processors);
     eprintln!("{figures:?}");
 }
 
 #[test]
 fn reserved_channels_are_kept_behind_reservations_short() {
-    let figures = reserved_channels_are_kept(0..40, Kind::Reservations);
+    let figures = reserved_channels_are_kept(0..15, Kind::Reservations);
     eprintln!("{figures:?}");
 }
 
@@ -380,7 +380,7 @@ fn evenly_over_cables_that_jitter(chain: &mut Chain) {
 #[test]
 fn without_spacing_at_relays_deadlines_are_missed() {
     let (sets, broken) = broken_by(
-        (Kind::Links, 0..100),
+        (Kind::Links, 0..30),
         evenly_over_cables_that_jitter,
         |chain| {
             for station in &mut chain.stations {
@@ -405,7 +405,7 @@ fn with_bounds_below_the_least_deadlines_are_missed() {
                 hop.bound = Nanos(hop.bound.0 * percent / 100);
             }
         };
-        broken_by((Kind::Links, 0..100), |_| (), shorten)
+        broken_by((Kind::Links, 0..30), |_| (), shorten)
     };
     for (percent, least) in [(50, 80), (80, 20)] {
         let (sets, broken) = broken_at(percent);
@@ -421,7 +421,7 @@ fn with_bounds_below_the_least_deadlines_are_missed() {
 #[test]
 fn with_half_of_the_reservations_deadlines_are_missed() {
     let (sets, broken) = broken_by(
-        (Kind::Reservations, 0..60),
+        (Kind::Reservations, 0..20),
         |_| (),
         |chain| {
             for processor in chain.stations.iter_mut().flat_map(|one| &mut one.processor) {
@@ -441,7 +441,7 @@ fn with_half_of_the_reservations_deadlines_are_missed() {
 #[test]
 fn a_source_beyond_its_contract_harms_no_other() {
     let mut refused = 0;
-    for seed in 0..40 {
+    for seed in 0..15 {
         let mut random = Random::new(seed);
         let mut chain = some_chain(&mut random, Kind::Links, &mut Figures::default());
         let Some(hostile) = chain.channels.first_mut() else {
@@ -458,14 +458,14 @@ fn a_source_beyond_its_contract_harms_no_other() {
         }
         refused += report.channels[0].refused;
     }
-    assert!(refused > 1_000, "{refused}");
+    assert!(refused > 300, "{refused}");
 }
 
 /// With a message less of room at each hop, messages find no room.
 #[test]
 fn with_less_room_than_stated_messages_are_dropped() {
     let (mut sets, mut dropped) = (0, 0);
-    for seed in 0..60 {
+    for seed in 0..20 {
         let mut random = Random::new(seed);
         let mut chain = some_chain(&mut random, Kind::Links, &mut Figures::default());
         for hop in chain.channels.iter_mut().flat_map(|one| &mut one.hops) {
