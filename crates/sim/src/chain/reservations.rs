@@ -24,6 +24,8 @@ use super::topology::{Chain, HandlerTime, Hop, Station, StationProcessor};
 pub struct PathLedger {
     stations: Vec<Station>,
     held: Vec<Held>,
+    /// The most channels of a station.
+    flows: u32,
 }
 
 /// What a station holds.
@@ -56,6 +58,28 @@ pub struct Reserved {
 /// The reason why a channel is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathRefusal {
+    /// The path has no station.
+    #[error("the path passes no station: 1 at least")]
+    NoHops,
+    /// There is no such station.
+    #[error("the path passes station {station}: there are {stations}, counted from 0")]
+    NoStation {
+        /// The station.
+        station: usize,
+        /// Number of stations.
+        stations: usize,
+    },
+    /// The path passes a station twice.
+    #[error("the path passes station {0} twice: once at most")]
+    Twice(usize),
+    /// A station has as many channels as it may have.
+    #[error("station {station} has {flows} channels: no more are allowed")]
+    Full {
+        /// The station.
+        station: usize,
+        /// The most channels of a station.
+        flows: u32,
+    },
     /// A hop has no deadline for the channel.
     #[error("hop {hop} refuses: {refusal}")]
     Hop {
@@ -91,6 +115,7 @@ impl PathLedger {
         PathLedger {
             held: stations.iter().map(held).collect(),
             stations: stations.to_vec(),
+            flows,
         }
     }
 
@@ -98,17 +123,36 @@ impl PathLedger {
     /// covers the hops, and not the cables.
     ///
     /// # Errors
-    /// [`PathRefusal`] if it does not fit; then the stations hold what they held before.
-    ///
-    /// # Panics
-    /// If a station does not exist.
+    /// [`PathRefusal`] if it does not fit, or if the path is invalid; then the stations hold what
+    /// they held before.
     pub fn reserve(&mut self, channel: &Channel, path: &[usize]) -> Result<Reserved, PathRefusal> {
+        self.validate(path)?;
         let before = self.held.clone();
         let reserved = self.try_reserve(channel, path);
         if reserved.is_err() {
             self.held = before;
         }
         reserved
+    }
+
+    fn validate(&self, path: &[usize]) -> Result<(), PathRefusal> {
+        if path.is_empty() {
+            return Err(PathRefusal::NoHops);
+        }
+        let (stations, flows) = (self.held.len(), self.flows);
+        for (hop, station) in path.iter().copied().enumerate() {
+            match self.held.get(station) {
+                None => return Err(PathRefusal::NoStation { station, stations }),
+                Some(_) if path[..hop].contains(&station) => {
+                    return Err(PathRefusal::Twice(station));
+                }
+                Some(held) if held.sent.len() >= flows as usize => {
+                    return Err(PathRefusal::Full { station, flows });
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(())
     }
 
     fn try_reserve(&mut self, channel: &Channel, path: &[usize]) -> Result<Reserved, PathRefusal> {

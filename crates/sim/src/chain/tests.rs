@@ -221,6 +221,35 @@ fn the_best_deadline_of_a_path_is_granted() {
     );
 }
 
+#[test]
+fn an_invalid_path_is_refused_with_its_reason() {
+    let mut ledger = PathLedger::new(&[station(), station()], 2);
+    let channel = contract(1_000, 10, 1, ms(10));
+    let mut refusal = |path: &[usize]| match ledger.reserve(&channel, path) {
+        Ok(_) => String::new(),
+        Err(refusal) => refusal.to_string(),
+    };
+    assert_eq!(refusal(&[]), "the path passes no station: 1 at least");
+    assert_eq!(
+        refusal(&[1, 0, 1]),
+        "the path passes station 1 twice: once at most"
+    );
+    assert_eq!(
+        refusal(&[0, 2]),
+        "the path passes station 2: there are 2, counted from 0"
+    );
+    assert_eq!(
+        (refusal(&[0, 1]), refusal(&[1])),
+        (String::new(), String::new())
+    );
+    assert_eq!(
+        refusal(&[0, 1]),
+        "station 1 has 2 channels: no more are allowed"
+    );
+    // Nothing is held by the refusals.
+    assert_eq!(refusal(&[0]), "");
+}
+
 /// With a horizon of 5 us, a message of 100 us is in the way of one of 80 us that is due within 270
 /// us if its own deadline is more than 265 us, and up to 270 us it has to be sent within the same
 /// time, too: 80 us + 2 * 100 us > 270 us. So the hop keeps its least bound of about 210 us, and
