@@ -21,14 +21,15 @@
 //! the logical arrivals of [`netnice_core::sched::MessageGate`]).
 //!
 //! The same seed gives the same run: random numbers come from [`Random`], and no order depends on a
-//! hash. A simulation can also be read from text ([`scenario`]). [`adapter`] is a separate
-//! simulation: a network adapter that sends packets of one size (cells), and fetches them from the
-//! host's memory.
+//! hash. A simulation can also be read from text ([`scenario`]). [`chain`] simulates channels over
+//! several hosts. [`adapter`] is a separate simulation: a network adapter that sends packets of one
+//! size (cells), and fetches them from the host's memory.
 
 #![forbid(unsafe_code)]
 
 pub mod adapter;
 mod admission;
+pub mod chain;
 mod error;
 mod queueing;
 mod random;

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use netnice_core::admission::timing::Processor;
 use netnice_core::contract::{Cell, Slice};
 use netnice_core::sched::{
     Class, Departure, FlowId, Next, Packet, Scheduler, SchedulerError, Service, Wire,
@@ -43,17 +44,63 @@ pub(crate) struct Item {
 }
 
 impl Item {
-    /// A part of the item with this length and number of bytes. `first` and `last`: whether the
-    /// item begins and ends with the part.
-    pub(crate) fn part(&self, length: Bytes, bytes: u64, first: bool, last: bool) -> Item {
+    /// The blocks in which a processor with these costs handles the message, or the block itself if
+    /// it is one. Their lengths are processor times.
+    pub(crate) fn blocks(self, costs: &Processor) -> impl Iterator<Item = Item> {
+        let costs = *costs;
+        let most = u64::from(costs.block.get()).saturating_mul(costs.largest.0);
+        self.parts(most).map(move |part| {
+            let takes = costs.processing(costs.packets(Bytes(part.bytes)), part.starts);
+            part.of(&self, Bytes(takes.0))
+        })
+    }
+
+    /// The packets of the message, or of a block of one; all but the last have `largest` bytes.
+    pub(crate) fn packets(self, largest: Bytes) -> impl Iterator<Item = Item> {
+        let parts = self.parts(largest.0);
+        parts.map(move |part| part.of(&self, Bytes(part.bytes)))
+    }
+
+    /// The item in parts of `most` bytes, or 1 if that is 0.
+    fn parts(self, most: u64) -> impl Iterator<Item = ItemPart> {
+        let mut rest = Some(self.bytes);
+        let mut starts = true;
+        core::iter::from_fn(move || {
+            let before = rest?;
+            let bytes = before.min(most.max(1));
+            rest = Some(before - bytes).filter(|rest| *rest > 0);
+            let part = ItemPart {
+                bytes,
+                starts,
+                finishes: rest.is_none(),
+            };
+            starts = false;
+            Some(part)
+        })
+    }
+}
+
+/// A part of an item.
+#[derive(Clone, Copy, Debug)]
+struct ItemPart {
+    bytes: u64,
+    /// Whether the item begins with the part.
+    starts: bool,
+    /// Whether the item ends with the part.
+    finishes: bool,
+}
+
+impl ItemPart {
+    /// The part as an item of this length.
+    fn of(self, whole: &Item, length: Bytes) -> Item {
         Item {
             length,
-            begins: self.begins.filter(|_| first),
-            logical: self.logical,
-            ends: self.ends.filter(|_| last),
-            bytes,
-            first: self.first && first,
-            last: self.last && last,
+            begins: whole.begins.filter(|_| self.starts),
+            logical: whole.logical,
+            ends: whole.ends.filter(|_| self.finishes),
+            bytes: self.bytes,
+            first: whole.first && self.starts,
+            last: whole.last && self.finishes,
         }
     }
 }
@@ -133,6 +180,12 @@ impl SchedulerQueues {
         let id = self.scheduler.insert(service, Instant(0))?;
         self.register(id);
         Ok(())
+    }
+
+    /// Sets since when the owner could not look at its queues, in ns, for the items that it queues
+    /// from now on ([`Scheduler::set_unread_since`]).
+    pub(crate) fn set_unread_since(&mut self, since: u64) {
+        self.scheduler.set_unread_since(Instant(since));
     }
 
     /// Number of items in the queue of a flow, by the flow's index.

@@ -411,20 +411,10 @@ impl<'a> Run<'a> {
         let (Some(costs), Some(processor)) = (&self.sim.processor, &mut self.processor) else {
             return self.cut_into_packets(flow, message, now);
         };
-        let block = u64::from(costs.block.get()).saturating_mul(costs.largest.0);
-        let mut rest = message.bytes;
-        let mut first = true;
-        loop {
-            let bytes = rest.min(block);
-            rest -= bytes;
-            let takes = costs.processing(costs.packets(Bytes(bytes)), first);
-            let item = message.part(Bytes(takes.0), bytes, first, rest == 0);
-            processor.push(flow, item, now)?;
-            first = false;
-            if rest == 0 {
-                return Ok(());
-            }
+        for block in message.blocks(costs) {
+            processor.push(flow, block, now)?;
         }
+        Ok(())
     }
 
     /// Cuts a message, or a block of one, into packets for the link.
@@ -435,8 +425,8 @@ impl<'a> Run<'a> {
         now: u64,
     ) -> Result<(), SchedulerError> {
         let largest = match self.sim.processor {
-            Some(costs) => costs.largest.0.min(self.sim.wire.longest.0),
-            None => self.sim.wire.longest.0,
+            Some(costs) => costs.largest.min(self.sim.wire.longest),
+            None => self.sim.wire.longest,
         };
         // Behind a processor a message keeps its logical arrival from there. Its later blocks
         // continue the message.
@@ -445,18 +435,10 @@ impl<'a> Run<'a> {
             None => item.begins,
         };
         let item = Item { begins, ..item };
-        let mut rest = item.bytes;
-        let mut first = true;
-        loop {
-            let bytes = rest.min(largest.max(1));
-            rest -= bytes;
-            let packet = item.part(Bytes(bytes), bytes, first, rest == 0);
+        for packet in item.packets(largest) {
             self.link.push(flow, packet, now)?;
-            first = false;
-            if rest == 0 {
-                return Ok(());
-            }
         }
+        Ok(())
     }
 
     fn stop(&mut self, flow: usize, now: u64) -> Result<(), SchedulerError> {

@@ -16,6 +16,7 @@ use netnice_core::units::{Bytes, Nanos, Rate};
 
 use crate::{Random, SentPacket, SimFlow, Simulation, Source};
 
+mod chains;
 mod long;
 
 /// The link of all proofs: 100 Mbit/s, 24 bytes around packets of at most 1500.

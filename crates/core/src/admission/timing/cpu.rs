@@ -99,7 +99,9 @@ impl Work {
 }
 
 impl Processor {
-    /// Decides whether all this work is done in time, for all legal traffic.
+    /// Decides whether all this work is done in time, for all legal traffic, by a scheduler that
+    /// rounds no times. [`Handlers::carries_on_whole`](super::Handlers::carries_on_whole) counts
+    /// with the rounding of a scheduler.
     ///
     /// # Errors
     /// [`TimingFault`] if not: the inequality that fails, or that the set was not decided.

@@ -80,6 +80,22 @@ impl Handlers {
         resource.admit(held, requested)
     }
 
+    /// As [`Handlers::carries`], on a whole processor that does nothing else.
+    ///
+    /// # Errors
+    /// As [`Handlers::carries`].
+    pub fn carries_on_whole(&self, work: &[Work]) -> Result<(), TimingFault> {
+        self.whole().carries(work)
+    }
+
+    /// As [`Handlers::admit`], on a whole processor that does nothing else.
+    ///
+    /// # Errors
+    /// As [`Handlers::admit`].
+    pub fn admit_on_whole(&self, held: &[Work], requested: &Work) -> Result<(), TimingRefusal> {
+        self.whole().admit(held, requested)
+    }
+
     /// As [`Processor::divide`], on this reservation. [`HandlerWork::channel`] is the channel as
     /// the link has it: the whole deadline, and Mmax with the headers of all packets.
     ///
@@ -166,6 +182,15 @@ impl Handlers {
             resolution: self.resolution,
             horizon: self.horizon,
         })
+    }
+
+    fn whole(&self) -> CpuResource {
+        CpuResource {
+            processor: self.processor,
+            supply: Supply::WHOLE,
+            resolution: self.resolution,
+            horizon: self.horizon,
+        }
     }
 
     /// What the program loses of its time in every period.

@@ -14,6 +14,7 @@ use crate::contract::Contract;
 use crate::units::{Bytes, Nanos, Rate};
 
 mod model;
+mod relaxation;
 mod reservations;
 mod switching;
 

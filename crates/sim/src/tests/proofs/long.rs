@@ -5,6 +5,7 @@
 //! `proofs::long::mixtures_are_kept::tenth_3` in place of `proofs::long` it runs the seeds 3,000 to
 //! 3,999 of that test.
 
+use super::chains::{Kind, reserved_channels_are_kept};
 use super::{
     admitted_sets_miss_nothing, crowds_miss_nothing, divided_deadlines_are_kept, gaps_of_mixtures,
     mixtures_are_kept, print_gaps, refused_sets_are_broken,
@@ -43,6 +44,32 @@ tenths!(
 tenths!(mixtures_are_kept, 1_000, super::mixtures_are_kept);
 // Three of five seeds lead to a set that a longer deadline would make fit.
 tenths!(refused_sets_are_broken, 1_800, super::a_thousand_are_broken);
+
+tenths!(chains_of_links, 1_000, super::on_links);
+tenths!(chains_with_horizons, 1_000, super::with_horizons);
+tenths!(chains_of_processors, 1_000, super::on_processors);
+tenths!(chains_of_reservations, 1_000, super::on_reservations);
+
+fn on_links(seeds: core::ops::Range<u64>) {
+    on_chains(seeds, Kind::Links);
+}
+
+fn with_horizons(seeds: core::ops::Range<u64>) {
+    on_chains(seeds, Kind::Horizons);
+}
+
+fn on_processors(seeds: core::ops::Range<u64>) {
+    on_chains(seeds, Kind::Processors);
+}
+
+fn on_reservations(seeds: core::ops::Range<u64>) {
+    on_chains(seeds, Kind::Reservations);
+}
+
+fn on_chains(seeds: core::ops::Range<u64>, kind: Kind) {
+    let figures = reserved_channels_are_kept(seeds.clone(), kind);
+    eprintln!("{kind:?}, sets {seeds:?}: {figures:?}");
+}
 
 fn a_thousand_are_broken(seeds: core::ops::Range<u64>) {
     let (refused, broken) = refused_sets_are_broken(seeds);
