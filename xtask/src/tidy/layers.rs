@@ -128,6 +128,7 @@ const KERNEL: &str = "netnice-kernel";
 const TCP: &str = "netnice-tcp";
 const STACK: &str = "netnice-stack";
 const SHARE: &str = "netnice-share";
+const CHANNEL: &str = "netnice-channel";
 
 const RULES: &[CrateRule] = &[
     only(CORE, 0, &[]),
@@ -142,7 +143,8 @@ const RULES: &[CrateRule] = &[
     only("netnice-driver", 2, &[CORE, RING, API, KERNEL]),
     only(STACK, 2, &[CORE, RING, TCP, API]),
     only("netnice-daemon", 2, &[CORE, API, KERNEL]),
-    only("netnice-channel", 3, &[CORE, RING, API, STACK]),
+    only(CHANNEL, 3, &[CORE, RING, API, STACK]),
+    only("netnice-peer", 3, &[CORE, API, STACK, CHANNEL]),
     only("netnice-capi", 3, &[CORE, RING, TCP, API, STACK]),
     only(SHARE, 2, &[CORE, API]),
     only("netnice-cli", 3, &[CORE, API, STACK, SHARE]),
