@@ -8,5 +8,7 @@
 //! it, and to end it. docs/reference/peer.md specifies them.
 #![forbid(unsafe_code)]
 
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 pub mod message;
 pub mod signalling;

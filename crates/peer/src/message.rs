@@ -1,9 +1,9 @@
 //! The messages between neighbours, version 1 ([`Message`]), and their frames: [`encode`] and
 //! [`decode`], which fail with [`MessageError`]. docs/reference/peer.md specifies them.
 //!
-//! A frame is that of [`netnice_api::frame`], with JSON in it. A decoded message is valid by itself:
-//! its names have allowed characters, its numbers are in range, and its sums are right. Whether the
-//! neighbour may send it is decided by the state machine.
+//! A frame is that of [`netnice_api::frame`], with JSON in it. A decoded message is valid by
+//! itself: its names have allowed characters, its numbers are in range, and its sums are right. The
+//! state machine decides whether the neighbour may send it.
 
 mod hops;
 mod text;

@@ -23,11 +23,12 @@
 //!  Holding ────────────────▶ Connecting ─────▶ Forwarded ──established──▶ Relaxing ──▶ Established
 //!     │└───────Held, connection is ready───────────▲                         ▲   Relaxed
 //!     └────────Held at the sink: the sum is within the deadline──────────────┘
-//!  Every state before Established ends 5 s after the hold was asked for ([`HELD`]). Every state ends
-//!  with a refusal or an end that a neighbour, the host or a program reports, with the connection to
-//!  a neighbour, and with a neighbour's violation of the protocol. An established channel ends when
-//!  a neighbour has not named it for 15 s ([`UNHEARD`]). Each end releases the hold.
 //! ```
+//! Every state before Established ends 5 s after the hold was asked for ([`HELD`]). Every state
+//! ends with a refusal or an end that a neighbour, the host or a program reports, with the
+//! connection to a neighbour, and with a neighbour's violation of the protocol. An established
+//! channel ends when a neighbour has not named it for 15 s ([`UNHEARD`]). Each end releases the
+//! hold.
 //!
 //! # Whose channel is it
 //! A channel belongs to the host before and to the host after this one. A message of any other
@@ -36,12 +37,12 @@
 //! ledger. A neighbour that breaks the protocol is disconnected, and loses its channels.
 
 mod clock;
-mod ends;
-mod entry;
+mod ending;
 mod establishing;
 mod events;
 mod neighbour;
 mod quota;
+mod state;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -55,16 +56,16 @@ pub use clock::ClockOffset;
 pub use events::{Action, Event, HoldId, HoldRequest, Open, Part};
 pub use quota::{Policy, Quota};
 
-use entry::{Entry, Stage, Upstream};
 use neighbour::{Connection, Neighbour};
 use quota::Usage;
+use state::{ChannelState, Stage, Upstream};
 
 /// The signalling of one host.
 #[derive(Debug)]
 pub struct Signalling {
     host: HostName,
     policy: Policy,
-    channels: BTreeMap<ChannelId, Entry>,
+    channels: BTreeMap<ChannelId, ChannelState>,
     holds: BTreeMap<HoldId, ChannelId>,
     neighbours: BTreeMap<HostName, Neighbour>,
     /// What the programs of this host have of their quota.
@@ -140,8 +141,8 @@ impl Signalling {
     /// [`Action::OpenRefused`] follows within 5 s.
     ///
     /// # Errors
-    /// [`OpenError`] if the identifier is in use, the contract is beyond the limits, or the quota is
-    /// used up. Then nothing has changed.
+    /// [`OpenError`] if the identifier is in use, the contract is beyond the limits, or the quota
+    /// is used up. Then nothing has changed.
     pub fn open(&mut self, open: Open, now: Instant) -> Result<(), OpenError> {
         if self.channels.contains_key(&open.channel) {
             return Err(OpenError::Exists(open.channel));
@@ -197,6 +198,11 @@ impl Signalling {
     /// The next thing that the caller must do, in order; `None` if there is nothing.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
+    }
+
+    /// True if [`Signalling::poll_action`] would return an action.
+    pub fn has_actions(&self) -> bool {
+        !self.actions.is_empty()
     }
 
     /// When [`Signalling::handle_timeout`] must be called; `None` if no time matters. Any other
@@ -272,7 +278,7 @@ impl Signalling {
     }
 
     /// Replaces the timer of a channel.
-    fn set_timer(timers: &mut BTreeSet<(Instant, Timer)>, entry: &mut Entry, at: Instant) {
+    fn set_timer(timers: &mut BTreeSet<(Instant, Timer)>, entry: &mut ChannelState, at: Instant) {
         timers.remove(&(entry.timer, Timer::Channel(entry.hold)));
         entry.timer = at;
         timers.insert((at, Timer::Channel(entry.hold)));

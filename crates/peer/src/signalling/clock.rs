@@ -2,9 +2,9 @@
 //! clock is set. Only reports use the offset, and no promise depends on it.
 //!
 //! A question leaves at t1 of this host's clock, arrives at t2 of the neighbour's, is answered at
-//! t3 of the neighbour's and the reply arrives at t4. Then the offset is ((t2 − t1) + (t3 − t4)) / 2,
-//! and its error is at most half the time that the messages were on their way: ((t4 − t1) − (t3 −
-//! t2)) / 2.
+//! t3 of the neighbour's and the reply arrives at t4. Then the offset is
+//! ((t2 − t1) + (t3 − t4)) / 2, and its error is at most half the time that the messages were on
+//! their way: ((t4 − t1) − (t3 − t2)) / 2.
 
 use std::collections::VecDeque;
 

@@ -5,9 +5,9 @@ use netnice_channel::ChannelId;
 use netnice_core::admission::timing::share_slack;
 use netnice_core::units::{Instant, Nanos};
 
-use super::entry::{Entry, Stage, Upstream};
 use super::events::{Action, HoldId, HoldRequest, Open, Part};
 use super::neighbour::Connection;
+use super::state::{ChannelState, Stage, Upstream};
 use super::{HELD, Neighbour, REFRESH, Signalling, Timer, UNHEARD};
 use crate::message::{
     ClockAnswer, Close, Establish, Established, Hello, HopBound, Hops, HostName, Message, Reason,
@@ -25,7 +25,7 @@ impl Signalling {
     ) {
         let hold = HoldId(self.next_hold);
         self.next_hold += 1;
-        let mut entry = Entry {
+        let mut entry = ChannelState {
             channel: open.channel,
             hold,
             contract: open.contract,
@@ -458,7 +458,7 @@ impl Signalling {
         let is_ready = known.connection == Connection::Ready;
         let established = |channel: &&ChannelId| {
             let entry = self.channels.get(channel);
-            entry.is_some_and(Entry::is_established)
+            entry.is_some_and(ChannelState::is_established)
         };
         let channels = known.channels.iter().filter(established).copied();
         let channels: Vec<ChannelId> = channels.collect();

@@ -24,7 +24,8 @@ pub(super) enum Connection {
 #[derive(Debug)]
 pub(super) struct Neighbour {
     pub(super) connection: Connection,
-    /// The channels with the neighbour, in either direction, and those that wait for the connection.
+    /// The channels with the neighbour, in either direction, and those that wait for the
+    /// connection.
     pub(super) channels: BTreeSet<ChannelId>,
     /// The part of its quota that the neighbour uses: the channels that it opened.
     pub(super) usage: Usage,

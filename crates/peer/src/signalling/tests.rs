@@ -8,12 +8,12 @@ use crate::message::{
     Refresh, Refusal, Refused,
 };
 
-mod clocks;
-mod lifetime;
+mod clock;
 mod network;
 mod properties;
+mod timeouts;
 mod transcripts;
-mod violations;
+mod violation;
 
 fn host(name: &str) -> HostName {
     HostName::new(name).expect("a host name")

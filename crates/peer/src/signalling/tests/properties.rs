@@ -107,8 +107,8 @@ proptest! {
 
     /// Whatever was opened, closed, lost, cut, crashed and stopped: 25 s after the last fault every
     /// ledger has exactly the established channels, all hosts of a channel agree on bounds that sum
-    /// to the deadline, and every program was told once how its channel began and ended. (No hold is
-    /// older than 5 s without being confirmed, and no relaxation fails: the network checks it.)
+    /// to the deadline, and every program was told once how its channel began and ended. (No hold
+    /// is older than 5 s without being confirmed, and no relaxation fails: the network checks it.)
     #[test]
     fn after_quiet_time_the_ledgers_are_the_established_channels(
         count in 1_usize..=5,
@@ -129,8 +129,8 @@ proptest! {
         prop_assert_eq!(network.established(), established);
     }
 
-    /// Without faults every channel is established or refused, and the best deadline of a refusal is
-    /// granted if it is asked for at once. 1 % less is refused, with the same best deadline.
+    /// Without faults every channel is established or refused, and the best deadline of a refusal
+    /// is granted if it is asked for at once. 1 % less is refused, with the same best deadline.
     #[test]
     fn the_best_deadline_of_a_refusal_is_granted_and_a_shorter_one_is_not(
         count in 1_usize..=5,

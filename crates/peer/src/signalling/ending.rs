@@ -4,8 +4,8 @@
 use netnice_channel::{ChannelId, End};
 use netnice_core::units::{Instant, Nanos};
 
-use super::entry::{Entry, Stage, Upstream};
 use super::events::{Action, HoldId};
+use super::state::{ChannelState, Stage, Upstream};
 use super::{HELD, Signalling, Timer, UNHEARD};
 use crate::message::{Close, HostName, Message, Reason, Refusal, Refused};
 
@@ -65,7 +65,7 @@ impl Signalling {
     }
 
     /// Tells the programs of this host that a channel has ended.
-    fn tell_programs(&mut self, entry: &Entry, why: &Refusal) {
+    fn tell_programs(&mut self, entry: &ChannelState, why: &Refusal) {
         let channel = entry.channel;
         let is_source = entry.upstream == Upstream::Program;
         let is_sink = entry.sink == self.host;

@@ -1,4 +1,4 @@
-//! One channel at one host: [`Entry`], with its [`Stage`]. No function fails.
+//! One channel at one host: [`ChannelState`], with its [`Stage`]. No function fails.
 
 use netnice_channel::ChannelId;
 use netnice_core::contract::Channel;
@@ -33,7 +33,7 @@ pub(super) enum Stage {
 
 /// A channel.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct ChannelState {
     pub(super) channel: ChannelId,
     pub(super) hold: HoldId,
     pub(super) contract: Channel,
@@ -55,7 +55,7 @@ pub(super) struct Entry {
     pub(super) heard_next: Instant,
 }
 
-impl Entry {
+impl ChannelState {
     /// The host before this one; `None` at the source.
     pub(super) fn previous(&self) -> Option<&HostName> {
         match &self.upstream {

@@ -29,6 +29,10 @@ fn a_hold_ends_after_5_s_in_every_stage() {
         assert!(actions.contains(&release(0)), "{actions:?}");
         let why = refused("a", 1, refusal("r", text, None));
         assert!(actions.contains(&why), "{actions:?}");
+        // A host that was not asked is not told.
+        let to_c =
+            |one: &Action| matches!(one, Action::Send { neighbour, .. } if *neighbour == host("c"));
+        assert!(!actions.iter().any(to_c), "{actions:?}");
         assert_eq!(r.count(), 0);
     };
     let holding = || {
