@@ -5,6 +5,7 @@ use netnice_channel::ChannelId;
 use netnice_core::admission::timing::share_slack;
 use netnice_core::units::{Instant, Nanos};
 
+use super::clock::OffsetMeasurement;
 use super::events::{Action, HoldId, HoldRequest, Open, Part};
 use super::neighbour::Connection;
 use super::state::{ChannelState, Stage, Upstream};
@@ -240,15 +241,7 @@ impl Signalling {
     }
 
     pub(super) fn handle_connected(&mut self, neighbour: &HostName, now: Instant) {
-        let waits = |one: &Neighbour| one.connection == Connection::Connecting;
-        if self
-            .neighbours
-            .get(neighbour)
-            .is_some_and(|one| !waits(one))
-        {
-            let text = format!("{neighbour} has made a new connection");
-            self.drop_neighbour(neighbour, &text);
-        }
+        self.replace_connection(neighbour);
         let is_new = !self.neighbours.contains_key(neighbour);
         let fault = match neighbour == &self.host {
             true => Some("a host is not its own neighbour".to_owned()),
@@ -267,6 +260,32 @@ impl Signalling {
         self.timers.insert((refresh_at, timer));
         let host = self.host.clone();
         self.send(neighbour, Message::Hello(Hello { host }));
+    }
+
+    /// A new connection replaces one that exists: two hosts connected to each other at once, or the
+    /// neighbour has started again. The channels that this host has asked for and that are not
+    /// answered are asked for again; all others end.
+    fn replace_connection(&mut self, neighbour: &HostName) {
+        let Some(known) = self.neighbours.get_mut(neighbour) else {
+            return;
+        };
+        if let Some(at) = known.refresh_at.take() {
+            self.timers.remove(&(at, Timer::Refresh(neighbour.clone())));
+        }
+        known.clock = OffsetMeasurement::default();
+        known.connection = Connection::Connecting;
+        let channels: Vec<ChannelId> = known.channels.iter().copied().collect();
+        let text = format!("{neighbour} has made a new connection");
+        for channel in channels {
+            match self.channels.get_mut(&channel) {
+                Some(state) if state.previous() == Some(neighbour) => {
+                    self.end(channel, Some(neighbour), self.own_refusal(&text, None));
+                }
+                Some(state) if state.stage == Stage::Forwarded => state.stage = Stage::Connecting,
+                Some(state) if state.stage == Stage::Connecting => {}
+                _ => self.end(channel, Some(neighbour), self.own_refusal(&text, None)),
+            }
+        }
     }
 
     pub(super) fn handle_message(&mut self, from: &HostName, message: Message, now: Instant) {

@@ -102,8 +102,9 @@ pub enum Event {
         /// Why.
         reason: Reason,
     },
-    /// There is a connection to a neighbour, whose certificate has this name. A connection to the
-    /// same neighbour that was there before is replaced, and its channels end.
+    /// There is a connection to a neighbour, whose certificate has this name. It replaces one that
+    /// was there before. The channels of that one end, except those that this host has asked for
+    /// and that are not answered: they are asked for again.
     Connected {
         /// The neighbour.
         neighbour: HostName,

@@ -146,6 +146,14 @@ impl Network {
         self.disconnect(at, at + 1);
     }
 
+    /// A new connection replaces the one between a host and the next one, if there is one.
+    pub(super) fn replace(&mut self, at: usize) {
+        let connection = self.connections.entry(pair(at, at + 1)).or_default();
+        if std::mem::replace(&mut connection.is_up, false) {
+            self.connect(at, at + 1);
+        }
+    }
+
     /// The host loses everything: its machine, its ledger, its connections.
     pub(super) fn crash(&mut self, at: usize) {
         for other in 0..self.hosts.len() {

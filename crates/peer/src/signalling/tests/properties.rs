@@ -16,6 +16,8 @@ enum Step {
     /// A program ends the channel that was opened as the given one, at its source or sink.
     Close(usize, bool),
     Cut(usize),
+    /// A new connection replaces the one from this host to the next.
+    Replace(usize),
     Crash(usize),
     Stop(usize),
     Resume(usize),
@@ -41,6 +43,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => open.prop_map(|(from, to, mmax, rmax, d)| Step::Open(from, to, mmax, rmax, d)),
         2 => (0_usize..30, any::<bool>()).prop_map(|(which, sink)| Step::Close(which, sink)),
         1 => (0_usize..5).prop_map(Step::Cut),
+        1 => (0_usize..5).prop_map(Step::Replace),
         1 => (0_usize..5).prop_map(Step::Crash),
         1 => (0_usize..5).prop_map(Step::Stop),
         2 => (0_usize..5).prop_map(Step::Resume),
@@ -93,7 +96,8 @@ fn play(network: &mut Network, steps: &[Step]) {
                 }
             }
             Step::Cut(at) if at + 1 < count => network.cut(at),
-            Step::Cut(_) => {}
+            Step::Replace(at) if at + 1 < count => network.replace(at),
+            Step::Cut(_) | Step::Replace(_) => {}
             Step::Crash(at) => network.crash(at % count),
             Step::Stop(at) => network.stop(at % count),
             Step::Resume(at) => network.resume(at % count),

@@ -114,21 +114,34 @@ fn a_broken_connection_ends_the_channels_of_that_neighbour_at_once() {
     let text = "the connection to b has ended: connection reset";
     assert_eq!(actions, [release(0), sent("a", close(1, "r", text))]);
     assert_eq!(r.count(), 1);
-    // A new connection replaces the one before, whose channels end.
-    let actions = r.take(Event::Connected {
-        neighbour: host("a"),
-    });
-    let why = refusal(
-        "r",
-        "the connection to a has ended: a has made a new connection",
-        None,
-    );
+}
+
+#[test]
+fn a_new_connection_ends_the_channels_of_the_one_before_and_asks_again_for_the_others() {
+    let mut r = relay();
+    // Two channels towards a: one is not answered yet, and one is.
+    for number in [2, 3] {
+        r.receive("b", establish(number, "a", 30, &[("b", 4)]));
+        r.held(u64::from(number) - 1, 5, Some("a"));
+    }
+    r.receive("a", established(3, &[("b", 9), ("r", 10), ("a", 11)]));
+    let hello = |name: &str| Message::Hello(Hello { host: host(name) });
+    let neighbour = host("a");
+    let actions = r.take(Event::Connected { neighbour });
+    let text = "a has made a new connection";
+    let expected = [
+        release(0),
+        sent("b", close(1, "r", text)),
+        release(2),
+        refused("b", 3, refusal("r", text, None)),
+        sent("a", hello("r")),
+    ];
+    assert_eq!(actions, expected);
+    let again = establish(2, "a", 30, &[("b", 4), ("r", 5)]);
+    assert_eq!(r.receive("a", hello("a")), [sent("a", again)]);
+    // Its hold ends when it would have ended.
+    let actions = r.wait(HELD);
     assert!(actions.contains(&release(1)), "{actions:?}");
-    assert!(
-        matches!(&actions[1], Action::Send { neighbour, message: Message::Refused(_) }
-            if *neighbour == host("c")),
-        "{actions:?} {why:?}"
-    );
     assert_eq!(r.count(), 0);
 }
 
