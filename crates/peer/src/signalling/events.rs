@@ -183,7 +183,9 @@ pub enum Action {
         /// Why.
         refusal: Refusal,
     },
-    /// Tell the program that listens for a service that it has a new channel.
+    /// Tell the program that listens for a service that it has a new channel. The same channel can
+    /// come again after its end, if a connection was replaced before the source had its answer; the
+    /// source has sent nothing on the first one.
     Accepted {
         /// The channel.
         channel: ChannelId,

@@ -37,7 +37,7 @@ impl Default for Policy {
         let neighbour = Quota {
             channels: 2_000,
             in_progress: 256,
-            opens_per_second: 500,
+            opens_per_second: 1_000,
             mmax: Bytes(1 << 24),
             rate: Amount(10_000_000_000),
             burst: Bytes(1 << 30),

@@ -180,11 +180,16 @@ fn no_answer(who: &str) -> String {
     format!("{who} did not complete the handshake within {seconds} s")
 }
 
-/// Sends messages at once, and notices within 10 s that sent bytes are not acknowledged. A failure
-/// changes only how fast that is.
+/// Sends messages at once, and notices within about 10 s that the other host is gone, also if
+/// nothing is sent: otherwise that host could not connect again. A failure changes only how fast
+/// that is.
 fn set_options(stream: &TcpStream) {
+    use rustix::net::sockopt;
     let _ = stream.set_nodelay(true);
-    let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, UNACKNOWLEDGED_MILLIS);
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    let _ = sockopt::set_tcp_keepidle(stream, KEEPALIVE);
+    let _ = sockopt::set_tcp_keepintvl(stream, KEEPALIVE);
+    let _ = sockopt::set_tcp_user_timeout(stream, UNACKNOWLEDGED_MILLIS);
 }
 
 /// Reads messages until the connection ends; returns why. Only one message of a connection waits
@@ -251,8 +256,12 @@ const CLOSING: Duration = Duration::from_secs(1);
 /// The most bytes that wait for one neighbour: the ends of all 8,000 channels with it, twice.
 pub(super) const MOST_WAITING: usize = 4 << 20;
 
-/// After this time without an acknowledgement the kernel ends a connection (TCP_USER_TIMEOUT).
+/// After this time without an acknowledgement, of data or of a probe, the kernel ends a connection
+/// (TCP_USER_TIMEOUT).
 const UNACKNOWLEDGED_MILLIS: u32 = 10_000;
+
+/// How long a connection is silent before the kernel probes it, and the time between probes.
+const KEEPALIVE: Duration = Duration::from_secs(3);
 
 /// Bytes that are read at once: one TLS record.
 const READ_AT_ONCE: usize = 16 << 10;

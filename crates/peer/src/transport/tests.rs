@@ -2,8 +2,6 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use netnice_channel::ChannelId;
-use netnice_core::contract::{Channel, MessageRate};
-use netnice_core::units::{Bytes, Instant, Nanos};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -11,8 +9,9 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::issue::{Laboratory, Validity};
-use crate::message::{Hello, Refresh, ServiceName};
-use crate::signalling::{HoldId, Open, Policy, Signalling};
+use crate::message::{Hello, Refresh};
+
+mod hosts;
 
 /// An authority with its files.
 struct Authority {
@@ -494,117 +493,4 @@ fn files_that_are_no_identity_are_named() {
             .contains("authority.key cannot be written: "),
         "{error}"
     );
-}
-
-/// A host with signalling and transport, whose ledger grants 5 ms to every hold.
-async fn run_host(
-    mut transport: Transport,
-    route: BTreeMap<HostName, HostName>,
-    open: Option<Open>,
-    told: mpsc::UnboundedSender<(HostName, Action)>,
-) {
-    let start = tokio::time::Instant::now();
-    let now = || Instant(1_000 + start.elapsed().as_nanos() as u64);
-    let own = transport.identity.host().clone();
-    let mut machine = Signalling::new(own.clone(), Policy::default());
-    if let Some(open) = open {
-        machine.open(open, now()).expect("is tried");
-    }
-    loop {
-        while let Some(action) = machine.poll_action() {
-            let reply = match transport.perform(action) {
-                None => continue,
-                Some(Action::Hold { hold, request }) => Event::Held {
-                    hold,
-                    bound: Nanos::from_millis(5),
-                    next: route.get(&request.sink).cloned(),
-                },
-                Some(Action::Relax { hold, .. }) => Event::Relaxed { hold },
-                Some(action) => {
-                    // The test may have ended.
-                    let _ = told.send((own.clone(), action));
-                    continue;
-                }
-            };
-            machine.handle(reply, now());
-        }
-        let next = machine
-            .poll_timeout()
-            .map_or(u64::MAX, |at| at.since(now()).0);
-        let wait = Duration::from_nanos(next.min(1_000_000_000));
-        match timeout(wait, transport.next()).await {
-            Ok(event) => machine.handle(event, now()),
-            Err(_) => machine.handle_timeout(now()),
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_channel_over_a_relay_is_established_and_ends_with_the_relay_within_2_s() {
-    let authority = Authority::new();
-    let mut transports = Vec::new();
-    for name in ["a", "r", "b"] {
-        transports.push(listen(authority.identity(name)).await);
-    }
-    let [mut a, mut r, b] = <[Transport; 3]>::try_from(transports).ok().expect("three");
-    introduce(&mut a, &r);
-    introduce(&mut r, &b);
-    let rate = MessageRate::new(50).expect("a rate");
-    let contract = Channel::new(Bytes(1_000), rate, 2, Nanos::from_millis(30));
-    let open = Open {
-        channel: ChannelId([7; 16]),
-        service: ServiceName::new("camera").expect("a service"),
-        sink: host("b"),
-        contract: contract.expect("a contract"),
-    };
-    let (told, mut heard) = mpsc::unbounded_channel();
-    let to_b = |next: &str| BTreeMap::from([(host("b"), host(next))]);
-    let relay = tokio::spawn(run_host(r, to_b("b"), None, told.clone()));
-    tokio::spawn(run_host(b, BTreeMap::new(), None, told.clone()));
-    tokio::spawn(run_host(a, to_b("r"), Some(open), told));
-    let second = Duration::from_secs(2);
-    let (mut opened, mut accepted) = (false, false);
-    while !(opened && accepted) {
-        let heard = timeout(second, heard.recv())
-            .await
-            .expect("established in 2 s");
-        match heard.expect("the hosts run") {
-            (_, Action::Opened { hops, .. }) => {
-                opened = true;
-                let names = hops.as_slice().iter().map(|hop| hop.host.as_str());
-                assert_eq!(names.collect::<Vec<_>>(), ["a", "r", "b"]);
-                assert!(
-                    hops.as_slice()
-                        .iter()
-                        .all(|hop| hop.bound == Nanos::from_millis(10))
-                );
-            }
-            (_, Action::Accepted { .. }) => accepted = true,
-            other => panic!("{other:?}"),
-        }
-    }
-    relay.abort();
-    let ends = async {
-        let mut ends = Vec::new();
-        let mut released = Vec::new();
-        while ends.len() < 2 || released.len() < 2 {
-            match heard.recv().await.expect("the hosts run") {
-                (at, Action::Release { hold: HoldId(0) }) => released.push(at),
-                (at, Action::Ended { reason, .. }) => ends.push((at, reason.to_string())),
-                other => panic!("{other:?}"),
-            }
-        }
-        ends
-    };
-    let mut ends = timeout(second, ends)
-        .await
-        .expect("both ends are told in 2 s");
-    ends.sort();
-    assert_eq!([&ends[0].0, &ends[1].0], [&host("a"), &host("b")]);
-    for (_, reason) in ends {
-        assert!(
-            reason.starts_with("the connection to r has ended: r "),
-            "{reason}"
-        );
-    }
 }
