@@ -187,7 +187,7 @@ impl HostileWorld {
         }
     }
 
-    /// `taken` if there are actions, which say more; else `ignored`.
+    /// `taken` if there are actions, whose kinds are the outcome; else `ignored`.
     fn unknown_or_ignored(&self) -> &'static str {
         match self.machine.has_actions() {
             true => "taken",
@@ -206,7 +206,7 @@ impl HostileWorld {
         }
     }
 
-    /// Does what the machine wants; returns what became of a message.
+    /// Performs the actions of the machine; returns what became of a message.
     fn act(&mut self, kind: u8) -> Option<&'static str> {
         let mut outcome = None;
         let mut count = 0;

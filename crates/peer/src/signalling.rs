@@ -27,10 +27,10 @@
 //! Every state before Established ends 5 s after the hold was asked for ([`HELD`]). Every state
 //! ends with a refusal or an end that a neighbour, the host or a program reports, with the
 //! connection to a neighbour, and with a neighbour's violation of the protocol. An established
-//! channel ends when a neighbour has not named it for 15 s ([`UNHEARD`]). Each end releases the
+//! channel ends when a neighbour has not named it for 15 s ([`UNREFRESHED`]). Each end releases the
 //! hold.
 //!
-//! # Whose channel is it
+//! # Ownership of channels
 //! A channel belongs to the host before and to the host after this one. A message of any other
 //! neighbour about it is treated as one about an unknown channel: nothing is reserved or changed.
 //! [`HoldId`]s are this host's own, so that no identifier that a neighbour chooses reaches the
@@ -250,7 +250,7 @@ impl Signalling {
         })
     }
 
-    /// The neighbours that have a connection to this host and have said hello.
+    /// The neighbours that have a connection to this host and have sent their `hello`.
     pub fn neighbours(&self) -> impl Iterator<Item = &HostName> {
         let ready = |one: &Neighbour| one.connection == Connection::Ready;
         let all = self.neighbours.iter();
@@ -337,8 +337,8 @@ pub const HELD: Nanos = Nanos::from_secs(5);
 /// How often a host names its channels to a neighbour.
 pub const REFRESH: Nanos = Nanos::from_secs(5);
 
-/// How long a channel lasts without being named by a neighbour.
-pub const UNHEARD: Nanos = Nanos::from_secs(15);
+/// How long a channel lasts without a refresh of a neighbour.
+pub const UNREFRESHED: Nanos = Nanos::from_secs(15);
 
 /// Channels above which debug builds do not compare the tables after every event, because that
 /// takes too long.

@@ -161,7 +161,7 @@ impl Transport {
                     reason,
                 },
             };
-            // Without the owner nobody needs the report.
+            // If the owner has ended, the report is not needed.
             let _ = reports.send(report).await;
         });
     }

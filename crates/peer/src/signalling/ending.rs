@@ -6,11 +6,12 @@ use netnice_core::units::{Instant, Nanos};
 
 use super::events::{Action, HoldId};
 use super::state::{ChannelState, Stage, Upstream};
-use super::{HELD, Signalling, Timer, UNHEARD};
+use super::{HELD, Signalling, Timer, UNREFRESHED};
 use crate::message::{Close, HostName, Message, Reason, Refusal, Refused};
 
 impl Signalling {
-    /// Ends a channel. `told_by` is the neighbour that said so, which is not told.
+    /// Ends a channel. `told_by` is the neighbour that reported the end: it gets no
+    /// message.
     pub(super) fn end(&mut self, channel: ChannelId, told_by: Option<&HostName>, why: Refusal) {
         let Some(entry) = self.channels.remove(&channel) else {
             return;
@@ -97,7 +98,7 @@ impl Signalling {
         let channel = entry.channel;
         let text = match (&entry.stage, entry.silent()) {
             (Stage::Established(_), Some((silent, until))) if until <= now => {
-                format!("nothing was heard about it from {silent} for {UNHEARD}")
+                format!("{silent} has not refreshed it for {UNREFRESHED}")
             }
             (Stage::Established(_), silent) => {
                 // Without neighbours no time ends the channel.

@@ -9,7 +9,7 @@ use super::clock::OffsetMeasurement;
 use super::events::{Action, HoldId, HoldRequest, Open, Part};
 use super::neighbour::Connection;
 use super::state::{ChannelState, Stage, Upstream};
-use super::{HELD, Neighbour, REFRESH, Signalling, Timer, UNHEARD};
+use super::{HELD, Neighbour, REFRESH, Signalling, Timer, UNREFRESHED};
 use crate::message::{
     ClockAnswer, Close, Establish, Established, Hello, HopBound, Hops, HostName, Message, Reason,
     Refresh, Refusal, Refused,
@@ -38,8 +38,8 @@ impl Signalling {
             next: None,
             stage: Stage::Holding,
             timer: now,
-            heard_before: now,
-            heard_next: now,
+            refreshed_before: now,
+            refreshed_next: now,
         };
         Signalling::set_timer(&mut self.timers, &mut entry, now.after(HELD));
         let part = match (entry.previous(), entry.sink == self.host) {
@@ -149,7 +149,7 @@ impl Signalling {
         if let Some(entry) = self.channels.get_mut(&channel) {
             entry.next = Some(next);
             entry.stage = Stage::Connecting;
-            entry.heard_next = now;
+            entry.refreshed_next = now;
         }
         if is_ready {
             self.forward(channel);
@@ -214,8 +214,8 @@ impl Signalling {
         };
         let (channel, hops) = (entry.channel, hops.clone());
         entry.stage = Stage::Established(hops.clone());
-        (entry.heard_before, entry.heard_next) = (now, now);
-        Signalling::set_timer(&mut self.timers, entry, now.after(UNHEARD));
+        (entry.refreshed_before, entry.refreshed_next) = (now, now);
+        Signalling::set_timer(&mut self.timers, entry, now.after(UNREFRESHED));
         if entry.sink == self.host {
             self.actions.push_back(Action::Accepted {
                 channel,
@@ -312,10 +312,10 @@ impl Signalling {
         }
     }
 
-    /// Takes a message of a neighbour that has said hello.
+    /// Handles a message of a neighbour whose `hello` has arrived.
     fn handle_ready(&mut self, from: &HostName, message: Message, now: Instant) {
         match message {
-            Message::Hello(_) => self.violate(from, "it says hello twice"),
+            Message::Hello(_) => self.violate(from, "it sends hello twice"),
             Message::Establish(establish) => self.handle_establish(from, establish, now),
             Message::Refused(refused) => self.handle_refused(from, refused),
             Message::Established(established) => self.handle_established(from, established),
@@ -460,7 +460,7 @@ impl Signalling {
                     self.tell_unknown(from, *channel);
                 }
             } else if let Some(entry) = self.channels.get_mut(channel) {
-                entry.hear(from, now);
+                entry.note_refresh(from, now);
             }
         }
     }

@@ -79,7 +79,8 @@ pub enum Event {
         hold: HoldId,
         /// The inequality, or another reason.
         reason: Reason,
-        /// The shortest deadline from source to sink with which it would hold one, if it knows.
+        /// The shortest deadline from source to sink with which it would hold one; `None` if
+        /// none is known.
         best: Option<Nanos>,
     },
     /// The host holds the longer bound now, without limit of time.

@@ -4,7 +4,7 @@ use netnice_channel::ChannelId;
 use netnice_core::contract::Channel;
 use netnice_core::units::{Instant, Nanos};
 
-use super::{HoldId, UNHEARD};
+use super::{HoldId, UNREFRESHED};
 use crate::message::{HopBound, Hops, HostName, ServiceName};
 
 /// Where a channel comes from.
@@ -49,10 +49,10 @@ pub(super) struct ChannelState {
     pub(super) stage: Stage,
     /// When the channel ends, or whether it has to end is examined again.
     pub(super) timer: Instant,
-    /// When the host before this one last named the channel.
-    pub(super) heard_before: Instant,
-    /// When the next host last named the channel.
-    pub(super) heard_next: Instant,
+    /// When the host before this one last refreshed the channel.
+    pub(super) refreshed_before: Instant,
+    /// When the next host last refreshed the channel.
+    pub(super) refreshed_next: Instant,
 }
 
 impl ChannelState {
@@ -84,22 +84,22 @@ impl ChannelState {
         hops
     }
 
-    /// The neighbour that named the channel last before all others, and until when it must name it
-    /// again; `None` if the channel has no neighbour.
+    /// The neighbour whose latest refresh of the channel is the oldest, and when the channel ends
+    /// without another one; `None` if the channel has no neighbour.
     pub(super) fn silent(&self) -> Option<(&HostName, Instant)> {
-        let before = self.previous().map(|host| (host, self.heard_before));
-        let next = self.next.as_ref().map(|host| (host, self.heard_next));
+        let before = self.previous().map(|host| (host, self.refreshed_before));
+        let next = self.next.as_ref().map(|host| (host, self.refreshed_next));
         let first = before.into_iter().chain(next).min_by_key(|(_, at)| *at);
-        first.map(|(host, at)| (host, at.after(UNHEARD)))
+        first.map(|(host, at)| (host, at.after(UNREFRESHED)))
     }
 
-    /// Notes that a neighbour has named the channel.
-    pub(super) fn hear(&mut self, neighbour: &HostName, now: Instant) {
+    /// Records that a neighbour has refreshed the channel.
+    pub(super) fn note_refresh(&mut self, neighbour: &HostName, now: Instant) {
         if self.previous() == Some(neighbour) {
-            self.heard_before = now;
+            self.refreshed_before = now;
         }
         if self.next.as_ref() == Some(neighbour) {
-            self.heard_next = now;
+            self.refreshed_next = now;
         }
     }
 

@@ -72,7 +72,7 @@ impl Link {
         let who = neighbour.as_str().to_owned();
         let reader = tokio::spawn(async move {
             let reason = read(number, &who, reading, &reports).await;
-            // Without the owner nobody needs the report.
+            // If the owner has ended, the report is not needed.
             let _ = reports.send(Report::Ended { number, reason }).await;
         });
         let (closing, closed) = oneshot::channel();
@@ -157,7 +157,7 @@ pub(super) async fn accept(
     let stream = match within.map_err(|_| no_answer(&who))? {
         Ok(stream) => stream,
         Err((error, stream)) => {
-            // Bytes that nobody reads would reset the connection, and with it the alert.
+            // Unread bytes would reset the connection, and the alert could get lost.
             let _ = timeout(CLOSING, read_the_rest(stream)).await;
             return Err(explain(&error, &who));
         }
@@ -193,8 +193,8 @@ fn set_options(stream: &TcpStream) {
 }
 
 /// Reads messages until the connection ends; returns why. Only one message of a connection waits
-/// for the owner, and the owner takes those of all connections in turn. So a neighbour that sends
-/// much delays itself.
+/// for the owner, and the owner takes those of all connections in turn. So a neighbour
+/// that sends much delays only its own messages.
 async fn read(
     number: u64,
     who: &str,

@@ -1,5 +1,5 @@
-//! What a host presents to its neighbours, and whom it trusts: [`Identity`]. Loading fails with
-//! [`IdentityError`]. [`explain`] says in one sentence why a connection with TLS fails.
+//! The certificate that a host presents, and the authorities that it trusts: [`Identity`]. Loading
+//! fails with [`IdentityError`]. [`explain`] states in one sentence why a connection failed.
 
 use std::io;
 use std::path::{Path, PathBuf};

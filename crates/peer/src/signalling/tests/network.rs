@@ -460,10 +460,10 @@ impl Network {
     }
 }
 
-/// Checks what the programs of one host were told about a channel: the source one answer, and an end
-/// if the channel was opened and does not exist any more. The sink is told one end for each time
-/// that the channel was established there, except for the one that exists: more than once if the
-/// connection was replaced before the source had its answer.
+/// Checks what the programs of one host were told about a channel: the source one answer, and an
+/// end if the channel was opened and does not exist any more. The sink is told one end for each
+/// time that the channel was established there, except for the one that exists: more than once if
+/// the connection was replaced before the source had its answer.
 fn check_told(told: &[Told], exists: bool) {
     let count = |wanted: fn(&Told) -> bool| told.iter().filter(|one| wanted(one)).count();
     let opened = count(|one| matches!(one, Told::Opened(_)));

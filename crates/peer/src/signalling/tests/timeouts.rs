@@ -75,7 +75,7 @@ fn a_channel_that_a_neighbour_does_not_name_for_15_s_ends_on_both_sides() {
     r.wait(millis(8_999));
     assert_eq!(r.count(), 1);
     let actions = r.wait(millis(1));
-    let text = "nothing was heard about it from b for 15s";
+    let text = "b has not refreshed it for 15s";
     let expected = [
         release(0),
         sent("b", close(1, "r", text)),

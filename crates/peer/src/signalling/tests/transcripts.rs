@@ -145,7 +145,7 @@ fn a_deadline_that_is_too_short_is_refused_with_the_best_one() {
 }
 
 #[test]
-fn a_host_without_a_bound_refuses_by_its_own_words() {
+fn a_host_without_a_bound_refuses_with_its_reason() {
     let mut r = Machine::beside("r", &["a"]);
     r.receive("a", establish(1, "b", 30, &[("a", 4)]));
     let reason = Reason::new("all promises together need 101.0000 % of the time");

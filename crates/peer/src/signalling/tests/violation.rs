@@ -35,7 +35,7 @@ fn the_first_message_is_one_hello_with_the_name_of_the_certificate() {
     }
     let mut r = Machine::beside("r", &["a"]);
     let hello = Message::Hello(Hello { host: host("a") });
-    expect_disconnect(&r.receive("a", hello.clone()), "a", "it says hello twice");
+    expect_disconnect(&r.receive("a", hello.clone()), "a", "it sends hello twice");
     // What the neighbour sent before it noticed is ignored.
     assert_eq!(r.receive("a", hello), []);
     assert_eq!(r.machine.ignored(), 1);
@@ -174,7 +174,7 @@ fn another_neighbours_channel_cannot_be_opened_closed_refreshed_or_answered() {
 }
 
 #[test]
-fn a_host_that_is_not_asked_yet_has_no_say() {
+fn a_host_that_is_not_asked_yet_cannot_end_the_channel() {
     let mut r = Machine::beside("r", &["a"]);
     r.receive("a", establish(1, "b", 30, &[("a", 4)]));
     // The route leads to b, which has a connection and no hello yet.
