@@ -44,6 +44,8 @@ pub(super) struct TestHost {
     life: u64,
     /// The connection to each neighbour, by its number.
     connected: BTreeMap<usize, u64>,
+    /// When a neighbour last named a channel in a refresh that arrived.
+    named: BTreeMap<(usize, ChannelId), Instant>,
     pub(super) state: State,
     /// What arrives while the host is stopped.
     waiting: Vec<Delivery>,
@@ -61,6 +63,7 @@ pub(super) enum State {
 pub(super) struct Hold {
     pub(super) contract: Channel,
     pub(super) bound: Nanos,
+    /// Since when it is held, or confirmed.
     pub(super) since: Instant,
     pub(super) is_confirmed: bool,
 }
@@ -102,6 +105,7 @@ impl Network {
             told: BTreeMap::new(),
             life: 0,
             connected: BTreeMap::new(),
+            named: BTreeMap::new(),
             state: State::Running,
             waiting: Vec::new(),
         };
@@ -164,6 +168,7 @@ impl Network {
         host.ledger.clear();
         host.told.clear();
         host.connected.clear();
+        host.named.clear();
         host.waiting.clear();
         host.life += 1;
         host.state = State::Crashed;
@@ -217,6 +222,29 @@ impl Network {
             }
         }
         self.now = until;
+        (0..self.hosts.len()).for_each(|at| self.check_refreshed(at));
+    }
+
+    /// Checks that every established channel of a running host was confirmed or named by each of
+    /// its neighbours in the last 15 s.
+    fn check_refreshed(&self, at: usize) {
+        let host = &self.hosts[at];
+        if host.state != State::Running {
+            return;
+        }
+        for one in host.machine.channels().filter(|one| one.hops.is_some()) {
+            let since = host.ledger[&one.hold].since;
+            for neighbour in one.previous.iter().chain(&one.next) {
+                let named = host.named.get(&(number(neighbour), one.channel));
+                let latest = named.map_or(since, |named| since.max(*named));
+                // A reply of the host takes up to 0.52 ms, and the time counts from the reply.
+                let silent = self.now.since(latest);
+                assert!(
+                    silent.0 < UNREFRESHED.0 + 600_000,
+                    "h{at}: {one:?}: {silent}"
+                );
+            }
+        }
     }
 
     fn time_out(&mut self, at: usize) {
@@ -227,6 +255,7 @@ impl Network {
         for hold in host.ledger.values().filter(|hold| !hold.is_confirmed) {
             assert!(now.since(hold.since) < HELD, "h{at}: {hold:?}");
         }
+        self.check_refreshed(at);
     }
 
     fn deliver(&mut self, at: usize, delivery: Delivery) {
@@ -240,6 +269,11 @@ impl Network {
         let event = match delivery {
             Delivery::Reply(life, event) if life == host.life => event,
             Delivery::Message(from, number, message) if current(host, &from) == Some(number) => {
+                if let Message::Refresh(refresh) = &message {
+                    let now = self.now;
+                    let named = refresh.channels.iter().map(|one| ((from, *one), now));
+                    self.hosts[at].named.extend(named);
+                }
                 let neighbour = name(from);
                 Event::Received { neighbour, message }
             }
@@ -329,6 +363,7 @@ impl Network {
 
     fn relax(&mut self, at: usize, hold: HoldId, bound: Nanos) {
         let refuses = self.below(1_000) < self.faults.not_relaxed;
+        let now = self.now;
         let host = &mut self.hosts[at];
         let entry = host.ledger.get_mut(&hold).expect("it is held");
         assert!(bound >= entry.bound, "{bound} is less than {entry:?}");
@@ -338,7 +373,7 @@ impl Network {
                 reason: Reason::new("the horizon"),
             },
             false => {
-                (entry.bound, entry.is_confirmed) = (bound, true);
+                (entry.bound, entry.is_confirmed, entry.since) = (bound, true, now);
                 // While the horizon is 0, no relaxation can be refused.
                 let promises = host.promises();
                 assert!(host.link.carries_at_once(&promises), "{promises:?}");
