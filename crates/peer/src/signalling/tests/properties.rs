@@ -37,7 +37,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => 1_u64..3_000,
         3 => 1_u64..60_000,
         2 => 1_u64..6_000_000,
-        1 => 1_u64..18_000_000,
+        2 => 13_000_000_u64..20_000_000,
     ];
     let step = prop_oneof![
         6 => open.prop_map(|(from, to, mmax, rmax, d)| Step::Open(from, to, mmax, rmax, d)),
