@@ -74,6 +74,7 @@ impl HostileWorld {
         let contract = Channel::new(Bytes(1_000), rate, 2, Nanos::from_millis(30));
         let establish = Message::Establish(Establish {
             channel: GOOD,
+            attempt: 0,
             service: ServiceName::new("camera").expect("a service"),
             sink: host("b"),
             contract: contract.expect("a contract"),
@@ -85,6 +86,7 @@ impl HostileWorld {
         machine.handle(Event::Held { hold, bound, next }, now);
         let established = Message::Established(Established {
             channel: GOOD,
+            attempt: 0,
             hops: hops(&[("a", 9), ("r", 10), ("b", 11)]),
         });
         receive(&mut machine, "b", established, now);
@@ -118,7 +120,11 @@ impl HostileWorld {
             bound: Nanos(rest),
         });
         let (channel, hops) = (asked.channel, Hops::new(hops).ok()?);
-        let established = Message::Established(Established { channel, hops });
+        let established = Message::Established(Established {
+            channel,
+            attempt: asked.attempt,
+            hops,
+        });
         Some((neighbour.as_str().as_bytes()[0], established))
     }
 

@@ -59,6 +59,9 @@ pub struct Hello {
 pub struct Establish {
     /// The channel.
     pub channel: ChannelId,
+    /// A number that the sender has not used before on the connection. The replies carry it, and
+    /// so does each `close`: a message about an earlier attempt can cross this one.
+    pub attempt: u64,
     /// The service that listens at the sink.
     pub service: ServiceName,
     /// The host that the channel ends at. It is not in `hops`.
@@ -77,6 +80,8 @@ pub struct Refused {
     /// The channel.
     #[serde(with = "channel_text")]
     pub channel: ChannelId,
+    /// The number of the attempt, from [`Establish::attempt`].
+    pub attempt: u64,
     /// Why, and by which host.
     pub refusal: Refusal,
 }
@@ -102,6 +107,8 @@ pub struct Established {
     /// The channel.
     #[serde(with = "channel_text")]
     pub channel: ChannelId,
+    /// The number of the attempt, from [`Establish::attempt`].
+    pub attempt: u64,
     /// All hosts of the channel with their final bounds, which sum to the deadline.
     pub hops: Hops,
 }
@@ -113,6 +120,10 @@ pub struct Close {
     /// The channel.
     #[serde(with = "channel_text")]
     pub channel: ChannelId,
+    /// The number of the attempt, from [`Establish::attempt`]; `None` in the reply to a refresh,
+    /// for every attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u64>,
     /// The host that ended it.
     pub host: HostName,
     /// Why.
@@ -255,6 +266,7 @@ enum BadMessage {
 struct EstablishDoc {
     #[serde(with = "channel_text")]
     channel: ChannelId,
+    attempt: u64,
     service: ServiceName,
     sink: HostName,
     contract: ContractDoc,
@@ -286,6 +298,7 @@ impl TryFrom<EstablishDoc> for Establish {
         }
         Ok(Establish {
             channel: doc.channel,
+            attempt: doc.attempt,
             service: doc.service,
             sink: doc.sink,
             contract: doc.contract.try_into()?,
@@ -299,6 +312,7 @@ impl From<Establish> for EstablishDoc {
         let contract = establish.contract;
         EstablishDoc {
             channel: establish.channel,
+            attempt: establish.attempt,
             service: establish.service,
             sink: establish.sink,
             contract: ContractDoc {

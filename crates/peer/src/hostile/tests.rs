@@ -86,6 +86,7 @@ impl Random {
                     true => Message::ClockAsk(ClockAsk { sent_ns: 1 }),
                     false => Message::Establish(Establish {
                         channel,
+                        attempt: self.below(4),
                         service,
                         sink,
                         contract,
@@ -99,15 +100,24 @@ impl Random {
                     reason,
                     best_deadline_ns: None,
                 };
-                Message::Refused(Refused { channel, refusal })
+                Message::Refused(Refused {
+                    channel,
+                    attempt: self.below(4),
+                    refusal,
+                })
             }
             7 => {
                 let first = self.name();
                 let hops = self.hops(first.as_str());
-                Message::Established(Established { channel, hops })
+                Message::Established(Established {
+                    channel,
+                    attempt: self.below(4),
+                    hops,
+                })
             }
             8 | 9 => Message::Close(Close {
                 channel,
+                attempt: (self.below(2) == 0).then(|| self.below(4)),
                 host: self.name(),
                 reason,
             }),

@@ -33,6 +33,7 @@ fn every_message() -> Vec<Message> {
         }),
         Message::Establish(Establish {
             channel,
+            attempt: 0,
             service: ServiceName::new("camera_1.main").expect("a service"),
             sink: host("b"),
             contract: contract.expect("a contract"),
@@ -40,18 +41,22 @@ fn every_message() -> Vec<Message> {
         }),
         Message::Refused(Refused {
             channel,
+            attempt: 0,
             refusal: refusal(Some(3_000_000)),
         }),
         Message::Refused(Refused {
             channel,
+            attempt: 0,
             refusal: refusal(None),
         }),
         Message::Established(Established {
             channel,
+            attempt: 0,
             hops: hops(&[("a", 8), ("b", 9)]),
         }),
         Message::Close(Close {
             channel,
+            attempt: Some(0),
             host: host("b"),
             reason: Reason::new("the listener ended"),
         }),
@@ -97,6 +102,7 @@ fn every_message_is_the_same_after_its_frame() {
 fn an_establish_message_looks_as_specified() {
     let expected = json!({"version": 1, "message": {"establish": {
         "channel": "a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5",
+        "attempt": 0,
         "service": "camera_1.main",
         "sink": "b",
         "contract": {"mmax": 65_536, "rmax": 50, "bmax": 4, "deadline_ns": 20_000_000},
@@ -130,11 +136,17 @@ fn the_longest_messages_fit_into_a_frame_and_longer_ones_are_refused() {
     assert_eq!(hops[0].host.as_str().len(), HostName::LONGEST);
     let channel = ChannelId([0; 16]);
     let hops = Hops::new(hops).expect("hops");
-    encode(&Message::Established(Established { channel, hops })).expect("fits");
+    encode(&Message::Established(Established {
+        channel,
+        attempt: 0,
+        hops,
+    }))
+    .expect("fits");
     let reason = Reason::new(&"\"".repeat(9_000));
     assert_eq!(reason.as_str().len(), Reason::LONGEST);
     encode(&Message::Close(Close {
         channel,
+        attempt: Some(0),
         host: host("a"),
         reason,
     }))

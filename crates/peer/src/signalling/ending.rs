@@ -29,7 +29,7 @@ impl Signalling {
         let was_established = entry.is_established();
         let usage = match &entry.upstream {
             Upstream::Program => Some(&mut self.programs),
-            Upstream::Neighbour(previous) => {
+            Upstream::Neighbour(previous, _) => {
                 let known = self.neighbours.get_mut(previous);
                 known.map(|known| &mut known.usage)
             }
@@ -38,9 +38,10 @@ impl Signalling {
             usage.release(&entry.contract, was_established);
         }
         self.tell_programs(&entry, &why);
-        let close = |why: &Refusal| {
+        let close = |attempt: u64, why: &Refusal| {
             Message::Close(Close {
                 channel,
+                attempt: Some(attempt),
                 host: why.host.clone(),
                 reason: why.reason.clone(),
             })
@@ -49,15 +50,16 @@ impl Signalling {
             && entry.is_forwarded()
             && told_by != Some(next)
         {
-            self.send(next, close(&why));
+            self.send(next, close(hold.0, &why));
         }
-        if let Some(previous) = entry.previous()
+        if let Upstream::Neighbour(previous, attempt) = &entry.upstream
             && told_by != Some(previous)
         {
             let message = match was_established {
-                true => close(&why),
+                true => close(*attempt, &why),
                 false => Message::Refused(Refused {
                     channel,
+                    attempt: *attempt,
                     refusal: why,
                 }),
             };

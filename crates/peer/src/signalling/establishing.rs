@@ -184,6 +184,7 @@ impl Signalling {
         entry.stage = Stage::Forwarded;
         let message = Message::Establish(Establish {
             channel,
+            attempt: entry.hold.0,
             service: entry.service.clone(),
             sink: entry.sink.clone(),
             contract: entry.contract,
@@ -229,12 +230,16 @@ impl Signalling {
                 self.programs.establish();
                 self.actions.push_back(Action::Opened { channel, hops });
             }
-            Upstream::Neighbour(previous) => {
-                let neighbour = previous.clone();
+            Upstream::Neighbour(previous, attempt) => {
+                let (neighbour, attempt) = (previous.clone(), *attempt);
                 if let Some(known) = self.neighbours.get_mut(previous) {
                     known.usage.establish();
                 }
-                let message = Message::Established(Established { channel, hops });
+                let message = Message::Established(Established {
+                    channel,
+                    attempt,
+                    hops,
+                });
                 self.actions.push_back(Action::Send { neighbour, message });
             }
         }
@@ -319,7 +324,7 @@ impl Signalling {
             Message::Establish(establish) => self.handle_establish(from, establish, now),
             Message::Refused(refused) => self.handle_refused(from, refused),
             Message::Established(established) => self.handle_established(from, established),
-            Message::Close(close) => match self.has(from, close.channel) {
+            Message::Close(close) => match self.has(from, close.channel, close.attempt) {
                 true => {
                     let refusal = Refusal {
                         host: close.host,
@@ -359,13 +364,19 @@ impl Signalling {
             let text = format!("it asks for channel {channel} as if it were {last}");
             return self.violate(from, &text);
         }
-        if self.has(from, channel) {
+        let known = self.channels.get(&channel);
+        if known.is_some_and(|entry| entry.previous() == Some(from)) {
             let text = format!("it asks for channel {channel}, which it has already");
             return self.violate(from, &text);
         }
         if let Err(fault) = self.admit(from, &establish, now) {
             let refusal = self.own_refusal(&fault, None);
-            let refused = Refused { channel, refusal };
+            let attempt = establish.attempt;
+            let refused = Refused {
+                channel,
+                attempt,
+                refusal,
+            };
             return self.send(from, Message::Refused(refused));
         }
         let open = Open {
@@ -375,7 +386,12 @@ impl Signalling {
             contract: establish.contract,
         };
         let before = establish.hops.as_slice().to_vec();
-        self.begin(open, Upstream::Neighbour(from.clone()), before, now);
+        self.begin(
+            open,
+            Upstream::Neighbour(from.clone(), establish.attempt),
+            before,
+            now,
+        );
     }
 
     /// Decides whether a neighbour's channel is tried, and counts it then. The error is the reason
@@ -408,37 +424,35 @@ impl Signalling {
     }
 
     fn handle_refused(&mut self, from: &HostName, refused: Refused) {
-        let channel = refused.channel;
-        match self.channels.get(&channel) {
-            Some(entry) if entry.next.as_ref() == Some(from) => match entry.stage {
-                Stage::Forwarded => self.end(channel, Some(from), refused.refusal),
-                _ => {
-                    let text = format!("it refuses channel {channel}, which it has established");
-                    self.violate(from, &text);
-                }
-            },
-            Some(entry) if entry.previous() == Some(from) => {
-                let text = format!("it refuses channel {channel}, which it has asked for itself");
+        let Refused {
+            channel,
+            attempt,
+            refusal,
+        } = refused;
+        match self.stage_asked(from, channel, attempt) {
+            Some(Stage::Forwarded) => self.end(channel, Some(from), refusal),
+            Some(_) => {
+                let text = format!("it refuses channel {channel}, which it has established");
                 self.violate(from, &text);
             }
-            _ => self.ignored += 1,
+            None => self.ignored += 1,
         }
     }
 
     fn handle_established(&mut self, from: &HostName, established: Established) {
-        let Established { channel, hops } = established;
-        let fault = match self.channels.get(&channel) {
-            Some(entry) if entry.next.as_ref() == Some(from) => match entry.stage {
-                Stage::Forwarded => entry.fault_of(&hops, &self.host),
-                _ => Some("it was established already".to_owned()),
-            },
-            Some(entry) if entry.previous() == Some(from) => {
-                Some("the source does not establish it".to_owned())
-            }
+        let Established {
+            channel,
+            attempt,
+            hops,
+        } = established;
+        let stage = self.stage_asked(from, channel, attempt);
+        let fault = match (stage, self.channels.get(&channel)) {
+            (Some(Stage::Forwarded), Some(entry)) => entry.fault_of(&hops, &self.host),
+            (Some(_), Some(_)) => Some("it was established already".to_owned()),
             // The hold here has ended meanwhile, or there never was one.
             _ => {
                 self.ignored += 1;
-                return self.tell_unknown(from, channel);
+                return self.tell_unknown(from, channel, Some(attempt));
             }
         };
         match fault {
@@ -450,14 +464,22 @@ impl Signalling {
         }
     }
 
+    /// The stage of a channel for which this host has asked this neighbour, in this attempt; `None`
+    /// if it has not. A reply to an earlier attempt has no stage: it has crossed the end of it.
+    fn stage_asked(&self, from: &HostName, channel: ChannelId, attempt: u64) -> Option<&Stage> {
+        let entry = self.channels.get(&channel)?;
+        let is_asked = entry.next.as_ref() == Some(from) && entry.is_forwarded();
+        (is_asked && entry.hold.0 == attempt).then_some(&entry.stage)
+    }
+
     fn handle_refresh(&mut self, from: &HostName, refresh: &Refresh, now: Instant) {
         let mut unknown = 0;
         for channel in &refresh.channels {
-            if !self.has(from, *channel) {
+            if !self.has(from, *channel, None) {
                 self.ignored += 1;
                 unknown += 1;
                 if unknown <= MOST_UNKNOWN {
-                    self.tell_unknown(from, *channel);
+                    self.tell_unknown(from, *channel, None);
                 }
             } else if let Some(entry) = self.channels.get_mut(channel) {
                 entry.note_refresh(from, now);
@@ -491,19 +513,19 @@ impl Signalling {
         }
     }
 
-    /// True if a channel exists that passes from or to this neighbour, and this host has asked it
-    /// or was asked by it.
-    fn has(&self, neighbour: &HostName, channel: ChannelId) -> bool {
-        self.channels.get(&channel).is_some_and(|entry| {
-            let asked = entry.next.as_ref() == Some(neighbour) && entry.is_forwarded();
-            asked || entry.previous() == Some(neighbour)
-        })
+    /// True if a channel exists that passes from or to this neighbour, this host has asked it or
+    /// was asked by it, and the attempt is this one, if one is given.
+    fn has(&self, neighbour: &HostName, channel: ChannelId, attempt: Option<u64>) -> bool {
+        let entry = self.channels.get(&channel);
+        let own = entry.and_then(|entry| entry.attempt_with(neighbour));
+        own.is_some() && (attempt.is_none() || attempt == own)
     }
 
     /// Tells a neighbour that it has no such channel here.
-    fn tell_unknown(&mut self, neighbour: &HostName, channel: ChannelId) {
+    fn tell_unknown(&mut self, neighbour: &HostName, channel: ChannelId, attempt: Option<u64>) {
         let close = Close {
             channel,
+            attempt,
             host: self.host.clone(),
             reason: Reason::new("the channel does not exist here, or has ended"),
         };

@@ -12,8 +12,8 @@ use crate::message::{HopBound, Hops, HostName, ServiceName};
 pub(super) enum Upstream {
     /// A program of this host: this host is the source.
     Program,
-    /// The host before this one.
-    Neighbour(HostName),
+    /// The host before this one, and the number of its attempt.
+    Neighbour(HostName, u64),
 }
 
 /// How far the establishment of a channel has come at this host.
@@ -60,7 +60,17 @@ impl ChannelState {
     pub(super) fn previous(&self) -> Option<&HostName> {
         match &self.upstream {
             Upstream::Program => None,
-            Upstream::Neighbour(host) => Some(host),
+            Upstream::Neighbour(host, _) => Some(host),
+        }
+    }
+
+    /// The number of the attempt in messages about the channel between this host and a neighbour;
+    /// `None` if the channel does not pass from or to it, or it was not asked yet.
+    pub(super) fn attempt_with(&self, neighbour: &HostName) -> Option<u64> {
+        match &self.upstream {
+            Upstream::Neighbour(host, attempt) if host == neighbour => Some(*attempt),
+            _ => (self.next.as_ref() == Some(neighbour) && self.is_forwarded())
+                .then_some(self.hold.0),
         }
     }
 

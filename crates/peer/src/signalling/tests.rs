@@ -61,6 +61,7 @@ fn establish(number: u8, sink: &str, deadline: u64, bounds: &[(&str, u64)]) -> M
     let hops = hops(bounds);
     Message::Establish(Establish {
         channel,
+        attempt: 0,
         service,
         sink,
         contract,
@@ -70,7 +71,11 @@ fn establish(number: u8, sink: &str, deadline: u64, bounds: &[(&str, u64)]) -> M
 
 fn established(number: u8, bounds: &[(&str, u64)]) -> Message {
     let (channel, hops) = (id(number), hops(bounds));
-    Message::Established(Established { channel, hops })
+    Message::Established(Established {
+        channel,
+        attempt: 0,
+        hops,
+    })
 }
 
 fn refresh(numbers: &[u8]) -> Message {
@@ -82,6 +87,31 @@ fn close(number: u8, by: &str, text: &str) -> Message {
     let (channel, host, reason) = (id(number), host(by), Reason::new(text));
     Message::Close(Close {
         channel,
+        attempt: Some(0),
+        host,
+        reason,
+    })
+}
+
+/// The same message about another attempt than 0.
+fn attempt(number: u64, mut message: Message) -> Message {
+    match &mut message {
+        Message::Establish(one) => one.attempt = number,
+        Message::Refused(one) => one.attempt = number,
+        Message::Established(one) => one.attempt = number,
+        Message::Close(one) => one.attempt = Some(number),
+        other => panic!("{other:?}"),
+    }
+    message
+}
+
+/// The reply to a refresh with an unknown channel.
+fn unknown(number: u8, by: &str) -> Message {
+    let (channel, host) = (id(number), host(by));
+    let reason = Reason::new("the channel does not exist here, or has ended");
+    Message::Close(Close {
+        channel,
+        attempt: None,
         host,
         reason,
     })
@@ -205,7 +235,14 @@ fn relax(hold: u64, bound: u64) -> Action {
 
 fn refused(neighbour: &str, number: u8, refusal: Refusal) -> Action {
     let channel = id(number);
-    sent(neighbour, Message::Refused(Refused { channel, refusal }))
+    sent(
+        neighbour,
+        Message::Refused(Refused {
+            channel,
+            attempt: 0,
+            refusal,
+        }),
+    )
 }
 
 /// A relay `r` between `a` and `b`, with channel 1 established by hold 0: 30 ms in three parts.

@@ -26,6 +26,8 @@ pub(super) struct Network {
     pub(super) now: Instant,
     pub(super) hosts: Vec<TestHost>,
     pub(super) faults: Faults,
+    /// How often a host disconnected another one.
+    pub(super) violations: usize,
     connections: BTreeMap<(usize, usize), Connection>,
     queue: BTreeMap<(Instant, u64), (usize, Delivery)>,
     sequence: u64,
@@ -113,6 +115,7 @@ impl Network {
             now: Instant(1_000_000_000),
             hosts: (0..count).map(host).collect(),
             faults,
+            violations: 0,
             connections: BTreeMap::new(),
             queue: BTreeMap::new(),
             sequence: 0,
@@ -133,7 +136,8 @@ impl Network {
         let now = self.now;
         if self.hosts[at].state == State::Running {
             let opened = self.hosts[at].machine.open(open, now);
-            opened.expect("within the quota");
+            let is_new = !matches!(opened, Err(OpenError::Exists(_)));
+            assert!(opened.is_ok() || !is_new, "{opened:?}");
             self.act(at);
         }
     }
@@ -309,6 +313,7 @@ impl Network {
                 Action::Release { hold } => drop(self.hosts[at].ledger.remove(&hold)),
                 Action::Connect { neighbour } => self.connect(at, number(&neighbour)),
                 Action::Disconnect { neighbour, .. } => {
+                    self.violations += 1;
                     let other = number(&neighbour);
                     self.hosts[at].connected.remove(&other);
                     self.disconnect(at, other);
@@ -455,8 +460,19 @@ impl Network {
     }
 
     /// Checks after a time without faults that every ledger has exactly the established channels,
-    /// that all hosts of a channel agree, and that the programs know it.
+    /// that all hosts of a channel agree, and that the programs were told.
     pub(super) fn check_quiet(&self) {
+        let seen = self.check_ledgers();
+        for (at, host) in self.hosts.iter().enumerate() {
+            for (channel, told) in &host.told {
+                let exists = seen.get(channel).is_some_and(|hosts| hosts.contains(&at));
+                check_told(told, exists);
+            }
+        }
+    }
+
+    /// As [`Network::check_quiet`], without the programs. Returns the hosts of each channel.
+    pub(super) fn check_ledgers(&self) -> BTreeMap<ChannelId, Vec<usize>> {
         let mut seen: BTreeMap<ChannelId, Vec<usize>> = BTreeMap::new();
         for (at, host) in self.hosts.iter().enumerate() {
             host.machine.invariants();
@@ -480,12 +496,7 @@ impl Network {
                 }
             }
         }
-        for (at, host) in self.hosts.iter().enumerate() {
-            for (channel, told) in &host.told {
-                let exists = seen.get(channel).is_some_and(|hosts| hosts.contains(&at));
-                check_told(told, exists);
-            }
-        }
+        seen
     }
 
     /// The number of established channels, at their sources.

@@ -134,6 +134,37 @@ proptest! {
         prop_assert_eq!(network.established(), established);
     }
 
+    /// Hosts that follow the protocol never disconnect each other, also if programs of several hosts
+    /// use few identifiers again and again, and connections break and hosts crash and stop. (So no
+    /// host can make two others disconnect each other by what it asks of them.)
+    #[test]
+    fn hosts_that_follow_the_protocol_never_disconnect_each_other(
+        count in 2_usize..=5,
+        faults in faults(),
+        seed in any::<u64>(),
+        steps in steps(),
+        reused in prop::collection::vec((0_usize..3, 0_usize..5, 0_usize..5, 1_u64..90, any::<bool>()), 1..60),
+    ) {
+        let faults = Faults { lost: 0, ..faults };
+        let mut network = Network::new(count, faults, seed);
+        for (step, (number, from, to, deadline, closes)) in steps.iter().cycle().zip(reused) {
+            let (from, to) = (from % count, to % count);
+            if closes {
+                network.close(from, channel_number(number));
+            }
+            network.open(from, asked(number, to, (500, 10), millis(deadline)));
+            if !matches!(step, Step::Open(..) | Step::Close(..)) {
+                play(&mut network, std::slice::from_ref(step));
+            }
+            prop_assert_eq!(network.violations, 0);
+        }
+        network.faults = Faults { delay: faults.delay, ..Faults::default() };
+        (0..count).for_each(|at| network.resume(at));
+        network.run(Nanos::from_secs(25));
+        network.check_ledgers();
+        prop_assert_eq!(network.violations, 0);
+    }
+
     /// Without faults every channel is established or refused, and the best deadline of a refusal
     /// is granted if it is asked for at once. 1 % less is refused, with the same best deadline.
     #[test]
@@ -249,6 +280,7 @@ fn a_thousand_channels_pass_a_relay_and_their_refresh_is_below_10_kb_a_second() 
         let (channel, hops) = (channel(number), hops(&[("a", 4)]));
         let establish = Establish {
             channel,
+            attempt: 0,
             service,
             sink,
             contract,
@@ -257,7 +289,14 @@ fn a_thousand_channels_pass_a_relay_and_their_refresh_is_below_10_kb_a_second() 
         relay.receive("a", Message::Establish(establish));
         relay.held(number as u64, 5, Some("b"));
         let hops = super::hops(&[("a", 9), ("r", 10), ("b", 11)]);
-        relay.receive("b", Message::Established(Established { channel, hops }));
+        relay.receive(
+            "b",
+            Message::Established(Established {
+                channel,
+                attempt: number as u64,
+                hops,
+            }),
+        );
         relay.relaxed(number as u64);
         relay.wait(millis(3));
     }
@@ -320,6 +359,7 @@ fn figures_of_memory_and_time_of_a_relay() {
         let channel = channel_number(number);
         let establish = Establish {
             channel,
+            attempt: 0,
             service,
             sink,
             contract,
@@ -328,7 +368,14 @@ fn figures_of_memory_and_time_of_a_relay() {
         relay.receive(way[0], Message::Establish(establish));
         relay.held(number as u64, 5, Some(way[2]));
         let hops = hops(&[(way[0], 9), (way[1], 10), (way[2], 11)]);
-        relay.receive(way[2], Message::Established(Established { channel, hops }));
+        relay.receive(
+            way[2],
+            Message::Established(Established {
+                channel,
+                attempt: number as u64,
+                hops,
+            }),
+        );
         relay.relaxed(number as u64);
     }
     let time = begin.elapsed() / count as u32;

@@ -127,6 +127,7 @@ fn a_deadline_that_is_too_short_is_refused_with_the_best_one() {
     let channel = id(1);
     let message = Message::Refused(Refused {
         channel,
+        attempt: 0,
         refusal: why.clone(),
     });
     assert_eq!(

@@ -57,19 +57,9 @@ fn messages_in_the_wrong_order_disconnect_their_sender() {
             format!("it asks for channel {} as if it were z", id(2)),
         ),
         (
-            "a",
-            established(1, &all),
-            format!("it establishes channel {number} wrongly: the source does not establish it"),
-        ),
-        (
             "b",
             established(1, &all),
             format!("it establishes channel {number} wrongly: it was established already"),
-        ),
-        (
-            "b",
-            establish(1, "a", 30, &[("b", 4)]),
-            format!("it asks for channel {number}, which it has already"),
         ),
     ];
     for (from, message, text) in cases {
@@ -81,15 +71,76 @@ fn messages_in_the_wrong_order_disconnect_their_sender() {
         assert_eq!(r.machine.neighbours().collect::<Vec<_>>(), [&host(other)]);
         assert_eq!(r.count(), 0);
     }
-    for from in ["a", "b"] {
-        let mut r = relay();
+    let refused = |attempt| {
         let (channel, refusal) = (number, refusal("b", "no", None));
-        let actions = r.receive(from, Message::Refused(Refused { channel, refusal }));
-        assert!(
-            matches!(&actions[0], Action::Disconnect { .. }),
-            "{actions:?}"
-        );
-    }
+        Message::Refused(Refused {
+            channel,
+            attempt,
+            refusal,
+        })
+    };
+    let mut r = relay();
+    let text = format!("it refuses channel {number}, which it has established");
+    expect_disconnect(&r.receive("b", refused(0)), "b", &text);
+    // In the wrong direction, or about another attempt: no channel is meant.
+    let mut r = relay();
+    assert_eq!(r.receive("a", refused(0)), []);
+    assert_eq!(r.receive("b", refused(1)), []);
+    assert_eq!(r.receive("b", attempt(1, close(1, "b", "ended"))), []);
+    assert_eq!(r.machine.ignored(), 3);
+    let text = "the channel does not exist here, or has ended";
+    assert_eq!(
+        r.receive("a", established(1, &all)),
+        [sent("a", close(1, "r", text))]
+    );
+    assert_eq!(r.count(), 1);
+}
+
+/// A source that uses an identifier again must not make two others disconnect each other.
+#[test]
+fn a_reply_to_an_earlier_attempt_changes_nothing_and_disconnects_nobody() {
+    let mut r = Machine::beside("r", &["a", "b"]);
+    r.receive("a", establish(1, "b", 30, &[("a", 4)]));
+    r.held(0, 5, Some("b"));
+    r.receive("a", close(1, "a", "ended"));
+    r.receive("a", attempt(7, establish(1, "b", 42, &[("a", 4)])));
+    let onward = attempt(1, establish(1, "b", 42, &[("a", 4), ("r", 5)]));
+    assert_eq!(r.held(1, 5, Some("b")), [sent("b", onward)]);
+    // b has replied before the end of the first attempt arrived there.
+    let first = established(1, &[("a", 9), ("r", 10), ("b", 11)]);
+    let text = "the channel does not exist here, or has ended";
+    assert_eq!(r.receive("b", first), [sent("b", close(1, "r", text))]);
+    let all = [("a", 13), ("r", 14), ("b", 15)];
+    let second = attempt(1, established(1, &all));
+    assert_eq!(r.receive("b", second), [relax(1, 14)]);
+    assert_eq!(r.relaxed(1), [sent("a", attempt(7, established(1, &all)))]);
+}
+
+/// Two sources can ask two hosts for each other with the same identifier at once.
+#[test]
+fn two_hosts_that_ask_each_other_for_one_identifier_refuse_both() {
+    let mut r = Machine::beside("r", &["a", "b"]);
+    r.receive("a", establish(1, "b", 30, &[("a", 4)]));
+    r.held(0, 5, Some("b"));
+    let text = "the identifier of the channel is in use: draw another one";
+    let why = refusal("r", text, None);
+    let crossing = attempt(8, establish(1, "a", 30, &[("b", 4)]));
+    let channel = id(1);
+    let answer = |attempt, refusal| {
+        Message::Refused(Refused {
+            channel,
+            attempt,
+            refusal,
+        })
+    };
+    assert_eq!(
+        r.receive("b", crossing),
+        [sent("b", answer(8, why.clone()))]
+    );
+    assert_eq!(r.count(), 1);
+    let actions = r.receive("b", answer(0, refusal("b", text, None)));
+    let passed = answer(0, refusal("b", text, None));
+    assert_eq!(actions, [release(0), sent("a", passed)]);
 }
 
 #[test]
@@ -140,23 +191,22 @@ fn another_neighbours_channel_cannot_be_opened_closed_refreshed_or_answered() {
     let all = [("a", 9), ("r", 10), ("b", 11)];
     let (channel, no) = (id(1), refusal("b", "no", None));
     // Each is treated as one about an unknown channel.
-    let unknown = [sent(
-        "e",
-        close(1, "r", "the channel does not exist here, or has ended"),
-    )];
+    let text = "the channel does not exist here, or has ended";
     assert_eq!(r.receive("e", close(1, "b", "ended")), []);
     assert_eq!(
         r.receive(
             "e",
             Message::Refused(Refused {
                 channel,
+                attempt: 0,
                 refusal: no
             })
         ),
         []
     );
-    assert_eq!(r.receive("e", established(1, &all)), unknown);
-    assert_eq!(r.receive("e", refresh(&[1])), unknown);
+    let told = [sent("e", close(1, "r", text))];
+    assert_eq!(r.receive("e", established(1, &all)), told);
+    assert_eq!(r.receive("e", refresh(&[1])), [sent("e", unknown(1, "r"))]);
     let taken = refusal(
         "r",
         "the identifier of the channel is in use: draw another one",
