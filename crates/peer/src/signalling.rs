@@ -144,6 +144,7 @@ impl Signalling {
     /// [`OpenError`] if the identifier is in use, the contract is beyond the limits, or the quota
     /// is used up. Then nothing has changed.
     pub fn open(&mut self, open: Open, now: Instant) -> Result<(), OpenError> {
+        self.expire(now);
         if self.channels.contains_key(&open.channel) {
             return Err(OpenError::Exists(open.channel));
         }
@@ -159,7 +160,11 @@ impl Signalling {
     }
 
     /// Takes an event. Call [`Signalling::poll_action`] until it returns `None` afterwards.
+    ///
+    /// What is due by `now` is done first, so that an event that waited for a stopped process does
+    /// not revive what has expired.
     pub fn handle(&mut self, event: Event, now: Instant) {
+        self.expire(now);
         match event {
             Event::Close { channel, reason } => {
                 if self.channels.contains_key(&channel) {
@@ -214,6 +219,12 @@ impl Signalling {
     /// Does what is due. Poll the actions afterwards. Does nothing before
     /// [`Signalling::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.expire(now);
+        self.check_invariants();
+    }
+
+    /// Handles all timers that are due.
+    fn expire(&mut self, now: Instant) {
         // Each pass removes the timer, or sets it later than `now`. The end of time never comes.
         while let Some((at, timer)) = self.timers.first().cloned() {
             if at > now || at == Instant(u64::MAX) {
@@ -225,7 +236,6 @@ impl Signalling {
                 Timer::Refresh(neighbour) => self.refresh(&neighbour, now),
             }
         }
-        self.check_invariants();
     }
 
     /// The name of this host.

@@ -246,6 +246,9 @@ impl Signalling {
     }
 
     pub(super) fn handle_connected(&mut self, neighbour: &HostName, now: Instant) {
+        // What expired just now was to be told on the connection before.
+        let is_old = |action: &Action| matches!(action, Action::Send { neighbour: to, .. } if to == neighbour);
+        self.actions.retain(|action| !is_old(action));
         self.replace_connection(neighbour);
         let is_new = !self.neighbours.contains_key(neighbour);
         let fault = match neighbour == &self.host {

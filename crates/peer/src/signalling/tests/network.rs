@@ -26,8 +26,8 @@ pub(super) struct Network {
     pub(super) now: Instant,
     pub(super) hosts: Vec<TestHost>,
     pub(super) faults: Faults,
-    /// How often a host disconnected another one.
-    pub(super) violations: usize,
+    /// Why hosts disconnected others.
+    pub(super) violations: Vec<String>,
     connections: BTreeMap<(usize, usize), Connection>,
     queue: BTreeMap<(Instant, u64), (usize, Delivery)>,
     sequence: u64,
@@ -115,7 +115,7 @@ impl Network {
             now: Instant(1_000_000_000),
             hosts: (0..count).map(host).collect(),
             faults,
-            violations: 0,
+            violations: Vec::new(),
             connections: BTreeMap::new(),
             queue: BTreeMap::new(),
             sequence: 0,
@@ -312,8 +312,9 @@ impl Network {
                 Action::Relax { hold, bound } => self.relax(at, hold, bound),
                 Action::Release { hold } => drop(self.hosts[at].ledger.remove(&hold)),
                 Action::Connect { neighbour } => self.connect(at, number(&neighbour)),
-                Action::Disconnect { neighbour, .. } => {
-                    self.violations += 1;
+                Action::Disconnect { neighbour, reason } => {
+                    self.violations
+                        .push(format!("h{at} at {}: {reason}", self.now.0));
                     let other = number(&neighbour);
                     self.hosts[at].connected.remove(&other);
                     self.disconnect(at, other);

@@ -214,3 +214,23 @@ fn unknown_channels_of_a_refresh_are_told_with_a_bound() {
     assert_eq!(actions[0], sent("a", unknown(2, "r")));
     assert_eq!(r.count(), 1);
 }
+
+#[test]
+fn an_event_that_waited_for_a_stopped_process_revives_nothing() {
+    let mut r = Machine::beside("r", &["a", "b"]);
+    r.receive("a", establish(1, "b", 30, &[("a", 4)]));
+    r.held(0, 5, Some("b"));
+    r.now = r.now.after(HELD);
+    // The reply is in time by the order of events, and late by the clock.
+    let reply = established(1, &[("a", 9), ("r", 10), ("b", 11)]);
+    let actions = r.receive("b", reply);
+    assert_eq!(actions[0], release(0));
+    assert_eq!(r.count(), 0);
+    // On a new connection, hello comes before everything else.
+    r.receive("b", establish(2, "a", 30, &[("b", 4)]));
+    r.now = r.now.after(HELD);
+    let neighbour = host("b");
+    let actions = r.take(Event::Connected { neighbour });
+    let hello = Message::Hello(Hello { host: host("r") });
+    assert_eq!(actions, [release(1), sent("b", hello)]);
+}
