@@ -77,6 +77,6 @@ impl OffsetMeasurement {
     }
 }
 
-/// Round trips that are kept: those of 40 s, in which two clocks of 100 ppm drift apart by 8 ms at
-/// most, and by less than 1 ms usually.
+/// Round trips that are kept: those of 40 s, in which two clocks of 100 ppm each drift apart by at
+/// most 8 ms.
 const TRIPS: usize = 8;
