@@ -115,7 +115,7 @@ const fn for_tests(name: &'static str) -> CrateRule {
 const fn highest(name: &'static str) -> CrateRule {
     CrateRule {
         name,
-        layer: 4,
+        layer: 5,
         may_use: MayUse::AnythingBelow,
         for_tests: false,
     }
@@ -128,6 +128,8 @@ const KERNEL: &str = "netnice-kernel";
 const TCP: &str = "netnice-tcp";
 const STACK: &str = "netnice-stack";
 const SHARE: &str = "netnice-share";
+const CHANNEL: &str = "netnice-channel";
+const PEER: &str = "netnice-peer";
 
 const RULES: &[CrateRule] = &[
     only(CORE, 0, &[]),
@@ -142,7 +144,8 @@ const RULES: &[CrateRule] = &[
     only("netnice-driver", 2, &[CORE, RING, API, KERNEL]),
     only(STACK, 2, &[CORE, RING, TCP, API]),
     only("netnice-daemon", 2, &[CORE, API, KERNEL]),
-    only("netnice-channel", 3, &[CORE, RING, API, STACK]),
+    only(CHANNEL, 3, &[CORE, RING, API, STACK]),
+    only(PEER, 4, &[CORE, API, STACK, CHANNEL]),
     only("netnice-capi", 3, &[CORE, RING, TCP, API, STACK]),
     only(SHARE, 2, &[CORE, API]),
     only("netnice-cli", 3, &[CORE, API, STACK, SHARE]),
@@ -163,7 +166,10 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("ratatui", &["netnice-cli"]),
     // The stack uses it only in an example, which shows that tokio can wait for the stack's
     // descriptor.
-    ("tokio", &["netnice-daemon", SHARE, "netnice-cli", STACK]),
+    (
+        "tokio",
+        &["netnice-daemon", SHARE, "netnice-cli", STACK, PEER],
+    ),
 ];
 
 /// Folders (ending in `/`) and files that may contain `unsafe`: the crates of system calls and

@@ -71,6 +71,7 @@ fn the_targets_are_those_of_the_manifest() {
             "receive",
             "ring",
             "segment",
+            "signalling",
             "stream",
             "transmit"
         ]

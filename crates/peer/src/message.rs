@@ -1,0 +1,455 @@
+//! The messages between neighbours, version 1 ([`Message`]), and their frames: [`encode`] and
+//! [`decode`], which fail with [`MessageError`]. docs/reference/peer.md specifies them.
+//!
+//! A frame is that of [`netnice_api::frame`], with JSON in it. A decoded message is valid by
+//! itself: its names have allowed characters, its numbers are in range, and its sums are right. The
+//! state machine decides whether the neighbour may send it.
+
+mod hops;
+mod text;
+
+use netnice_api::frame::{self, FrameError};
+use netnice_channel::{ChannelId, LONGEST_MESSAGE};
+use netnice_core::contract::{Channel, MessageRate};
+use netnice_core::units::{Bytes, Nanos};
+use serde::{Deserialize, Serialize};
+
+pub use hops::{BadHops, HopBound, Hops};
+pub use text::{BadName, HostName, Reason, ServiceName};
+
+/// The version of the messages. It changes when an old host would misread a new one.
+pub const VERSION: u32 = 1;
+
+/// The longest message, in bytes of JSON: a refresh of [`Refresh::MOST`] channels.
+pub const LONGEST: usize = 256 * 1024;
+
+/// A message between neighbours.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Message {
+    /// The first message on a connection, in both directions.
+    Hello(Hello),
+    /// Forward: asks the next host to hold a bound for a channel.
+    Establish(Establish),
+    /// Back: the channel cannot be had.
+    Refused(Refused),
+    /// Back: the channel is established, with these bounds.
+    Established(Established),
+    /// Either direction: the channel has ended.
+    Close(Close),
+    /// Either direction: the channels that the sender has with this neighbour.
+    Refresh(Refresh),
+    /// Asks for the neighbour's clock.
+    ClockAsk(ClockAsk),
+    /// The reply to [`Message::ClockAsk`].
+    ClockAnswer(ClockAnswer),
+}
+
+/// The parameters of [`Message::Hello`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hello {
+    /// The sender.
+    pub host: HostName,
+}
+
+/// The parameters of [`Message::Establish`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "EstablishDoc", into = "EstablishDoc")]
+pub struct Establish {
+    /// The channel.
+    pub channel: ChannelId,
+    /// A number that the sender has not used before on the connection. The replies carry it, and
+    /// so does each `close`: a message about an earlier attempt can cross this one.
+    pub attempt: u64,
+    /// The service that listens at the sink.
+    pub service: ServiceName,
+    /// The host that the channel ends at. It is not in `hops`.
+    pub sink: HostName,
+    /// Mmax in bytes of the program's message, Rmax, Bmax and the deadline from source to sink. All
+    /// hops compute the frames of their links from these.
+    pub contract: Channel,
+    /// The hosts so far, the source first, with the bound that each one holds.
+    pub hops: Hops,
+}
+
+/// The parameters of [`Message::Refused`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Refused {
+    /// The channel.
+    #[serde(with = "channel_text")]
+    pub channel: ChannelId,
+    /// The number of the attempt, from [`Establish::attempt`].
+    pub attempt: u64,
+    /// Why, and by which host.
+    pub refusal: Refusal,
+}
+
+/// Why a channel cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Refusal {
+    /// The host that refuses.
+    pub host: HostName,
+    /// The inequality that does not hold, or another reason.
+    pub reason: Reason,
+    /// The shortest deadline from source to sink that would be granted if it was asked for at once,
+    /// in nanoseconds; `None` if none is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best_deadline_ns: Option<u64>,
+}
+
+/// The parameters of [`Message::Established`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Established {
+    /// The channel.
+    #[serde(with = "channel_text")]
+    pub channel: ChannelId,
+    /// The number of the attempt, from [`Establish::attempt`].
+    pub attempt: u64,
+    /// All hosts of the channel with their final bounds, which sum to the deadline.
+    pub hops: Hops,
+}
+
+/// The parameters of [`Message::Close`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Close {
+    /// The channel.
+    #[serde(with = "channel_text")]
+    pub channel: ChannelId,
+    /// The number of the attempt, from [`Establish::attempt`]; `None` in the reply to a refresh,
+    /// for every attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u64>,
+    /// The host that ended it.
+    pub host: HostName,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// The parameters of [`Message::Refresh`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "RefreshDoc", into = "RefreshDoc")]
+pub struct Refresh {
+    /// All established channels that the sender has with this neighbour, in either direction, in
+    /// ascending order. At most [`Refresh::MOST`].
+    pub channels: Vec<ChannelId>,
+}
+
+impl Refresh {
+    /// The largest number of channels between two neighbours.
+    pub const MOST: usize = 8_000;
+}
+
+/// The parameters of [`Message::ClockAsk`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClockAsk {
+    /// The sender's clock, in nanoseconds.
+    pub sent_ns: u64,
+}
+
+/// The parameters of [`Message::ClockAnswer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClockAnswer {
+    /// The `sent_ns` of the question.
+    pub asked_ns: u64,
+    /// The replying host's clock when the question arrived, in nanoseconds.
+    pub received_ns: u64,
+    /// The replying host's clock when it replied, in nanoseconds.
+    pub answered_ns: u64,
+}
+
+/// Why a message cannot be encoded or decoded.
+#[derive(Debug, thiserror::Error)]
+pub enum MessageError {
+    /// The message is empty or too long.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The bytes are not the JSON of a message, or a value in it is invalid.
+    #[error("the message is not understood: {0}")]
+    Json(#[from] serde_json::Error),
+    /// The message has another version.
+    #[error(
+        "the neighbour speaks version {theirs} of the messages between hosts, and this host version \
+         {VERSION}: install the same release of netnice-peer on both"
+    )]
+    Version {
+        /// The version in the message.
+        theirs: u32,
+    },
+}
+
+/// The frame of a message.
+///
+/// # Errors
+/// If the message is longer than [`LONGEST`].
+pub fn encode(message: &Message) -> Result<Vec<u8>, MessageError> {
+    let body = serde_json::to_vec(&Envelope {
+        version: VERSION,
+        message,
+    })?;
+    Ok(frame::encode(&body, LONGEST)?)
+}
+
+/// Decodes a message from the body of a frame. The version is checked first.
+///
+/// # Errors
+/// [`MessageError::Version`] for another version, [`MessageError::Json`] for an invalid message.
+pub fn decode(body: &[u8]) -> Result<Message, MessageError> {
+    let Versioned { version } = serde_json::from_slice(body)?;
+    if version != VERSION {
+        return Err(MessageError::Version { theirs: version });
+    }
+    let envelope: Envelope<Message> = serde_json::from_slice(body)?;
+    Ok(envelope.message)
+}
+
+/// Decodes the messages in received bytes.
+#[derive(Debug)]
+pub struct Decoder(frame::Decoder);
+
+impl Default for Decoder {
+    fn default() -> Decoder {
+        Decoder(frame::Decoder::new(LONGEST))
+    }
+}
+
+impl Decoder {
+    /// Adds received bytes.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.0.push(bytes);
+    }
+
+    /// Removes and returns the next message; `None` if none is complete. After `None` the decoder
+    /// holds less than one message.
+    ///
+    /// # Errors
+    /// For an invalid frame, after which all calls fail, and for an invalid message. The connection
+    /// must be closed after either.
+    pub fn poll(&mut self) -> Result<Option<Message>, MessageError> {
+        match self.0.poll()? {
+            None => Ok(None),
+            Some(body) => decode(&body).map(Some),
+        }
+    }
+}
+
+/// Why the parameters of a message contradict each other or a limit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum BadMessage {
+    #[error("{0}")]
+    Contract(String),
+    #[error("mmax is 1B to {LONGEST_MESSAGE}, not {0}")]
+    MessageLength(Bytes),
+    #[error("the deadline is at most {most}, not {0}", most = HopBound::LONGEST)]
+    Deadline(Nanos),
+    #[error("sum_ns is {stated}, and the bounds of the hops sum to {sum}")]
+    Sum { stated: u64, sum: u64 },
+    #[error("the hops contain the sink {0}")]
+    SinkPassed(HostName),
+    #[error("a channel is 32 hexadecimal digits")]
+    Channel,
+    #[error("a refresh has at most {most} channels, not {0}", most = Refresh::MOST)]
+    Channels(usize),
+    #[error("the channels of a refresh are not in ascending order")]
+    Order,
+}
+
+/// [`Establish`] in JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EstablishDoc {
+    #[serde(with = "channel_text")]
+    channel: ChannelId,
+    attempt: u64,
+    service: ServiceName,
+    sink: HostName,
+    contract: ContractDoc,
+    hops: Hops,
+    sum_ns: u64,
+}
+
+/// A contract in JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ContractDoc {
+    mmax: u64,
+    rmax: u32,
+    bmax: u32,
+    deadline_ns: u64,
+}
+
+impl TryFrom<EstablishDoc> for Establish {
+    type Error = BadMessage;
+
+    fn try_from(doc: EstablishDoc) -> Result<Establish, BadMessage> {
+        let sum = doc.hops.sum().0;
+        let stated = doc.sum_ns;
+        if stated != sum {
+            return Err(BadMessage::Sum { stated, sum });
+        }
+        if doc.hops.contains(&doc.sink) {
+            return Err(BadMessage::SinkPassed(doc.sink));
+        }
+        Ok(Establish {
+            channel: doc.channel,
+            attempt: doc.attempt,
+            service: doc.service,
+            sink: doc.sink,
+            contract: doc.contract.try_into()?,
+            hops: doc.hops,
+        })
+    }
+}
+
+impl From<Establish> for EstablishDoc {
+    fn from(establish: Establish) -> EstablishDoc {
+        let contract = establish.contract;
+        EstablishDoc {
+            channel: establish.channel,
+            attempt: establish.attempt,
+            service: establish.service,
+            sink: establish.sink,
+            contract: ContractDoc {
+                mmax: contract.mmax().0,
+                rmax: contract.rmax().get(),
+                bmax: contract.bmax(),
+                deadline_ns: contract.deadline().0,
+            },
+            sum_ns: establish.hops.sum().0,
+            hops: establish.hops,
+        }
+    }
+}
+
+impl TryFrom<ContractDoc> for Channel {
+    type Error = BadMessage;
+
+    fn try_from(doc: ContractDoc) -> Result<Channel, BadMessage> {
+        let rate = MessageRate::new(doc.rmax).ok_or_else(|| {
+            let rmax = doc.rmax;
+            BadMessage::Contract(format!(
+                "rmax is 1 to 1000000 messages per second, not {rmax}"
+            ))
+        })?;
+        let (mmax, deadline) = (Bytes(doc.mmax), Nanos(doc.deadline_ns));
+        let contract = Channel::new(mmax, rate, doc.bmax, deadline);
+        let contract = contract.map_err(|error| BadMessage::Contract(error.to_string()))?;
+        check_contract(&contract).map(|()| contract)
+    }
+}
+
+/// Checks that a contract is within the limits of version 1.
+fn check_contract(contract: &Channel) -> Result<(), BadMessage> {
+    let (mmax, deadline) = (contract.mmax(), contract.deadline());
+    if mmax > LONGEST_MESSAGE {
+        return Err(BadMessage::MessageLength(mmax));
+    }
+    if deadline > HopBound::LONGEST {
+        return Err(BadMessage::Deadline(deadline));
+    }
+    Ok(())
+}
+
+/// Checks that a contract can be asked for: Mmax of at most 16 MiB, and a deadline of at most
+/// [`HopBound::LONGEST`]. The text of an error names the limit and the value.
+pub(crate) fn contract_fault(contract: &Channel) -> Option<String> {
+    let checked = check_contract(contract);
+    checked.err().map(|error| error.to_string())
+}
+
+/// [`Refresh`] in JSON: the digits of all channels in one text.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RefreshDoc {
+    channels: String,
+}
+
+impl TryFrom<RefreshDoc> for Refresh {
+    type Error = BadMessage;
+
+    fn try_from(doc: RefreshDoc) -> Result<Refresh, BadMessage> {
+        let (ids, rest) = doc.channels.as_bytes().as_chunks::<DIGITS>();
+        if !rest.is_empty() {
+            return Err(BadMessage::Channel);
+        }
+        if ids.len() > Refresh::MOST {
+            return Err(BadMessage::Channels(ids.len()));
+        }
+        let channels: Option<Vec<ChannelId>> = ids.iter().map(channel_of).collect();
+        let channels = channels.ok_or(BadMessage::Channel)?;
+        match channels.is_sorted_by(|one, next| one < next) {
+            true => Ok(Refresh { channels }),
+            false => Err(BadMessage::Order),
+        }
+    }
+}
+
+impl From<Refresh> for RefreshDoc {
+    fn from(refresh: Refresh) -> RefreshDoc {
+        let mut channels = String::with_capacity(refresh.channels.len() * DIGITS);
+        for channel in refresh.channels {
+            channels.push_str(&channel.to_string());
+        }
+        RefreshDoc { channels }
+    }
+}
+
+/// The channel of 32 lower-case hexadecimal digits.
+fn channel_of(digits: &[u8; DIGITS]) -> Option<ChannelId> {
+    let value = |digit: u8| match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    };
+    let mut bytes = [0; DIGITS / 2];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = value(pair[0])? << 4 | value(pair[1])?;
+    }
+    Some(ChannelId(bytes))
+}
+
+/// Reads and writes a channel as text.
+mod channel_text {
+    use netnice_channel::ChannelId;
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    use super::{BadMessage, channel_of};
+
+    pub fn serialize<S: Serializer>(channel: &ChannelId, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(channel)
+    }
+
+    pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<ChannelId, D::Error> {
+        let text = String::deserialize(from)?;
+        let digits = text.as_bytes().try_into().ok();
+        let channel = digits.and_then(channel_of);
+        channel.ok_or_else(|| D::Error::custom(BadMessage::Channel))
+    }
+}
+
+/// A message with its version.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Envelope<T> {
+    version: u32,
+    message: T,
+}
+
+/// The version of any message.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
+
+/// Hexadecimal digits of a channel.
+const DIGITS: usize = 32;
+
+#[cfg(test)]
+mod tests;

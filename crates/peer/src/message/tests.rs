@@ -1,0 +1,287 @@
+use netnice_api::frame::FrameError;
+use netnice_channel::ChannelId;
+use netnice_core::contract::{Channel, MessageRate};
+use netnice_core::units::{Bytes, Nanos};
+use serde_json::{Value, json};
+
+use super::*;
+
+fn host(name: &str) -> HostName {
+    HostName::new(name).expect("a host name")
+}
+
+fn hops(bounds: &[(&str, u64)]) -> Hops {
+    let hops = bounds.iter().map(|(name, bound)| HopBound {
+        host: host(name),
+        bound: Nanos(*bound),
+    });
+    Hops::new(hops.collect()).expect("hops")
+}
+
+fn every_message() -> Vec<Message> {
+    let channel = ChannelId([0xa5; 16]);
+    let rate = MessageRate::new(50).expect("a rate");
+    let contract = Channel::new(Bytes(65_536), rate, 4, Nanos::from_millis(20));
+    let refusal = |best| Refusal {
+        host: host("r"),
+        reason: Reason::new("1ms + 2ms > 2ms"),
+        best_deadline_ns: best,
+    };
+    vec![
+        Message::Hello(Hello {
+            host: host("a.example"),
+        }),
+        Message::Establish(Establish {
+            channel,
+            attempt: 0,
+            service: ServiceName::new("camera_1.main").expect("a service"),
+            sink: host("b"),
+            contract: contract.expect("a contract"),
+            hops: hops(&[("a", 7), ("r", 5)]),
+        }),
+        Message::Refused(Refused {
+            channel,
+            attempt: 0,
+            refusal: refusal(Some(3_000_000)),
+        }),
+        Message::Refused(Refused {
+            channel,
+            attempt: 0,
+            refusal: refusal(None),
+        }),
+        Message::Established(Established {
+            channel,
+            attempt: 0,
+            hops: hops(&[("a", 8), ("b", 9)]),
+        }),
+        Message::Close(Close {
+            channel,
+            attempt: Some(0),
+            host: host("b"),
+            reason: Reason::new("the listener ended"),
+        }),
+        Message::Refresh(Refresh {
+            channels: Vec::new(),
+        }),
+        Message::Refresh(Refresh {
+            channels: vec![ChannelId([1; 16]), channel],
+        }),
+        Message::ClockAsk(ClockAsk { sent_ns: 1 }),
+        Message::ClockAnswer(ClockAnswer {
+            asked_ns: 1,
+            received_ns: 9,
+            answered_ns: u64::MAX,
+        }),
+    ]
+}
+
+/// The JSON of a message.
+fn json_of(message: &Message) -> Value {
+    let frame = encode(message).expect("short enough");
+    serde_json::from_slice(&frame[4..]).expect("JSON")
+}
+
+fn error_of(value: &Value) -> String {
+    let body = serde_json::to_vec(value).expect("JSON");
+    decode(&body).expect_err("invalid").to_string()
+}
+
+#[test]
+fn every_message_is_the_same_after_its_frame() {
+    let mut decoder = Decoder::default();
+    for message in every_message() {
+        decoder.push(&encode(&message).expect("short enough"));
+    }
+    for message in every_message() {
+        assert_eq!(decoder.poll().expect("valid"), Some(message));
+    }
+    assert_eq!(decoder.poll().expect("valid"), None);
+}
+
+#[test]
+fn an_establish_message_looks_as_specified() {
+    let expected = json!({"version": 1, "message": {"establish": {
+        "channel": "a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5",
+        "attempt": 0,
+        "service": "camera_1.main",
+        "sink": "b",
+        "contract": {"mmax": 65_536, "rmax": 50, "bmax": 4, "deadline_ns": 20_000_000},
+        "hops": [{"host": "a", "bound_ns": 7}, {"host": "r", "bound_ns": 5}],
+        "sum_ns": 12,
+    }}});
+    assert_eq!(json_of(&every_message()[1]), expected);
+}
+
+#[test]
+fn the_longest_messages_fit_into_a_frame_and_longer_ones_are_refused() {
+    let channels: Vec<ChannelId> = (0..=Refresh::MOST as u128)
+        .map(|number| ChannelId(number.to_be_bytes()))
+        .collect();
+    let longest = Refresh {
+        channels: channels[1..].to_vec(),
+    };
+    let frame = encode(&Message::Refresh(longest)).expect("the longest refresh");
+    assert!(decode(&frame[4..]).is_ok());
+    let longer = json_of(&Message::Refresh(Refresh { channels }));
+    let error = error_of(&longer);
+    assert!(error.contains("at most 8000 channels, not 8001"), "{error}");
+    // The longest names in the largest number of hops, and a reason whose characters are escaped.
+    let label = "x".repeat(60);
+    let hops: Vec<HopBound> = (0..Hops::MOST)
+        .map(|at| HopBound {
+            host: host(&format!("{label}.{label}.{label}.{label}.{at:09}")),
+            bound: HopBound::LONGEST,
+        })
+        .collect();
+    assert_eq!(hops[0].host.as_str().len(), HostName::LONGEST);
+    let channel = ChannelId([0; 16]);
+    let hops = Hops::new(hops).expect("hops");
+    encode(&Message::Established(Established {
+        channel,
+        attempt: 0,
+        hops,
+    }))
+    .expect("fits");
+    let reason = Reason::new(&"\"".repeat(9_000));
+    assert_eq!(reason.as_str().len(), Reason::LONGEST);
+    encode(&Message::Close(Close {
+        channel,
+        attempt: Some(0),
+        host: host("a"),
+        reason,
+    }))
+    .expect("fits");
+    let mut decoder = Decoder::default();
+    decoder.push(&(LONGEST as u32 + 1).to_be_bytes());
+    let error = decoder.poll().expect_err("too long");
+    assert!(
+        matches!(
+            error,
+            MessageError::Frame(FrameError::TooLong { limit: LONGEST, .. })
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_message_of_another_version_is_distinguished_from_an_invalid_one() {
+    let other = json!({"version": 2, "message": {"anything": 1}, "more": true});
+    assert_eq!(
+        error_of(&other),
+        "the neighbour speaks version 2 of the messages between hosts, and this host version 1: \
+         install the same release of netnice-peer on both"
+    );
+    let unknown = json!({"version": 1, "message": {"anything": 1}});
+    assert!(error_of(&unknown).starts_with("the message is not understood: unknown variant"));
+}
+
+/// Each case changes one value of a valid message, and gives a part of the error.
+#[test]
+fn an_invalid_value_is_named() {
+    let good = json_of(&every_message()[1]);
+    let at = "/message/establish";
+    let twice = json!([{"host": "a", "bound_ns": 7}, {"host": "A", "bound_ns": 5}]);
+    let long = json!([{"host": "a", "bound_ns": HopBound::LONGEST.0 + 1}]);
+    let many: Vec<Value> = (0..17)
+        .map(|at| json!({"host": format!("h{at}"), "bound_ns": 0}))
+        .collect();
+    let cases = [
+        (
+            "/sum_ns",
+            json!(13),
+            "sum_ns is 13, and the bounds of the hops sum to 12",
+        ),
+        ("/sink", json!("r"), "the hops contain the sink r"),
+        ("/sink", json!("-r"), "a host name contains '-' at byte 0"),
+        ("/sink", json!("r..s"), "a host name contains '.' at byte 1"),
+        ("/sink", json!("a b"), "a host name contains ' ' at byte 1"),
+        ("/sink", json!(""), "a host name has 1 to 253 bytes, not 0"),
+        (
+            "/service",
+            json!("Camera"),
+            "the name of a service contains 'C' at byte 0",
+        ),
+        ("/service", json!("x".repeat(65)), "1 to 64 bytes, not 65"),
+        (
+            "/channel",
+            json!("a5"),
+            "a channel is 32 hexadecimal digits",
+        ),
+        (
+            "/channel",
+            json!("A".repeat(32)),
+            "a channel is 32 hexadecimal digits",
+        ),
+        ("/contract/mmax", json!(0), "mmax"),
+        (
+            "/contract/mmax",
+            json!((16 << 20) + 1),
+            "mmax is 1B to 16MiB, not 16777217B",
+        ),
+        (
+            "/contract/rmax",
+            json!(0),
+            "rmax is 1 to 1000000 messages per second, not 0",
+        ),
+        ("/contract/bmax", json!(0), "bmax"),
+        ("/contract/deadline_ns", json!(0), "deadline"),
+        (
+            "/contract/deadline_ns",
+            json!(u64::MAX),
+            "the deadline is at most 8796.093022208s",
+        ),
+        ("/hops", json!([]), "a channel passes 1 to 16 hosts, not 0"),
+        (
+            "/hops",
+            json!(many),
+            "a channel passes 1 to 16 hosts, not 17",
+        ),
+        ("/hops", twice, "the channel passes host a twice"),
+        (
+            "/hops",
+            long,
+            "a hop keeps a message for at most 8796.093022208s, and a has",
+        ),
+        ("/hops", json!({}), "the message is not understood"),
+    ];
+    for (place, value, expected) in cases {
+        let mut changed = good.clone();
+        let found = changed.pointer_mut(&format!("{at}{place}"));
+        *found.expect("the field exists") = value;
+        let error = error_of(&changed);
+        assert!(error.contains(expected), "{place}: {error}");
+    }
+    let mut more = good;
+    more["message"]["establish"]["more"] = json!(1);
+    assert!(error_of(&more).contains("unknown field `more`"));
+}
+
+#[test]
+fn the_channels_of_a_refresh_are_sorted_and_different() {
+    for channels in [
+        "1".repeat(31),
+        "g".repeat(32),
+        "1".repeat(64),
+        "21".repeat(16) + &"12".repeat(16),
+    ] {
+        let message = json!({"version": 1, "message": {"refresh": {"channels": channels}}});
+        let error = error_of(&message);
+        assert!(
+            error.contains("hexadecimal") || error.contains("ascending"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_reason_has_one_line_and_a_bounded_length() {
+    assert_eq!(Reason::new("a\nb").as_str(), "a b");
+    assert_eq!(Reason::new("").as_str(), "no reason is given");
+    // A character of two bytes is not divided.
+    let cut = Reason::new(&format!("x{}", "ä".repeat(300)));
+    assert_eq!(cut.as_str().len(), Reason::LONGEST - 1);
+    let close = json!({"version": 1, "message": {"close": {
+        "channel": "0".repeat(32), "host": "a", "reason": "a\nb",
+    }}});
+    assert!(error_of(&close).contains("a reason contains '\\n' at byte 1"));
+}
