@@ -119,8 +119,8 @@ impl Packets {
         })
     }
 
-    /// The times of the first packets of so many messages, and of the later ones, in ns. `cold`: the
-    /// caches have other data before each message.
+    /// The times of the first packets of so many messages, and of the later ones, in ns. `cold`:
+    /// the caches have other data before each message.
     fn times(&mut self, messages: usize, cold: bool) -> Result<(Vec<u64>, Vec<u64>), ChannelError> {
         let (mut first, mut later) = (Vec::new(), Vec::new());
         if cold {

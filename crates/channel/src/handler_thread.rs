@@ -7,8 +7,8 @@
 //!  Receiver ◀────── queue ◀─ └──────────────────────────┘ ◀─ packets of the listener's flow
 //! ```
 //! The program's threads never share a lock with this thread, for it can have processor time that
-//! they lack. Each queue has one thread at each end (`rtrb`), and what a thread has to look at is in
-//! a [`ReadySet`]. Requests that open and close channels go through a list that the thread reads
+//! they lack. Each queue has one thread at each end (`rtrb`), and what a thread has to look at is
+//! in a [`ReadySet`]. Requests that open and close channels go through a list that the thread reads
 //! only while nobody else holds it.
 //!
 //! The flows are opened by the thread that asks, and closed by a thread of its own, since both wait

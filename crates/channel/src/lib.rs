@@ -1,8 +1,6 @@
 //! Answers: which packet of a message a program processes next, and which message that completes.
-//! May touch: flows of `netnice-stack`, in one thread for all channels of a program. The executor,
-//! and all that it consists of, touches its arguments only.
-//! Must never: open a socket, contain a scheduler of its own, or make the thread of the handlers
-//! wait for another thread of the program.
+//! May touch: flows of `netnice-stack`, in one thread; its executor only its arguments.
+//! Must never: open a socket, or have a scheduler of its own or a lock before the handlers' thread.
 //!
 //! # A channel's handlers
 //! A real-time channel (paper RTC) carries messages from a program to another by a deadline. At
@@ -11,15 +9,18 @@
 //!  source:  send ─▶ message queue ─▶ handler: parts, stages, header ─▶ packet buffers ─▶ link
 //!  sink:    link ─▶ packet queue ─▶ handler: stages, reassembly ─▶ message queue ─▶ receive
 //! ```
-//! A program starts a [`HandlerThread`], which runs all of its handlers, and opens a [`Sender`] or a
-//! [`Listener`] with [`Receiver`]s there:
+//! A program starts a [`HandlerThread`], which runs all of its handlers, and opens a [`Sender`] or
+//! a [`Listener`] with [`Receiver`]s there:
 //!
 //! ```no_run
+//! use std::num::NonZeroU32;
+//!
 //! use netnice_channel::{
 //!     ChannelClass, ChannelError, ChannelId, ChannelOptions, ExecutorSettings, HandlerThread,
-//!     HandlerThreadOptions, ListenerOptions, SenderOptions,
+//!     HandlerThreadOptions, ListenerOptions, SenderOptions, costs,
 //! };
 //! use netnice_core::contract::Contract;
+//! use netnice_core::units::{Bytes, Nanos};
 //! use netnice_stack::RuntimeDir;
 //!
 //! /// Both ends of the channel agree on this.
@@ -30,16 +31,16 @@
 //!     ChannelOptions::new(ChannelId(id), ChannelClass::RealTime(channel))
 //! }
 //!
-//! fn send(dir: &RuntimeDir, id: [u8; 16], settings: ExecutorSettings) -> Result<(), ChannelError> {
-//!     let handlers = HandlerThread::attach(dir, &HandlerThreadOptions::new(settings))?;
+//! fn send(dir: &RuntimeDir, id: [u8; 16]) -> Result<(), ChannelError> {
+//!     let handlers = HandlerThread::attach(dir, &options()?)?;
 //!     let recorder = "192.0.2.7:4000".parse().expect("an address");
 //!     let mut sender = handlers.open(SenderOptions::to(recorder, camera(id)))?;
 //!     sender.send(vec![0; 50_000], None)?;
 //!     sender.drain(None)
 //! }
 //!
-//! fn receive(dir: &RuntimeDir, id: [u8; 16], settings: ExecutorSettings) -> Result<(), ChannelError> {
-//!     let handlers = HandlerThread::attach(dir, &HandlerThreadOptions::new(settings))?;
+//! fn receive(dir: &RuntimeDir, id: [u8; 16]) -> Result<(), ChannelError> {
+//!     let handlers = HandlerThread::attach(dir, &options()?)?;
 //!     let here = "192.0.2.7:4000".parse().expect("an address");
 //!     let listener = handlers.listen(&ListenerOptions::at(here))?;
 //!     let mut receiver = listener.open(camera(id))?;
@@ -47,13 +48,22 @@
 //!     println!("image {}: {} bytes", message.message, message.body.len());
 //!     Ok(())
 //! }
+//!
+//! /// Packets of 1,400 bytes, and a preemption point after each 4 of them.
+//! fn options() -> Result<HandlerThreadOptions, ChannelError> {
+//!     let block = NonZeroU32::new(4).expect("above zero");
+//!     let processor = costs::measure(Bytes(1_400), block)?;
+//!     let horizon = Nanos(0);
+//!     Ok(HandlerThreadOptions::new(ExecutorSettings { processor, horizon }))
+//! }
 //! ```
 //!
 //! An [`Executor`] decides for the thread, one packet at a time ([`Executor::step`]), without I/O.
 //! Its scheduler is [`netnice_core::sched::Scheduler`], with blocks of P packets in place of
 //! packets: a byte is a nanosecond of processing. So real-time handlers run by their deadlines,
 //! best-effort ones share the rest by weight, and early messages come last. After a block the
-//! scheduler decides anew: a handler yields there to one with an earlier deadline, and nowhere else.
+//! scheduler decides anew: a handler yields there to one with an earlier deadline, and nowhere
+//! else.
 //!
 //! A handler waits for a message, is suspended while the message is early, and waits for a packet
 //! buffer for each packet ([`HandlerState`]). The queues are bounded. A real-time message beyond

@@ -83,8 +83,9 @@ impl HandlerThread {
     /// Opens a port for channels that arrive.
     ///
     /// # Errors
-    /// [`ChannelError::Flow`] if the daemon does not grant the flow, [`ChannelError::PathTooNarrow`]
-    /// if the link cannot carry packets of the longest length, [`ChannelError::Ended`].
+    /// [`ChannelError::Flow`] if the daemon does not grant the flow,
+    /// [`ChannelError::PathTooNarrow`] if the link cannot carry packets of the longest length,
+    /// [`ChannelError::Ended`].
     pub fn listen(&self, options: &ListenerOptions) -> Result<Listener, ChannelError> {
         let udp = UdpOptions {
             contract: options.contract.clone(),

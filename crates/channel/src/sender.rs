@@ -88,7 +88,8 @@ impl HandlerThread {
     ///
     /// # Errors
     /// [`ChannelError::Open`] if the options are invalid, [`ChannelError::NotAdmitted`] if the
-    /// handler does not fit, [`ChannelError::Flow`] if the daemon does not grant the contract, [`ChannelError::PathTooNarrow`], [`ChannelError::TooManyBuffers`] or
+    /// handler does not fit, [`ChannelError::Flow`] if the daemon does not grant the contract,
+    /// [`ChannelError::PathTooNarrow`], [`ChannelError::TooManyBuffers`] or
     /// [`ChannelError::TooManyHandlers`] if there is no room. Nothing stays open then.
     pub fn open(&self, options: SenderOptions) -> Result<Sender, ChannelError> {
         let owner = &self.owner;

@@ -564,8 +564,8 @@ impl Socket {
         report.map(StackError::Undelivered)
     }
 
-    /// The reason why the flow has ended, as the error of calls. `None` if the flow is open, or, for
-    /// at most a second, if the daemon's message with the reason can still arrive
+    /// The reason why the flow has ended, as the error of calls. `None` if the flow is open. Also
+    /// `None`, for at most a second, if the daemon's message with the reason can still arrive
     /// ([`Socket::is_closed`]).
     pub fn end_reason(&self) -> Option<StackError> {
         if let Some(reason) = self.known_end_reason() {

@@ -4,9 +4,9 @@
 //!
 //! Each line of its standard input is a command, and the program answers with one line of JSON:
 //!
-//! - `run PLAN`, at the source: sends the messages of a [`SendPlan`], and waits until all have left.
-//!   Answers with `channels`, a [`SentChannel`] for each, and `stops`, those of the thread of the
-//!   handlers as text.
+//! - `run PLAN`, at the source: sends the messages of a [`SendPlan`], and waits until they have
+//!   left. Answers with `channels`, a [`SentChannel`] for each, and `stops`, those of the thread of
+//!   the handlers as text.
 //! - `counts`, at the sink: answers with `channels`, a [`ReceivedChannel`] for each, and with what
 //!   the port counted: `packets`, `foreign`, `invalid`, `lost`.
 //!

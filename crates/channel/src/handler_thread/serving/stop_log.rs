@@ -1,8 +1,8 @@
-//! Records when the machine did not let the thread run ([`StopLog`]), for programs that trace a late
-//! message to the machine or to themselves ([`netnice_core::stops`]). Two kinds of evidence count:
-//! a sleep that ended after its time, and the time for which the kernel had the thread wait for a
-//! processor (`/proc/thread-self/schedstat`). Without that file only the first kind is recorded. No
-//! call fails.
+//! Records when the machine did not let the thread run ([`StopLog`]), for programs that trace a
+//! late message to the machine or to themselves ([`netnice_core::stops`]). Two kinds of evidence
+//! count: a sleep that ended after its time, and the time for which the kernel had the thread wait
+//! for a processor (`/proc/thread-self/schedstat`). Without that file only the first kind is
+//! recorded. No call fails.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
