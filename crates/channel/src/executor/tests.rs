@@ -2,10 +2,11 @@ use std::num::NonZeroU32;
 
 use netnice_core::admission::timing::Processor;
 use netnice_core::contract::{Channel, Contract, Overload, Weight};
+use netnice_core::sched::Packet;
 use netnice_core::units::{Bytes, Instant, Nanos};
 
 use super::*;
-use crate::{ChannelClass, Checksum, Encryption, WhenFull};
+use crate::{ChannelClass, Checksum, Encryption, Stage, WhenFull};
 
 mod random;
 mod receiving;
