@@ -83,7 +83,7 @@ impl HandlerThreadOptions {
 
 /// The thread that runs a program's handlers. A clone is the same thread. It ends with the last
 /// clone, sender, listener and receiver, when queued messages have left; dropping the last of them
-/// waits for that, at most some [`LINGER`](crate::LINGER).
+/// waits for that, at most some [`LINGER`].
 #[derive(Clone)]
 pub struct HandlerThread {
     pub(crate) owner: Arc<Owner>,
