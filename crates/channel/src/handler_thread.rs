@@ -256,10 +256,13 @@ impl HandlerThread {
             })?;
         let number = said.recv().map_err(|_| shared.ended())?;
         let settings = options.settings;
+        let admission = Admission::new(dir, options, number).inspect_err(|_| {
+            shared.command(Command::End);
+        })?;
         let owner = Owner {
             program,
             settings,
-            admission: Admission::new(dir, options, number)?,
+            admission,
             stops: Mutex::new(stops),
             shared,
             thread: Some(thread),
