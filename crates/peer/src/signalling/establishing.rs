@@ -368,9 +368,19 @@ impl Signalling {
             return self.violate(from, &text);
         }
         let known = self.channels.get(&channel);
-        if known.is_some_and(|entry| entry.previous() == Some(from)) {
-            let text = format!("it asks for channel {channel}, which it has already");
-            return self.violate(from, &text);
+        let known = known.filter(|entry| entry.previous() == Some(from));
+        if let Some(attempt) = known.and_then(|entry| entry.attempt_with(from)) {
+            if attempt == establish.attempt {
+                let text = format!("it asks for channel {channel}, which it has already");
+                return self.violate(from, &text);
+            }
+            // Its messages come in order, so it has given the earlier attempt up.
+            let why = Refusal {
+                host: from.clone(),
+                reason: Reason::new("the channel was asked for anew"),
+                best_deadline_ns: None,
+            };
+            self.end(channel, Some(from), why);
         }
         if let Err(fault) = self.admit(from, &establish, now) {
             let refusal = self.own_refusal(&fault, None);
