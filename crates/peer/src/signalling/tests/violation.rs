@@ -376,3 +376,15 @@ fn a_host_has_a_bounded_number_of_neighbours() {
     let why = refusal("r", "there are 2 neighbours already", None);
     assert_eq!(r.held(0, 5, Some("d")), [release(0), refused("a", 1, why)]);
 }
+
+#[test]
+fn a_new_attempt_of_a_neighbour_replaces_its_earlier_one() {
+    let mut r = relay();
+    let again = attempt(1, establish(1, "b", 30, &[("a", 4)]));
+    let actions = r.receive("a", again);
+    assert!(actions.contains(&release(0)), "{actions:?}");
+    let disconnects = |action: &Action| matches!(action, Action::Disconnect { .. });
+    assert!(!actions.iter().any(disconnects), "{actions:?}");
+    let holds = |action: &Action| matches!(action, Action::Hold { .. });
+    assert!(actions.iter().any(holds), "{actions:?}");
+}
