@@ -120,14 +120,24 @@ pub struct Close {
     /// The channel.
     #[serde(with = "channel_text")]
     pub channel: ChannelId,
-    /// The number of the attempt, from [`Establish::attempt`]; `None` in the reply to a refresh,
-    /// for every attempt.
+    /// The attempt; `None` in the reply to a refresh, for the established channel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub attempt: Option<u64>,
+    pub attempt: Option<Attempt>,
     /// The host that ended it.
     pub host: HostName,
     /// Why.
     pub reason: Reason,
+}
+
+/// An attempt between two neighbours, in a message that passes in either direction. Each of them
+/// numbers its own, so two attempts for one identifier can have the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Attempt {
+    /// [`Establish::attempt`] of a message that the sender of this message sent.
+    Sender(u64),
+    /// [`Establish::attempt`] of a message that the receiver of this message sent.
+    Receiver(u64),
 }
 
 /// The parameters of [`Message::Refresh`].

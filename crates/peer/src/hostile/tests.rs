@@ -2,7 +2,7 @@ use netnice_cases::{Corpus, cases};
 use proptest::prelude::*;
 
 use super::*;
-use crate::message::{ClockAnswer, ClockAsk, Close, Refusal, Refused, encode};
+use crate::message::{Attempt, ClockAnswer, ClockAsk, Close, Refusal, Refused, encode};
 
 fn corpus() -> Corpus {
     Corpus::of(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"))
@@ -117,7 +117,11 @@ impl Random {
             }
             8 | 9 => Message::Close(Close {
                 channel,
-                attempt: (self.below(2) == 0).then(|| self.below(4)),
+                attempt: match self.below(4) {
+                    0 => Some(Attempt::Sender(self.below(4))),
+                    1 => Some(Attempt::Receiver(self.below(4))),
+                    _ => None,
+                },
                 host: self.name(),
                 reason,
             }),

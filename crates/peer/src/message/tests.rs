@@ -56,7 +56,7 @@ fn every_message() -> Vec<Message> {
         }),
         Message::Close(Close {
             channel,
-            attempt: Some(0),
+            attempt: Some(Attempt::Receiver(0)),
             host: host("b"),
             reason: Reason::new("the listener ended"),
         }),
@@ -146,7 +146,7 @@ fn the_longest_messages_fit_into_a_frame_and_longer_ones_are_refused() {
     assert_eq!(reason.as_str().len(), Reason::LONGEST);
     encode(&Message::Close(Close {
         channel,
-        attempt: Some(0),
+        attempt: Some(Attempt::Receiver(0)),
         host: host("a"),
         reason,
     }))

@@ -7,7 +7,7 @@ use netnice_core::units::{Instant, Nanos};
 use super::events::{Action, HoldId};
 use super::state::{ChannelState, Stage, Upstream};
 use super::{HELD, Signalling, Timer, UNREFRESHED};
-use crate::message::{Close, HostName, Message, Reason, Refusal, Refused};
+use crate::message::{Attempt, Close, HostName, Message, Reason, Refusal, Refused};
 
 impl Signalling {
     /// Ends a channel. `told_by` is the neighbour that reported the end: it gets no
@@ -38,7 +38,7 @@ impl Signalling {
             usage.release(&entry.contract, was_established);
         }
         self.tell_programs(&entry, &why);
-        let close = |attempt: u64, why: &Refusal| {
+        let close = |attempt: Attempt, why: &Refusal| {
             Message::Close(Close {
                 channel,
                 attempt: Some(attempt),
@@ -50,13 +50,13 @@ impl Signalling {
             && entry.is_forwarded()
             && told_by != Some(next)
         {
-            self.send(next, close(hold.0, &why));
+            self.send(next, close(Attempt::Sender(hold.0), &why));
         }
         if let Upstream::Neighbour(previous, attempt) = &entry.upstream
             && told_by != Some(previous)
         {
             let message = match was_established {
-                true => close(*attempt, &why),
+                true => close(Attempt::Receiver(*attempt), &why),
                 false => Message::Refused(Refused {
                     channel,
                     attempt: *attempt,

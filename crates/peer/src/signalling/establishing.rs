@@ -11,8 +11,8 @@ use super::neighbour::Connection;
 use super::state::{ChannelState, Stage, Upstream};
 use super::{HELD, Neighbour, REFRESH, Signalling, Timer, UNREFRESHED};
 use crate::message::{
-    ClockAnswer, Close, Establish, Established, Hello, HopBound, Hops, HostName, Message, Reason,
-    Refresh, Refusal, Refused,
+    Attempt, ClockAnswer, Close, Establish, Established, Hello, HopBound, Hops, HostName, Message,
+    Reason, Refresh, Refusal, Refused,
 };
 
 impl Signalling {
@@ -368,19 +368,9 @@ impl Signalling {
             return self.violate(from, &text);
         }
         let known = self.channels.get(&channel);
-        let known = known.filter(|entry| entry.previous() == Some(from));
-        if let Some(attempt) = known.and_then(|entry| entry.attempt_with(from)) {
-            if attempt == establish.attempt {
-                let text = format!("it asks for channel {channel}, which it has already");
-                return self.violate(from, &text);
-            }
-            // Its messages come in order, so it has given the earlier attempt up.
-            let why = Refusal {
-                host: from.clone(),
-                reason: Reason::new("the channel was asked for anew"),
-                best_deadline_ns: None,
-            };
-            self.end(channel, Some(from), why);
+        if known.is_some_and(|entry| entry.previous() == Some(from)) {
+            let text = format!("it asks for channel {channel}, which it has already");
+            return self.violate(from, &text);
         }
         if let Err(fault) = self.admit(from, &establish, now) {
             let refusal = self.own_refusal(&fault, None);
@@ -465,7 +455,7 @@ impl Signalling {
             // The hold here has ended meanwhile, or there never was one.
             _ => {
                 self.ignored += 1;
-                return self.tell_unknown(from, channel, Some(attempt));
+                return self.tell_unknown(from, channel, Some(Attempt::Sender(attempt)));
             }
         };
         match fault {
@@ -526,16 +516,17 @@ impl Signalling {
         }
     }
 
-    /// True if a channel exists that passes from or to this neighbour, this host has asked it or
-    /// was asked by it, and the attempt is this one, if one is given.
-    fn has(&self, neighbour: &HostName, channel: ChannelId, attempt: Option<u64>) -> bool {
-        let entry = self.channels.get(&channel);
-        let own = entry.and_then(|entry| entry.attempt_with(neighbour));
-        own.is_some() && (attempt.is_none() || attempt == own)
+    /// True if a channel passes from or to this neighbour in this attempt; without one, if it is
+    /// established, since a refresh and the reply to one name established channels only.
+    fn has(&self, neighbour: &HostName, channel: ChannelId, attempt: Option<Attempt>) -> bool {
+        self.channels.get(&channel).is_some_and(|entry| {
+            let own = entry.attempt_with(neighbour);
+            own.is_some() && (attempt == own || attempt.is_none() && entry.is_established())
+        })
     }
 
     /// Tells a neighbour that it has no such channel here.
-    fn tell_unknown(&mut self, neighbour: &HostName, channel: ChannelId, attempt: Option<u64>) {
+    fn tell_unknown(&mut self, neighbour: &HostName, channel: ChannelId, attempt: Option<Attempt>) {
         let close = Close {
             channel,
             attempt,

@@ -5,7 +5,7 @@ use netnice_core::contract::Channel;
 use netnice_core::units::{Instant, Nanos};
 
 use super::{HoldId, UNREFRESHED};
-use crate::message::{HopBound, Hops, HostName, ServiceName};
+use crate::message::{Attempt, HopBound, Hops, HostName, ServiceName};
 
 /// Where a channel comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,13 +64,15 @@ impl ChannelState {
         }
     }
 
-    /// The number of the attempt in messages about the channel between this host and a neighbour;
+    /// The attempt between this host and a neighbour, as a message from the neighbour names it;
     /// `None` if the channel does not pass from or to it, or it was not asked yet.
-    pub(super) fn attempt_with(&self, neighbour: &HostName) -> Option<u64> {
+    pub(super) fn attempt_with(&self, neighbour: &HostName) -> Option<Attempt> {
         match &self.upstream {
-            Upstream::Neighbour(host, attempt) if host == neighbour => Some(*attempt),
+            Upstream::Neighbour(host, attempt) if host == neighbour => {
+                Some(Attempt::Sender(*attempt))
+            }
             _ => (self.next.as_ref() == Some(neighbour) && self.is_forwarded())
-                .then_some(self.hold.0),
+                .then_some(Attempt::Receiver(self.hold.0)),
         }
     }
 

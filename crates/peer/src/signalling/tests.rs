@@ -4,8 +4,8 @@ use netnice_core::units::{Amount, Bytes, Instant, Nanos};
 
 use super::*;
 use crate::message::{
-    ClockAnswer, ClockAsk, Close, Establish, Established, Hello, HopBound, Message, Reason,
-    Refresh, Refusal, Refused,
+    Attempt, ClockAnswer, ClockAsk, Close, Establish, Established, Hello, HopBound, Message,
+    Reason, Refresh, Refusal, Refused,
 };
 
 mod clock;
@@ -83,14 +83,24 @@ fn refresh(numbers: &[u8]) -> Message {
     Message::Refresh(Refresh { channels })
 }
 
+/// `close` of attempt 0 of the host that sends it.
 fn close(number: u8, by: &str, text: &str) -> Message {
     let (channel, host, reason) = (id(number), host(by), Reason::new(text));
     Message::Close(Close {
         channel,
-        attempt: Some(0),
+        attempt: Some(Attempt::Sender(0)),
         host,
         reason,
     })
+}
+
+/// `close` of attempt 0 of the host that receives it.
+fn close_back(number: u8, by: &str, text: &str) -> Message {
+    let mut message = close(number, by, text);
+    if let Message::Close(close) = &mut message {
+        close.attempt = Some(Attempt::Receiver(0));
+    }
+    message
 }
 
 /// The same message about another attempt than 0.
@@ -99,7 +109,12 @@ fn attempt(number: u64, mut message: Message) -> Message {
         Message::Establish(one) => one.attempt = number,
         Message::Refused(one) => one.attempt = number,
         Message::Established(one) => one.attempt = number,
-        Message::Close(one) => one.attempt = Some(number),
+        Message::Close(one) => {
+            one.attempt = one.attempt.map(|attempt| match attempt {
+                Attempt::Sender(_) => Attempt::Sender(number),
+                Attempt::Receiver(_) => Attempt::Receiver(number),
+            });
+        }
         other => panic!("{other:?}"),
     }
     message

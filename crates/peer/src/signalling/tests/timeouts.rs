@@ -79,7 +79,7 @@ fn a_channel_that_a_neighbour_does_not_name_for_15_s_ends_on_both_sides() {
     let expected = [
         release(0),
         sent("b", close(1, "r", text)),
-        sent("a", close(1, "r", text)),
+        sent("a", close_back(1, "r", text)),
     ];
     assert_eq!(actions, expected);
 }
@@ -87,7 +87,7 @@ fn a_channel_that_a_neighbour_does_not_name_for_15_s_ends_on_both_sides() {
 #[test]
 fn an_end_passes_to_the_other_side_with_its_host_and_reason() {
     let mut r = relay();
-    let end = close(1, "b", "the listener ended");
+    let end = close_back(1, "b", "the listener ended");
     assert_eq!(
         r.receive("b", end.clone()),
         [release(0), sent("a", end.clone())]
@@ -112,7 +112,7 @@ fn a_broken_connection_ends_the_channels_of_that_neighbour_at_once() {
         reason,
     });
     let text = "the connection to b has ended: connection reset";
-    assert_eq!(actions, [release(0), sent("a", close(1, "r", text))]);
+    assert_eq!(actions, [release(0), sent("a", close_back(1, "r", text))]);
     assert_eq!(r.count(), 1);
 }
 
@@ -160,7 +160,7 @@ fn programs_at_both_ends_are_told_why_a_channel_ends() {
         host: host(by),
         reason: reason.clone(),
     };
-    let actions = a.receive("b", close(1, "b", "the listener ended"));
+    let actions = a.receive("b", close_back(1, "b", "the listener ended"));
     assert_eq!(actions, [release(0), ended(End::Source, "b")]);
     let mut b = Machine::beside("b", &["a"]);
     b.receive("a", establish(1, "b", 30, &[("a", 4)]));
@@ -171,7 +171,7 @@ fn programs_at_both_ends_are_told_why_a_channel_ends() {
         reason: reason.clone(),
     };
     let actions = b.take(close_it);
-    let message = close(1, "b", "the listener ended");
+    let message = close_back(1, "b", "the listener ended");
     assert_eq!(
         actions,
         [release(0), ended(End::Sink, "b"), sent("a", message)]
@@ -186,10 +186,14 @@ fn a_lost_hold_ends_the_channel_and_late_reports_of_the_host_change_nothing() {
         hold: HoldId(0),
         reason: reason.clone(),
     };
-    let message = close(1, "r", "link eth1 is down");
+    let text = "link eth1 is down";
     assert_eq!(
         r.take(lost.clone()),
-        [release(0), sent("b", message.clone()), sent("a", message)]
+        [
+            release(0),
+            sent("b", close(1, "r", text)),
+            sent("a", close_back(1, "r", text)),
+        ]
     );
     // The same identifier again is another hold; reports about the first one do not reach it.
     r.receive("a", establish(1, "b", 30, &[("a", 4)]));

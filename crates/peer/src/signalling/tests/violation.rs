@@ -86,7 +86,7 @@ fn messages_in_the_wrong_order_disconnect_their_sender() {
     let mut r = relay();
     assert_eq!(r.receive("a", refused(0)), []);
     assert_eq!(r.receive("b", refused(1)), []);
-    assert_eq!(r.receive("b", attempt(1, close(1, "b", "ended"))), []);
+    assert_eq!(r.receive("b", attempt(1, close_back(1, "b", "ended"))), []);
     assert_eq!(r.machine.ignored(), 3);
     let text = "the channel does not exist here, or has ended";
     assert_eq!(
@@ -94,6 +94,24 @@ fn messages_in_the_wrong_order_disconnect_their_sender() {
         [sent("a", close(1, "r", text))]
     );
     assert_eq!(r.count(), 1);
+}
+
+/// Two neighbours number their attempts independently, and can ask each other for one identifier at
+/// once. The end of the one attempt is none of the other, though both have the number 0.
+#[test]
+fn the_end_of_a_neighbours_own_attempt_ends_no_attempt_of_this_host() {
+    let mut r = relay();
+    let crossing = establish(1, "a", 30, &[("b", 4)]);
+    assert_eq!(r.receive("b", crossing).len(), 1, "it is refused");
+    assert_eq!(r.receive("b", close(1, "b", "ended")), []);
+    assert_eq!(r.receive("a", close_back(1, "a", "ended")), []);
+    assert_eq!((r.machine.ignored(), r.count()), (2, 1));
+    // A reply to a refresh means the established channel only.
+    let mut r = Machine::beside("r", &["a", "b"]);
+    r.receive("a", establish(1, "b", 30, &[("a", 4)]));
+    r.held(0, 5, Some("b"));
+    assert_eq!(r.receive("b", unknown(1, "b")), []);
+    assert_eq!((r.machine.ignored(), r.count()), (1, 1));
 }
 
 /// A source that uses an identifier again must not make two others disconnect each other.
@@ -375,16 +393,4 @@ fn a_host_has_a_bounded_number_of_neighbours() {
     r.receive("a", establish(1, "d", 30, &[("a", 4)]));
     let why = refusal("r", "there are 2 neighbours already", None);
     assert_eq!(r.held(0, 5, Some("d")), [release(0), refused("a", 1, why)]);
-}
-
-#[test]
-fn a_new_attempt_of_a_neighbour_replaces_its_earlier_one() {
-    let mut r = relay();
-    let again = attempt(1, establish(1, "b", 30, &[("a", 4)]));
-    let actions = r.receive("a", again);
-    assert!(actions.contains(&release(0)), "{actions:?}");
-    let disconnects = |action: &Action| matches!(action, Action::Disconnect { .. });
-    assert!(!actions.iter().any(disconnects), "{actions:?}");
-    let holds = |action: &Action| matches!(action, Action::Hold { .. });
-    assert!(actions.iter().any(holds), "{actions:?}");
 }
