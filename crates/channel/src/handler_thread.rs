@@ -8,8 +8,8 @@
 //! ```
 //! The program's threads never share a lock with this thread, for it can have processor time that
 //! they lack. Each queue has one thread at each end (`rtrb`), and what a thread has to look at is
-//! in a [`ReadySet`]. Requests that open and close channels go through a list that the thread reads
-//! only while nobody else holds it.
+//! in a [`ReadySet`]. Requests that open and close channels go through a list. The thread never
+//! waits for it: if another thread is adding to it, that thread wakes this one afterwards.
 //!
 //! The flows are opened by the thread that asks, and closed by a thread of its own, since both wait
 //! for the daemon.
@@ -27,9 +27,8 @@ use std::thread::JoinHandle;
 use netnice_core::contract::Slice;
 use netnice_core::stops::Stop;
 use netnice_core::units::{Instant, Nanos};
-use netnice_stack::{Program, RuntimeDir, Socket};
+use netnice_stack::{Program, RuntimeDir, Socket, monotonic_ns};
 use rustix::thread::gettid;
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::ChannelError;
 use crate::executor::{AcceptedMessage, Counts, Gate, HandlerId, ReceivedMessage};
@@ -93,7 +92,7 @@ pub struct HandlerThread {
 pub(crate) struct Owner {
     pub(crate) program: Program,
     pub(crate) settings: ExecutorSettings,
-    admission: Admission,
+    admission: Arc<Admission>,
     stops: Mutex<rtrb::Consumer<Stop>>,
     pub(crate) shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -127,6 +126,7 @@ pub(crate) enum Command {
 
 pub(crate) struct OpenSource {
     pub(crate) socket: Socket,
+    pub(crate) admitted: AdmittedChannel,
     pub(crate) options: ChannelOptions,
     /// Bytes of the largest message with all frames of the flow, and of the headers of a frame.
     pub(crate) frames: Frames,
@@ -159,8 +159,8 @@ pub struct Departure {
     pub logical: Instant,
     /// Its deadline; `None` for best effort.
     pub deadline: Option<Instant>,
-    /// When the driver gave its last packet to the NIC, in ns of `CLOCK_MONOTONIC`; `None` if that
-    /// packet did not leave.
+    /// When the driver gave its last packet to the NIC, in ns of `CLOCK_MONOTONIC`; `None` if one of
+    /// its packets did not leave.
     pub left: Option<Instant>,
 }
 
@@ -244,7 +244,8 @@ impl HandlerThread {
             has_commands: AtomicBool::new(false),
             end: OnceLock::new(),
         });
-        let (log, stops) = rtrb::RingBuffer::new(STOPS);
+        let room = if options.records_stops { STOPS } else { 0 };
+        let (log, stops) = rtrb::RingBuffer::new(room);
         let log = options.records_stops.then(|| StopLog::new(log));
         let serving = Serving::new(program.clone(), shared.clone(), options, log)?;
         let (says, said) = sync_channel(1);
@@ -262,7 +263,7 @@ impl HandlerThread {
         let owner = Owner {
             program,
             settings,
-            admission,
+            admission: Arc::new(admission),
             stops: Mutex::new(stops),
             shared,
             thread: Some(thread),
@@ -284,28 +285,32 @@ impl HandlerThread {
     }
 }
 
-/// A channel that the thread can serve in time, until it is dropped.
+/// A channel that the thread can serve in time, until this is dropped, which can wait for the
+/// daemon.
 pub(crate) struct AdmittedChannel {
-    owner: Arc<Owner>,
+    admission: Arc<Admission>,
     admitted: Admitted,
 }
 
 impl AdmittedChannel {
     /// Fails as [`Admission::admit`].
     pub(crate) fn new(
-        owner: &Arc<Owner>,
+        owner: &Owner,
         channel: &ChannelOptions,
         end: End,
     ) -> Result<AdmittedChannel, ChannelError> {
-        let admitted = owner.admission.admit(channel, end)?;
-        let owner = owner.clone();
-        Ok(AdmittedChannel { owner, admitted })
+        let admission = owner.admission.clone();
+        let admitted = admission.admit(channel, end)?;
+        Ok(AdmittedChannel {
+            admission,
+            admitted,
+        })
     }
 }
 
 impl Drop for AdmittedChannel {
     fn drop(&mut self) {
-        self.owner.admission.release(&self.admitted);
+        self.admission.release(&self.admitted);
     }
 }
 
@@ -402,9 +407,7 @@ impl SourceShared {
             end: OnceLock::new(),
         })
     }
-}
 
-impl SourceShared {
     /// The channel has ended.
     fn end(&self, why: &str) {
         let _ = self.end.set(why.to_owned());
@@ -414,47 +417,39 @@ impl SourceShared {
 
 impl SinkCounts {
     fn store(&self, counts: &Counts) {
-        let all = [
-            counts.messages,
-            counts.packets,
-            counts.dropped,
-            counts.overflowed,
-            counts.corrupted,
-            counts.malformed,
-            counts.duplicates,
-            counts.too_late,
-            counts.incomplete,
-        ];
-        for (place, count) in self.0.iter().zip(all) {
-            place.store(count, Ordering::Relaxed);
+        let mut counts = *counts;
+        for (place, count) in self.0.iter().zip(each(&mut counts)) {
+            place.store(*count, Ordering::Relaxed);
         }
     }
 
     /// What was stored last.
     pub(crate) fn load(&self) -> Counts {
-        let [
-            messages,
-            packets,
-            dropped,
-            overflowed,
-            corrupted,
-            malformed,
-            duplicates,
-            too_late,
-            incomplete,
-        ] = std::array::from_fn(|index| self.0[index].load(Ordering::Relaxed));
-        Counts {
-            messages,
-            packets,
-            dropped,
-            overflowed,
-            corrupted,
-            malformed,
-            duplicates,
-            too_late,
-            incomplete,
+        let mut counts = Counts::default();
+        for (place, count) in self.0.iter().zip(each(&mut counts)) {
+            *count = place.load(Ordering::Relaxed);
         }
+        counts
     }
+}
+
+/// All numbers of the counts.
+fn each(counts: &mut Counts) -> [&mut u64; 9] {
+    let Counts {
+        messages,
+        packets,
+        dropped,
+        overflowed,
+        corrupted,
+        malformed,
+        duplicates,
+        too_late,
+        incomplete,
+    } = counts;
+    [
+        messages, packets, dropped, overflowed, corrupted, malformed, duplicates, too_late,
+        incomplete,
+    ]
 }
 
 impl SinkShared {
@@ -471,9 +466,7 @@ impl SinkShared {
 
 /// The time of `CLOCK_MONOTONIC`.
 pub(crate) fn now() -> Instant {
-    let now = clock_gettime(ClockId::Monotonic);
-    // The clock starts at 0 and counts for centuries before the number does not fit.
-    Instant(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+    Instant(monotonic_ns())
 }
 
 /// How many stops are kept until the program reads them.

@@ -57,7 +57,6 @@ struct Port {
 /// Receives the messages of a channel. One thread at a time uses it. Dropping it closes the channel
 /// at this end.
 pub struct Receiver {
-    // Released before the thread can end.
     _admitted: AdmittedChannel,
     port: Arc<Port>,
     handler: HandlerId,

@@ -51,8 +51,6 @@ impl SenderOptions {
 /// A dropped sender goes on to send what was queued, for at most [`LINGER`](crate::LINGER), as long
 /// as the process lives. [`Sender::drain`] waits for that.
 pub struct Sender {
-    // Released before the thread can end.
-    _admitted: AdmittedChannel,
     owner: Arc<Owner>,
     handler: HandlerId,
     gate: Gate,
@@ -113,6 +111,7 @@ impl HandlerThread {
         let open = |reply| {
             Command::OpenSource(Box::new(OpenSource {
                 socket,
+                admitted,
                 options: channel,
                 frames: on_link.frames,
                 shared: shared.clone(),
@@ -121,7 +120,6 @@ impl HandlerThread {
         };
         let opened = owner.ask(open)??;
         Ok(Sender {
-            _admitted: admitted,
             owner: owner.clone(),
             handler: opened.handler,
             gate: opened.gate,
@@ -185,8 +183,8 @@ impl LinkChannel {
         let settings = &owner.settings;
         let (_, needed, packets) = channel.lengths(settings, End::Source)?;
         let buffers = u32::try_from(needed).unwrap_or(u32::MAX);
-        if buffers > MOST_BUFFERS {
-            let most = MOST_BUFFERS.into();
+        if buffers > Buffers::MOST {
+            let most = Buffers::MOST.into();
             return Err(ChannelError::TooManyBuffers { needed, most });
         }
         let headers = match remote {
@@ -403,8 +401,6 @@ impl Drop for Sender {
     }
 }
 
-/// The largest number of packet buffers of a flow.
-const MOST_BUFFERS: u32 = 16_384;
 /// The largest packet buffer in bytes.
 const LARGEST_BUFFER: usize = 65_536;
 /// Bytes of the headers before a payload: Ethernet, IP and UDP.

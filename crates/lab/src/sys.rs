@@ -47,6 +47,12 @@ pub fn now_ns() -> u64 {
         .map_or(0, |d| d.as_nanos() as u64)
 }
 
+/// Sleeps until a time of `CLOCK_MONOTONIC` in ns.
+pub(crate) fn sleep_until(at: u64) {
+    let left = at.saturating_sub(netnice_stack::monotonic_ns());
+    std::thread::sleep(Duration::from_nanos(left));
+}
+
 /// Moves the calling thread into a network namespace. Fails without the right to enter it
 /// (CAP_SYS_ADMIN).
 pub(crate) fn enter_netns(ns: impl AsFd) -> io::Result<()> {

@@ -85,6 +85,7 @@
 
 mod address;
 mod checksum;
+mod clock;
 mod control;
 pub mod datagram;
 mod error;
@@ -106,6 +107,7 @@ pub mod tcp;
 pub mod udp;
 
 pub use address::Address;
+pub use clock::monotonic_ns;
 pub use error::StackError;
 pub use headers::{FlowAddress, Headers};
 pub use netnice_api::direct::{DeliveryFailure, FlowNotification, ResolvedNextHop, Undelivered};

@@ -136,8 +136,7 @@ impl Serving {
             let now = now();
             match command {
                 Command::OpenSource(open) => {
-                    let OpenSource { reply, .. } = &*open;
-                    let reply = reply.clone();
+                    let reply = open.reply.clone();
                     let _ = reply.send(self.open_source(*open, now));
                 }
                 Command::OpenSink(open) => {
@@ -168,17 +167,18 @@ impl Serving {
         open: OpenSource,
         now: Instant,
     ) -> Result<OpenedSource, ChannelError> {
+        let held = (open.socket, open.admitted);
         let handler = match self.executor.open_sender(open.options, now) {
             Ok(handler) => handler,
             Err(error) => {
-                self.closer.close(open.socket);
+                self.closer.close(held);
                 return Err(error.into());
             }
         };
         let gate = self.executor.take_gate(handler);
         let Some(gate) = gate.filter(|_| handler.index() < self.most_handlers) else {
             let _ = self.executor.close(handler, now);
-            self.closer.close(open.socket);
+            self.closer.close(held);
             let most = self.most_handlers;
             return Err(ChannelError::TooManyHandlers { most });
         };
@@ -186,7 +186,7 @@ impl Serving {
         let (producer, messages) = rtrb::RingBuffer::new(room);
         let (departed, departures) = rtrb::RingBuffer::new(DEPARTURES);
         let queues = (messages, departed);
-        let source = Source::new(handler, open.socket, open.shared, queues, open.frames);
+        let source = Source::new(handler, held, open.shared, queues, open.frames);
         self.flows.insert_source(source);
         Ok(OpenedSource {
             handler,
@@ -394,7 +394,7 @@ impl Serving {
         if let Some(source) = self.flows.remove_source(index) {
             let _ = self.executor.close(source.handler, now());
             source.shared.end(why);
-            self.closer.close(source.socket);
+            self.closer.close((source.socket, source.admitted));
         }
     }
 

@@ -374,6 +374,46 @@ fn a_flow_that_ends_ends_its_channel_and_no_other() {
 }
 
 #[test]
+fn a_departure_says_when_a_message_left_or_that_a_part_of_it_did_not() {
+    let world = World::new("departures");
+    let to: SocketAddr = "10.78.0.1:7000".parse().expect("an address");
+    let mut sender = world.sender(to, real_time(1, Overload::Decay));
+    let before = now();
+    let accepted = sender.send(message(1), PATIENCE).expect("accepted");
+    sender.drain(PATIENCE).expect("it leaves");
+    let departure = sender.departure().expect("one");
+    let left = departure.left.expect("it has left");
+    assert!(before < left && left < now(), "{departure:?}");
+    assert_eq!(departure.deadline, accepted.deadline);
+    let laxity = departure.deadline.expect("real time").0 as i64 - left.0 as i64;
+    assert_eq!(departure.laxity(), Some(laxity));
+    assert_eq!(sender.departure(), None);
+    // The path becomes narrower than the packets of the channel, except for short last ones.
+    let narrow = netnice_api::direct::FlowNotification::Mtu { flow: 1, mtu: 900 };
+    world.daemon.send(DaemonCommand::Notify(narrow));
+    let mut broken = None;
+    for number in 2..200 {
+        sender.send(vec![0; 1_500], PATIENCE).expect("accepted");
+        sender.drain(PATIENCE).expect("what can leave leaves");
+        let departure = sender.departure().expect("one for each message");
+        assert_eq!(departure.message, number - 1);
+        if departure.left.is_none() {
+            broken = Some(departure);
+            break;
+        }
+    }
+    let broken = broken.expect("a message of which a packet did not leave");
+    assert_eq!(broken.laxity(), None);
+    let counts = sender.counts();
+    assert_eq!((counts.unsent, counts.late), (1, 0), "{counts:?}");
+    // A message without any packet that fits.
+    sender.send(vec![0; 1_300], PATIENCE).expect("accepted");
+    sender.drain(PATIENCE).expect("nothing is under way");
+    let departure = sender.departure().expect("one");
+    assert_eq!((departure.left, sender.counts().unsent), (None, 2));
+}
+
+#[test]
 fn what_cannot_be_opened_leaves_nothing_open() {
     let world = World::new("refused");
     let to: SocketAddr = "10.78.0.1:7000".parse().expect("an address");

@@ -29,12 +29,12 @@ use netnice_channel::{
 };
 use netnice_core::contract::{Contract, Slice, Weight};
 use netnice_core::units::{Bytes, Nanos};
-use netnice_stack::{RuntimeDir, own};
-use rustix::time::{ClockId, clock_gettime};
+use netnice_stack::{RuntimeDir, monotonic_ns, own};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::process::{self, EVENT_TIMEOUT, Proc};
+use crate::sys;
 use crate::world::Host;
 
 /// The arguments of `netnice-lab traffic channels`.
@@ -183,7 +183,7 @@ fn source(plan: &ChannelPlan, dir: &RuntimeDir, ends: (SocketAddr, SocketAddr)) 
         };
         let sends: SendPlan = serde_json::from_str(sends).context("what to send")?;
         thread.take_stops();
-        let begin = now_ns() + LEAD_NS;
+        let begin = monotonic_ns() + LEAD_NS;
         let runs: Vec<_> = std::iter::zip(&senders, sends.channels)
             .map(|(sender, messages)| {
                 let sender = sender.clone();
@@ -214,7 +214,7 @@ fn send(sender: &mut Sender, messages: &Messages, (begin, end): (u64, u64)) -> R
     let mut sent = SentChannel::default();
     let mut at = begin + messages.first_ns;
     while messages.count > 0 && at < end {
-        sleep_until(at);
+        sys::sleep_until(at);
         for _ in 0..messages.count {
             sent.offered += 1;
             let number = (before.accepted + sent.accepted).to_be_bytes();
@@ -234,7 +234,7 @@ fn send(sender: &mut Sender, messages: &Messages, (begin, end): (u64, u64)) -> R
         collect(sender, messages, end, &mut sent);
         at += messages.every_ns;
     }
-    sleep_until(end);
+    sys::sleep_until(end);
     collect(sender, messages, end, &mut sent);
     sender.drain(Some(EVENT_TIMEOUT / 2))?;
     collect(sender, messages, end, &mut sent);
@@ -388,10 +388,7 @@ impl Stage for Computes {
     fn seal(&mut self, header: &PacketHeader, _: &mut [u8], _: usize) {
         let (first, later) = self.0;
         let time = if header.part == 0 { first } else { later };
-        let end = thread_time_ns() + time;
-        while thread_time_ns() < end {
-            std::hint::spin_loop();
-        }
+        sys::burn(Duration::from_nanos(time));
     }
 
     fn open(&mut self, _: &PacketHeader, payload: &mut [u8]) -> Result<usize, StageError> {
@@ -457,22 +454,6 @@ impl ChannelProgram {
 fn slice(text: &str) -> Result<Slice> {
     let contract: Contract = format!("slice {text}").parse()?;
     contract.slice().context("no slice")
-}
-
-/// The time of `CLOCK_MONOTONIC` in ns.
-fn now_ns() -> u64 {
-    netnice_kernel::process::monotonic().0
-}
-
-/// The processor time of the calling thread in ns.
-fn thread_time_ns() -> u64 {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-fn sleep_until(at: u64) {
-    let left = at.saturating_sub(now_ns());
-    std::thread::sleep(Duration::from_nanos(left));
 }
 
 /// Time from the command to the first message.

@@ -25,13 +25,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use netnice_stack::udp::{Buffers, Remote, UdpOptions};
-use netnice_stack::{Program, RuntimeDir, Socket, StackError};
-use rustix::time::{ClockId, clock_gettime};
+use netnice_stack::{Program, RuntimeDir, Socket, StackError, monotonic_ns};
 use serde_json::{Value, json};
 
 use super::Commanded;
 use super::stop_watch::StopWatch;
 use crate::process::EVENT_TIMEOUT;
+use crate::sys;
 use crate::world::Host;
 
 /// The arguments of `netnice-lab traffic messages`.
@@ -115,7 +115,7 @@ struct Sender {
 impl Sender {
     fn offer(&mut self, count: u64) -> Result<Value> {
         let (mut sent, mut held_back, mut dropped) = (0, 0, 0);
-        let begin = now_ns();
+        let begin = monotonic_ns();
         for _ in 0..count {
             let message = vec![&self.payload[..]; self.parts];
             match self.socket.try_send_message(&message) {
@@ -125,17 +125,17 @@ impl Sender {
                 Err(error) => return Err(error.into()),
             }
         }
-        let took = now_ns() - begin;
+        let took = monotonic_ns() - begin;
         Ok(json!({"sent": sent, "held_back": held_back, "dropped": dropped, "took_ns": took}))
     }
 
     fn send(&mut self, count: u64) -> Result<Value> {
-        let begin = now_ns();
+        let begin = monotonic_ns();
         for _ in 0..count {
             let message = vec![&self.payload[..]; self.parts];
             self.socket.send_message(&message, None)?;
         }
-        Ok(json!({"sent": count, "took_ns": now_ns() - begin}))
+        Ok(json!({"sent": count, "took_ns": monotonic_ns() - begin}))
     }
 
     fn queue(&mut self, packets: u64, continues: bool) -> Result<Value> {
@@ -149,13 +149,13 @@ impl Sender {
             };
             queued.map_err(|(_, error)| error)?;
         }
-        let at = now_ns();
+        let at = monotonic_ns();
         self.socket.flush();
         Ok(json!({"queued_ns": at}))
     }
 
     fn periodic(&mut self, every: u64, count: u64) -> Result<Value> {
-        let first = now_ns() + LEAD_NS;
+        let first = monotonic_ns() + LEAD_NS;
         let before = self.socket.messages();
         let (mut wall, mut queued) = (Vec::new(), Vec::new());
         let (mut waited, mut accepted) = (Vec::new(), Vec::new());
@@ -163,15 +163,15 @@ impl Sender {
         for number in 0..count {
             let at = first + number * every;
             if number % 100 == 0 {
-                wall.push(crate::sys::now_ns() as i64 - now_ns() as i64);
+                wall.push(sys::now_ns() as i64 - monotonic_ns() as i64);
             }
-            sleep_until(at);
+            sys::sleep_until(at);
             self.socket.set_arrival(Some(at));
             let message = vec![&self.payload[..]; self.parts];
             watch.waited_since();
-            queued.push(now_ns());
+            queued.push(monotonic_ns());
             self.socket.send_message(&message, None)?;
-            accepted.push(now_ns());
+            accepted.push(monotonic_ns());
             waited.push(watch.waited_since());
             self.collect()?;
         }
@@ -209,17 +209,6 @@ impl Sender {
         }
         Ok(())
     }
-}
-
-/// The time of `CLOCK_MONOTONIC` in ns.
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-fn sleep_until(at: u64) {
-    let left = at.saturating_sub(now_ns());
-    std::thread::sleep(Duration::from_nanos(left));
 }
 
 /// Time from the command to the first periodic message.

@@ -31,7 +31,6 @@ use netnice_tcp::connection::{Connection, Transmit};
 use netnice_tcp::endpoint::{ConnectionId, Endpoint};
 use netnice_tcp::header::{Flags, Seq};
 use netnice_tcp::time::Instant;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::copies::Copies;
 use super::flow_buffers::{Content, FlowBuffers, Run};
@@ -40,6 +39,7 @@ use super::peer_list::PeerList;
 use super::receive_shares::{ReceiveShares, first_share};
 use super::watches::Watches;
 use crate::DeliveryFailure;
+use crate::clock::monotonic_ns;
 use crate::error::StackError;
 use crate::headers::{FlowAddress, Headers};
 use crate::segments::SegmentFlow;
@@ -666,9 +666,7 @@ enum Queued {
 
 /// The present time, from the clock that the driver stamps with.
 pub(super) fn monotonic() -> Instant {
-    let now = clock_gettime(ClockId::Monotonic);
-    // Neither is negative.
-    Instant::from_nanos(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+    Instant::from_nanos(monotonic_ns())
 }
 
 /// Segments that are received before those that answer them leave.

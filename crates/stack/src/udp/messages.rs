@@ -16,8 +16,8 @@ use netnice_core::contract::{Channel, Contract, Overload};
 use netnice_core::sched::{GateDecision, MessageGate};
 use netnice_core::units;
 use netnice_ring::MessagePart;
-use rustix::time::{ClockId, clock_gettime};
 
+use crate::clock::monotonic_ns;
 use crate::error::StackError;
 
 /// Numbers of messages of a real-time channel.
@@ -145,7 +145,7 @@ impl Messages {
                 begins: Some(None),
             });
         };
-        let (bmax, now) = (channel.bmax(), now());
+        let (bmax, now) = (channel.bmax(), monotonic_ns());
         let mut gate = *gate;
         match gate.handle_message(units::Bytes(frame), units::Instant(now)) {
             GateDecision::Queued { .. } => Ok(AdmittedPacket {
@@ -209,11 +209,4 @@ impl Messages {
             self.counts.held_back += 1;
         }
     }
-}
-
-/// The time of `CLOCK_MONOTONIC` in ns.
-fn now() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    // The clock starts at 0 and counts for centuries before the number does not fit.
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -120,6 +120,9 @@ impl UdpOptions {
 }
 
 impl Buffers {
+    /// The largest number of buffers for sending, and of those for receiving.
+    pub const MOST: u32 = MAX_ENTRIES as u32 / 2;
+
     /// Number of bytes of a program's memory file that a flow with these buffers uses.
     /// [`Program::attach`](crate::Program::attach) needs the sum over all flows.
     ///
@@ -131,13 +134,13 @@ impl Buffers {
 
     /// The shape of a flow with these buffers. Fails if their number or size is invalid.
     pub(crate) fn shape(&self) -> Result<Shape, ShapeError> {
-        let within = |what, value: u32, least| match (least..=MAX_RECORDS).contains(&value) {
+        let within = |what, value: u32, least| match (least..=Buffers::MOST).contains(&value) {
             true => Ok(value),
             false => Err(ShapeError::Bounds {
                 what,
                 value: value.into(),
                 least: least.into(),
-                most: MAX_RECORDS.into(),
+                most: Buffers::MOST.into(),
             }),
         };
         let sending = within("buffers for sending", self.sending, 1)?;
@@ -188,6 +191,3 @@ impl Default for Buffers {
         }
     }
 }
-
-/// Largest number of records of one pair in a ring.
-const MAX_RECORDS: u32 = MAX_ENTRIES as u32 / 2;

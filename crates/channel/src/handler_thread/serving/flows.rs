@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use netnice_core::units::Instant;
 use netnice_stack::{Packet, Socket, StackError, Status};
 
-use super::super::{Departure, Frames, ListenerShared, SourceShared};
+use super::super::{AdmittedChannel, Departure, Frames, ListenerShared, SourceShared};
 use super::place;
 use crate::executor::{AcceptedMessage, HandlerId, OutgoingPacket, Transmit};
 
@@ -42,6 +42,8 @@ enum FlowUse {
 pub(super) struct Source {
     pub(super) handler: HandlerId,
     pub(super) socket: Socket,
+    /// Held until what was queued has left.
+    pub(super) admitted: AdmittedChannel,
     pub(super) shared: Arc<SourceShared>,
     messages: rtrb::Consumer<AcceptedMessage<Vec<u8>>>,
     departed: rtrb::Producer<Departure>,
@@ -51,16 +53,26 @@ pub(super) struct Source {
     /// Bytes of the frames of the message that was submitted last, as the link counts them.
     message_bytes: u64,
     /// The message that is submitted.
-    message: Option<Departure>,
-    /// The number of the packet that was submitted last.
-    last_number: u64,
-    /// The numbers of the last packets of messages under way.
-    under_way: VecDeque<(u64, Departure)>,
+    message: Option<UnderWay>,
+    /// One more than the number of the packet that the driver has returned last.
+    returned: u64,
+    /// The messages whose last packet the driver has not returned.
+    under_way: VecDeque<UnderWay>,
     /// Packets that the flow did not accept since the last call of [`Source::handle_processed`].
     refused: u64,
     is_noted: bool,
     /// When the sender ends even if messages are left. `None` until it is closed.
     pub(super) ends: Option<Instant>,
+}
+
+/// A message with packets that the driver has not returned.
+#[derive(Clone, Copy)]
+struct UnderWay {
+    departure: Departure,
+    /// The number of the packet that was queued last; `None` before the first one.
+    last: Option<u64>,
+    /// One of its packets did not leave.
+    is_broken: bool,
 }
 
 /// The flow of a listener.
@@ -290,7 +302,7 @@ impl Transmit for Flows {
 impl Source {
     pub(super) fn new(
         handler: HandlerId,
-        socket: Socket,
+        (socket, admitted): (Socket, AdmittedChannel),
         shared: Arc<SourceShared>,
         (messages, departed): SourceQueues,
         frames: Frames,
@@ -298,6 +310,7 @@ impl Source {
         Source {
             handler,
             socket,
+            admitted,
             shared,
             messages,
             departed,
@@ -305,7 +318,7 @@ impl Source {
             packet: None,
             message_bytes: 0,
             message: None,
-            last_number: 0,
+            returned: 0,
             under_way: VecDeque::new(),
             refused: 0,
             is_noted: false,
@@ -353,20 +366,37 @@ impl Source {
         ended
     }
 
-    /// Reports the message that ends with a packet.
+    /// A packet has left, or not. Reports the message that ends with it.
     fn judge(&mut self, number: u64, status: Status, stamp: u64) {
-        while let Some((last, departure)) = self.under_way.front().copied()
-            && last <= number
-        {
-            self.under_way.pop_front();
-            let left = (last == number && status == Status::DONE).then_some(Instant(stamp));
-            let departure = Departure { left, ..departure };
-            let is_late = departure.laxity().is_some_and(|laxity| laxity < 0);
-            let late = &self.shared.late;
-            late.fetch_add(u64::from(is_late), Ordering::Relaxed);
-            // A program that does not read them loses the later ones.
-            let _ = self.departed.push(departure);
+        let first = self.under_way.front_mut();
+        if let Some(message) = first.or(self.message.as_mut()) {
+            message.is_broken |= status != Status::DONE;
         }
+        self.returned = self.returned.max(number + 1);
+        self.report_finished(Some(Instant(stamp)));
+    }
+
+    /// Reports the messages under way of which the driver has returned all packets, the last one at
+    /// `left`.
+    fn report_finished(&mut self, left: Option<Instant>) {
+        let returned = self.returned;
+        let is_finished = |message: &UnderWay| message.last.is_none_or(|last| last < returned);
+        while let Some(message) = self.under_way.front().copied().filter(is_finished) {
+            self.under_way.pop_front();
+            self.report(message, left.filter(|_| !message.is_broken));
+        }
+    }
+
+    fn report(&mut self, message: UnderWay, left: Option<Instant>) {
+        let departure = Departure {
+            left,
+            ..message.departure
+        };
+        let is_late = departure.laxity().is_some_and(|laxity| laxity < 0);
+        let late = &self.shared.late;
+        late.fetch_add(u64::from(is_late), Ordering::Relaxed);
+        // A program that does not read them loses the later ones.
+        let _ = self.departed.push(departure);
     }
 
     /// Queues the packet that was written. A message on the link has at most Mmax of the flow: what
@@ -385,18 +415,23 @@ impl Source {
             self.socket.queue(buffer, packet.length)
         };
         self.message_bytes = if continues { bytes } else { frame };
-        self.message = Some(Departure {
-            message: packet.message,
-            logical: packet.logical,
-            deadline: packet.deadline,
-            left: None,
+        let message = self.message.get_or_insert(UnderWay {
+            departure: Departure {
+                message: packet.message,
+                logical: packet.logical,
+                deadline: packet.deadline,
+                left: None,
+            },
+            last: None,
+            is_broken: false,
         });
         match queued {
             Ok(number) => {
-                self.last_number = number;
+                message.last = Some(number);
                 self.shared.submitted.fetch_add(1, Ordering::Relaxed);
             }
             Err((buffer, _)) => {
+                message.is_broken = true;
                 self.packet = Some(buffer);
                 self.refused += 1;
                 self.shared.unsent.fetch_add(1, Ordering::Relaxed);
@@ -405,13 +440,13 @@ impl Source {
     }
 
     /// The executor has processed a packet; with `ends` the last one of a message. Returns the
-    /// packets that the flow did not accept: nobody will return them.
+    /// number of packets that the flow did not accept, which the driver therefore never returns.
     pub(super) fn handle_processed(&mut self, ends: bool) -> u64 {
         self.socket.flush();
         if ends {
-            if let Some(message) = self.message.take() {
-                self.under_way.push_back((self.last_number, message));
-            }
+            self.under_way.extend(self.message.take());
+            // The driver has returned all packets already, if it did not get the last ones.
+            self.report_finished(None);
             self.shared.left.fetch_add(1, Ordering::Release);
             self.shared.waker.wake();
         }
