@@ -24,7 +24,7 @@ use crate::options::{ChannelOptions, End, ExecutorSettings};
 /// The channels of a thread, as its processor time has to carry them.
 pub(crate) struct Admission {
     settings: ExecutorSettings,
-    /// Where to ask for a part of which reservation; `None` without one.
+    /// The reservation of which the thread has a part; `None` without one.
     reservation: Option<Reservation>,
     held: Mutex<Held>,
 }

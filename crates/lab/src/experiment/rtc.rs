@@ -80,32 +80,14 @@ pub fn figure5_simulated(context: &Context, outcome: &mut Outcome) -> Result<()>
         .iter()
         .map(|(_, report)| rate(&report.flows[3], report))
         .collect();
-    let peak = extremes(&sent).1;
-    // Best effort is saturated if it gets less than it offers.
-    let pairs = || rows.iter().map(|(offered, _)| *offered).zip(&sent);
-    let saturates = pairs().position(|(offered, sent)| *sent < 0.98 * offered);
-    let saturates = saturates.context("best effort never saturates: offer more")?;
-    ensure!(
-        saturates >= 2,
-        "best effort saturates at once: nothing linear to see"
-    );
-    let after = extremes(&sent[saturates..]).0 / peak * 100.0;
-    let before = pairs()
-        .take(saturates)
-        .map(|(offered, sent)| sent / offered * 100.0);
-    let before = before.fold(f64::MAX, f64::min);
-    let what = "best effort, of what it offers, before it saturates";
-    outcome.check(what, before, "%", Bound::AtLeast(98.0));
-    let what = "best effort, of its peak, afterwards";
-    outcome.check(what, after, "%", Bound::AtLeast(95.0));
+    let offered: Vec<f64> = rows.iter().map(|(offered, _)| *offered).collect();
+    judge_best_effort(outcome, &offered, &sent)?;
     outcome.plot(context, "rtc-fig5-sim", || {
-        let offered: Vec<f64> = rows.iter().map(|(offered, _)| *offered).collect();
-        let reports: Vec<&Report> = rows.iter().map(|(_, report)| report).collect();
+        let rates = |number: usize| points(&rows, |report| rate(&report.flows[number], report));
         chart(
             "RTC, figure 5 (simulated)",
             "best effort offered, kB/s",
-            &offered,
-            &reports,
+            rates,
         )
     })
 }
@@ -157,13 +139,11 @@ pub fn figure6_simulated(context: &Context, outcome: &mut Outcome) -> Result<()>
     let what = "channel 0, of what it gets when it conforms";
     outcome.check(what, got, "%", Bound::AtLeast(99.0));
     outcome.plot(context, "rtc-fig6-sim", || {
-        let factors: Vec<f64> = rows.iter().map(|(factor, _)| *factor).collect();
-        let reports: Vec<&Report> = rows.iter().map(|(_, report)| report).collect();
+        let rates = |number: usize| points(&rows, |report| rate(&report.flows[number], report));
         chart(
             "RTC, figure 6 (simulated)",
             "channel 0, multiples of Rmax",
-            &factors,
-            &reports,
+            rates,
         )
     })
 }
@@ -281,16 +261,41 @@ fn extremes(values: &[f64]) -> (f64, f64) {
     values.iter().fold((f64::MAX, f64::MIN), both)
 }
 
-fn chart(title: &str, x: &str, at: &[f64], reports: &[&Report]) -> String {
+/// Checks what best effort gets (`sent`) of what it offers, in kB/s: 98 % until it saturates, and
+/// then 95 % of its highest rate. Fails if it never saturates, or at the first two loads.
+fn judge_best_effort(outcome: &mut Outcome, offered: &[f64], sent: &[f64]) -> Result<()> {
+    let peak = extremes(sent).1;
+    // Best effort is saturated if it gets less than it offers.
+    let pairs = || offered.iter().zip(sent);
+    let saturates = pairs().position(|(offered, sent)| *sent < 0.98 * offered);
+    let saturates = saturates.context("best effort never saturates: offer more")?;
+    ensure!(
+        saturates >= 2,
+        "best effort saturates at once: nothing linear to see"
+    );
+    let after = extremes(&sent[saturates..]).0 / peak * 100.0;
+    let before = pairs()
+        .take(saturates)
+        .map(|(offered, sent)| sent / offered * 100.0);
+    let before = before.fold(f64::MAX, f64::min);
+    let what = "best effort, of what it offers, before it saturates";
+    outcome.check(what, before, "%", Bound::AtLeast(98.0));
+    let what = "best effort, of its peak, afterwards";
+    outcome.check(what, after, "%", Bound::AtLeast(95.0));
+    Ok(())
+}
+
+/// The points of a curve over rows.
+fn points<R>(rows: &[(f64, R)], value: impl Fn(&R) -> f64) -> Vec<(f64, f64)> {
+    rows.iter().map(|(at, row)| (*at, value(row))).collect()
+}
+
+/// A chart of the rates of all channels and of best effort, by number.
+fn chart(title: &str, x: &str, rates: impl Fn(usize) -> Vec<(f64, f64)>) -> String {
     let names = NAMES.iter().copied().chain(["best effort"]);
-    let line = |(number, name): (usize, &str)| {
-        let rates = reports
-            .iter()
-            .map(|report| rate(&report.flows[number], report));
-        let points = at.iter().copied().zip(rates).collect();
-        Series::new(name, COLOURS[number], points)
-    };
-    let series = names.enumerate().map(line);
+    let series = names
+        .enumerate()
+        .map(|(number, name)| Series::new(name, COLOURS[number], rates(number)));
     series.fold(Chart::new(title, x, "kB/s"), Chart::with).svg()
 }
 

@@ -21,7 +21,6 @@
 use std::io::BufRead;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use netnice_stack::udp::{Buffers, Remote, UdpOptions};

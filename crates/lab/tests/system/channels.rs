@@ -1,6 +1,7 @@
 //! Channels of handlers between two hosts through what is shipped: netniced and netnice-driver on
 //! both, and programs with `netnice-channel`.
 
+use std::fs;
 use std::net::SocketAddr;
 
 use netnice_lab::traffic::{
@@ -73,6 +74,22 @@ fn plan(channels: &[(&str, &[&str])]) -> ChannelPlan {
     }
 }
 
+/// The names of a process's threads that have SCHED_DEADLINE.
+fn exact_threads(pid: u32) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process lives");
+    let name = |task: std::io::Result<fs::DirEntry>| {
+        let task = task.expect("an entry").path();
+        let stat = fs::read_to_string(task.join("stat")).expect("the thread lives");
+        // The policy is the 41st field; the name, in parentheses, is the second one.
+        let policy = stat[stat.rfind(')')? + 2..].split_whitespace().nth(38)?;
+        let name = fs::read_to_string(task.join("comm")).expect("the thread lives");
+        (policy == SCHED_DEADLINE).then(|| name.trim_end().to_owned())
+    };
+    tasks.filter_map(name).collect()
+}
+
+/// The number of this policy in `/proc/PID/stat` (sched(7)).
+const SCHED_DEADLINE: &str = "6";
 const CAMERA: &str = "channel mmax=60KiB,rmax=50/s,bmax=2,deadline=60ms,processing=20ms";
 const CONTROL: &str = "channel mmax=1KiB,rmax=200/s,bmax=1,deadline=30ms,processing=10ms";
 
@@ -156,12 +173,9 @@ fn the_handlers_have_a_part_of_the_programs_reservation() {
     )]);
     plan.reservation = Some(("5ms/10ms".to_owned(), 0));
     let (mut source, _sink) = hosts.programs(&plan);
-    let show = hosts.client.show().expect("show").to_string();
-    let target = format!("pid:{}", source.pid());
-    assert!(show.contains(&target), "{show}");
-    let explained = hosts.client.run(&["explain", &target]).expect("it runs");
-    let explained = explained.ok().expect("explained").stdout;
-    assert!(explained.contains("thread"), "{explained}");
+    // The thread of the handlers has a part exactly, and no other thread of the program has.
+    let exact = exact_threads(source.pid());
+    assert_eq!(exact, ["handlers"], "{exact:?}");
     let sends = SendPlan {
         lasts_ns: 500_000_000,
         channels: vec![Messages {

@@ -1,8 +1,8 @@
 //! Repeats figures 5 to 7 of the paper RTC on packets, through what is shipped: netniced with a
 //! reservation of processor time, netnice-driver, and programs with `netnice-channel` on two hosts.
 //!
-//! The channels are those of the simulation, with longer deadlines, for the handlers run on a
-//! reservation (7 ms of the program's 8 ms in 10 ms) that may give its time late. A stage computes
+//! The channels are those of the simulation. In figures 5 and 6 they have longer deadlines, for the
+//! handlers run on a reservation (7 ms of the program's 8 ms in 10 ms) that may give its time late. A stage computes
 //! for the processing time of the paper's table 1 (420 us for the first packet of a message and 170
 //! us for a later one, with 160 us to schedule each on the link); the paper emulated its adapter
 //! likewise. Those packets have 4 KiB. Direct flows have 1,440 bytes at most here, so a packet
@@ -19,15 +19,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use netnice_core::stops::Stop;
 use serde_json::json;
 
 use super::super::simulated::netnice_only;
-use super::{LOADS, NAMES, extremes};
+use super::{LOADS, NAMES, chart, extremes, judge_best_effort, points};
 use crate::alibi::{self, Alibi, Verdict};
 use crate::experiment::{Bound, Context, Outcome, front_door};
-use crate::plot::{Chart, Series};
 use crate::traffic::{
     ChannelPlan, ChannelProgram, Messages, PlannedChannel, ReceivedChannel, SendPlan, SentChannel,
 };
@@ -69,33 +68,14 @@ pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
         outcome.check(what, (high / low - 1.0) * 100.0, "%", Bound::AtMost(5.0));
     }
     let sent: Vec<f64> = runs().map(|row| row.rate(BEST_EFFORT)).collect();
-    let peak = extremes(&sent).1;
-    let pairs = || rows.iter().map(|(offered, _)| *offered).zip(&sent);
-    let saturates = pairs().position(|(offered, sent)| *sent < 0.98 * offered);
-    let saturates = saturates.unwrap_or(rows.len());
-    ensure!(
-        saturates >= 1,
-        "best effort saturates at once: nothing linear to see"
-    );
-    ensure!(
-        saturates < rows.len(),
-        "best effort never saturates: offer more"
-    );
-    let after = extremes(&sent[saturates..]).0 / peak * 100.0;
-    let before = pairs()
-        .take(saturates)
-        .map(|(offered, sent)| sent / offered * 100.0);
-    let before = before.fold(f64::MAX, f64::min);
-    let what = "best effort, of what it offers, before it saturates";
-    outcome.check(what, before, "%", Bound::AtLeast(98.0));
-    let what = "best effort, of its peak, afterwards";
-    outcome.check(what, after, "%", Bound::AtLeast(95.0));
-    hosts.note(outcome)?;
+    let offered: Vec<f64> = rows.iter().map(|(offered, _)| *offered).collect();
+    judge_best_effort(outcome, &offered, &sent)?;
+    hosts.note(outcome, RESERVED)?;
     outcome.plot(context, "rtc-fig5", || {
         chart(
             "RTC, figure 5 (on packets)",
             "best effort offered, kB/s",
-            &rows,
+            |number| points(&rows, |row| row.rate(number)),
         )
     })
 }
@@ -139,12 +119,12 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
         "%",
         Bound::AtLeast(99.0),
     );
-    hosts.note(outcome)?;
+    hosts.note(outcome, RESERVED)?;
     outcome.plot(context, "rtc-fig6", || {
         chart(
             "RTC, figure 6 (on packets)",
             "channel 0, multiples of Rmax",
-            &rows,
+            |number| points(&rows, |row| row.rate(number)),
         )
     })
 }
@@ -182,7 +162,7 @@ pub fn figure7a(context: &Context, outcome: &mut Outcome) -> Result<()> {
         };
         outcome.check(what, late, "messages", bound);
     }
-    hosts.note(outcome)
+    hosts.note(outcome, "no reservation")
 }
 
 /// The hosts, with netnice on both.
@@ -244,12 +224,13 @@ impl Hosts {
         })
     }
 
-    /// Adds how often the machine stopped the driver.
-    fn note(&self, outcome: &mut Outcome) -> Result<()> {
-        outcome.note(
+    /// Adds what the experiment ran through, what processor time the handlers had, and how often
+    /// the machine stopped the driver.
+    fn note(&self, outcome: &mut Outcome, time: &str) -> Result<()> {
+        outcome.note(format!(
             "netniced and netnice-driver on two hosts, programs with netnice-channel; the handlers \
-             have 7 ms of every 10 ms of a processor by SCHED_DEADLINE",
-        );
+             have {time}"
+        ));
         front_door::note_stops(outcome, &front_door::stops(&self.client, "eth0")?);
         Ok(())
     }
@@ -369,19 +350,6 @@ impl Row {
     }
 }
 
-fn chart(title: &str, x: &str, rows: &[(f64, Row)]) -> String {
-    let names = NAMES.iter().copied().chain(["best effort"]);
-    let line = |(number, name): (usize, &str)| {
-        let points = rows
-            .iter()
-            .map(|(at, row)| (*at, row.rate(number)))
-            .collect();
-        Series::new(name, super::COLOURS[number], points)
-    };
-    let series = names.enumerate().map(line);
-    series.fold(Chart::new(title, x, "kB/s"), Chart::with).svg()
-}
-
 /// The channels and best effort, with blocks of so many packets.
 fn plan(block: u32) -> ChannelPlan {
     let channel = |contract: &str| PlannedChannel {
@@ -431,6 +399,8 @@ const SENT: [(usize, u64, u64); 3] = [(61_440, 4, 15), (40_960, 6, 15), (30_720,
 const BEST_EFFORT: usize = 3;
 /// Bytes of a best-effort message.
 const MESSAGE: usize = 16_384;
+/// The processor time of the handlers in figures 5 and 6, for people.
+const RESERVED: &str = "7 ms of every 10 ms of a processor by SCHED_DEADLINE";
 /// Packets between two preemption points.
 const BLOCK: u32 = 12;
 /// Bytes of the long messages of figure 7, 80 packets, and a block as long.

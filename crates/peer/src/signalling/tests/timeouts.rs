@@ -1,4 +1,4 @@
-//! How long holds and channels last, and who is told about their end.
+//! How long holds and channels last, and which programs and neighbours are told of their end.
 
 use super::*;
 
