@@ -159,8 +159,8 @@ pub struct Departure {
     pub logical: Instant,
     /// Its deadline; `None` for best effort.
     pub deadline: Option<Instant>,
-    /// When the driver gave its last packet to the NIC, in ns of `CLOCK_MONOTONIC`; `None` if one of
-    /// its packets did not leave.
+    /// When the driver gave its last packet to the NIC, in ns of `CLOCK_MONOTONIC`; `None` if one
+    /// of its packets did not leave.
     pub left: Option<Instant>,
 }
 

@@ -1,5 +1,5 @@
-//! Closes flows and releases processor time in a thread of its own, because both wait for the daemon
-//! ([`Closer`]). Only [`Closer::start`] fails, if the thread cannot be started.
+//! Closes flows and releases processor time in a thread of its own, because both wait for the
+//! daemon ([`Closer`]). Only [`Closer::start`] fails, if the thread cannot be started.
 
 use std::io;
 use std::sync::mpsc::{Sender, channel};
