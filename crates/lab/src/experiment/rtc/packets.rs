@@ -390,7 +390,7 @@ const CHANNELS: [&str; 3] = [
 const TIGHT: [&str; 3] = [
     "channel mmax=60KiB,rmax=15/s,bmax=4,deadline=25ms,processing=22ms,overload=drop",
     "channel mmax=40KiB,rmax=15/s,bmax=6,deadline=17ms,processing=14ms",
-    "channel mmax=30KiB,rmax=20/s,bmax=1,deadline=11ms,processing=8ms",
+    "channel mmax=30KiB,rmax=20/s,bmax=1,deadline=10ms,processing=8ms",
 ];
 
 /// What the channels send: bytes of a message, messages at once, messages a second.
@@ -403,9 +403,9 @@ const MESSAGE: usize = 16_384;
 const RESERVED: &str = "7 ms of every 10 ms of a processor by SCHED_DEADLINE";
 /// Packets between two preemption points.
 const BLOCK: u32 = 12;
-/// Bytes of the long messages of figure 7, 80 packets, and a block as long.
-const LONG_MESSAGE: u64 = 80 * 1_408;
-const LONG_BLOCK: u32 = 80;
+/// Bytes of the long messages of figure 7, 72 packets, and a block as long.
+const LONG_MESSAGE: u64 = 72 * 1_408;
+const LONG_BLOCK: u32 = 72;
 /// The part of the link that guaranteed packets use.
 const GUARANTEED: f64 = 0.15;
 /// Ports.
