@@ -7,9 +7,9 @@
 //! sends a [`Request`], and the daemon replies with one [`Response`]. A connection can carry
 //! several such pairs in succession. Each message is one [`frame`]: a length in four bytes,
 //! big-endian, and JSON. The daemon and its drivers exchange other messages in the same frames
-//! ([`driver`]). Encoding fails for a message that is too long, decoding for an invalid one or one
-//! of another version ([`WireError`]), and a request of a [`Client`] also if the connection fails
-//! ([`ClientError`]).
+//! ([`driver`]), as do programs and netnice-peer ([`channels`]). Encoding fails for a message that
+//! is too long, decoding for an invalid one or one of another version ([`WireError`]), and a
+//! request of a [`Client`] also if the connection fails ([`ClientError`]).
 //!
 //! A request carries the protocol version ([`VERSION`]). The daemon refuses fields that the version
 //! does not define, so that it never ignores a misspelt option. In requests, rates, targets and
@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod budgets;
+pub mod channels;
 mod classes;
 mod client;
 pub mod direct;

@@ -34,6 +34,19 @@ impl RuntimeDir {
         self.0.join("netnice.sock")
     }
 
+    /// The path of netnice-peer's socket for programs. It is in a folder beside this one, because
+    /// netnice-peer is a user of its own: `/run/netnice-peer` beside `/run/netnice`.
+    pub fn peer_socket(&self) -> PathBuf {
+        self.peer_folder().join("peer.sock")
+    }
+
+    /// The path of netnice-peer's own folder.
+    pub fn peer_folder(&self) -> PathBuf {
+        let mut folder = self.0.clone().into_os_string();
+        folder.push("-peer");
+        PathBuf::from(folder)
+    }
+
     /// The path of the daemon's state file. Without the file, no daemon has set anything since the
     /// boot.
     pub fn state(&self) -> PathBuf {

@@ -35,6 +35,16 @@ pub enum WireError {
         /// The version in the message.
         theirs: u32,
     },
+    /// A message between a program and netnice-peer has another version.
+    #[error(
+        "the message has version {theirs} of the channels between hosts, and this program has \
+         version {}: restart netnice-peer and the programs of the release that is installed",
+        crate::channels::VERSION
+    )]
+    PeerVersion {
+        /// The version in the message.
+        theirs: u32,
+    },
 }
 
 /// A message of a client: a request, and the process that it is about, if any.

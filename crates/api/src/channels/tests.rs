@@ -1,0 +1,62 @@
+use super::*;
+
+fn of_frame<T: DeserializeOwned>(frame: &[u8]) -> Result<T, WireError> {
+    decode(&frame[4..])
+}
+
+#[test]
+fn messages_are_read_as_they_were_written() {
+    let contract = RemoteContract {
+        mmax: 65_536,
+        rmax: 50,
+        bmax: 2,
+        deadline_ns: 20_000_000,
+        packet: 1_400,
+    };
+    let open = FromProgram::Open(OpenChannel {
+        channel: "00112233445566778899aabbccddeeff".to_owned(),
+        service: "camera".to_owned(),
+        sink: "recorder".to_owned(),
+        contract,
+    });
+    let frame = encode_from_program(&open).expect("short");
+    assert_eq!(of_frame::<FromProgram>(&frame).expect("valid"), open);
+    let hold = ToProgram::Hold(Box::new(HoldBound {
+        hold: 7,
+        channel: "00112233445566778899aabbccddeeff".to_owned(),
+        service: "camera".to_owned(),
+        contract,
+        sink_address: IpAddr::from([192, 0, 2, 7]),
+        arrival: None,
+        previous: None,
+    }));
+    let frame = encode_to_program(&hold).expect("short");
+    assert_eq!(of_frame::<ToProgram>(&frame).expect("valid"), hold);
+}
+
+#[test]
+fn other_versions_and_unknown_fields_are_refused() {
+    let body = br#"{"version":2,"message":{"pong":{}}}"#;
+    let error = decode::<FromProgram>(body).expect_err("another version");
+    assert!(
+        error.to_string().contains("version 2") && error.to_string().contains("netnice-peer"),
+        "{error}"
+    );
+    let body = br#"{"version":1,"message":{"pong":{"more":1}}}"#;
+    let error = decode::<FromProgram>(body).expect_err("an unknown field");
+    assert!(error.to_string().contains("more"), "{error}");
+    let body = br#"{"version":1,"message":{"close":{"channel":"a"}}}"#;
+    let error = decode::<FromProgram>(body).expect_err("a missing field");
+    assert!(error.to_string().contains("reason"), "{error}");
+}
+
+#[test]
+fn a_message_that_is_too_long_is_not_written() {
+    let close = FromProgram::Close(CloseChannel {
+        channel: String::new(),
+        reason: "x".repeat(LONGEST_FROM_PROGRAM),
+    });
+    let error = encode_from_program(&close).expect_err("too long");
+    let text = error.to_string();
+    assert!(text.contains(&LONGEST_FROM_PROGRAM.to_string()), "{text}");
+}
