@@ -1,5 +1,5 @@
-//! The messages between a program and the netnice-peer of its host: channels to and from programs on
-//! other hosts.
+//! The messages between a program and the netnice-peer of its host: channels to and from programs
+//! on other hosts.
 //!
 //! netnice-peer listens on a Unix stream socket ([`crate::RuntimeDir::peer_socket`]). Each message
 //! is one [`frame`], of JSON with the version ([`VERSION`]). Both sides send at any time.
@@ -18,8 +18,8 @@
 //!  ◀── opened ──
 //! ```
 //! The program holds the bound of its own end: the promise of its link at netniced, and the
-//! processor time of its handler. The types are plain data. Encoding fails for a message that is too
-//! long, decoding for an invalid one or one of another version ([`WireError`]).
+//! processor time of its handler. The types are plain data. Encoding fails for a message that is
+//! too long, decoding for an invalid one or one of another version ([`WireError`]).
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
@@ -46,6 +46,8 @@ pub const LONGEST_TO_PROGRAM: usize = 16 * 1024 * 1024;
 pub enum FromProgram {
     /// Offers a service to programs on other hosts, until the connection ends.
     Listen(Listen),
+    /// Ends the offer. Channels that the program has accepted stay.
+    EndService(Listen),
     /// Asks for a channel to a service.
     Open(OpenChannel),
     /// The reply to [`ToProgram::Hold`]: the end holds a bound.
@@ -94,7 +96,7 @@ pub enum ToProgram {
     Ping(Ping),
 }
 
-/// [`FromProgram::Listen`].
+/// [`FromProgram::Listen`] and [`FromProgram::EndService`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Listen {
@@ -363,10 +365,11 @@ pub struct RelayedDoc {
     pub messages: u64,
     /// Messages of which packets did not arrive, so that the relay did not pass them on.
     pub incomplete: u64,
-    /// Messages that found no room, because they came faster than the contract.
+    /// Whole messages that were dropped: they came faster than the contract, or the path has become
+    /// too narrow.
     pub dropped: u64,
-    /// Messages whose last packet left after the bound of this host.
-    pub late: u64,
+    /// Packets that did not leave, because the link was down.
+    pub unsent: u64,
 }
 
 /// A neighbour in a [`ChannelList`].
@@ -406,7 +409,8 @@ pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
     let versioned: Versioned = serde_json::from_slice(body)?;
     if versioned.version != VERSION {
         let theirs = versioned.version;
-        return Err(WireError::PeerVersion { theirs });
+        let ours = VERSION;
+        return Err(WireError::PeerVersion { theirs, ours });
     }
     let envelope: Envelope<T> = serde_json::from_slice(body)?;
     Ok(envelope.message)

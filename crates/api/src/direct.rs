@@ -37,6 +37,12 @@ pub enum DirectRequest {
     Take(TakeFlow),
     /// Request the next hop to a host.
     NextHop(FindNextHop),
+    /// Request the managed link that a host is reached over. This request needs no attachment.
+    Route(FindRoute),
+    /// Hold a promise for a flow to a host, which is opened later.
+    Hold(HoldPromise),
+    /// Release a held promise.
+    Release(ReleaseHold),
     /// Close a flow of any program of the caller, also of another connection. Root and the group
     /// `netnice` may close any flow. The program of the flow is notified
     /// ([`FlowNotification::Closed`]). This request needs no attachment.
@@ -63,6 +69,10 @@ pub enum DirectReply {
     /// Response to `next-hop`.
     #[serde(rename = "hop")]
     NextHop(ResolvedNextHop),
+    /// Response to `route`.
+    Route(RouteToHost),
+    /// Response to `hold`.
+    Held(PromiseHeld),
     /// A notification; it is not a response.
     #[serde(rename = "news")]
     Notification(FlowNotification),
@@ -305,6 +315,10 @@ pub struct OpenFlow {
     /// Deliver the fragments of a datagram in order only (VERT 4.3).
     #[serde(default, skip_serializing_if = "super::request::is_false")]
     pub in_order: bool,
+    /// The number of a held promise of this attachment ([`HoldPromise`]), which the flow's contract
+    /// replaces. If the daemon refuses the flow, the promise stays held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<u32>,
 }
 
 /// The response to [`OpenFlow`]: the addresses for the headers, and the location of the flow.
@@ -371,6 +385,67 @@ pub struct ResolvedNextHop {
     pub mac: [u8; 6],
     /// Path MTU, in bytes.
     pub mtu: u32,
+}
+
+/// [`DirectRequest::Route`]: the managed link that a host is reached over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FindRoute {
+    /// The host.
+    pub to: IpAddr,
+}
+
+/// The response to [`FindRoute`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteToHost {
+    /// The interface, which is managed.
+    pub iface: String,
+    /// The address of the next hop: the host itself, if it is on the link.
+    pub via: IpAddr,
+    /// The local address that packets to the host are sent from.
+    pub from: IpAddr,
+}
+
+/// [`DirectRequest::Hold`], on the connection of the attachment: hold a promise of the link for a
+/// `channel` to a host. The daemon holds the shortest deadline that the link can keep beside all
+/// its promises, for [`HoldPromise::LASTS_NS`] at most. A held promise counts as a flow of the
+/// attachment, and ends with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HoldPromise {
+    /// The host that messages are for. The route to it must lead over the link.
+    pub to: IpAddr,
+    /// The contract as text, with a clause `channel`, whose deadline is the longest that is held.
+    pub contract: String,
+}
+
+impl HoldPromise {
+    /// How long a promise is held if no flow is opened with it, in nanoseconds: 5 s.
+    pub const LASTS_NS: u64 = 5_000_000_000;
+}
+
+/// The response to [`HoldPromise`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PromiseHeld {
+    /// The number of the held promise, for [`OpenFlow::hold`] and [`ReleaseHold`].
+    pub hold: u32,
+    /// The contract with the shortest deadline, as text.
+    pub contract: String,
+    /// The address of the next hop: the host itself, if it is on the link.
+    pub via: IpAddr,
+    /// The local address that packets to the host are sent from.
+    pub from: IpAddr,
+    /// Path MTU to the host, in bytes.
+    pub mtu: u32,
+}
+
+/// [`DirectRequest::Release`]: release a held promise of the attachment. The response is
+/// [`crate::Response::Done`], also if the promise is not held any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReleaseHold {
+    /// The number of the held promise.
+    pub hold: u32,
 }
 
 /// A notification about a program's flows.

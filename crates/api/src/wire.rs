@@ -38,12 +38,13 @@ pub enum WireError {
     /// A message between a program and netnice-peer has another version.
     #[error(
         "the message has version {theirs} of the channels between hosts, and this program has \
-         version {}: restart netnice-peer and the programs of the release that is installed",
-        crate::channels::VERSION
+         version {ours}: restart netnice-peer and the programs of the release that is installed"
     )]
     PeerVersion {
         /// The version in the message.
         theirs: u32,
+        /// The version of this program.
+        ours: u32,
     },
 }
 

@@ -11,6 +11,7 @@
 //!     both, burst, dscp, yield                          priority) inside a budget of the user
 //!   dscp                       any code point           those of the policy's dscp_users
 //!   direct flows               of any process           of own ones; none if the policy forbids it
+//!   channel of a direct flow   any                      the policy's channel_users
 //!   close a direct flow        any                      those of own programs
 //!   divide processor time      any                      that of own processes only
 //!   links, reload the policy   all                      none
@@ -46,6 +47,23 @@ use crate::user_names::user_name;
 /// [`RequestError::NotPermitted`] with the first clause that the peer may not use.
 pub(crate) fn may_request(peer: &Peer, change: &Change) -> Result<(), RequestError> {
     clause_allowed(peer, change.needs_privilege())
+}
+
+/// As [`may_request`], for the contract of a direct flow. `channels` is true if the policy lets the
+/// peer have channels.
+///
+/// # Errors
+/// [`RequestError::NotPermitted`] with the first clause that the peer may not use.
+pub(crate) fn may_request_for_flow(
+    peer: &Peer,
+    change: &Change,
+    channels: bool,
+) -> Result<(), RequestError> {
+    let mut others = change.clone();
+    if channels {
+        others.channel = None;
+    }
+    may_request(peer, &others)
 }
 
 /// Fails if a peer without privilege names a clause that needs privilege.

@@ -52,6 +52,7 @@ pub(crate) mod drivers;
 mod end_flow;
 mod endpoint;
 pub(crate) mod flow_replies;
+mod holds;
 mod icmp_errors;
 mod link_promises;
 mod messages;
@@ -165,6 +166,7 @@ pub(crate) struct Flows<N: Network> {
     move_deadlines: BTreeSet<(Instant, u32)>,
     next_hops_confirmed_at: Instant,
     redirects: redirected_targets::RedirectState,
+    holds: holds::Holds,
 }
 
 /// A link with a driver.
@@ -180,7 +182,7 @@ struct LinkState {
     programs: BTreeMap<u32, Program>,
     /// The number of flows, including those that are being opened.
     flow_count: u32,
-    /// The flows and redirected targets whose promise is kept.
+    /// The promises that are kept: to flows and redirected targets, and held for flows.
     promised: promised_flows::PromisedFlows,
     /// The flows with a minimum, kept or not.
     minimums: BTreeSet<u32>,
@@ -199,6 +201,8 @@ struct LinkState {
     /// True if the driver has not sent its first census in time.
     is_census_late: bool,
     need: Option<Rate>,
+    /// The rate that was needed before the first of the promises that are held at present.
+    need_before_holds: Option<Rate>,
     /// The part of `need` that does not serve redirected minimums, which the classes can keep too.
     firm_need: Option<Rate>,
     /// The basis of the present split.
@@ -220,9 +224,9 @@ struct LinkState {
 }
 
 impl LinkState {
-    /// True if the driver has flows or redirected targets.
+    /// True if the driver has flows or redirected targets, or if promises are held for flows.
     fn is_used(&self) -> bool {
-        self.flow_count > 0 || self.promised.has_targets()
+        self.flow_count > 0 || self.promised.has_targets() || self.promised.has_holds()
     }
 }
 
@@ -308,6 +312,8 @@ struct FlowRecord {
     is_given_up: bool,
     /// The record's part in a move; `None` if the flow does not move.
     movement: Option<move_flow::Move>,
+    /// The held promise that the flow's replaces, while it is being opened ([`holds`]).
+    hold: Option<u32>,
 }
 
 /// A call without an answer so far.
@@ -400,6 +406,7 @@ impl<N: Network> Flows<N> {
             move_deadlines: BTreeSet::new(),
             next_hops_confirmed_at: Instant(0),
             redirects: redirected_targets::RedirectState::default(),
+            holds: holds::Holds::default(),
         }
     }
 
@@ -416,24 +423,6 @@ impl<N: Network> Flows<N> {
     /// True if a flow is open.
     pub(crate) fn has_flows(&self) -> bool {
         self.link_states.values().any(|state| state.flow_count > 0)
-    }
-
-    /// The time of the next call of [`Flows::handle_timeouts`]; `None` if nothing waits.
-    pub(crate) fn next_due(&self) -> Option<Instant> {
-        let resolutions = self
-            .resolutions
-            .iter()
-            .map(|resolution| resolution.deadline);
-        let calls = self.calls.values().map(|call| call.deadline);
-        resolutions
-            .chain(calls)
-            .chain(self.tickets.next_due())
-            .chain(self.icmp.next_due())
-            .chain(self.redirects.next_due())
-            .chain(self.route_check_due)
-            .chain(self.next_kept_port_due())
-            .chain(self.move_deadlines.first().map(|(at, _)| *at))
-            .min()
     }
 
     /// Connects to a driver that an earlier daemon has started, to take over its flows.

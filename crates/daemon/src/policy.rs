@@ -5,6 +5,7 @@
 //! input_meter = true             # netnice PID RATE limits the sum of up and down; false: up
 //! direct_users = true            # all users may have direct flows; false: root and group netnice
 //! dscp_users = ["CS0", "LE", "CS1"]  # code points that all users may set on their packets
+//! channel_users = ["netnice-peer"]   # users whose direct flows may have channels
 //! stops = "2ms/100ms"            # what the machine takes from drivers; doctor --stops measures it
 //! direct_awake = true            # no processor sleeps while a cell contract sends; false: it may
 //!
@@ -210,7 +211,7 @@ impl Policy {
             direct_users: file.direct_users.unwrap_or(true),
             direct_awake: file.direct_awake.unwrap_or(true),
             dscp_users: reader.dscp_users(file.dscp_users.as_deref())?,
-            direct: reader.direct(file.stops.as_ref(), file.dscp.as_ref())?,
+            direct: reader.direct(&file)?,
             links,
             rules,
             quotas: reader.quotas(&file.quotas)?,
@@ -225,6 +226,7 @@ struct FileDoc {
     direct_users: Option<bool>,
     direct_awake: Option<bool>,
     dscp_users: Option<Vec<Spanned<String>>>,
+    channel_users: Option<Vec<Spanned<String>>>,
     stops: Option<Spanned<String>>,
     dscp: Option<CodePointNames>,
     #[serde(default)]

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 
 use netnice_api::direct::{
     Attach, Attached, Detached, DirectReply, DirectRequest, Endpoint, FlowList, FlowNotification,
-    FlowOpened, FlowState, OpenFlow, ResolvedNextHop, ShapeDoc, Term,
+    FlowOpened, FlowState, OpenFlow, PromiseHeld, ResolvedNextHop, RouteToHost, Term,
 };
 use netnice_api::frame::{Decoder, LONGEST_REQUEST};
 use netnice_api::{
@@ -104,6 +104,8 @@ impl Drop for FakeDaemon {
     }
 }
 
+/// The local address of routes.
+const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 78, 0, 1));
 /// The secret of the attachment.
 const SECRET: &str = "5ec2e7";
 
@@ -124,6 +126,8 @@ struct Session {
     now: u64,
     /// The flows of connections that were primed.
     primed: HashSet<u32>,
+    /// The held promises.
+    holds: HashSet<u32>,
     holds_listeners: bool,
     late: u32,
 }
@@ -160,6 +164,7 @@ fn serve(
         hop_requests: 0,
         now: 0,
         primed: HashSet::new(),
+        holds: HashSet::new(),
         holds_listeners: false,
         late: 0,
     };
@@ -264,8 +269,15 @@ impl Session {
     }
 
     fn handle(&mut self, request: DirectRequest) {
+        if let DirectRequest::Attach(attach) = request {
+            return self.attach(attach);
+        }
+        let response = self.answer(request);
+        self.write_response(&response, &[]);
+    }
+
+    fn answer(&mut self, request: DirectRequest) -> Response {
         match request {
-            DirectRequest::Attach(attach) => self.attach(attach),
             DirectRequest::Resume(resume) => {
                 assert_eq!(resume.secret, SECRET);
                 let response = match self.memory {
@@ -279,19 +291,20 @@ impl Session {
                     }),
                 };
                 self.is_attached = true;
-                self.write_response(&Response::Direct(response), &[]);
+                Response::Direct(response)
             }
             DirectRequest::List(list) => {
-                let response = DirectReply::Flows(self.list(list.after));
-                self.write_response(&Response::Direct(response), &[]);
+                Response::Direct(DirectReply::Flows(self.list(list.after)))
             }
             DirectRequest::Open(open) => {
                 let contract = open.contract.as_deref().unwrap_or_default();
-                let response = match contract.contains("100ms/") {
+                match contract.contains("100ms/") {
                     true => Response::not_admitted("the link carries 10 ms of each 20 ms"),
+                    false if open.hold.is_some_and(|hold| !self.holds.remove(&hold)) => {
+                        Response::bad_usage("it is not held (any more)")
+                    }
                     false => self.open(open),
-                };
-                self.write_response(&response, &[]);
+                }
             }
             DirectRequest::Change(change) => {
                 let response = match change.change.contains("100ms/") {
@@ -309,7 +322,7 @@ impl Session {
                     };
                     self.behind_response = Some(notification);
                 }
-                self.write_response(&response, &[]);
+                response
             }
             DirectRequest::Close(close) | DirectRequest::End(close) => {
                 let response = match self.flows.contains_key(&close.flow) {
@@ -317,27 +330,54 @@ impl Session {
                     false => Response::failed("no such flow"),
                 };
                 self.close(close.flow);
-                self.write_response(&response, &[]);
+                response
             }
             // It has one link.
-            DirectRequest::Take(_) => {
-                let response = Response::failed("the flow is not to move");
-                self.write_response(&response, &[]);
+            DirectRequest::Take(_) => Response::failed("the flow is not to move"),
+            other => self.answer_about_host(other),
+        }
+    }
+
+    fn answer_about_host(&mut self, request: DirectRequest) -> Response {
+        match request {
+            DirectRequest::Route(route) => {
+                let (iface, via, from) = ("only0".into(), route.to, HERE);
+                Response::Direct(DirectReply::Route(RouteToHost { iface, via, from }))
+            }
+            // It keeps a deadline of 2 ms for each message.
+            DirectRequest::Hold(hold) if hold.contract.contains("deadline=1ms") => {
+                Response::not_admitted("would fit   a deadline of at least 2ms")
+            }
+            DirectRequest::Hold(hold) => {
+                let number = self.next_flow;
+                self.next_flow += 1;
+                self.holds.insert(number);
+                let end = hold.contract.find("deadline=").unwrap_or_default();
+                Response::Direct(DirectReply::Held(PromiseHeld {
+                    hold: number,
+                    contract: format!("{}deadline=2ms", &hold.contract[..end]),
+                    via: hold.to,
+                    from: HERE,
+                    mtu: 1400,
+                }))
+            }
+            DirectRequest::Release(release) => {
+                self.holds.remove(&release.hold);
+                Response::Done(Done::default())
             }
             DirectRequest::NextHop(hop) => {
                 self.hop_requests += 1;
-                let response = match hop.to {
+                match hop.to {
                     IpAddr::V4(to) if to.octets()[3] == 99 => {
-                        let text = "10.78.0.99 does not answer";
-                        Response::failed_for(FailureCause::NoAnswer, text)
+                        Response::failed_for(FailureCause::NoAnswer, "10.78.0.99 does not answer")
                     }
                     _ => Response::Direct(DirectReply::NextHop(ResolvedNextHop {
                         mac: [2, 0, 0, 0, 1, self.hop_requests as u8],
                         mtu: 1400,
                     })),
-                };
-                self.write_response(&response, &[]);
+                }
             }
+            other => panic!("{other:?} is not for hosts"),
         }
     }
 
@@ -385,50 +425,24 @@ impl Session {
     }
 
     fn open(&mut self, open: OpenFlow) -> Response {
-        let ShapeDoc {
-            chunk_bytes,
-            chunks,
-            transmit_entries,
-            receive_entries,
-        } = open.shape;
         let shape = Shape {
-            chunk_bytes,
-            chunks,
-            transmit_entries,
-            receive_entries,
+            chunk_bytes: open.shape.chunk_bytes,
+            chunks: open.shape.chunks,
+            transmit_entries: open.shape.transmit_entries,
+            receive_entries: open.shape.receive_entries,
         };
-        let endpoint = match open.endpoint {
-            Endpoint::Udp { local, remote } => Endpoint::Udp {
-                local: self.chosen(local),
-                remote,
-            },
-            Endpoint::Group { local, group } => Endpoint::Group {
-                local: self.chosen(local),
-                group,
-            },
-            Endpoint::Protocol {
-                number,
-                local,
-                remote,
-                pattern,
-            } => Endpoint::Protocol {
-                number,
-                local: self.chosen(SocketAddr::new(local, 1)).ip(),
-                remote,
-                pattern,
-            },
-            Endpoint::Tcp { local, remote } => Endpoint::Tcp {
-                local: self.chosen(local),
-                remote,
-            },
-            Endpoint::TcpSyn { local } => Endpoint::TcpSyn {
-                local: self.chosen(local),
-            },
-            Endpoint::TcpListener { local } => Endpoint::TcpListener {
-                local: self.chosen(local),
-            },
-            other @ Endpoint::EtherType { .. } => other,
-        };
+        let mut endpoint = open.endpoint;
+        match &mut endpoint {
+            Endpoint::Udp { local, .. }
+            | Endpoint::Group { local, .. }
+            | Endpoint::Tcp { local, .. }
+            | Endpoint::TcpSyn { local }
+            | Endpoint::TcpListener { local } => *local = self.chosen(*local),
+            Endpoint::Protocol { local, .. } => {
+                *local = self.chosen(SocketAddr::new(*local, 1)).ip();
+            }
+            Endpoint::EtherType { .. } => {}
+        }
         let memory = self.memory.as_mut().expect("attached");
         let flow = match memory.open(shape) {
             Ok(flow) => flow,

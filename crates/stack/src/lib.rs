@@ -96,6 +96,7 @@ extern crate self as netnice_stack;
 mod fake_daemon;
 mod fragments;
 pub mod headers;
+mod holds;
 mod moving;
 pub mod own;
 mod program;
@@ -110,7 +111,10 @@ pub use address::Address;
 pub use clock::monotonic_ns;
 pub use error::StackError;
 pub use headers::{FlowAddress, Headers};
-pub use netnice_api::direct::{DeliveryFailure, FlowNotification, ResolvedNextHop, Undelivered};
+pub use holds::{HeldPromise, route_to};
+pub use netnice_api::direct::{
+    DeliveryFailure, FlowNotification, ResolvedNextHop, RouteToHost, Undelivered,
+};
 pub use netnice_api::{FailureCause, RuntimeDir};
 pub use netnice_ring::Status;
 pub use netnice_ring::driver::Loss;

@@ -458,7 +458,7 @@ impl Shared {
 }
 
 /// Time that closing a flow waits for the daemon's response.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests;

@@ -57,6 +57,35 @@ fn users_may_name_only_limits() {
 }
 
 #[test]
+fn channel_users_may_name_channels_of_flows_and_nothing_else_that_needs_privilege() {
+    let channel = "channel mmax=1KiB,rmax=9/s,bmax=1,deadline=9ms";
+    let table = [
+        (channel.to_owned(), true),
+        (format!("{channel},processing=1ms"), true),
+        (format!("{channel} up 1mbit burst 10ms"), true),
+        ("channel none".to_owned(), true),
+        ("up 1mbit".to_owned(), true),
+        (format!("{channel} on eth0"), false),
+        (format!("{channel} weight 200"), false),
+        (format!("{channel} receive 5%"), false),
+        ("cell pcr=1mbit,cdvt=9ms".to_owned(), false),
+        ("slice 1ms/10ms".to_owned(), false),
+        ("min 1mbit".to_owned(), false),
+    ];
+    for (text, of_channel_user) in table {
+        let change: Change = text.parse().expect(&text);
+        let may = |peer: &Peer, channels| may_request_for_flow(peer, &change, channels).is_ok();
+        assert_eq!(may(&ANN, true), of_channel_user, "{text}");
+        assert_eq!(
+            may(&ANN, false),
+            may_request(&ANN, &change).is_ok(),
+            "{text}"
+        );
+        assert!(may(&OPERATOR, false) && may(&Peer::ROOT, false), "{text}");
+    }
+}
+
+#[test]
 fn users_may_set_the_code_points_of_the_policy() {
     let policy = crate::policy::Policy::default();
     let table = [

@@ -100,7 +100,7 @@ impl LinkCapacity {
 
 impl LinkCapacity {
     /// True if a contract fits beside promises, and this is decided with little work.
-    fn fits_beside(&self, promises: &[Promise], contract: &Contract) -> bool {
+    pub(super) fn fits_beside(&self, promises: &[Promise], contract: &Contract) -> bool {
         let Some(Ok(promise)) = self.promise(self.max_direct, contract) else {
             return false;
         };

@@ -53,8 +53,9 @@ pub(super) fn may_request(
              can have min"
         ))),
         (_, _, false) => Err(RequestError::NotPermitted(
-            "a promise to a flow is for root and the group netnice, and min for programs inside a \
-             budget of their user; none contains this program"
+            "a promise to a flow is for root and the group netnice, channel also for channel_users \
+             of the policy file, and min for programs inside a budget of their user; none contains \
+             this program"
                 .to_owned(),
         )),
     }

@@ -16,7 +16,7 @@ impl<N: Network> Flows<N> {
         let promised = state.into_iter().flat_map(|state| state.promised.iter());
         let flow = |holder| match holder {
             PromiseHolder::Flow(number) => Some(number),
-            PromiseHolder::Target(_) | PromiseHolder::Minimum(_) => None,
+            PromiseHolder::Target(_) | PromiseHolder::Hold(_) | PromiseHolder::Minimum(_) => None,
         };
         let theirs: Vec<u32> = promised.filter_map(|(holder, _)| flow(holder)).collect();
         for number in theirs {

@@ -282,6 +282,7 @@ impl<N: Network> Flows<N> {
             self.opening_failed(promises, &flow, &error, now);
             return refuse(reply, error);
         }
+        self.end_replaced_hold(flow.number);
         // The next hop or MTU has changed while the driver opened the flow.
         if now_open.next_hop != flow.next_hop || now_open.mtu != flow.mtu {
             self.readdress(&now_open, now);

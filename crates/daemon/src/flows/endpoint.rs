@@ -3,7 +3,7 @@
 //! endpoints that direct flows do not support, for which the peer has no permission, whose ports
 //! cannot be held, or whose route does not lead over the link.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use netnice_api::FailureCause;
 use netnice_api::direct::{Endpoint, PATTERN_TERMS, Term};
@@ -369,6 +369,14 @@ fn specified(address: IpAddr) -> Option<IpAddr> {
     (!address.is_unspecified()).then_some(address)
 }
 
+/// The unspecified address of the family of a host.
+pub(super) fn unspecified(host: IpAddr) -> IpAddr {
+    match host {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
 /// Checks that a flow to any host names its local address: without a remote host there is no route
 /// to take it from.
 fn check_local_address(local: IpAddr, link: &IfName) -> Result<(), RequestError> {
@@ -382,7 +390,11 @@ fn check_local_address(local: IpAddr, link: &IfName) -> Result<(), RequestError>
 }
 
 /// The local address: the named one, else the source address of the route.
-fn local_address(local: IpAddr, route: &RouteEntry, to: IpAddr) -> Result<IpAddr, RequestError> {
+pub(super) fn local_address(
+    local: IpAddr,
+    route: &RouteEntry,
+    to: IpAddr,
+) -> Result<IpAddr, RequestError> {
     specified(local).or(route.source).ok_or_else(|| {
         let text = format!("this host has no address to send from to {to}");
         RequestError::FailedFor(FailureCause::ForeignAddress, text)

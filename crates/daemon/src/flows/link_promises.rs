@@ -102,7 +102,8 @@ impl<N: Network> Flows<N> {
         let searches = shrinks && self.promise_count(link) <= MAX_SEARCHED;
         let present = present.filter(|_| !searches);
         let present = present.or_else(|| self.server_need(link));
-        if let Some(need) = self.need_at_once(link, &capacity, present) {
+        let before_holds = self.need_after_holds(link, &capacity);
+        if let Some(need) = before_holds.or_else(|| self.need_at_once(link, &capacity, present)) {
             return self.divide(promises, link, capacity, Some(need), now);
         }
         let held = self.promises(link, Some(number));
@@ -118,37 +119,6 @@ impl<N: Network> Flows<N> {
             }
         };
         self.divide(promises, link, capacity, Some(need), now)
-    }
-
-    /// The promises on a link: to its server, its redirected targets, and its flows without flow
-    /// `but`.
-    pub(super) fn promises(&self, link: &IfName, but: Option<u32>) -> Vec<Contract> {
-        let server = self.server_promise(link).cloned();
-        server
-            .into_iter()
-            .chain(self.promised_but(link, but))
-            .collect()
-    }
-
-    /// The contracts of a link's flows and redirected targets with a promise. Redirected minimums
-    /// are not among them, because they give way.
-    pub(super) fn promised_to_flows(&self, link: &IfName) -> Vec<Contract> {
-        let state = self.link_states.get(link);
-        let promised = state.into_iter().flat_map(|state| state.promised.iter());
-        let firm = promised.filter(|(holder, _)| !matches!(holder, PromiseHolder::Minimum(_)));
-        firm.map(|(_, contract)| (**contract).clone()).collect()
-    }
-
-    fn promised_but(
-        &self,
-        link: &IfName,
-        but: Option<u32>,
-    ) -> impl Iterator<Item = Contract> + use<'_, N> {
-        let state = self.link_states.get(link);
-        let promised = state.into_iter().flat_map(|state| state.promised.iter());
-        let but = but.map(PromiseHolder::Flow);
-        let others = promised.filter(move |(holder, _)| Some(*holder) != but);
-        others.map(|(_, contract)| (**contract).clone())
     }
 
     /// The text of a refusal. `asks` begins it: the name of the flow or target, and its contract.
@@ -190,6 +160,7 @@ impl<N: Network> Flows<N> {
         let total = promised.clone().count();
         let text_of = |(holder, contract): (PromiseHolder, &Rc<Contract>)| match holder {
             PromiseHolder::Flow(number) => format!("flow:{number}  {contract}"),
+            PromiseHolder::Hold(number) => format!("hold:{number}  {contract}"),
             PromiseHolder::Target(id) | PromiseHolder::Minimum(id) => {
                 let name = promises.name_of(id);
                 format!(
@@ -214,8 +185,8 @@ impl<N: Network> Flows<N> {
         RequestError::NotAdmitted(text)
     }
 
-    /// Divides a link again. Without flows, redirected targets or `need`, the kernel's classes get
-    /// the whole link.
+    /// Divides a link again. Without flows, redirected targets, held promises or `need`, the
+    /// kernel's classes get the whole link.
     pub(super) fn divide(
         &mut self,
         promises: &mut impl Promises,
@@ -375,6 +346,7 @@ impl<N: Network> Flows<N> {
                 divided
             }
             Err(error) => {
+                self.end_holds_on(link);
                 self.degrade_all(link, &error.to_string(), now);
                 self.fit_server(promises, link, None, now);
                 if let Some(state) = self.link_states.get_mut(link) {
@@ -391,8 +363,9 @@ impl<N: Network> Flows<N> {
     }
 
     /// If the promises to flows do not fit, degrades those that do not fit beside the older ones
-    /// that do. A flow that fits is not touched. Then restores degraded ones, oldest first. Returns
-    /// the needed rate, and the restored flows, whose drivers are not informed yet.
+    /// that do, and ends the held ones that do not. A flow that fits is not touched. Then restores
+    /// degraded ones, oldest first. Returns the needed rate, and the restored flows, whose drivers
+    /// are not informed yet.
     fn fit_promises(
         &mut self,
         promises: &mut impl Promises,
@@ -405,7 +378,8 @@ impl<N: Network> Flows<N> {
         let present = self.link_states.get(link).and_then(|state| state.need);
         // With few promises the smallest rate is searched for.
         let present = present.filter(|_| many);
-        let mut need = match self.need_at_once(link, capacity, present) {
+        let before_holds = self.need_after_holds(link, capacity).filter(|_| many);
+        let mut need = match before_holds.or_else(|| self.need_at_once(link, capacity, present)) {
             Some(rate) => Ok(rate),
             None => capacity.need(&self.promises(link, None)),
         };
@@ -417,6 +391,7 @@ impl<N: Network> Flows<N> {
             for holder in self.surplus(link, capacity) {
                 match holder {
                     PromiseHolder::Flow(number) => self.degrade(number, why.clone(), now),
+                    PromiseHolder::Hold(number) => self.end_hold(number),
                     PromiseHolder::Target(id) | PromiseHolder::Minimum(id) => {
                         self.drop_target(promises, link, id, &why, now);
                     }

@@ -234,6 +234,7 @@ impl<N: Network> Flows<N> {
             contract,
             shape: flow.shape,
             in_order: flow.in_order,
+            hold: None,
         })
     }
 
@@ -334,6 +335,7 @@ impl<N: Network> Flows<N> {
     }
 
     /// The opening of a flow has failed. If the flow is the successor of another, closes that one.
+    /// If it was opened with a hold, and its driver does not have it, the promise is held again.
     pub(super) fn opening_failed(
         &mut self,
         promises: &mut impl Promises,
@@ -345,6 +347,12 @@ impl<N: Network> Flows<N> {
             && self.moving_to(of, flow.number).is_some()
         {
             self.end_moving(promises, of, why, now);
+        }
+        if let Some(hold) = flow.hold
+            && !self.flows.contains_key(&flow.number)
+        {
+            self.hold_again(hold, now);
+            self.settle(promises, &flow.link, now);
         }
     }
 

@@ -1,14 +1,18 @@
-//! The next hop of a flow ([`NextHop`]), and the reply to a request for the next hop to a host,
-//! which is refused if no route over the session's link leads there.
+//! The next hop of a flow ([`NextHop`]), and the replies to requests for the next hop to a host and
+//! for the managed link to it. The first one is refused if no route over the session's link leads
+//! there, the second one if no route over a managed link does, or if the host is no single other
+//! host.
 
 use std::net::IpAddr;
 
-use netnice_api::Response;
-use netnice_api::direct::{DirectReply, ResolvedNextHop};
-use netnice_kernel::routes::Neighbour;
+use netnice_api::direct::{DirectReply, ResolvedNextHop, RouteToHost};
+use netnice_api::{FailureCause, Response};
+use netnice_kernel::routes::{HostKind, Neighbour};
 
+use super::endpoint::{is_link_local, local_address, unspecified};
 use super::network::Network;
 use super::open_flow::not_attached;
+use super::promises::Promises;
 use super::{Flows, ReplySender, ResolutionFor, refuse};
 use crate::clock::Now;
 use crate::error::RequestError;
@@ -85,6 +89,54 @@ impl<N: Network> Flows<N> {
         let known = self.network.neighbour(nic.index, route.next_hop)?;
         let mtu = super::endpoint::route_mtu(&route, nic);
         Ok((nic.index, route.next_hop, mtu, known))
+    }
+}
+
+impl<N: Network> Flows<N> {
+    /// Replies with the managed link over which the kernel's route to a host leads.
+    pub(super) fn route_to(&mut self, promises: &impl Promises, to: IpAddr, reply: ReplySender) {
+        match self.managed_route(promises, to) {
+            Ok(route) => {
+                let answer = DirectReply::Route(route);
+                let _ = reply.send(Reply::from(Response::Direct(answer)));
+            }
+            Err(error) => refuse(reply, error),
+        }
+    }
+
+    fn managed_route(
+        &mut self,
+        promises: &impl Promises,
+        to: IpAddr,
+    ) -> Result<RouteToHost, RequestError> {
+        if is_link_local(to) {
+            return Err(RequestError::BadUsage(format!(
+                "{to} is a link-local address: each link can have another host with it"
+            )));
+        }
+        let Some(route) = self.network.route(to, None, None)? else {
+            let text = format!("there is no route to {to}");
+            return Err(RequestError::FailedFor(FailureCause::NoRoute, text));
+        };
+        let unusable = |why: &str| Err(RequestError::BadUsage(format!("{to} is {why}")));
+        match route.kind {
+            HostKind::Unicast => {}
+            HostKind::Local => return unusable("an address of this host"),
+            HostKind::Multicast => return unusable("a multicast group, not a host"),
+            HostKind::Other => return unusable("not the address of one host"),
+        }
+        let iface = self.network.name(route.index)?.unwrap_or_default();
+        if !promises.links().iter().any(|link| link.as_str() == iface) {
+            return Err(RequestError::NotAdmitted(format!(
+                "refused: the route to {to} leads over {iface}, which is not a managed link: \
+                 netnice link {iface} --rate R makes it one"
+            )));
+        }
+        Ok(RouteToHost {
+            iface,
+            via: route.next_hop,
+            from: local_address(unspecified(to), &route, to)?,
+        })
     }
 }
 

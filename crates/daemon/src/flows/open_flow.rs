@@ -1,20 +1,22 @@
 //! Opens, changes and closes flows. To open a flow, the
 //! manager checks the request, holds the ports, resolves the next hop, admits the contract, and
 //! calls the driver. An opening is refused if the session is not attached, the policy or the peer's
-//! rights do not permit it, the program has as many flows as it attached for, the contract is
-//! invalid or names another link, the endpoint or the link cannot be used, the next hop stays
-//! unknown, or the contract does not fit; it fails if the driver fails. An opening that is refused
-//! or fails releases what it holds, and a change that is refused or fails restores the former
-//! contract.
+//! rights do not permit it, the program has as many flows and holds as it attached for, the hold to
+//! open it with is not the program's (`super::holds`), the contract is invalid or names another
+//! link, the endpoint or the link cannot be used, the next hop stays unknown, or the contract does
+//! not fit; it fails if the driver fails. An opening that is refused or fails releases what it
+//! holds, except the promise that was held before, and a change that is refused or fails restores
+//! the former contract.
 
 use std::net::IpAddr;
 use std::rc::Rc;
 
 use netnice_api::direct::{ChangeFlow, FlowOpened, OpenFlow};
 use netnice_api::driver::{DriverFlow, DriverRequest};
-use netnice_core::contract::Contract;
+use netnice_core::contract::{Contract, IfName};
 use netnice_kernel::routes::Neighbour;
 
+use super::messages::plural;
 use super::network::Network;
 use super::ports::PortOwner;
 use super::promised_flows::PromiseHolder;
@@ -27,6 +29,7 @@ use super::{
 };
 use crate::clock::Now;
 use crate::error::RequestError;
+use crate::peer::Peer;
 
 impl<N: Network> Flows<N> {
     /// Opens a flow, or refuses it for the reasons in the module's documentation. The reply comes
@@ -90,24 +93,21 @@ impl<N: Network> Flows<N> {
         session: u64,
         open: OpenFlow,
     ) -> Result<FlowRecord, RequestError> {
-        let session = self.sessions.get(&session).ok_or_else(not_attached)?;
-        promises.may_use(&session.peer)?;
-        let (peer, link) = (session.peer.clone(), session.link.clone());
-        let program = session.program.ok_or_else(not_attached)?;
-        let most = session.flows;
-        let state = self.link_states.get(&link);
-        let present = state.and_then(|state| state.programs.get(&program));
-        let present = present.map_or(0, |program| program.open.len());
-        if present >= most as usize {
-            return Err(RequestError::NotAdmitted(format!(
-                "refused: this program attached for {most} flows, and {present} are open"
-            )));
+        if let Some(hold) = open.hold {
+            self.holds.check_usable(session, hold)?;
         }
-        let (pid, uid) = (session.pid, peer.uid);
+        let Opener {
+            peer,
+            link,
+            program,
+            pid,
+            has_channels,
+        } = self.opener(promises, session, open.hold)?;
+        let uid = peer.uid;
         let mut has_budget = || promises.budget_of(pid, uid, &link).is_some();
         let text = open.contract.as_deref();
         let before = contract_without_request(&open.endpoint, text);
-        let contract = contract(&peer, &before, text, &mut has_budget)?;
+        let contract = contract(&peer, &before, text, has_channels, &mut has_budget)?;
         check_link(&contract, &link)?;
         let nic = self.nic_of(&link)?;
         let secret = self.secret_for(&open.endpoint)?;
@@ -116,6 +116,9 @@ impl<N: Network> Flows<N> {
         let local = resolved.ports.first().map(|port| port.at);
         let key = secret.zip(local);
         let number = self.free_number();
+        if let Some(hold) = open.hold {
+            self.holds.begin_opening(hold);
+        }
         Ok(FlowRecord {
             number,
             link,
@@ -134,6 +137,45 @@ impl<N: Network> Flows<N> {
             closing: None,
             is_given_up: false,
             movement: None,
+            hold: open.hold,
+        })
+    }
+
+    /// The program of a session, which may open one more flow. `hold` is the hold with which the
+    /// flow is to be opened.
+    ///
+    /// # Errors
+    /// If the session is not attached, the policy does not permit flows to its peer, or it has as
+    /// many flows and holds as it attached for.
+    pub(super) fn opener(
+        &self,
+        promises: &impl Promises,
+        session: u64,
+        hold: Option<u32>,
+    ) -> Result<Opener, RequestError> {
+        let known = self.sessions.get(&session).ok_or_else(not_attached)?;
+        promises.may_use(&known.peer)?;
+        let program = known.program.ok_or_else(not_attached)?;
+        let state = self.link_states.get(&known.link);
+        let open = state.and_then(|state| state.programs.get(&program));
+        let open = open.map_or(0, |program| program.open.len());
+        let held = self.holds.count_of(session, hold);
+        let most = known.flows;
+        if open + held >= most as usize {
+            let held = match held {
+                0 => String::new(),
+                held => format!(", and {} held", plural(held, "promise")),
+            };
+            return Err(RequestError::NotAdmitted(format!(
+                "refused: this program attached for {most} flows, and {open} are open{held}"
+            )));
+        }
+        Ok(Opener {
+            has_channels: promises.may_have_channels(&known.peer),
+            peer: known.peer.clone(),
+            link: known.link.clone(),
+            program,
+            pid: known.pid,
         })
     }
 
@@ -157,8 +199,9 @@ impl<N: Network> Flows<N> {
         now: Now,
     ) {
         let (link, number) = (flow.link.clone(), flow.number);
+        let held = self.replace_hold(&flow);
         self.record_flow(flow.clone());
-        if let Err(error) = self.admit(promises, &link, number, None, now) {
+        if let Err(error) = self.admit(promises, &link, number, held.as_deref(), now) {
             self.remove_flow(number, now);
             self.opening_failed(promises, &flow, &error, now);
             return refuse(reply, error);
@@ -222,9 +265,11 @@ impl<N: Network> Flows<N> {
         let changed = self.own_flow(session, request.flow).and_then(|flow| {
             let session = self.sessions.get(&session).ok_or_else(not_attached)?;
             let (pid, uid) = (session.pid, session.peer.uid);
-            let mut has_budget = || promises.budget_of(pid, uid, &flow.link).is_some();
             let text = Some(request.change.as_str());
-            let after = contract(&session.peer, &flow.contract, text, &mut has_budget)?;
+            let peer = &session.peer;
+            let channels = promises.may_have_channels(peer);
+            let mut has_budget = || promises.budget_of(pid, uid, &flow.link).is_some();
+            let after = contract(peer, &flow.contract, text, channels, &mut has_budget)?;
             check_link(&after, &flow.link)?;
             check_class(&flow.contract, &after)?;
             if self.is_being_taken(flow.number) {
@@ -362,7 +407,8 @@ impl<N: Network> Flows<N> {
     }
 
     /// Removes a flow from the records and releases its ports, which may be kept if its program
-    /// has not closed it; `None` if there is no such flow.
+    /// has not closed it; `None` if there is no such flow. The promise with which it was being
+    /// opened is held again.
     pub(super) fn remove_flow(&mut self, number: u32, now: Now) -> Option<FlowRecord> {
         let flow = self.flows.remove(&number)?;
         self.icmp.remove(&flow);
@@ -374,6 +420,9 @@ impl<N: Network> Flows<N> {
             if let Some(program) = state.programs.get_mut(&flow.program) {
                 program.open.remove(&number);
             }
+        }
+        if let Some(hold) = flow.hold {
+            self.hold_again(hold, now);
         }
         let was_open = flow.at_driver.is_some();
         let abandoned = (was_open && !flow.is_given_up && flow.is_shown()).then_some(now);
@@ -411,6 +460,17 @@ impl<N: Network> Flows<N> {
             None => state.minimums.remove(&number),
         };
     }
+}
+
+/// The program of a session that opens a flow, or holds a promise.
+pub(super) struct Opener {
+    pub peer: Peer,
+    pub link: IfName,
+    /// The driver's id of the program.
+    pub program: u32,
+    pub pid: u32,
+    /// The peer may have channels ([`Promises::may_have_channels`]).
+    pub has_channels: bool,
 }
 
 /// The error of a request that needs an attachment.

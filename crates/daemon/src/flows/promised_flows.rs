@@ -1,9 +1,9 @@
-//! The promises that the driver of a link keeps, to flows and to redirected targets
-//! ([`PromisedFlows`]), with the sums of their demands
-//! ([`DemandSums`]) at one rate of the driver. With the sums, a flow is admitted or closed beside
-//! tens of thousands of others in microseconds. They never accept what does not fit. If they do not
-//! accept, the caller asks the exact test ([`super::admission`]), whose time grows with the number
-//! of promises. No function fails.
+//! The promises that the driver of a link keeps, to flows and to redirected targets, and those held
+//! for flows ([`PromisedFlows`]), with the sums of their demands ([`DemandSums`]) at the rates of
+//! the driver that were asked for last ([`MAX_SUMS`]). With the sums, a flow is admitted or closed
+//! beside tens of thousands of others in microseconds. They never accept what does not fit. If they
+//! do not accept, the caller asks the exact test ([`super::admission`]), whose time grows with the
+//! number of promises. No function fails.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -16,15 +16,17 @@ use super::Flows;
 use super::admission::{self, LinkCapacity, MAX_SEARCHED, WorkAhead};
 use super::network::Network;
 
-/// Who has a promise. Cell contracts and slices of targets come before promises to flows. Minimums
-/// of targets come last, because the kernel's classes can keep them as well. Of each kind, older
-/// ones come before later ones.
+/// Who has a promise. Cell contracts and slices of targets come before promises to flows, and
+/// those before held promises. Minimums of targets come last, because the kernel's classes can keep
+/// them as well. Of each kind, older ones come before later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PromiseHolder {
     /// The redirected target with this id, which has a cell contract or a slice.
     Target(u32),
     /// The flow with this number.
     Flow(u32),
+    /// The hold with this number: a promise for a flow that is opened later ([`super::holds`]).
+    Hold(u32),
     /// The redirected target with this id, which has a minimum.
     Minimum(u32),
 }
@@ -37,7 +39,8 @@ pub(super) struct PromisedFlows {
     with_deadline: usize,
     /// The number of contracts whose packets have times of their own.
     with_exact_times: usize,
-    sums: Option<RateSums>,
+    /// The sums that were used last, the last ones first.
+    sums: Vec<RateSums>,
 }
 
 /// The sums of the demands at one rate of the driver.
@@ -70,7 +73,7 @@ impl PromisedFlows {
         self.with_deadline -= deadline(before);
         self.with_exact_times += exact(contract);
         self.with_exact_times -= exact(before);
-        if let Some(sums) = &mut self.sums {
+        for sums in &mut self.sums {
             if let Some(before) = before {
                 sums.remove(before);
             }
@@ -95,8 +98,16 @@ impl PromisedFlows {
 
     /// The number of redirected targets.
     pub(super) fn targets(&self) -> usize {
-        let is_target = |holder: &&PromiseHolder| !matches!(holder, PromiseHolder::Flow(_));
+        let is_target = |holder: &&PromiseHolder| {
+            matches!(holder, PromiseHolder::Target(_) | PromiseHolder::Minimum(_))
+        };
         self.contracts.keys().filter(is_target).count()
+    }
+
+    /// True if a promise is held for a flow.
+    pub(super) fn has_holds(&self) -> bool {
+        let all = PromiseHolder::Hold(0)..=PromiseHolder::Hold(u32::MAX);
+        self.contracts.range(all).next().is_some()
     }
 
     /// The last target with a redirected minimum; `None` if there is none.
@@ -126,12 +137,17 @@ impl PromisedFlows {
             return false;
         };
         let transmitter = capacity.transmitter(rate, self.len() + more.len(), ahead);
-        let sums = match self.sums.take() {
-            Some(sums) if sums.is_for(capacity, rate) => sums,
-            _ => RateSums::of(capacity, rate, &self.contracts),
+        let known = self
+            .sums
+            .iter()
+            .position(|sums| sums.is_for(capacity, rate));
+        let sums = match known {
+            Some(at) => self.sums.remove(at),
+            None => RateSums::of(capacity, rate, &self.contracts),
         };
         let fits = sums.impossible == 0 && sums.demands.fits(&transmitter, &more);
-        self.sums = Some(sums);
+        self.sums.insert(0, sums);
+        self.sums.truncate(MAX_SUMS);
         fits
     }
 }
@@ -188,6 +204,37 @@ impl RateSums {
 }
 
 impl<N: Network> Flows<N> {
+    /// The promises on a link: to its server, its redirected targets, and its flows without flow
+    /// `but`, and those held for flows.
+    pub(super) fn promises(&self, link: &IfName, but: Option<u32>) -> Vec<Contract> {
+        let server = self.server_promise(link).cloned();
+        server
+            .into_iter()
+            .chain(self.promised_but(link, but))
+            .collect()
+    }
+
+    /// The promises on a link to flows and redirected targets, and those held for flows. Redirected
+    /// minimums are not among them, because they give way.
+    pub(super) fn promised_to_flows(&self, link: &IfName) -> Vec<Contract> {
+        let state = self.link_states.get(link);
+        let promised = state.into_iter().flat_map(|state| state.promised.iter());
+        let firm = promised.filter(|(holder, _)| !matches!(holder, PromiseHolder::Minimum(_)));
+        firm.map(|(_, contract)| (**contract).clone()).collect()
+    }
+
+    fn promised_but(
+        &self,
+        link: &IfName,
+        but: Option<u32>,
+    ) -> impl Iterator<Item = Contract> + use<'_, N> {
+        let state = self.link_states.get(link);
+        let promised = state.into_iter().flat_map(|state| state.promised.iter());
+        let but = but.map(PromiseHolder::Flow);
+        let others = promised.filter(move |(holder, _)| Some(*holder) != but);
+        others.map(|(_, contract)| (**contract).clone())
+    }
+
     /// The number of promises on a link: to its server, its flows and its redirected targets.
     pub(super) fn promise_count(&self, link: &IfName) -> usize {
         let state = self.link_states.get(link);
@@ -297,6 +344,10 @@ impl<N: Network> Flows<N> {
         surplus
     }
 }
+
+/// The number of sums that are kept up to date: at the rate that the driver needs, and at the
+/// largest rate, which the search for the deadline of a held promise asks for.
+const MAX_SUMS: usize = 2;
 
 #[cfg(test)]
 mod tests;

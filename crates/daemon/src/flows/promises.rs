@@ -115,6 +115,9 @@ pub(crate) trait Promises: LinkPromises {
     /// # Errors
     /// If it does not. While no policy is known, only privileged peers may have flows.
     fn may_use(&self, peer: &Peer) -> Result<(), RequestError>;
+    /// True if the policy lets a peer have channels for its flows (`channel_users`). Privileged
+    /// peers may have them in any case.
+    fn may_have_channels(&self, peer: &Peer) -> bool;
     /// The quotas, from the policy.
     fn quotas(&self) -> &Quotas;
     /// The policy's setting `direct_awake`: true if drivers keep processors awake while packets of

@@ -28,20 +28,24 @@ pub(super) fn contract_without_request(endpoint: &Endpoint, requested: Option<&s
     }
 }
 
-/// The contract after a change, if this peer may request it for a flow. `has_budget` is true if a
-/// budget of the peer contains the program.
+/// The contract after a change, if this peer may request it for a flow. `has_channels` is true if
+/// the policy lets the peer have channels, `has_budget` if a budget of the peer contains the
+/// program.
 pub(super) fn contract(
     peer: &Peer,
     before: &Contract,
     change: Option<&str>,
+    has_channels: bool,
     has_budget: &mut dyn FnMut() -> bool,
 ) -> Result<Contract, RequestError> {
     let Some(text) = change.filter(|text| *text != "none") else {
         return Ok(before.clone());
     };
     let change: Change = text.parse()?;
-    if authority::may_request(peer, &change).is_err() {
-        budgets::may_request(peer, &change.clauses(), has_budget())?;
+    if authority::may_request_for_flow(peer, &change, has_channels).is_err() {
+        let clauses = change.clauses().into_iter();
+        let others = clauses.filter(|clause| !has_channels || *clause != Clause::Channel);
+        budgets::may_request(peer, &others.collect::<Vec<_>>(), has_budget())?;
     }
     let after = before.apply(&change)?;
     let clauses = after.as_change().clauses();

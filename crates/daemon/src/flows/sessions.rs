@@ -77,12 +77,18 @@ impl<N: Network> Flows<N> {
             DirectRequest::Take(take) => self.take(promises, number, &take, reply, now),
             DirectRequest::End(end) => self.end_flow(promises, &peer, end.flow, reply, now),
             DirectRequest::NextHop(next_hop) => self.next_hop(number, next_hop.to, reply, now),
+            DirectRequest::Route(route) => self.route_to(promises, route.to, reply),
+            DirectRequest::Hold(hold) => self.hold_promise(promises, number, &hold, reply, now),
+            DirectRequest::Release(hold) => self.release(promises, number, hold, reply, now),
         }
     }
 
-    /// Handles the end of a connection: detaches its program and closes the program's flows.
+    /// Handles the end of a connection: detaches its program, closes the program's flows and ends
+    /// its holds.
     pub(crate) fn connection_ended(&mut self, session: u64, now: Now) {
         self.connections.remove(&session);
+        // The link is divided again when its driver has detached the program.
+        self.end_holds_of(session);
         let Some(session) = self.sessions.remove(&session) else {
             return;
         };
@@ -384,8 +390,8 @@ impl<N: Network> Flows<N> {
         Ok(nic)
     }
 
-    /// Removes an ended program with its session and flows. With `why`, its connection is notified
-    /// of the end first.
+    /// Removes an ended program with its session, flows and holds. With `why`, its connection is
+    /// notified of the end first.
     pub(super) fn remove_program(
         &mut self,
         promises: &mut impl Promises,
@@ -410,6 +416,7 @@ impl<N: Network> Flows<N> {
                     },
                 );
             }
+            self.end_holds_of(session);
             self.sessions.remove(&session);
         }
         self.settle(promises, link, now);

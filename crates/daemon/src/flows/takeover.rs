@@ -132,6 +132,7 @@ impl<N: Network> Flows<N> {
             closing: None,
             is_given_up: false,
             movement: None,
+            hold: None,
         });
     }
 }

@@ -11,6 +11,7 @@ mod end_flow;
 mod events;
 mod fake;
 mod flow_replies;
+mod holds;
 mod icmp_errors;
 mod late_answers;
 mod many_flows;
@@ -365,6 +366,7 @@ fn udp(local: &str, remote: Option<&str>, contract: &str) -> OpenFlow {
             receive_entries: 64,
         },
         in_order: false,
+        hold: None,
     }
 }
 

@@ -22,7 +22,7 @@
 
 use netnice_api::driver::{DriverReply, DriverRequest};
 use netnice_core::contract::IfName;
-use netnice_core::units::Nanos;
+use netnice_core::units::{Instant, Nanos};
 
 use super::network::Network;
 use super::promises::Promises;
@@ -31,8 +31,27 @@ use crate::clock::Now;
 use crate::error::RequestError;
 
 impl<N: Network> Flows<N> {
-    /// Handles calls and replies that are over their time limit, neighbour resolutions, kept ports
-    /// and path MTUs that have ended, and changed routes.
+    /// The time of the next call of [`Flows::handle_timeouts`]; `None` if nothing waits.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        let resolutions = self
+            .resolutions
+            .iter()
+            .map(|resolution| resolution.deadline);
+        let calls = self.calls.values().map(|call| call.deadline);
+        resolutions
+            .chain(calls)
+            .chain(self.tickets.next_due())
+            .chain(self.icmp.next_due())
+            .chain(self.redirects.next_due())
+            .chain(self.route_check_due)
+            .chain(self.next_kept_port_due())
+            .chain(self.move_deadlines.first().map(|(at, _)| *at))
+            .chain(self.holds.next_due())
+            .min()
+    }
+
+    /// Handles calls and replies that are over their time limit, neighbour resolutions, kept ports,
+    /// held promises and path MTUs that have ended, and changed routes.
     pub(crate) fn handle_timeouts(&mut self, promises: &mut impl Promises, now: Now) {
         self.check_resolutions(promises, now);
         if self.route_check_due.is_some_and(|due| due <= now.monotonic) {
@@ -41,6 +60,7 @@ impl<N: Network> Flows<N> {
         }
         self.expire_moves(promises, now);
         self.expire_kept_ports(now);
+        self.expire_holds(promises, now);
         if self.icmp.expire(now.monotonic) {
             self.request_route_check(now);
         }

@@ -24,6 +24,7 @@ input_meter = false
 direct_users = false
 direct_awake = false
 dscp_users = ["CS1", "AF21", "46"]
+channel_users = ["1000", "0"]
 
 [[link]]
 name = "eth0"
@@ -59,6 +60,23 @@ priority = 0
     let marks: Vec<String> = policy.dscp_users.iter().map(ToString::to_string).collect();
     assert_eq!(marks, ["CS1", "AF21", "EF"]);
     assert_eq!(Policy::default().dscp_users.len(), 3);
+    let channels = &policy.direct.channel_users;
+    assert_eq!(
+        [0, 1000, 1001].map(|uid| channels.contains(uid)),
+        [true, true, false]
+    );
+    // A user of the default need not exist.
+    let default = Policy::default().direct.channel_users;
+    assert!((0..2_000).all(|uid| !default.contains(uid)));
+    let named = parse("channel_users = [\"netnice-peer\"]").expect("a policy");
+    assert_eq!(default, named.direct.channel_users);
+    assert_ne!(
+        default,
+        parse("channel_users = []")
+            .expect("a policy")
+            .direct
+            .channel_users
+    );
     assert_eq!(policy.links.len(), 2);
     assert_eq!(policy.links[0].overhead, 24);
     assert_eq!(policy.links[0].down_rate, "50mbit".parse().ok());
@@ -79,7 +97,7 @@ priority = 0
             "video name:video min 5mbit min-down 2mbit on eth0 weight 300 priority 0",
         ]
     );
-    assert_eq!(policy.rules[1].line, 26);
+    assert_eq!(policy.rules[1].line, 27);
     assert_eq!(parse("").expect("empty"), nothing());
 }
 
@@ -107,6 +125,15 @@ fn an_invalid_setting_is_refused_with_line_and_reason() {
             "`gold` is not a code point",
         ),
         ("dscp_users = [\"64\"]".to_owned(), 1, "0 to 63"),
+        ("channel_users = \"ann\"".to_owned(), 1, "sequence"),
+        ("channel_users = [1000]".to_owned(), 1, "string"),
+        (
+            "channel_users = [\"1000\",\n\"ann\"]".to_owned(),
+            2,
+            "there is no user \"ann\" in /etc/passwd",
+        ),
+        ("channel_users = [\"4294967295\"]".to_owned(), 1, "no user"),
+        ("channel_users = [\"-1\"]".to_owned(), 1, "no user"),
     ]);
 }
 

@@ -68,6 +68,11 @@ impl<H: Host> Promises for Service<H> {
         }
     }
 
+    fn may_have_channels(&self, peer: &Peer) -> bool {
+        let known = !self.rules.is_unknown();
+        known && self.rules.policy.direct.channel_users.contains(peer.uid)
+    }
+
     fn quotas(&self) -> &Quotas {
         &self.rules.policy.quotas
     }

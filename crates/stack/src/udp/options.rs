@@ -33,6 +33,11 @@ pub struct UdpOptions {
     /// If true, calls fail once with each report that a packet was not delivered
     /// ([`StackError::Undelivered`](crate::StackError::Undelivered)), as on a connected socket.
     pub errors: bool,
+    /// The number of a promise that the program holds ([`HeldPromise`](crate::HeldPromise)), whose
+    /// place the flow's contract takes. A flow with the held contract or with a longer deadline in
+    /// it fits, unless the link has a horizon or the channel a limit. Keep the held promise until
+    /// the flow is open: if it is not opened, the promise stays held.
+    pub hold: Option<u32>,
 }
 
 /// The remote endpoints of a flow.
@@ -86,6 +91,7 @@ impl UdpOptions {
             hops: 64,
             in_order: false,
             errors: false,
+            hold: None,
         }
     }
 
@@ -115,7 +121,9 @@ impl UdpOptions {
             Remote::Group(group) => Endpoint::Group { local, group },
         };
         let contract = self.contract.clone();
-        open_request(endpoint, contract, self.buffers, self.in_order)
+        let (open, shape) = open_request(endpoint, contract, self.buffers, self.in_order)?;
+        let hold = self.hold;
+        Ok((OpenFlow { hold, ..open }, shape))
     }
 }
 
@@ -177,6 +185,7 @@ pub(crate) fn open_request(
             receive_entries: shape.receive_entries,
         },
         in_order,
+        hold: None,
     };
     Ok((open, shape))
 }

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::direct::{
-    DeliveryFailure, DirectReply, DirectRequest, Endpoint, FlowNotification, FlowOpened, OpenFlow,
-    ShapeDoc, Term, Undelivered,
+    DeliveryFailure, DirectReply, DirectRequest, Endpoint, FindRoute, FlowNotification, FlowOpened,
+    HoldPromise, OpenFlow, PromiseHeld, ReleaseHold, RouteToHost, ShapeDoc, Term, Undelivered,
 };
 
 pub(super) fn driver_flow() -> DriverFlow {
@@ -180,6 +180,7 @@ fn requests_and_replies_of_tcp_survive_encoding_and_decoding() {
             contract: None,
             shape: ShapeDoc::default(),
             in_order: false,
+            hold: None,
         };
         let request = Request::Direct(DirectRequest::Open(open));
         let frame = encode_request(&request).expect("short");
@@ -212,6 +213,72 @@ fn requests_and_replies_of_tcp_survive_encoding_and_decoding() {
     assert_eq!(decode_response(body(&frame)).expect("decoded"), reply);
 }
 
+#[test]
+fn requests_and_replies_of_holds_and_routes_survive_encoding_and_decoding() {
+    let host = "fd00::2".parse().expect("an address");
+    let contract = "channel mmax=3KiB,rmax=20/s,bmax=2,deadline=60ms";
+    let requests = [
+        (
+            DirectRequest::Route(FindRoute { to: host }),
+            r#"{"direct":{"route":{"to":"fd00::2"}}}"#.to_owned(),
+        ),
+        (
+            DirectRequest::Hold(HoldPromise {
+                to: host,
+                contract: contract.into(),
+            }),
+            format!(r#"{{"direct":{{"hold":{{"to":"fd00::2","contract":"{contract}"}}}}}}"#),
+        ),
+        (
+            DirectRequest::Release(ReleaseHold { hold: u32::MAX }),
+            r#"{"direct":{"release":{"hold":4294967295}}}"#.to_owned(),
+        ),
+    ];
+    for (request, text) in requests {
+        let request = Request::Direct(request);
+        assert_eq!(serde_json::to_string(&request).expect("JSON"), text);
+        let frame = encode_request(&request).expect("short");
+        assert_eq!(decode_request(body(&frame)).expect("decoded"), request);
+    }
+    let replies = [
+        DirectReply::Route(RouteToHost {
+            iface: "eth0".into(),
+            via: host,
+            from: host,
+        }),
+        DirectReply::Held(PromiseHeld {
+            hold: 3,
+            contract: contract.into(),
+            via: host,
+            from: host,
+            mtu: 1500,
+        }),
+    ];
+    for reply in replies {
+        let reply = Response::Direct(reply);
+        let frame = encode_response(&reply).expect("short");
+        assert_eq!(decode_response(body(&frame)).expect("decoded"), reply);
+    }
+}
+
+#[test]
+fn an_invalid_request_of_a_hold_or_a_route_is_refused_with_a_reason() {
+    for (text, expected) in [
+        (r#"{"route":{"to":"10.0.0.1:80"}}"#, "invalid IP address"),
+        (r#"{"route":{"to":"eth0"}}"#, "invalid IP address"),
+        (r#"{"hold":{"to":"10.0.0.1"}}"#, "missing field `contract`"),
+        (
+            r#"{"hold":{"to":"10.0.0.1","contract":"none","for":9}}"#,
+            "unknown field `for`",
+        ),
+        (r#"{"release":{"hold":-1}}"#, "invalid value"),
+        (r#"{"release":{"hold":4294967296}}"#, "invalid value"),
+    ] {
+        let error = serde_json::from_str::<DirectRequest>(text).expect_err(text);
+        assert!(error.to_string().contains(expected), "{text}: {error}");
+    }
+}
+
 /// Daemons, drivers and programs of an earlier version send messages without the newer fields.
 #[test]
 fn messages_of_an_earlier_version_have_no_key_and_no_reset() {
@@ -220,6 +287,15 @@ fn messages_of_an_earlier_version_have_no_key_and_no_reset() {
         "mtu":1500,"contract":"none"}"#;
     let opened: FlowOpened = serde_json::from_str(opened).expect("it is complete");
     assert_eq!(opened.key, None);
+    let open = r#"{"speaks":{"udp":{"local":"10.0.0.1:0"}},"contract":null,
+        "shape":{"chunk_bytes":2048,"chunks":64,"transmit_entries":64,"receive_entries":64}}"#;
+    let open: OpenFlow = serde_json::from_str(open).expect("it is complete");
+    assert_eq!(open.hold, None);
+    let text = serde_json::to_string(&open).expect("JSON");
+    assert!(
+        !text.contains("hold"),
+        "an earlier daemon refuses it: {text}"
+    );
     let close = serde_json::from_str::<DriverRequest>(r#"{"close":{"flow":3}}"#);
     let reset = false;
     assert_eq!(

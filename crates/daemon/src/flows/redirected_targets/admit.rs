@@ -122,7 +122,7 @@ impl<N: Network> Flows<N> {
         let promised = state.into_iter().flat_map(|state| state.promised.iter());
         let targets = promised.filter_map(|(holder, contract)| match holder {
             PromiseHolder::Target(id) => Some((id, (**contract).clone())),
-            PromiseHolder::Flow(_) | PromiseHolder::Minimum(_) => None,
+            PromiseHolder::Flow(_) | PromiseHolder::Hold(_) | PromiseHolder::Minimum(_) => None,
         });
         let (ids, contracts): (Vec<u32>, Vec<Contract>) = targets.unzip();
         (ids.last().copied(), contracts)

@@ -101,11 +101,13 @@ impl<N: Network> Flows<N> {
         Err(self.refusal(&promises, &capacity, of, &asks, &misfit))
     }
 
-    /// The contracts of a link's flows with a promise, without redirected targets.
+    /// The promises on a link to flows, and those held for flows, without redirected targets.
     fn promised_to_flows_alone(&self, link: &IfName) -> Vec<Contract> {
         let state = self.link_states.get(link);
         let promised = state.into_iter().flat_map(|state| state.promised.iter());
-        let flows = promised.filter(|(holder, _)| matches!(holder, PromiseHolder::Flow(_)));
+        let flows = promised.filter(|(holder, _)| {
+            matches!(holder, PromiseHolder::Flow(_) | PromiseHolder::Hold(_))
+        });
         flows.map(|(_, contract)| (**contract).clone()).collect()
     }
 }
