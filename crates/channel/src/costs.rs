@@ -23,8 +23,9 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::error::ChannelError;
 use crate::executor::{Executor, HandlerId, OutgoingPacket, Step, Transmit};
 use crate::handler_thread::now;
-use crate::header::ChannelId;
+use crate::header::{ChannelId, PacketHeader};
 use crate::options::{ChannelClass, ChannelOptions, ExecutorSettings, OpenError, WhenFull};
+use crate::stage::{Checksum, Encryption, Stage};
 use crate::waker::Waker;
 
 /// Measures the costs of processing packets of up to `largest` bytes, with the channel's header, in
@@ -57,6 +58,64 @@ pub fn measure(largest: Bytes, block: NonZeroU32) -> Result<Processor, ChannelEr
         later: later.min(first),
         ..costs
     })
+}
+
+/// The processor time of a stage for a packet of up to `largest` bytes, with the channel's header.
+pub fn of_stage(stage: &mut dyn Stage, largest: Bytes) -> Nanos {
+    let room = largest.0 as usize + stage.overhead();
+    let length = room.saturating_sub(stage.overhead() + PacketHeader::LENGTH);
+    let mut buffer = vec![7; room];
+    let mut header = PacketHeader {
+        channel: ChannelId([0; 16]),
+        message: 0,
+        part: 0,
+        count: 1,
+    };
+    let mut times = Vec::with_capacity(SEALED);
+    for message in 0..SEALED {
+        header.message = message as u64;
+        let before = thread_time();
+        stage.seal(&header, &mut buffer, length);
+        times.push(thread_time() - before);
+    }
+    high(times)
+}
+
+/// What makes the built-in stages of channels, with what they cost on this machine.
+#[derive(Clone, Debug)]
+pub struct StageMaker {
+    /// Processor time of a checksum for a packet; `None` without checksums.
+    checksum: Option<Nanos>,
+    /// The secret, and the processor time for a packet; `None` without encryption.
+    encryption: Option<([u8; 32], Nanos)>,
+}
+
+impl StageMaker {
+    /// Measures the stages for packets of up to `largest` bytes: a checksum if it is wanted, and
+    /// encryption if there is a secret.
+    pub fn new(checksum: bool, secret: Option<[u8; 32]>, largest: Bytes) -> StageMaker {
+        let cost = |stage: &mut dyn Stage| of_stage(stage, largest);
+        StageMaker {
+            checksum: checksum.then(|| cost(&mut Checksum::new(Nanos(0)))),
+            encryption: secret.map(|secret| {
+                let cost = cost(&mut Encryption::new(&secret, Nanos(0)));
+                (secret, cost)
+            }),
+        }
+    }
+
+    /// The stages of a channel. Its key is derived from the secret
+    /// ([`Encryption::of_channel`]).
+    pub fn stages(&self, channel: ChannelId) -> Vec<Box<dyn Stage>> {
+        let mut stages: Vec<Box<dyn Stage>> = Vec::new();
+        if let Some(cost) = self.checksum {
+            stages.push(Box::new(Checksum::new(cost)));
+        }
+        if let Some((secret, cost)) = &self.encryption {
+            stages.push(Box::new(Encryption::of_channel(secret, channel, *cost)));
+        }
+        stages
+    }
 }
 
 /// An executor with one channel whose messages have [`PACKETS`] packets.
@@ -93,7 +152,7 @@ impl Packets {
             horizon: Nanos(0),
         };
         let mut executor = Executor::new(settings)?;
-        let header = crate::header::PacketHeader::LENGTH as u64;
+        let header = PacketHeader::LENGTH as u64;
         let largest = costs.largest;
         let taken = Bytes(header);
         let part = largest.0.checked_sub(header).filter(|part| *part > 0);
@@ -203,6 +262,8 @@ const PACKETS: u64 = 8;
 const MESSAGES: usize = 4_000;
 /// Messages with cold caches.
 const COLD_MESSAGES: usize = 1_000;
+/// Packets for the cost of a stage.
+const SEALED: usize = 4_000;
 /// Switches of the kernel between two threads.
 const SWITCHES: u64 = 4_000;
 /// Bytes of memory that displace everything from the caches of a processor's own.

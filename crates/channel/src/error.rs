@@ -63,6 +63,31 @@ pub enum ChannelError {
         /// The largest number of handlers.
         most: usize,
     },
+    /// Only real-time channels pass several hosts.
+    #[error("a channel to another host needs a deadline: best effort has none")]
+    BestEffortBetweenHosts,
+    /// The source of a channel has packets of another length.
+    #[error(
+        "the packets of the channel have up to {packet}, and those of this program up to {largest}: \
+         both ends need the same"
+    )]
+    OtherPackets {
+        /// The longest packet of the source.
+        packet: Bytes,
+        /// The longest packet of this program.
+        largest: Bytes,
+    },
+    /// The messages of a channel are longer than a service accepts.
+    #[error("mmax of the service is at most {most}, and the channel has {mmax}")]
+    LongMessages {
+        /// Mmax of the channel.
+        mmax: Bytes,
+        /// What the service accepts.
+        most: Bytes,
+    },
+    /// The source of a channel asks for a rate that no contract has.
+    #[error("rmax is 1 to 1000000 messages per second, not {0}")]
+    MessageRate(u32),
     /// The channel, or the thread of the handlers, has ended.
     #[error("the channel has ended: {0}")]
     Ended(String),

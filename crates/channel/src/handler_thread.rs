@@ -308,6 +308,26 @@ impl AdmittedChannel {
     }
 }
 
+impl AdmittedChannel {
+    /// Admits the handler with the shortest part of the deadline that it can have, which becomes
+    /// the one of `channel`. Without a reservation nothing is promised to the handler, and it has
+    /// [`Admission::UNRESERVED`] beside its processing.
+    ///
+    /// Fails as [`Admission::admit`].
+    pub(crate) fn with_shortest(
+        owner: &Owner,
+        channel: &mut ChannelOptions,
+        end: End,
+    ) -> Result<AdmittedChannel, ChannelError> {
+        let admission = owner.admission.clone();
+        let admitted = admission.admit_shortest(channel, end)?;
+        Ok(AdmittedChannel {
+            admission,
+            admitted,
+        })
+    }
+}
+
 impl Drop for AdmittedChannel {
     fn drop(&mut self) {
         self.admission.release(&self.admitted);
@@ -409,7 +429,7 @@ impl SourceShared {
     }
 
     /// The channel has ended.
-    fn end(&self, why: &str) {
+    pub(crate) fn end(&self, why: &str) {
         let _ = self.end.set(why.to_owned());
         self.waker.wake();
     }
@@ -461,6 +481,12 @@ impl SinkShared {
             counts: SinkCounts::default(),
             end: OnceLock::new(),
         })
+    }
+
+    /// The channel has ended.
+    pub(crate) fn end(&self, why: &str) {
+        let _ = self.end.set(why.to_owned());
+        self.waker.wake();
     }
 }
 

@@ -8,6 +8,8 @@
 //! Numbers are in network byte order.
 
 use std::fmt;
+use std::io;
+use std::str::FromStr;
 
 /// The global identifier of a channel. It is random, so channels of different hosts have different
 /// ones.
@@ -17,6 +19,43 @@ pub struct ChannelId(pub [u8; 16]);
 impl fmt::Display for ChannelId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// A text is no identifier of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a channel is 32 lower-case hexadecimal digits")]
+pub struct BadChannelId;
+
+impl FromStr for ChannelId {
+    type Err = BadChannelId;
+
+    fn from_str(text: &str) -> Result<ChannelId, BadChannelId> {
+        let value = |digit: u8| match digit {
+            b'0'..=b'9' => Ok(digit - b'0'),
+            b'a'..=b'f' => Ok(digit - b'a' + 10),
+            _ => Err(BadChannelId),
+        };
+        let digits: &[u8; 32] = text.as_bytes().try_into().map_err(|_| BadChannelId)?;
+        let mut bytes = [0; 16];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = value(pair[0])? << 4 | value(pair[1])?;
+        }
+        Ok(ChannelId(bytes))
+    }
+}
+
+impl ChannelId {
+    /// A random identifier (rule C4 of docs/reference/channels.md).
+    ///
+    /// # Errors
+    /// If the kernel gives no random numbers.
+    pub fn random() -> io::Result<ChannelId> {
+        let mut bytes = [0; 16];
+        let generator = ring::rand::SystemRandom::new();
+        let filled = ring::rand::SecureRandom::fill(&generator, &mut bytes);
+        filled.map_err(|_| io::Error::other("the kernel gives no random numbers"))?;
+        Ok(ChannelId(bytes))
     }
 }
 

@@ -81,6 +81,7 @@ mod handler_thread;
 mod header;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
+pub mod network;
 mod options;
 mod parts;
 mod reassembly;
@@ -95,7 +96,7 @@ pub use executor::{
     OutgoingPacket, PacketRefusal, Ran, ReceivedMessage, SendError, SendRefusal, Step, Transmit,
 };
 pub use handler_thread::{Departure, HandlerThread, HandlerThreadOptions, LINGER};
-pub use header::{ChannelId, HeaderError, PacketHeader};
+pub use header::{BadChannelId, ChannelId, HeaderError, PacketHeader};
 pub use options::{
     ChannelClass, ChannelOptions, End, ExecutorSettings, LONGEST_BLOCK, LONGEST_MESSAGE,
     LONGEST_QUEUE, OpenError, WhenFull,

@@ -256,6 +256,16 @@ impl ChannelOptions {
         Ok(sizes.most(&settings.processor, sizes.block(settings)))
     }
 
+    /// The longest time that the handler works on one message of Mmax.
+    pub(crate) fn longest_message(
+        &self,
+        settings: &ExecutorSettings,
+        end: End,
+    ) -> Result<Nanos, OpenError> {
+        let sizes = Sizes::of(self, settings, end)?;
+        Ok(sizes.most(&settings.processor, sizes.packets))
+    }
+
     /// The number of messages that can be queued, of packet buffers, and of packets of a message of
     /// Mmax.
     pub(crate) fn lengths(

@@ -122,6 +122,15 @@ impl Listener {
     pub fn open(&self, channel: ChannelOptions) -> Result<Receiver, ChannelError> {
         channel.lengths(&self.port.owner.settings, End::Sink)?;
         let admitted = AdmittedChannel::new(&self.port.owner, &channel, End::Sink)?;
+        self.open_admitted(channel, admitted)
+    }
+
+    /// As [`Listener::open`], with a handler that is admitted already.
+    pub(crate) fn open_admitted(
+        &self,
+        channel: ChannelOptions,
+        admitted: AdmittedChannel,
+    ) -> Result<Receiver, ChannelError> {
         let shared = Arc::new(SinkShared::new()?);
         let open = |reply| {
             Command::OpenSink(Box::new(OpenSink {
@@ -143,6 +152,11 @@ impl Listener {
     /// The local endpoint, with the port that the daemon chose.
     pub fn local(&self) -> SocketAddr {
         self.port.local
+    }
+
+    /// Why the port receives nothing any more; `None` if it is open.
+    pub(crate) fn end_reason(&self) -> Option<&str> {
+        self.port.shared.end.get().map(String::as_str)
     }
 
     /// What the port received.
@@ -214,12 +228,24 @@ impl Receiver {
         self.shared.waker.end_sleep();
     }
 
+    /// The thread that runs the channel's handler.
+    pub fn handlers(&self) -> HandlerThread {
+        HandlerThread {
+            owner: self.port.owner.clone(),
+        }
+    }
+
     /// What the channel received and refused.
     pub fn counts(&self) -> Counts {
         self.shared.counts.load()
     }
 
-    fn end_reason(&self) -> Option<String> {
+    pub(crate) fn shared(&self) -> Arc<SinkShared> {
+        self.shared.clone()
+    }
+
+    /// Why no message follows those that have arrived; `None` if the channel is open.
+    pub fn end_reason(&self) -> Option<String> {
         let ends = [&self.shared.end, &self.port.shared.end];
         ends.iter().find_map(|end| end.get().cloned())
     }

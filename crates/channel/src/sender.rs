@@ -1,13 +1,13 @@
 //! The program's end of a channel that sends ([`Sender`]). Calls fail with [`ChannelError`].
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use netnice_core::contract::{Channel, Overload};
-use netnice_core::units::Bytes;
+use netnice_core::units::{Bytes, Nanos};
 use netnice_stack::udp::{Buffers, UdpOptions};
 use netnice_stack::{Socket, StackError};
 
@@ -17,7 +17,7 @@ use crate::handler_thread::{
     AdmittedChannel, Command, Departure, Frames, HandlerThread, OpenSource, Owner, SourceShared,
     now,
 };
-use crate::options::{ChannelClass, ChannelOptions, End, OpenError};
+use crate::options::{ChannelClass, ChannelOptions, End, ExecutorSettings, OpenError};
 
 /// The parameters of a [`Sender`].
 pub struct SenderOptions {
@@ -90,6 +90,20 @@ impl HandlerThread {
     /// [`ChannelError::PathTooNarrow`], [`ChannelError::TooManyBuffers`] or
     /// [`ChannelError::TooManyHandlers`] if there is no room. Nothing stays open then.
     pub fn open(&self, options: SenderOptions) -> Result<Sender, ChannelError> {
+        // Before the admission: it fails for invalid options without a word to the daemon.
+        LinkChannel::new(&options.channel, &self.owner, options.remote)?;
+        let admitted = AdmittedChannel::new(&self.owner, &options.channel, End::Source)?;
+        self.open_admitted(options, admitted, None)
+    }
+
+    /// As [`HandlerThread::open`], with a handler that is admitted already, and a promise of the
+    /// link that is held.
+    pub(crate) fn open_admitted(
+        &self,
+        options: SenderOptions,
+        admitted: AdmittedChannel,
+        hold: Option<u32>,
+    ) -> Result<Sender, ChannelError> {
         let owner = &self.owner;
         let SenderOptions {
             channel,
@@ -98,11 +112,11 @@ impl HandlerThread {
             link,
         } = options;
         let on_link = LinkChannel::new(&channel, owner, remote)?;
-        let admitted = AdmittedChannel::new(owner, &channel, End::Source)?;
         let contract = on_link.contract.or(link);
         let options = UdpOptions {
             local,
             contract,
+            hold,
             ..UdpOptions::to(remote)
         };
         let socket = owner.open_socket(options, (on_link.buffers, 0))?;
@@ -187,10 +201,7 @@ impl LinkChannel {
             let most = Buffers::MOST.into();
             return Err(ChannelError::TooManyBuffers { needed, most });
         }
-        let headers = match remote {
-            SocketAddr::V4(_) => IPV4_HEADERS,
-            SocketAddr::V6(_) => IPV6_HEADERS,
-        };
+        let headers = headers(remote.ip());
         let mut frames = Frames {
             mmax: u64::MAX,
             headers,
@@ -220,6 +231,30 @@ impl LinkChannel {
             contract: Some(format!("channel {}", on_flow.with_overload(overload))),
             frames,
         })
+    }
+}
+
+/// The contract to hold on a link for a channel to a host: the shortest deadline, whatever the
+/// channel has. `None` for best effort.
+pub(crate) fn contract_to_hold(
+    channel: &ChannelOptions,
+    settings: &ExecutorSettings,
+    to: IpAddr,
+) -> Result<Option<String>, OpenError> {
+    let (_, _, packets) = channel.lengths(settings, End::Source)?;
+    let Some(on_link) = channel.on_link(settings)? else {
+        return Ok(None);
+    };
+    let mmax = Bytes(on_link.mmax().0 + packets * headers(to));
+    let held = Channel::new(mmax, on_link.rmax(), on_link.bmax(), LONGEST_HELD)?;
+    Ok(Some(format!("channel {held}")))
+}
+
+/// Bytes of the headers in front of the payload of a datagram to a host.
+fn headers(to: IpAddr) -> u64 {
+    match to {
+        IpAddr::V4(_) => IPV4_HEADERS,
+        IpAddr::V6(_) => IPV6_HEADERS,
     }
 }
 
@@ -347,6 +382,18 @@ impl Sender {
         self.shared.waker.end_sleep();
     }
 
+    /// The thread that runs the channel's handler.
+    pub fn handlers(&self) -> HandlerThread {
+        HandlerThread {
+            owner: self.owner.clone(),
+        }
+    }
+
+    /// Why the channel has ended; `None` if it is open.
+    pub fn end_reason(&self) -> Option<String> {
+        self.shared.end.get().cloned()
+    }
+
     /// The local endpoint of the flow.
     pub fn local(&self) -> SocketAddr {
         self.local
@@ -376,7 +423,6 @@ impl Sender {
         }
     }
 
-    #[cfg(test)]
     pub(crate) fn shared(&self) -> Arc<SourceShared> {
         self.shared.clone()
     }
@@ -406,3 +452,5 @@ const LARGEST_BUFFER: usize = 65_536;
 /// Bytes of the headers before a payload: Ethernet, IP and UDP.
 const IPV4_HEADERS: u64 = 14 + 20 + 8;
 const IPV6_HEADERS: u64 = 14 + 40 + 8;
+/// The longest deadline that is held on a link.
+const LONGEST_HELD: Nanos = Nanos::from_secs(3_600);

@@ -8,8 +8,9 @@
 
 use netnice_core::units::Nanos;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::hkdf::{HKDF_SHA256, Salt};
 
-use super::header::PacketHeader;
+use super::header::{ChannelId, PacketHeader};
 
 /// Processing of the payload of each packet of a channel. Both ends of a channel have the same
 /// stages; the receiver opens them in the reverse order.
@@ -104,6 +105,20 @@ impl Encryption {
         }
     }
 
+    /// The stage with a key that is derived from a secret and the identifier of the channel
+    /// (HKDF-SHA256, RFC 5869). All channels of two parties can have one secret, because an
+    /// identifier is never used twice.
+    pub fn of_channel(secret: &[u8; 32], channel: ChannelId, cost: Nanos) -> Encryption {
+        let extracted = Salt::new(HKDF_SHA256, DERIVATION).extract(secret);
+        let mut key = [0; 32];
+        let filled = extracted
+            .expand(&[&channel.0], HKDF_SHA256)
+            .and_then(|okm| okm.fill(&mut key));
+        // The only condition is the length of the key.
+        filled.expect("a key of 32 bytes");
+        Encryption::new(&key, cost)
+    }
+
     fn nonce(header: &PacketHeader) -> Nonce {
         let mut nonce = [0; NONCE_LEN];
         nonce[..8].copy_from_slice(&header.message.to_be_bytes());
@@ -139,6 +154,9 @@ impl Stage for Encryption {
 
 /// Bytes of a checksum.
 const CHECKSUM: usize = 4;
+
+/// The salt of the derivation of keys: they are not those of another use of the secret.
+const DERIVATION: &[u8] = b"netnice channel 1";
 
 /// Bytes of the tag that encryption adds.
 const TAG: usize = 16;

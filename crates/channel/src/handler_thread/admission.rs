@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use netnice_core::admission::timing::Work;
+use netnice_core::admission::timing::{Alternative, Work};
 use netnice_core::contract::Slice;
 use netnice_core::units::Nanos;
 use netnice_stack::{RuntimeDir, own};
@@ -19,7 +19,7 @@ use rustix::time::{ClockId, clock_getres};
 
 use super::HandlerThreadOptions;
 use crate::error::ChannelError;
-use crate::options::{ChannelOptions, End, ExecutorSettings};
+use crate::options::{ChannelClass, ChannelOptions, End, ExecutorSettings, OpenError};
 
 /// The channels of a thread, as its processor time has to carry them.
 pub(crate) struct Admission {
@@ -114,6 +114,47 @@ impl Admission {
         held.next += 1;
         held.channels.insert(number, Demand { work, block });
         Ok(Admitted(number))
+    }
+
+    /// Beside its processing, what a handler without a reservation has of the deadline.
+    pub(crate) const UNRESERVED: Nanos = Nanos::from_millis(2);
+
+    /// As [`Admission::admit`], with the shortest `processing` with which the channel is admitted.
+    /// `channel` has it then. Best effort has none.
+    pub(crate) fn admit_shortest(
+        &self,
+        channel: &mut ChannelOptions,
+        end: End,
+    ) -> Result<Admitted, ChannelError> {
+        let ChannelClass::RealTime(contract) = channel.class else {
+            return self.admit(channel, end);
+        };
+        let with = |processing: Nanos| {
+            // The whole deadline is decided later: here it is only longer than its part.
+            let deadline = contract
+                .deadline()
+                .max(Nanos(processing.0.saturating_add(1)));
+            let contract = contract.resized(contract.mmax(), contract.rmax(), deadline);
+            let contract = contract.and_then(|contract| contract.with_processing(processing));
+            contract.map(ChannelClass::RealTime)
+        };
+        channel.class = with(Nanos(1)).map_err(OpenError::from)?;
+        let takes = channel.longest_message(&self.settings, end)?;
+        let shortest = match self.reservation {
+            None => Nanos(takes.0.saturating_add(Admission::UNRESERVED.0)),
+            Some(_) => takes,
+        };
+        channel.class = with(shortest).map_err(OpenError::from)?;
+        match self.admit(channel, end) {
+            Err(ChannelError::NotAdmitted { whole, refusal }) => {
+                let Some(Alternative::Deadline(longer)) = refusal.alternative else {
+                    return Err(ChannelError::NotAdmitted { whole, refusal });
+                };
+                channel.class = with(longer).map_err(OpenError::from)?;
+                self.admit(channel, end)
+            }
+            other => other,
+        }
     }
 
     /// Ends what a channel was admitted for. The part gets smaller if the other handlers need less
@@ -215,7 +256,7 @@ mod tests {
     use netnice_core::units::Bytes;
 
     use super::*;
-    use crate::{ChannelClass, ChannelId};
+    use crate::ChannelId;
 
     /// Each packet takes 100 us; messages have 10 packets.
     fn admission(reservation: Option<&str>) -> Admission {

@@ -405,8 +405,7 @@ impl Serving {
             self.end_source(index, why);
         }
         for sink in self.sinks.drain(..).flatten() {
-            let _ = sink.shared.end.set(why.to_owned());
-            sink.shared.waker.wake();
+            sink.shared.end(why);
         }
         for index in 0..self.flows.listeners() {
             if let Some(socket) = self.flows.remove_listener(index, why) {
