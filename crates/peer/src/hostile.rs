@@ -2,6 +2,9 @@
 //! [`outcome_of`] gives messages of two neighbours to a host that carries a channel of two others,
 //! and returns what became of the last one.
 
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+
 use netnice_channel::ChannelId;
 use netnice_core::contract::{Channel, MessageRate};
 use netnice_core::units::{Bytes, Instant, Nanos};
@@ -10,7 +13,9 @@ use crate::message::{
     Establish, Established, Hello, HopBound, Hops, HostName, LONGEST, Message, MessageError,
     Reason, Refresh, ServiceName, decode,
 };
-use crate::signalling::{Action, ChannelStatus, Event, HELD, HoldId, Policy, Quota, Signalling};
+use crate::signalling::{
+    Action, ChannelStatus, Event, HELD, HoldId, NextHop, Policy, Quota, Signalling,
+};
 
 /// Takes a sequence of records: a kind in one byte, a length in two bytes (network byte order), and
 /// that many bytes. The kind `e` or `f` is the body of a message of that neighbour, `h` the reply
@@ -77,20 +82,26 @@ impl HostileWorld {
             attempt: 0,
             service: ServiceName::new("camera").expect("a service"),
             sink: host("b"),
+            sink_address: address("b"),
             contract: contract.expect("a contract"),
+            packet: 532,
+            from: address("a"),
+            to: address("r"),
             hops: hops(&[("a", 4)]),
         });
         receive(&mut machine, "a", establish, now);
         let (hold, bound) = (HoldId(0), Nanos::from_millis(5));
-        let next = Some(host("b"));
+        let next = Some(next_hop(host("b")));
         machine.handle(Event::Held { hold, bound, next }, now);
         let established = Message::Established(Established {
             channel: GOOD,
             attempt: 0,
+            port: PORT,
             hops: hops(&[("a", 9), ("r", 10), ("b", 11)]),
         });
         receive(&mut machine, "b", established, now);
-        machine.handle(Event::Relaxed { hold }, now);
+        let port = Some(PORT);
+        machine.handle(Event::Relaxed { hold, port }, now);
         while machine.poll_action().is_some() {}
         let good = machine.channels().next().expect("the good channel");
         assert!(good.hops.is_some());
@@ -123,6 +134,7 @@ impl HostileWorld {
         let established = Message::Established(Established {
             channel,
             attempt: asked.attempt,
+            port: PORT,
             hops,
         });
         Some((neighbour.as_str().as_bytes()[0], established))
@@ -142,7 +154,7 @@ impl HostileWorld {
                     .map(|one| one.sink)
                     .next();
                 let is_neighbour = |sink: &HostName| matches!(sink.as_str(), "a" | "b" | "e" | "f");
-                let next = sink.filter(is_neighbour);
+                let next = sink.filter(is_neighbour).map(next_hop);
                 let bound = Nanos::from_millis(5);
                 self.machine
                     .handle(Event::Held { hold, bound, next }, self.now);
@@ -150,7 +162,8 @@ impl HostileWorld {
             }
             b'r' => {
                 let hold = self.latest;
-                self.machine.handle(Event::Relaxed { hold }, self.now);
+                let port = Some(PORT);
+                self.machine.handle(Event::Relaxed { hold, port }, self.now);
                 "reply"
             }
             b't' => {
@@ -328,6 +341,16 @@ fn host(name: &str) -> HostName {
     HostName::new(name).expect("a host name")
 }
 
+/// The address of a host whose name is one letter.
+fn address(name: &str) -> IpAddr {
+    IpAddr::from([10, 0, 0, name.as_bytes()[0]])
+}
+
+fn next_hop(host: HostName) -> NextHop {
+    let (from, to) = (address("r"), address(host.as_str()));
+    NextHop { host, from, to }
+}
+
 fn hops(bounds: &[(&str, u64)]) -> Hops {
     let hops = bounds.iter().map(|(name, bound)| HopBound {
         host: host(name),
@@ -338,6 +361,9 @@ fn hops(bounds: &[(&str, u64)]) -> Hops {
 
 /// The channel of the good neighbours.
 pub(crate) const GOOD: ChannelId = ChannelId([1; 16]);
+
+/// The port of every host.
+const PORT: NonZeroU16 = NonZeroU16::new(7_000).expect("above zero");
 
 /// What each hostile neighbour may have.
 pub(crate) const QUOTA: Quota = Quota {

@@ -1,12 +1,9 @@
 //! Certificates for a laboratory: an authority, and a certificate for each host
-//! ([`Laboratory`]). Fails with [`IssueError`]. An installation with an authority of its own does
-//! not need this module.
+//! ([`Laboratory`]), and the folder in which both are kept ([`into_folder`]). Fails with
+//! [`IssueError`]. An installation with an authority of its own does not need this module.
 //!
 //! The authority is a key with a fixed name, so its key is all that issues further certificates.
 
-use std::fs::OpenOptions;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -16,6 +13,10 @@ use rcgen::{
 };
 
 use crate::message::HostName;
+
+mod certificates;
+
+pub use certificates::{Written, into_folder};
 
 /// An authority of a laboratory.
 pub struct Laboratory {
@@ -65,6 +66,31 @@ pub enum IssueError {
         /// The reason.
         error: std::io::Error,
     },
+    /// A folder cannot be made.
+    #[error("the folder {} cannot be made: {error}", .folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// The reason.
+        error: std::io::Error,
+    },
+    /// A file of the authority cannot be used.
+    #[error("{} cannot be used as the authority: {why}", .file.display())]
+    Authority {
+        /// The file.
+        file: PathBuf,
+        /// The reason.
+        why: String,
+    },
+    /// A file of a host exists.
+    #[error("{} exists and is not replaced; no certificate was issued", .0.display())]
+    Exists(PathBuf),
+    /// Two hosts would have the same files.
+    #[error("the host `{0}` is named twice")]
+    Twice(HostName),
+    /// A host has the name of the authority's files.
+    #[error("a host cannot be called `{0}`: the files of the authority have that name")]
+    Reserved(HostName),
 }
 
 impl Laboratory {
@@ -130,18 +156,10 @@ impl Issued {
     /// # Errors
     /// [`IssueError::File`] if a file exists or cannot be written.
     pub fn write(&self, folder: &Path, name: &str) -> Result<(PathBuf, PathBuf), IssueError> {
-        let write = |ending: &str, text: &str, mode: u32| {
-            let file = folder.join(format!("{name}.{ending}"));
-            let mut options = OpenOptions::new();
-            let opened = options.write(true).create_new(true).mode(mode).open(&file);
-            let written = opened.and_then(|mut open| open.write_all(text.as_bytes()));
-            match written {
-                Ok(()) => Ok(file),
-                Err(error) => Err(IssueError::File { file, error }),
-            }
-        };
-        let key = write("key", &self.key, 0o600)?;
-        Ok((write("pem", &self.certificate, 0o644)?, key))
+        let [key, certificate] = certificates::files(folder, name);
+        certificates::create(&key, &self.key, certificates::SECRET)?;
+        certificates::create(&certificate, &self.certificate, certificates::PUBLIC)?;
+        Ok((certificate, key))
     }
 }
 

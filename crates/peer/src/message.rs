@@ -5,8 +5,12 @@
 //! itself: its names have allowed characters, its numbers are in range, and its sums are right. The
 //! state machine decides whether the neighbour may send it.
 
+mod addresses;
 mod hops;
 mod text;
+
+use std::net::IpAddr;
+use std::num::NonZeroU16;
 
 use netnice_api::frame::{self, FrameError};
 use netnice_channel::{ChannelId, LONGEST_MESSAGE};
@@ -14,6 +18,8 @@ use netnice_core::contract::{Channel, MessageRate};
 use netnice_core::units::{Bytes, Nanos};
 use serde::{Deserialize, Serialize};
 
+pub use addresses::{LEAST_PACKET, MOST_PACKET, MOST_PARTS};
+pub(crate) use addresses::{check_address, check_addresses, check_packet, parts_of};
 pub use hops::{BadHops, HopBound, Hops};
 pub use text::{BadName, HostName, Reason, ServiceName};
 
@@ -66,9 +72,18 @@ pub struct Establish {
     pub service: ServiceName,
     /// The host that the channel ends at. It is not in `hops`.
     pub sink: HostName,
-    /// Mmax in bytes of the program's message, Rmax, Bmax and the deadline from source to sink. All
-    /// hops compute the frames of their links from these.
+    /// The address of the sink, from which each host finds the next one.
+    pub sink_address: IpAddr,
+    /// Mmax in bytes of all payloads of a message as the stages made them, Rmax, Bmax and the
+    /// deadline from source to sink. All hosts compute the frames of their links from these.
     pub contract: Channel,
+    /// The longest packet of the channel with its header, in bytes: [`LEAST_PACKET`] to
+    /// [`MOST_PACKET`].
+    pub packet: u16,
+    /// The address that the sender of this message will send the channel's packets from.
+    pub from: IpAddr,
+    /// The address that it will send them to: one of the receiver of this message.
+    pub to: IpAddr,
     /// The hosts so far, the source first, with the bound that each one holds.
     pub hops: Hops,
 }
@@ -109,6 +124,9 @@ pub struct Established {
     pub channel: ChannelId,
     /// The number of the attempt, from [`Establish::attempt`].
     pub attempt: u64,
+    /// The UDP port at which the sender of this message receives the channel's packets, at the
+    /// address [`Establish::to`].
+    pub port: NonZeroU16,
     /// All hosts of the channel with their final bounds, which sum to the deadline.
     pub hops: Hops,
 }
@@ -262,6 +280,8 @@ enum BadMessage {
     Sum { stated: u64, sum: u64 },
     #[error("the hops contain the sink {0}")]
     SinkPassed(HostName),
+    #[error(transparent)]
+    Address(#[from] addresses::AddressFault),
     #[error("a channel is 32 hexadecimal digits")]
     Channel,
     #[error("a refresh has at most {most} channels, not {0}", most = Refresh::MOST)]
@@ -279,7 +299,11 @@ struct EstablishDoc {
     attempt: u64,
     service: ServiceName,
     sink: HostName,
+    sink_address: IpAddr,
     contract: ContractDoc,
+    packet: u16,
+    from: IpAddr,
+    to: IpAddr,
     hops: Hops,
     sum_ns: u64,
 }
@@ -306,12 +330,19 @@ impl TryFrom<EstablishDoc> for Establish {
         if doc.hops.contains(&doc.sink) {
             return Err(BadMessage::SinkPassed(doc.sink));
         }
+        let contract: Channel = doc.contract.try_into()?;
+        check_packet(contract.mmax(), doc.packet)?;
+        check_addresses(doc.sink_address, doc.from, doc.to)?;
         Ok(Establish {
             channel: doc.channel,
             attempt: doc.attempt,
             service: doc.service,
             sink: doc.sink,
-            contract: doc.contract.try_into()?,
+            sink_address: doc.sink_address,
+            contract,
+            packet: doc.packet,
+            from: doc.from,
+            to: doc.to,
             hops: doc.hops,
         })
     }
@@ -325,6 +356,10 @@ impl From<Establish> for EstablishDoc {
             attempt: establish.attempt,
             service: establish.service,
             sink: establish.sink,
+            sink_address: establish.sink_address,
+            packet: establish.packet,
+            from: establish.from,
+            to: establish.to,
             contract: ContractDoc {
                 mmax: contract.mmax().0,
                 rmax: contract.rmax().get(),
@@ -366,10 +401,11 @@ fn check_contract(contract: &Channel) -> Result<(), BadMessage> {
     Ok(())
 }
 
-/// Checks that a contract can be asked for: Mmax of at most 16 MiB, and a deadline of at most
-/// [`HopBound::LONGEST`]. The text of an error names the limit and the value.
-pub(crate) fn contract_fault(contract: &Channel) -> Option<String> {
+/// Checks that a contract can be asked for: Mmax of at most 16 MiB in packets of this length, and a
+/// deadline of at most [`HopBound::LONGEST`]. The text of an error names the limit and the value.
+pub(crate) fn contract_fault(contract: &Channel, packet: u16) -> Option<String> {
     let checked = check_contract(contract);
+    let checked = checked.and_then(|()| Ok(check_packet(contract.mmax(), packet)?));
     checked.err().map(|error| error.to_string())
 }
 

@@ -43,18 +43,20 @@ mod events;
 mod neighbour;
 mod quota;
 mod state;
+mod status;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
 
 use netnice_channel::ChannelId;
-use netnice_core::contract::Channel;
 use netnice_core::units::{Instant, Nanos};
 
-use crate::message::{Hops, HostName, ServiceName, contract_fault};
+use crate::message::{HostName, check_address, contract_fault};
 
 pub use clock::ClockOffset;
-pub use events::{Action, Event, HoldId, HoldRequest, Open, Part};
+pub use events::{Action, Arrival, Event, HoldId, HoldRequest, NextHop, Open, Part};
 pub use quota::{Policy, Quota};
+pub use status::{ChannelStatus, Progress};
 
 use neighbour::{Connection, Neighbour};
 use quota::Usage;
@@ -91,33 +93,12 @@ pub enum OpenError {
     /// The identifier is in use. Identifiers are random, so this is a fault of the caller.
     #[error("channel {0} exists already: a new channel needs a new random identifier")]
     Exists(ChannelId),
-    /// The contract is beyond the limits of version 1.
+    /// The contract, the packet length or the address is beyond the limits of version 1.
     #[error("the channel cannot be asked for: {0}")]
     Contract(String),
     /// The quota of the programs of this host is used up.
     #[error("the channels of the programs of this host: {0}")]
     Quota(String),
-}
-
-/// A channel, for lists.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChannelStatus {
-    /// The channel.
-    pub channel: ChannelId,
-    /// The service at the sink.
-    pub service: ServiceName,
-    /// The host of the sink.
-    pub sink: HostName,
-    /// The contract, with the deadline from source to sink.
-    pub contract: Channel,
-    /// The hold of this host.
-    pub hold: HoldId,
-    /// The host before this one; `None` at the source.
-    pub previous: Option<HostName>,
-    /// The next host; `None` at the sink, and until it is known.
-    pub next: Option<HostName>,
-    /// The final bounds of all hosts; `None` before the channel is established at this host.
-    pub hops: Option<Hops>,
 }
 
 impl Signalling {
@@ -148,13 +129,19 @@ impl Signalling {
         if self.channels.contains_key(&open.channel) {
             return Err(OpenError::Exists(open.channel));
         }
-        if let Some(fault) = contract_fault(&open.contract) {
+        if let Some(fault) = contract_fault(&open.contract, open.packet) {
             return Err(OpenError::Contract(fault));
+        }
+        // The packets of a channel within this host pass no link.
+        if open.sink != self.host
+            && let Err(fault) = check_address("the sink's address", open.sink_address)
+        {
+            return Err(OpenError::Contract(fault.to_string()));
         }
         let quota = &self.policy.programs;
         let admitted = self.programs.admit(quota, &open.contract, now);
         admitted.map_err(OpenError::Quota)?;
-        self.begin(open, Upstream::Program, Vec::new(), now);
+        self.begin(open, Upstream::Program, None, Vec::new(), now);
         self.check_invariants();
         Ok(())
     }
@@ -177,7 +164,7 @@ impl Signalling {
                     self.end(channel, None, self.own_refusal(reason.as_str(), best));
                 }
             }
-            Event::Relaxed { hold } => self.handle_relaxed(hold, now),
+            Event::Relaxed { hold, port } => self.handle_relaxed(hold, port, now),
             Event::NotRelaxed { hold, reason } => {
                 let relaxing = |stage: &Stage| matches!(stage, Stage::Relaxing(_));
                 if let Some(channel) = self.channel_in(hold, relaxing) {
@@ -245,19 +232,8 @@ impl Signalling {
 
     /// All channels at this host, in the order of their identifiers.
     pub fn channels(&self) -> impl Iterator<Item = ChannelStatus> + '_ {
-        self.channels.values().map(|entry| ChannelStatus {
-            channel: entry.channel,
-            service: entry.service.clone(),
-            sink: entry.sink.clone(),
-            contract: entry.contract,
-            hold: entry.hold,
-            previous: entry.previous().cloned(),
-            next: entry.next.clone(),
-            hops: match &entry.stage {
-                Stage::Established(hops) => Some(hops.clone()),
-                _ => None,
-            },
-        })
+        let all = self.channels.values();
+        all.map(|entry| ChannelStatus::of(entry, &self.host))
     }
 
     /// The neighbours that have a connection to this host and have sent their `hello`.
@@ -271,6 +247,12 @@ impl Signalling {
     /// trip.
     pub fn clock_offset(&self, neighbour: &HostName) -> Option<ClockOffset> {
         self.neighbours.get(neighbour)?.clock.offset()
+    }
+
+    /// The host of the sink of a held channel, and its address.
+    pub fn sink_of(&self, hold: HoldId) -> Option<(HostName, IpAddr)> {
+        let entry = self.channels.get(self.holds.get(&hold)?)?;
+        Some((entry.sink.clone(), entry.sink_address))
     }
 
     /// How many messages were ignored because they were about a channel that the neighbour does not
@@ -313,7 +295,7 @@ impl Signalling {
             assert_eq!(self.holds.get(&entry.hold), Some(channel));
             let timer = (entry.timer, Timer::Channel(entry.hold));
             assert!(self.timers.contains(&timer), "{entry:?}");
-            for neighbour in entry.previous().into_iter().chain(&entry.next) {
+            for neighbour in entry.previous().into_iter().chain(entry.next_host()) {
                 let known = &self.neighbours[neighbour];
                 assert!(known.channels.contains(channel), "{entry:?}");
             }
@@ -330,7 +312,7 @@ impl Signalling {
             assert_eq!(used(&neighbour.usage), counts(Some(host)));
             for channel in &neighbour.channels {
                 let entry = &self.channels[channel];
-                let ends = [entry.previous(), entry.next.as_ref()];
+                let ends = [entry.previous(), entry.next_host()];
                 assert!(ends.contains(&Some(host)), "{entry:?}");
             }
             let connected = neighbour.connection != Connection::Connecting;

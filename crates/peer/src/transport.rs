@@ -114,6 +114,11 @@ impl Transport {
         }
     }
 
+    /// Connects to a neighbour at this address from now on, without the resolver.
+    pub fn set_address(&mut self, neighbour: HostName, at: SocketAddr) {
+        self.addresses.known.insert(neighbour, at);
+    }
+
     /// Does an action that is about a connection; returns every other one.
     pub fn perform(&mut self, action: Action) -> Option<Action> {
         match action {

@@ -45,6 +45,14 @@ impl Random {
         host(["a", "b", "e", "f", "r", "x"][self.below(6) as usize])
     }
 
+    /// The address of a host; one of 50 is that of IPv6, so that families are mixed.
+    fn address(&mut self, name: &str) -> IpAddr {
+        match self.below(50) {
+            0 => IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, self.below(9) as u16]),
+            _ => address(name),
+        }
+    }
+
     fn channel(&mut self) -> ChannelId {
         ChannelId([self.below(16) as u8; 16])
     }
@@ -64,36 +72,43 @@ impl Random {
         super::hops(&hops)
     }
 
+    /// An `establish`; a question if its hops contain its sink.
+    fn establish(&mut self, from: &str, channel: ChannelId) -> Message {
+        let hops = match self.below(9) {
+            0 => self.hops(from),
+            _ => super::hops(&[(from, self.below(20))]),
+        };
+        let sink = self.name();
+        let rate = MessageRate::new(1 + self.below(1_000) as u32).expect("a rate");
+        let mmax = Bytes(1 + self.below(1 << 21));
+        let deadline = Nanos::from_millis(1 + self.below(60));
+        let contract = Channel::new(mmax, rate, 1 + self.below(9) as u32, deadline);
+        let service = ServiceName::new("camera").expect("a service");
+        let contract = contract.expect("a contract");
+        match hops.contains(&sink) {
+            true => Message::ClockAsk(ClockAsk { sent_ns: 1 }),
+            false => Message::Establish(Establish {
+                channel,
+                attempt: self.below(4),
+                service,
+                sink_address: self.address(sink.as_str()),
+                sink,
+                contract,
+                packet: 532 + self.below(1_000) as u16,
+                from: self.address(from),
+                to: address("r"),
+                hops,
+            }),
+        }
+    }
+
     /// A message that a neighbour could send.
     fn message(&mut self, from: &str) -> Message {
         let channel = self.channel();
         let reason = Reason::new("it does not want to");
         match self.below(16) {
             0 if self.below(50) == 0 => Message::Hello(Hello { host: self.name() }),
-            0..6 => {
-                let hops = match self.below(9) {
-                    0 => self.hops(from),
-                    _ => super::hops(&[(from, self.below(20))]),
-                };
-                let sink = self.name();
-                let rate = MessageRate::new(1 + self.below(1_000) as u32).expect("a rate");
-                let mmax = Bytes(1 + self.below(1 << 21));
-                let deadline = Nanos::from_millis(1 + self.below(60));
-                let contract = Channel::new(mmax, rate, 1 + self.below(9) as u32, deadline);
-                let service = ServiceName::new("camera").expect("a service");
-                let contract = contract.expect("a contract");
-                match hops.contains(&sink) {
-                    true => Message::ClockAsk(ClockAsk { sent_ns: 1 }),
-                    false => Message::Establish(Establish {
-                        channel,
-                        attempt: self.below(4),
-                        service,
-                        sink,
-                        contract,
-                        hops,
-                    }),
-                }
-            }
+            0..6 => self.establish(from, channel),
             6 => {
                 let refusal = Refusal {
                     host: self.name(),
@@ -112,6 +127,7 @@ impl Random {
                 Message::Established(Established {
                     channel,
                     attempt: self.below(4),
+                    port: PORT,
                     hops,
                 })
             }

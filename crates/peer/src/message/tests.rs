@@ -1,3 +1,6 @@
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+
 use netnice_api::frame::FrameError;
 use netnice_channel::ChannelId;
 use netnice_core::contract::{Channel, MessageRate};
@@ -36,7 +39,11 @@ fn every_message() -> Vec<Message> {
             attempt: 0,
             service: ServiceName::new("camera_1.main").expect("a service"),
             sink: host("b"),
+            sink_address: IpAddr::from([192, 0, 2, 9]),
             contract: contract.expect("a contract"),
+            packet: 1_472,
+            from: IpAddr::from([192, 0, 2, 1]),
+            to: IpAddr::from([192, 0, 2, 2]),
             hops: hops(&[("a", 7), ("r", 5)]),
         }),
         Message::Refused(Refused {
@@ -52,6 +59,7 @@ fn every_message() -> Vec<Message> {
         Message::Established(Established {
             channel,
             attempt: 0,
+            port: NonZeroU16::MAX,
             hops: hops(&[("a", 8), ("b", 9)]),
         }),
         Message::Close(Close {
@@ -105,7 +113,11 @@ fn an_establish_message_looks_as_specified() {
         "attempt": 0,
         "service": "camera_1.main",
         "sink": "b",
+        "sink_address": "192.0.2.9",
         "contract": {"mmax": 65_536, "rmax": 50, "bmax": 4, "deadline_ns": 20_000_000},
+        "packet": 1_472,
+        "from": "192.0.2.1",
+        "to": "192.0.2.2",
         "hops": [{"host": "a", "bound_ns": 7}, {"host": "r", "bound_ns": 5}],
         "sum_ns": 12,
     }}});
@@ -139,6 +151,7 @@ fn the_longest_messages_fit_into_a_frame_and_longer_ones_are_refused() {
     encode(&Message::Established(Established {
         channel,
         attempt: 0,
+        port: NonZeroU16::MAX,
         hops,
     }))
     .expect("fits");
@@ -175,11 +188,20 @@ fn a_message_of_another_version_is_distinguished_from_an_invalid_one() {
     assert!(error_of(&unknown).starts_with("the message is not understood: unknown variant"));
 }
 
-/// Each case changes one value of a valid message, and gives a part of the error.
+/// Each case changes one value of a valid `establish`, and gives a part of the error.
+fn expect_errors(good: &Value, cases: &[(&str, Value, &str)]) {
+    for (place, value, expected) in cases {
+        let mut changed = good.clone();
+        let found = changed.pointer_mut(&format!("/message/establish{place}"));
+        *found.expect("the field exists") = value.clone();
+        let error = error_of(&changed);
+        assert!(error.contains(expected), "{place}: {error}");
+    }
+}
+
 #[test]
 fn an_invalid_value_is_named() {
     let good = json_of(&every_message()[1]);
-    let at = "/message/establish";
     let twice = json!([{"host": "a", "bound_ns": 7}, {"host": "A", "bound_ns": 5}]);
     let long = json!([{"host": "a", "bound_ns": HopBound::LONGEST.0 + 1}]);
     let many: Vec<Value> = (0..17)
@@ -244,16 +266,94 @@ fn an_invalid_value_is_named() {
         ),
         ("/hops", json!({}), "the message is not understood"),
     ];
-    for (place, value, expected) in cases {
-        let mut changed = good.clone();
-        let found = changed.pointer_mut(&format!("{at}{place}"));
-        *found.expect("the field exists") = value;
-        let error = error_of(&changed);
-        assert!(error.contains(expected), "{place}: {error}");
-    }
+    expect_errors(&good, &cases);
     let mut more = good;
     more["message"]["establish"]["more"] = json!(1);
     assert!(error_of(&more).contains("unknown field `more`"));
+}
+
+#[test]
+fn an_invalid_address_or_packet_length_is_named() {
+    let good = json_of(&every_message()[1]);
+    let cases = [
+        (
+            "/packet",
+            json!(63),
+            "a packet is 64 to 65507 bytes long, not 63",
+        ),
+        (
+            "/packet",
+            json!(65_508),
+            "a packet is 64 to 65507 bytes long, not 65508",
+        ),
+        ("/packet", json!(65_536), "the message is not understood"),
+        (
+            "/sink_address",
+            json!("0.0.0.0"),
+            "sink_address 0.0.0.0 is unspecified: packets cannot be sent to or from it",
+        ),
+        ("/sink_address", json!("b"), "invalid IP address"),
+        (
+            "/from",
+            json!("127.0.0.1"),
+            "from 127.0.0.1 is a loopback address",
+        ),
+        (
+            "/from",
+            json!("255.255.255.255"),
+            "from 255.255.255.255 is the broadcast address",
+        ),
+        (
+            "/to",
+            json!("224.0.0.1"),
+            "to 224.0.0.1 is a multicast address",
+        ),
+        ("/to", json!("ff02::1"), "to ff02::1 is a multicast address"),
+        ("/to", json!("::1"), "to ::1 is a loopback address"),
+        (
+            "/to",
+            json!("::ffff:127.0.0.1"),
+            "to ::ffff:127.0.0.1 is an IPv4 address in IPv6",
+        ),
+        (
+            "/to",
+            json!("2001:db8::1"),
+            "the addresses 192.0.2.9, 192.0.2.1 and 2001:db8::1 are not all of one family",
+        ),
+    ];
+    expect_errors(&good, &cases);
+}
+
+#[test]
+fn a_message_has_at_most_65535_parts() {
+    let mut establish = json_of(&every_message()[1]);
+    let mut decoded = |mmax: u64, packet: u16| {
+        establish["message"]["establish"]["contract"]["mmax"] = json!(mmax);
+        establish["message"]["establish"]["packet"] = json!(packet);
+        let body = serde_json::to_vec(&establish).expect("JSON");
+        decode(&body).map_err(|error| error.to_string())
+    };
+    assert!(decoded(65_535 * 32, 64).is_ok());
+    let error = decoded(65_535 * 32 + 1, 64).expect_err("too many");
+    let text = "a message has at most 65535 parts, and one of 2097121B in packets of 64 bytes has \
+                65536";
+    assert!(error.contains(text), "{error}");
+    assert!(decoded(16 << 20, 32 + 256).is_err());
+    assert!(decoded(16 << 20, 32 + 257).is_ok());
+}
+
+#[test]
+fn established_names_a_port_above_zero() {
+    let mut established = json_of(&every_message()[4]);
+    assert_eq!(established["message"]["established"]["port"], json!(65_535));
+    for port in [json!(0), json!(65_536), json!(null)] {
+        established["message"]["established"]["port"] = port;
+        let error = error_of(&established);
+        assert!(
+            error.starts_with("the message is not understood"),
+            "{error}"
+        );
+    }
 }
 
 #[test]

@@ -20,7 +20,7 @@ impl Signalling {
         self.holds.remove(&hold);
         self.timers.remove(&(entry.timer, Timer::Channel(hold)));
         self.actions.push_back(Action::Release { hold });
-        let neighbours = entry.previous().into_iter().chain(&entry.next);
+        let neighbours = entry.previous().into_iter().chain(entry.next_host());
         for neighbour in neighbours {
             if let Some(known) = self.neighbours.get_mut(neighbour) {
                 known.channels.remove(&channel);
@@ -46,7 +46,7 @@ impl Signalling {
                 reason: why.reason.clone(),
             })
         };
-        if let Some(next) = &entry.next
+        if let Some(next) = entry.next_host()
             && entry.is_forwarded()
             && told_by != Some(next)
         {
@@ -112,7 +112,7 @@ impl Signalling {
             (Stage::Holding, _) => format!("this host did not find a bound within {HELD}"),
             (Stage::Relaxing(_), _) => format!("this host did not change its bound within {HELD}"),
             (Stage::Connecting | Stage::Forwarded, _) => {
-                let next = entry.next.as_ref().map_or("", HostName::as_str);
+                let next = entry.next_host().map_or("", HostName::as_str);
                 format!("{next} did not answer within {HELD}")
             }
         };

@@ -1,18 +1,20 @@
 //! The two phases of establishment, forward and back, as methods of [`Signalling`], and the
 //! messages of neighbours. No function fails; what is wrong is told to a program or a neighbour.
 
+use std::num::NonZeroU16;
+
 use netnice_channel::ChannelId;
 use netnice_core::admission::timing::share_slack;
 use netnice_core::units::{Instant, Nanos};
 
 use super::clock::OffsetMeasurement;
-use super::events::{Action, HoldId, HoldRequest, Open, Part};
+use super::events::{Action, Arrival, HoldId, HoldRequest, NextHop, Open};
 use super::neighbour::Connection;
 use super::state::{ChannelState, Stage, Upstream};
 use super::{HELD, Neighbour, REFRESH, Signalling, Timer, UNREFRESHED};
 use crate::message::{
     Attempt, ClockAnswer, Close, Establish, Established, Hello, HopBound, Hops, HostName, Message,
-    Reason, Refresh, Refusal, Refused,
+    Reason, Refresh, Refusal, Refused, check_addresses,
 };
 
 impl Signalling {
@@ -21,6 +23,7 @@ impl Signalling {
         &mut self,
         open: Open,
         upstream: Upstream,
+        arrival: Option<Arrival>,
         before: Vec<HopBound>,
         now: Instant,
     ) {
@@ -32,7 +35,10 @@ impl Signalling {
             contract: open.contract,
             service: open.service,
             sink: open.sink,
+            sink_address: open.sink_address,
+            packet: open.packet,
             upstream,
+            arrival,
             before,
             bound: Nanos(0),
             next: None,
@@ -42,19 +48,16 @@ impl Signalling {
             refreshed_next: now,
         };
         Signalling::set_timer(&mut self.timers, &mut entry, now.after(HELD));
-        let part = match (entry.previous(), entry.sink == self.host) {
-            (None, false) => Part::Source,
-            (Some(_), false) => Part::Relay,
-            (Some(_), true) => Part::Sink,
-            (None, true) => Part::Both,
-        };
         let request = HoldRequest {
             channel: entry.channel,
-            part,
+            part: entry.part(&self.host),
             service: entry.service.clone(),
             sink: entry.sink.clone(),
+            sink_address: entry.sink_address,
             contract: entry.contract,
+            packet: entry.packet,
             previous: entry.previous().cloned(),
+            arrival: entry.arrival,
         };
         self.actions.push_back(Action::Hold { hold, request });
         if let Some(previous) = entry.previous()
@@ -70,7 +73,7 @@ impl Signalling {
         &mut self,
         hold: HoldId,
         bound: Nanos,
-        next: Option<HostName>,
+        next: Option<NextHop>,
         now: Instant,
     ) {
         let Some(channel) = self.channel_in(hold, |stage| *stage == Stage::Holding) else {
@@ -110,7 +113,7 @@ impl Signalling {
                     .zip(bounds)
                     .map(|(host, bound)| HopBound { host, bound });
                 match Hops::new(hops.collect()) {
-                    Ok(hops) => self.relax(channel, hops),
+                    Ok(hops) => self.relax(channel, hops, None),
                     Err(fault) => {
                         let refusal = self.own_refusal(&fault.to_string(), None);
                         self.end(channel, None, refusal);
@@ -127,13 +130,19 @@ impl Signalling {
     }
 
     /// At every other host: asks the next one.
-    fn pass_on(&mut self, channel: ChannelId, hops: &Hops, next: HostName, now: Instant) {
-        let fault = if hops.contains(&next) {
+    fn pass_on(&mut self, channel: ChannelId, hops: &Hops, hop: NextHop, now: Instant) {
+        let next = &hop.host;
+        let Some(sink_address) = self.channels.get(&channel).map(|entry| entry.sink_address) else {
+            return;
+        };
+        let fault = if hops.contains(next) {
             Some(format!("the route leads from here back to {next}"))
         } else if hops.as_slice().len() == Hops::MOST {
             Some(format!("the route has more than {} hosts", Hops::MOST))
+        } else if let Err(fault) = check_addresses(sink_address, hop.from, hop.to) {
+            Some(fault.to_string())
         } else {
-            self.neighbour_fault(&next)
+            self.neighbour_fault(next)
         };
         if let Some(fault) = fault {
             return self.end(channel, None, self.own_refusal(&fault, None));
@@ -147,7 +156,7 @@ impl Signalling {
         neighbour.channels.insert(channel);
         let is_ready = neighbour.connection == Connection::Ready;
         if let Some(entry) = self.channels.get_mut(&channel) {
-            entry.next = Some(next);
+            entry.next = Some(hop);
             entry.stage = Stage::Connecting;
             entry.refreshed_next = now;
         }
@@ -177,7 +186,7 @@ impl Signalling {
             return;
         };
         let hops = Hops::new(entry.hops_so_far(&self.host));
-        let (Some(neighbour), Ok(hops)) = (entry.next.clone(), hops) else {
+        let (Some(next), Ok(hops)) = (&entry.next, hops) else {
             return;
         };
         debug_assert_eq!(entry.stage, Stage::Connecting);
@@ -187,24 +196,30 @@ impl Signalling {
             attempt: entry.hold.0,
             service: entry.service.clone(),
             sink: entry.sink.clone(),
+            sink_address: entry.sink_address,
             contract: entry.contract,
+            packet: entry.packet,
+            from: next.from,
+            to: next.to,
             hops,
         });
+        let neighbour = next.host.clone();
         self.actions.push_back(Action::Send { neighbour, message });
     }
 
-    /// Asks the host to relax its hold to its part of the final bounds.
-    fn relax(&mut self, channel: ChannelId, hops: Hops) {
+    /// Asks the host to relax its hold to its part of the final bounds. `port` is that of the next
+    /// host.
+    fn relax(&mut self, channel: ChannelId, hops: Hops, port: Option<NonZeroU16>) {
         let own = hops.as_slice().iter().find(|hop| hop.host == self.host);
         let (Some(own), Some(entry)) = (own, self.channels.get_mut(&channel)) else {
             return;
         };
         let (hold, bound) = (entry.hold, own.bound);
         entry.stage = Stage::Relaxing(hops);
-        self.actions.push_back(Action::Relax { hold, bound });
+        self.actions.push_back(Action::Relax { hold, bound, port });
     }
 
-    pub(super) fn handle_relaxed(&mut self, hold: HoldId, now: Instant) {
+    pub(super) fn handle_relaxed(&mut self, hold: HoldId, port: Option<NonZeroU16>, now: Instant) {
         let relaxing = |stage: &Stage| matches!(stage, Stage::Relaxing(_));
         let channel = self.channel_in(hold, relaxing);
         let Some(entry) = channel.and_then(|channel| self.channels.get_mut(&channel)) else {
@@ -214,6 +229,24 @@ impl Signalling {
             return;
         };
         let (channel, hops) = (entry.channel, hops.clone());
+        let upstream = match (&entry.upstream, port) {
+            (Upstream::Program, _) => None,
+            (Upstream::Neighbour(previous, attempt), Some(port)) => {
+                let message = Message::Established(Established {
+                    channel,
+                    attempt: *attempt,
+                    port,
+                    hops: hops.clone(),
+                });
+                Some((previous.clone(), message))
+            }
+            (Upstream::Neighbour(..), None) => {
+                let text = "this host has no port at which it receives the channel's packets";
+                return self.end(channel, None, self.own_refusal(text, None));
+            }
+        };
+        let own = hops.as_slice().iter().find(|hop| hop.host == self.host);
+        entry.bound = own.map_or(entry.bound, |hop| hop.bound);
         entry.stage = Stage::Established(hops.clone());
         (entry.refreshed_before, entry.refreshed_next) = (now, now);
         Signalling::set_timer(&mut self.timers, entry, now.after(UNREFRESHED));
@@ -225,22 +258,16 @@ impl Signalling {
                 hops: hops.clone(),
             });
         }
-        match &entry.upstream {
-            Upstream::Program => {
+        match upstream {
+            None => {
                 self.programs.establish();
                 self.actions.push_back(Action::Opened { channel, hops });
             }
-            Upstream::Neighbour(previous, attempt) => {
-                let (neighbour, attempt) = (previous.clone(), *attempt);
-                if let Some(known) = self.neighbours.get_mut(previous) {
+            Some((previous, message)) => {
+                if let Some(known) = self.neighbours.get_mut(&previous) {
                     known.usage.establish();
                 }
-                let message = Message::Established(Established {
-                    channel,
-                    attempt,
-                    hops,
-                });
-                self.actions.push_back(Action::Send { neighbour, message });
+                self.send(&previous, message);
             }
         }
     }
@@ -386,12 +413,19 @@ impl Signalling {
             channel,
             service: establish.service,
             sink: establish.sink,
+            sink_address: establish.sink_address,
             contract: establish.contract,
+            packet: establish.packet,
         };
+        let arrival = Some(Arrival {
+            from: establish.from,
+            to: establish.to,
+        });
         let before = establish.hops.as_slice().to_vec();
         self.begin(
             open,
             Upstream::Neighbour(from.clone(), establish.attempt),
+            arrival,
             before,
             now,
         );
@@ -446,6 +480,7 @@ impl Signalling {
         let Established {
             channel,
             attempt,
+            port,
             hops,
         } = established;
         let stage = self.stage_asked(from, channel, attempt);
@@ -459,7 +494,7 @@ impl Signalling {
             }
         };
         match fault {
-            None => self.relax(channel, hops),
+            None => self.relax(channel, hops, Some(port)),
             Some(fault) => {
                 let text = format!("it establishes channel {channel} wrongly: {fault}");
                 self.violate(from, &text);
@@ -471,7 +506,7 @@ impl Signalling {
     /// if it has not. A reply to an earlier attempt has no stage: it has crossed the end of it.
     fn stage_asked(&self, from: &HostName, channel: ChannelId, attempt: u64) -> Option<&Stage> {
         let entry = self.channels.get(&channel)?;
-        let is_asked = entry.next.as_ref() == Some(from) && entry.is_forwarded();
+        let is_asked = entry.next_host() == Some(from) && entry.is_forwarded();
         (is_asked && entry.hold.0 == attempt).then_some(&entry.stage)
     }
 

@@ -1,6 +1,9 @@
 //! What happens to the state machine ([`Event`]) and what the caller must do ([`Action`]). Plain
 //! data; nothing fails.
 
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+
 use netnice_channel::{ChannelId, End};
 use netnice_core::contract::Channel;
 use netnice_core::units::Nanos;
@@ -20,8 +23,15 @@ pub struct Open {
     pub service: ServiceName,
     /// The host of the sink; this host for a channel that stays in it.
     pub sink: HostName,
-    /// The contract, with the deadline from source to sink.
+    /// The address of the sink. It is not used if the sink is this host.
+    pub sink_address: IpAddr,
+    /// The contract, with the deadline from source to sink. Mmax counts the payloads of a message
+    /// as the stages made them.
     pub contract: Channel,
+    /// The longest packet of the channel with its header, in bytes:
+    /// [`LEAST_PACKET`](crate::message::LEAST_PACKET) to
+    /// [`MOST_PACKET`](crate::message::MOST_PACKET).
+    pub packet: u16,
 }
 
 /// The part of a host in a channel.
@@ -48,10 +58,37 @@ pub struct HoldRequest {
     pub service: ServiceName,
     /// The host of the sink.
     pub sink: HostName,
-    /// The contract, with the deadline from source to sink.
+    /// The address of the sink.
+    pub sink_address: IpAddr,
+    /// The contract, with the deadline from source to sink. Mmax counts the payloads of a message
+    /// as the stages made them.
     pub contract: Channel,
+    /// The longest packet of the channel with its header, in bytes.
+    pub packet: u16,
     /// The host before this one; `None` at the source.
     pub previous: Option<HostName>,
+    /// Between which addresses the packets arrive; `None` at the source.
+    pub arrival: Option<Arrival>,
+}
+
+/// The addresses of the packets that the host before this one sends, as that host states them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// The address that they come from.
+    pub from: IpAddr,
+    /// The address of this host that they are sent to.
+    pub to: IpAddr,
+}
+
+/// The next host on the route to a sink, and the addresses of the packets to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NextHop {
+    /// The host.
+    pub host: HostName,
+    /// The address of this host that the packets are sent from.
+    pub from: IpAddr,
+    /// The address of the next host that they are sent to.
+    pub to: IpAddr,
 }
 
 /// What has happened.
@@ -70,8 +107,9 @@ pub enum Event {
         hold: HoldId,
         /// The shortest bound that the host can keep.
         bound: Nanos,
-        /// The next host on the route to the sink. It must be there unless this host is the sink.
-        next: Option<HostName>,
+        /// The next host on the route to the sink, and the addresses of the packets to it. It must
+        /// be there unless this host is the sink.
+        next: Option<NextHop>,
     },
     /// The host cannot hold a bound.
     NotHeld {
@@ -87,6 +125,9 @@ pub enum Event {
     Relaxed {
         /// The hold.
         hold: HoldId,
+        /// The UDP port at which this host receives the channel's packets, at [`Arrival::to`].
+        /// `None` at the source only; elsewhere the channel ends without one.
+        port: Option<NonZeroU16>,
     },
     /// The host cannot keep the longer bound. This cannot happen on a link whose horizon is 0
     /// (docs/reference/peer.md).
@@ -145,6 +186,9 @@ pub enum Action {
         hold: HoldId,
         /// The final bound.
         bound: Nanos,
+        /// The UDP port at which the next host receives the channel's packets, at
+        /// [`NextHop::to`]; `None` at the sink.
+        port: Option<NonZeroU16>,
     },
     /// Release a hold. If [`Action::Hold`] or [`Action::Relax`] is not answered yet, cancel it.
     Release {

@@ -1,9 +1,12 @@
 //! One channel at one host: [`ChannelState`], with its [`Stage`]. No function fails.
 
+use std::net::IpAddr;
+
 use netnice_channel::ChannelId;
 use netnice_core::contract::Channel;
 use netnice_core::units::{Instant, Nanos};
 
+use super::events::{Arrival, NextHop, Part};
 use super::{HoldId, UNREFRESHED};
 use crate::message::{Attempt, HopBound, Hops, HostName, ServiceName};
 
@@ -39,13 +42,20 @@ pub(super) struct ChannelState {
     pub(super) contract: Channel,
     pub(super) service: ServiceName,
     pub(super) sink: HostName,
+    pub(super) sink_address: IpAddr,
+    /// The longest packet with its header, in bytes.
+    pub(super) packet: u16,
     pub(super) upstream: Upstream,
+    /// Between which addresses the packets arrive; `None` at the source.
+    pub(super) arrival: Option<Arrival>,
     /// The hosts before this one; empty at the source.
     pub(super) before: Vec<HopBound>,
-    /// The bound that this host holds; 0 until it is known.
+    /// The bound that this host holds, and the final one when it is established; 0 until one is
+    /// known.
     pub(super) bound: Nanos,
-    /// The next host; `None` at the sink, and until it is known.
-    pub(super) next: Option<HostName>,
+    /// The next host and the addresses of the packets to it; `None` at the sink, and until they
+    /// are known.
+    pub(super) next: Option<NextHop>,
     pub(super) stage: Stage,
     /// When the channel ends, or whether it has to end is examined again.
     pub(super) timer: Instant,
@@ -64,6 +74,21 @@ impl ChannelState {
         }
     }
 
+    /// The next host; `None` at the sink, and until it is known.
+    pub(super) fn next_host(&self) -> Option<&HostName> {
+        self.next.as_ref().map(|next| &next.host)
+    }
+
+    /// The part of this host, named `own`, in the channel.
+    pub(super) fn part(&self, own: &HostName) -> Part {
+        match (self.previous(), self.sink == *own) {
+            (None, false) => Part::Source,
+            (Some(_), false) => Part::Relay,
+            (Some(_), true) => Part::Sink,
+            (None, true) => Part::Both,
+        }
+    }
+
     /// The attempt between this host and a neighbour, as a message from the neighbour names it;
     /// `None` if the channel does not pass from or to it, or it was not asked yet.
     pub(super) fn attempt_with(&self, neighbour: &HostName) -> Option<Attempt> {
@@ -71,7 +96,7 @@ impl ChannelState {
             Upstream::Neighbour(host, attempt) if host == neighbour => {
                 Some(Attempt::Sender(*attempt))
             }
-            _ => (self.next.as_ref() == Some(neighbour) && self.is_forwarded())
+            _ => (self.next_host() == Some(neighbour) && self.is_forwarded())
                 .then_some(Attempt::Receiver(self.hold.0)),
         }
     }
@@ -100,7 +125,7 @@ impl ChannelState {
     /// without another one; `None` if the channel has no neighbour.
     pub(super) fn silent(&self) -> Option<(&HostName, Instant)> {
         let before = self.previous().map(|host| (host, self.refreshed_before));
-        let next = self.next.as_ref().map(|host| (host, self.refreshed_next));
+        let next = self.next_host().map(|host| (host, self.refreshed_next));
         let first = before.into_iter().chain(next).min_by_key(|(_, at)| *at);
         first.map(|(host, at)| (host, at.after(UNREFRESHED)))
     }
@@ -110,7 +135,7 @@ impl ChannelState {
         if self.previous() == Some(neighbour) {
             self.refreshed_before = now;
         }
-        if self.next.as_ref() == Some(neighbour) {
+        if self.next_host() == Some(neighbour) {
             self.refreshed_next = now;
         }
     }
@@ -127,7 +152,7 @@ impl ChannelState {
         let held = self.hops_so_far(own);
         let most = held.len().min(hops.as_slice().len());
         let (known, rest) = hops.as_slice().split_at(most);
-        let is_next = rest.first().map(|hop| &hop.host) == self.next.as_ref();
+        let is_next = rest.first().map(|hop| &hop.host) == self.next_host();
         let is_sink = rest.last().is_some_and(|hop| hop.host == self.sink);
         let same = |(one, other): (&HopBound, &HopBound)| one.host == other.host;
         if !is_next || !is_sink || !known.iter().zip(&held).all(same) {

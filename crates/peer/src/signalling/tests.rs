@@ -1,11 +1,14 @@
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+
 use netnice_channel::{ChannelId, End};
 use netnice_core::contract::{Channel, MessageRate};
 use netnice_core::units::{Amount, Bytes, Instant, Nanos};
 
 use super::*;
 use crate::message::{
-    Attempt, ClockAnswer, ClockAsk, Close, Establish, Established, Hello, HopBound, Message,
-    Reason, Refresh, Refusal, Refused,
+    Attempt, ClockAnswer, ClockAsk, Close, Establish, Established, Hello, HopBound, Hops, Message,
+    Reason, Refresh, Refusal, Refused, ServiceName,
 };
 
 mod clock;
@@ -29,6 +32,29 @@ fn contract(deadline: Nanos) -> Channel {
     Channel::new(Bytes(1_000), rate, 2, deadline).expect("a contract")
 }
 
+/// The address of a host: one for each name.
+fn address(name: &str) -> IpAddr {
+    let number = name.bytes().fold(0_u16, |sum, byte| {
+        sum.wrapping_mul(31).wrapping_add(u16::from(byte))
+    });
+    let [high, low] = number.to_be_bytes();
+    IpAddr::from([10, 0, high, low])
+}
+
+/// The address to which this host sends packets of channels.
+fn peer_of(name: &str) -> IpAddr {
+    address(&format!("{name}+"))
+}
+
+/// The port at which this host receives packets of channels.
+fn port(name: &str) -> NonZeroU16 {
+    let number = name.bytes().fold(7_000, |sum, byte| sum + u16::from(byte));
+    NonZeroU16::new(number).expect("above zero")
+}
+
+/// The packets of the channels.
+const PACKET: u16 = 532;
+
 fn millis(millis: u64) -> Nanos {
     Nanos::from_millis(millis)
 }
@@ -39,7 +65,9 @@ fn request(number: u8, sink: &str, deadline: Nanos) -> Open {
         channel: id(number),
         service: ServiceName::new("camera").expect("a service"),
         sink: host(sink),
+        sink_address: address(sink),
         contract: contract(deadline),
+        packet: PACKET,
     }
 }
 
@@ -56,24 +84,33 @@ fn establish(number: u8, sink: &str, deadline: u64, bounds: &[(&str, u64)]) -> M
         channel,
         service,
         sink,
+        sink_address,
         contract,
+        packet,
     } = request(number, sink, millis(deadline));
     let hops = hops(bounds);
+    let sender = hops.last().expect("a host").host.clone();
     Message::Establish(Establish {
         channel,
         attempt: 0,
         service,
         sink,
+        sink_address,
         contract,
+        packet,
+        from: address(sender.as_str()),
+        to: peer_of(sender.as_str()),
         hops,
     })
 }
 
-fn established(number: u8, bounds: &[(&str, u64)]) -> Message {
+/// `established` as the host `by` sends it.
+fn established(number: u8, by: &str, bounds: &[(&str, u64)]) -> Message {
     let (channel, hops) = (id(number), hops(bounds));
     Message::Established(Established {
         channel,
         attempt: 0,
+        port: port(by),
         hops,
     })
 }
@@ -201,12 +238,22 @@ impl Machine {
 
     fn held(&mut self, hold: u64, bound: u64, next: Option<&str>) -> Vec<Action> {
         let (hold, bound) = (HoldId(hold), millis(bound));
-        let next = next.map(host);
+        let own = self.machine.host().as_str();
+        let next = next.map(|next| NextHop {
+            host: host(next),
+            from: address(own),
+            to: peer_of(own),
+        });
         self.take(Event::Held { hold, bound, next })
     }
 
     fn relaxed(&mut self, hold: u64) -> Vec<Action> {
-        self.take(Event::Relaxed { hold: HoldId(hold) })
+        let hold = HoldId(hold);
+        let channel = self.machine.holds.get(&hold);
+        let entry = channel.map(|channel| &self.machine.channels[channel]);
+        let is_source = entry.is_some_and(|entry| entry.previous().is_none());
+        let port = (!is_source).then(|| port(self.machine.host().as_str()));
+        self.take(Event::Relaxed { hold, port })
     }
 
     /// Lets time pass, and calls the machine whenever it asks for it.
@@ -240,11 +287,12 @@ fn release(hold: u64) -> Action {
     Action::Release { hold: HoldId(hold) }
 }
 
-fn relax(hold: u64, bound: u64) -> Action {
+fn relax(hold: u64, bound: u64, next: Option<&str>) -> Action {
     let bound = millis(bound);
     Action::Relax {
         hold: HoldId(hold),
         bound,
+        port: next.map(port),
     }
 }
 
@@ -265,9 +313,9 @@ fn relay() -> Machine {
     let mut relay = Machine::beside("r", &["a", "b"]);
     relay.receive("a", establish(1, "b", 30, &[("a", 4)]));
     relay.held(0, 5, Some("b"));
-    relay.receive("b", established(1, &[("a", 9), ("r", 10), ("b", 11)]));
+    relay.receive("b", established(1, "b", &[("a", 9), ("r", 10), ("b", 11)]));
     let actions = relay.relaxed(0);
-    let done = established(1, &[("a", 9), ("r", 10), ("b", 11)]);
+    let done = established(1, "r", &[("a", 9), ("r", 10), ("b", 11)]);
     assert_eq!(actions, [sent("a", done)]);
     relay
 }

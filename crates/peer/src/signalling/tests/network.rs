@@ -30,6 +30,9 @@ pub(super) struct Network {
     pub(super) violations: Vec<String>,
     connections: BTreeMap<(usize, usize), Connection>,
     queue: BTreeMap<(Instant, u64), (usize, Delivery)>,
+    /// The port that the second host has reported to the first one, in the attempt of this hold of
+    /// the first one.
+    reported: BTreeMap<(usize, usize, HoldId), NonZeroU16>,
     sequence: u64,
     random: u64,
 }
@@ -68,6 +71,10 @@ pub(super) struct Hold {
     /// Since when it is held, or confirmed.
     pub(super) since: Instant,
     pub(super) is_confirmed: bool,
+    /// The port at which the host receives the channel's packets; `None` at the source, and before
+    /// the hold is confirmed.
+    pub(super) port: Option<NonZeroU16>,
+    is_source: bool,
 }
 
 /// What a program was told about its channel.
@@ -118,6 +125,7 @@ impl Network {
             violations: Vec::new(),
             connections: BTreeMap::new(),
             queue: BTreeMap::new(),
+            reported: BTreeMap::new(),
             sequence: 0,
             random: seed,
         }
@@ -309,7 +317,7 @@ impl Network {
         while let Some(action) = self.hosts[at].machine.poll_action() {
             match action {
                 Action::Hold { hold, request } => self.hold(at, hold, &request),
-                Action::Relax { hold, bound } => self.relax(at, hold, bound),
+                Action::Relax { hold, bound, port } => self.relax(at, hold, bound, port),
                 Action::Release { hold } => drop(self.hosts[at].ledger.remove(&hold)),
                 Action::Connect { neighbour } => self.connect(at, number(&neighbour)),
                 Action::Disconnect { neighbour, reason } => {
@@ -337,10 +345,22 @@ impl Network {
     /// The host's admission: the shortest bound beside what the link has promised.
     fn hold(&mut self, at: usize, hold: HoldId, request: &HoldRequest) {
         let next = match number(&request.sink).cmp(&at) {
-            std::cmp::Ordering::Less => Some(name(at - 1)),
+            std::cmp::Ordering::Less => Some(at - 1),
             std::cmp::Ordering::Equal => None,
-            std::cmp::Ordering::Greater => Some(name(at + 1)),
+            std::cmp::Ordering::Greater => Some(at + 1),
         };
+        let next = next.map(|next| NextHop {
+            host: name(next),
+            from: link_address(at, next),
+            to: link_address(next, at),
+        });
+        let arrival = request.previous.as_ref().map(|previous| Arrival {
+            from: link_address(number(previous), at),
+            to: link_address(at, number(previous)),
+        });
+        assert_eq!(request.arrival, arrival);
+        assert_eq!(request.sink_address, address(request.sink.as_str()));
+        assert_eq!(request.packet, PACKET);
         let refuses = self.below(1_000) < self.faults.not_held;
         let since = self.now;
         let host = &mut self.hosts[at];
@@ -354,6 +374,8 @@ impl Network {
                     bound,
                     since,
                     is_confirmed: false,
+                    port: None,
+                    is_source: request.previous.is_none(),
                 };
                 assert!(host.ledger.insert(hold, entry).is_none(), "{hold:?}");
                 Event::Held { hold, bound, next }
@@ -367,9 +389,18 @@ impl Network {
         self.reply(at, event);
     }
 
-    fn relax(&mut self, at: usize, hold: HoldId, bound: Nanos) {
+    /// Relaxes a hold. `next_port` is the port that the next host has reported, and must be the one
+    /// of this attempt.
+    fn relax(&mut self, at: usize, hold: HoldId, bound: Nanos, next_port: Option<NonZeroU16>) {
         let refuses = self.below(1_000) < self.faults.not_relaxed;
+        let port = NonZeroU16::new(1 + self.below(65_535) as u16);
         let now = self.now;
+        let mut channels = self.hosts[at].machine.channels();
+        let channel = channels.find(|one| one.hold == hold).expect("a channel");
+        drop(channels);
+        let next = channel.next.as_ref().map(number);
+        let reported = next.map(|next| self.reported[&(at, next, hold)]);
+        assert_eq!(next_port, reported, "h{at}: {channel:?}");
         let host = &mut self.hosts[at];
         let entry = host.ledger.get_mut(&hold).expect("it is held");
         assert!(bound >= entry.bound, "{bound} is less than {entry:?}");
@@ -380,10 +411,12 @@ impl Network {
             },
             false => {
                 (entry.bound, entry.is_confirmed, entry.since) = (bound, true, now);
+                entry.port = port.filter(|_| !entry.is_source);
+                let port = entry.port;
                 // While the horizon is 0, no relaxation can be refused.
                 let promises = host.promises();
                 assert!(host.link.carries_at_once(&promises), "{promises:?}");
-                Event::Relaxed { hold }
+                Event::Relaxed { hold, port }
             }
         };
         self.reply(at, event);
@@ -404,6 +437,7 @@ impl Network {
         let Some(number) = self.hosts[at].connected.get(&other).copied() else {
             return;
         };
+        self.note_port(at, other, &message);
         let is_lost = self.below(1_000) < self.faults.lost;
         let delay = Nanos(50_000 + self.below(self.faults.delay.0));
         let connection = self.connections.entry(pair(at, other)).or_default();
@@ -415,6 +449,21 @@ impl Network {
         let arrives = *arrives;
         // Keys of one instant are in the order of sending.
         self.schedule(arrives, other, Delivery::Message(at, number, message));
+    }
+
+    /// Records the port that a host reports, which must be the one that it has.
+    fn note_port(&mut self, at: usize, other: usize, message: &Message) {
+        let Message::Established(established) = message else {
+            return;
+        };
+        let mut channels = self.hosts[at].machine.channels();
+        let same = |one: &ChannelStatus| one.channel == established.channel;
+        let hold = channels.find(same).expect("the channel").hold;
+        let own = self.hosts[at].ledger[&hold].port;
+        assert_eq!(own, Some(established.port), "h{at}: {established:?}");
+        drop(channels);
+        let attempt = HoldId(established.attempt);
+        self.reported.insert((other, at, attempt), established.port);
     }
 
     fn connect(&mut self, at: usize, other: usize) {
@@ -562,6 +611,11 @@ fn link() -> Transmitter {
 
 pub(super) fn name(at: usize) -> HostName {
     host(&format!("h{at}"))
+}
+
+/// The address of a host on the link to another one.
+fn link_address(at: usize, other: usize) -> IpAddr {
+    IpAddr::from([10, 1, at as u8, other as u8])
 }
 
 fn number(name: &HostName) -> usize {

@@ -74,6 +74,8 @@ fn asked(number: usize, to: usize, (mmax, rmax): (u64, u32), deadline: Nanos) ->
         channel: channel_number(number),
         service: ServiceName::new("camera").expect("a service"),
         sink: name(to),
+        sink_address: address(name(to).as_str()),
+        packet: PACKET,
         contract: Channel::new(Bytes(mmax), rate, 2, deadline).expect("a contract"),
     }
 }
@@ -274,7 +276,9 @@ fn a_thousand_channels_pass_a_relay_and_their_refresh_is_below_10_kb_a_second() 
         let Open {
             service,
             sink,
+            sink_address,
             contract,
+            packet,
             ..
         } = request(1, "b", millis(30));
         let (channel, hops) = (channel(number), hops(&[("a", 4)]));
@@ -283,7 +287,11 @@ fn a_thousand_channels_pass_a_relay_and_their_refresh_is_below_10_kb_a_second() 
             attempt: 0,
             service,
             sink,
+            sink_address,
             contract,
+            packet,
+            from: address("a"),
+            to: peer_of("a"),
             hops,
         };
         relay.receive("a", Message::Establish(establish));
@@ -294,6 +302,7 @@ fn a_thousand_channels_pass_a_relay_and_their_refresh_is_below_10_kb_a_second() 
             Message::Established(Established {
                 channel,
                 attempt: number as u64,
+                port: port("b"),
                 hops,
             }),
         );
@@ -353,7 +362,9 @@ fn figures_of_memory_and_time_of_a_relay() {
         let Open {
             service,
             sink,
+            sink_address,
             contract,
+            packet,
             ..
         } = request(1, way[2], millis(30));
         let channel = channel_number(number);
@@ -362,7 +373,11 @@ fn figures_of_memory_and_time_of_a_relay() {
             attempt: 0,
             service,
             sink,
+            sink_address,
             contract,
+            packet,
+            from: address("a"),
+            to: peer_of("a"),
             hops: hops(&[(way[0], 4)]),
         };
         relay.receive(way[0], Message::Establish(establish));
@@ -373,6 +388,7 @@ fn figures_of_memory_and_time_of_a_relay() {
             Message::Established(Established {
                 channel,
                 attempt: number as u64,
+                port: port("b"),
                 hops,
             }),
         );

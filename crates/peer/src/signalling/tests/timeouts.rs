@@ -16,7 +16,7 @@ fn a_hold_that_is_not_confirmed_ends_after_5_s() {
     ];
     assert_eq!(r.wait(Nanos(1)), expected);
     // The reply comes too late. The neighbour is told, so that it releases its hold.
-    let late = established(1, &[("a", 9), ("r", 10), ("b", 11)]);
+    let late = established(1, "b", &[("a", 9), ("r", 10), ("b", 11)]);
     let text = "the channel does not exist here, or has ended";
     assert_eq!(r.receive("b", late), [sent("b", close(1, "r", text))]);
     assert_eq!(r.count(), 0);
@@ -46,7 +46,7 @@ fn a_hold_ends_after_5_s_in_every_stage() {
     expect(connecting, "c did not answer within 5s");
     let mut relaxing = holding();
     relaxing.held(0, 5, Some("b"));
-    relaxing.receive("b", established(1, &[("a", 9), ("r", 10), ("b", 11)]));
+    relaxing.receive("b", established(1, "b", &[("a", 9), ("r", 10), ("b", 11)]));
     expect(relaxing, "this host did not change its bound within 5s");
 }
 
@@ -124,7 +124,7 @@ fn a_new_connection_ends_the_channels_of_the_one_before_and_asks_again_for_the_o
         r.receive("b", establish(number, "a", 30, &[("b", 4)]));
         r.held(u64::from(number) - 1, 5, Some("a"));
     }
-    let answer = established(3, &[("b", 9), ("r", 10), ("a", 11)]);
+    let answer = established(3, "a", &[("b", 9), ("r", 10), ("a", 11)]);
     r.receive("a", attempt(2, answer));
     let hello = |name: &str| Message::Hello(Hello { host: host(name) });
     let neighbour = host("a");
@@ -151,7 +151,7 @@ fn programs_at_both_ends_are_told_why_a_channel_ends() {
     let mut a = Machine::beside("a", &["b"]);
     a.open(1, "b", 30);
     a.held(0, 4, Some("b"));
-    a.receive("b", established(1, &[("a", 14), ("b", 16)]));
+    a.receive("b", established(1, "b", &[("a", 14), ("b", 16)]));
     a.relaxed(0);
     let (channel, reason) = (id(1), Reason::new("the listener ended"));
     let ended = |end, by: &str| Action::Ended {
@@ -226,7 +226,7 @@ fn an_event_that_waited_for_a_stopped_process_revives_nothing() {
     r.held(0, 5, Some("b"));
     r.now = r.now.after(HELD);
     // The reply is in time by the order of events, and late by the clock.
-    let reply = established(1, &[("a", 9), ("r", 10), ("b", 11)]);
+    let reply = established(1, "b", &[("a", 9), ("r", 10), ("b", 11)]);
     let actions = r.receive("b", reply);
     assert_eq!(actions[0], release(0));
     assert_eq!(r.count(), 0);

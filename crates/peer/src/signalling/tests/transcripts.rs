@@ -10,15 +10,20 @@ fn a_source_asks_the_next_host_and_opens_when_it_is_established() {
         channel,
         service,
         sink,
+        sink_address,
         contract,
+        packet,
     } = request(1, "b", millis(30));
     let request = HoldRequest {
         channel,
         part: Part::Source,
         service,
         sink,
+        sink_address,
         contract,
+        packet,
         previous: None,
+        arrival: None,
     };
     assert_eq!(
         actions,
@@ -43,7 +48,10 @@ fn a_source_asks_the_next_host_and_opens_when_it_is_established() {
         [sent("r", establish(1, "b", 30, &[("a", 4)]))]
     );
     let all = [("a", 9), ("r", 10), ("b", 11)];
-    assert_eq!(a.receive("r", established(1, &all)), [relax(0, 9)]);
+    assert_eq!(
+        a.receive("r", established(1, "r", &all)),
+        [relax(0, 9, Some("r"))]
+    );
     let opened = Action::Opened {
         channel: id(1),
         hops: hops(&all),
@@ -60,11 +68,13 @@ fn a_sink_shares_the_slack_and_tells_the_listener() {
     let actions = b.receive("r", establish(1, "b", 30, &[("a", 4), ("r", 5)]));
     assert!(
         matches!(&actions[..], [Action::Hold { request, .. }]
-            if request.part == Part::Sink && request.previous == Some(host("r"))),
+            if request.part == Part::Sink && request.previous == Some(host("r"))
+                && request.arrival == Some(Arrival { from: address("r"), to: peer_of("r") })
+                && request.sink_address == address("b") && request.packet == PACKET),
         "{actions:?}"
     );
     // 30 − 4 − 5 − 6 = 15 ms of slack.
-    assert_eq!(b.held(0, 6, None), [relax(0, 11)]);
+    assert_eq!(b.held(0, 6, None), [relax(0, 11, None)]);
     let all = [("a", 9), ("r", 10), ("b", 11)];
     let accepted = Action::Accepted {
         channel: id(1),
@@ -72,7 +82,10 @@ fn a_sink_shares_the_slack_and_tells_the_listener() {
         contract: contract(millis(30)),
         hops: hops(&all),
     };
-    assert_eq!(b.relaxed(0), [accepted, sent("r", established(1, &all))]);
+    assert_eq!(
+        b.relaxed(0),
+        [accepted, sent("r", established(1, "b", &all))]
+    );
 }
 
 #[test]
@@ -83,8 +96,11 @@ fn a_relay_holds_its_bound_and_relaxes_it_on_the_way_back() {
     let onward = establish(1, "b", 30, &[("a", 4), ("r", 5)]);
     assert_eq!(r.held(0, 5, Some("b")), [sent("b", onward)]);
     let all = [("a", 9), ("r", 10), ("b", 11)];
-    assert_eq!(r.receive("b", established(1, &all)), [relax(0, 10)]);
-    assert_eq!(r.relaxed(0), [sent("a", established(1, &all))]);
+    assert_eq!(
+        r.receive("b", established(1, "b", &all)),
+        [relax(0, 10, Some("b"))]
+    );
+    assert_eq!(r.relaxed(0), [sent("a", established(1, "r", &all))]);
 }
 
 #[test]
@@ -92,7 +108,7 @@ fn a_channel_within_one_host_has_its_whole_deadline_and_no_end_by_time() {
     let mut a = Machine::new("a");
     let actions = a.open(1, "a", 30);
     assert!(matches!(&actions[..], [Action::Hold { request, .. }] if request.part == Part::Both));
-    assert_eq!(a.held(0, 6, None), [relax(0, 30)]);
+    assert_eq!(a.held(0, 6, None), [relax(0, 30, None)]);
     assert_eq!(a.relaxed(0).len(), 2);
     assert_eq!(a.wait(Nanos::from_secs(3_600)), []);
     let reason = Reason::new("the program has ended");
@@ -164,7 +180,7 @@ fn a_relaxation_that_fails_ends_the_channel_in_both_directions() {
     let mut r = Machine::beside("r", &["a", "b"]);
     r.receive("a", establish(1, "b", 30, &[("a", 4)]));
     r.held(0, 5, Some("b"));
-    r.receive("b", established(1, &[("a", 9), ("r", 10), ("b", 11)]));
+    r.receive("b", established(1, "b", &[("a", 9), ("r", 10), ("b", 11)]));
     let reason = Reason::new("the horizon is 1ms");
     let actions = r.take(Event::NotRelaxed {
         hold: HoldId(0),
@@ -268,8 +284,109 @@ fn a_program_cannot_open_a_channel_twice_or_beyond_its_quota() {
         error(large((16 << 20) + 1)),
         "the channel cannot be asked for: mmax is 1B to 16MiB, not 16777217B"
     );
+    let short = Open {
+        packet: 63,
+        ..request(2, "b", millis(30))
+    };
+    assert_eq!(
+        error(short),
+        "the channel cannot be asked for: a packet is 64 to 65507 bytes long, not 63"
+    );
+    let loopback = Open {
+        sink_address: IpAddr::from([127, 0, 0, 1]),
+        ..request(2, "b", millis(30))
+    };
+    assert_eq!(
+        error(loopback.clone()),
+        "the channel cannot be asked for: the sink's address 127.0.0.1 is a loopback address: \
+         packets cannot be sent to or from it"
+    );
     a.open(2, "b", 30);
     let third = a.machine.open(request(3, "b", millis(30)), a.now);
     let text = "the channels of the programs of this host: at most 2 channels are allowed";
     assert_eq!(third.expect_err("too many").to_string(), text);
+    // The packets of a channel within the host pass no link, so its address does not matter.
+    let mut a = Machine::new("a");
+    let within = Open {
+        sink: host("a"),
+        ..loopback
+    };
+    assert_eq!(a.machine.open(within, a.now), Ok(()));
+}
+
+#[test]
+fn a_host_other_than_the_source_without_a_port_ends_the_channel() {
+    let text = "this host has no port at which it receives the channel's packets";
+    let relaxed = || Event::Relaxed {
+        hold: HoldId(0),
+        port: None,
+    };
+    let mut r = Machine::beside("r", &["a", "b"]);
+    r.receive("a", establish(1, "b", 30, &[("a", 4)]));
+    r.held(0, 5, Some("b"));
+    r.receive("b", established(1, "b", &[("a", 9), ("r", 10), ("b", 11)]));
+    let expected = [
+        release(0),
+        sent("b", close(1, "r", text)),
+        refused("a", 1, refusal("r", text, None)),
+    ];
+    assert_eq!(r.take(relaxed()), expected);
+    let mut b = Machine::beside("b", &["r"]);
+    b.receive("r", establish(1, "b", 30, &[("a", 4), ("r", 5)]));
+    b.held(0, 6, None);
+    let expected = [release(0), refused("r", 1, refusal("b", text, None))];
+    assert_eq!(b.take(relaxed()), expected);
+    assert_eq!((r.count(), b.count()), (0, 0));
+}
+
+/// A route with addresses that the next host would refuse, and disconnect this host for, is refused
+/// here.
+#[test]
+fn a_next_hop_with_addresses_that_carry_no_packets_is_refused() {
+    let refused_with = |from: &str, to: &str, text: &str| {
+        let mut r = Machine::beside("r", &["a", "b"]);
+        r.receive("a", establish(1, "b", 30, &[("a", 4)]));
+        let [from, to] = [from, to].map(|address| address.parse().expect("an address"));
+        let next = NextHop {
+            host: host("b"),
+            from,
+            to,
+        };
+        let actions = r.take(Event::Held {
+            hold: HoldId(0),
+            bound: millis(5),
+            next: Some(next),
+        });
+        let why = refused("a", 1, refusal("r", text, None));
+        assert_eq!(actions, [release(0), why]);
+    };
+    let text = "from 127.0.0.1 is a loopback address: packets cannot be sent to or from it";
+    refused_with("127.0.0.1", "10.0.0.1", text);
+    let text = format!(
+        "the addresses {}, 10.0.0.1 and fd00::1 are not all of one family",
+        address("b")
+    );
+    refused_with("10.0.0.1", "fd00::1", &text);
+}
+
+#[test]
+fn the_status_of_a_channel_follows_its_establishment() {
+    let mut r = Machine::beside("r", &["a", "b"]);
+    let status = |r: &Machine| {
+        let one = r.machine.channels().next().expect("a channel");
+        assert_eq!((one.part, one.packet), (Part::Relay, PACKET));
+        (one.progress.to_string(), one.bound, one.hops.is_some())
+    };
+    r.receive("a", establish(1, "b", 30, &[("a", 4)]));
+    assert_eq!(status(&r), ("holding".to_owned(), None, false));
+    r.held(0, 5, Some("b"));
+    let establishing = ("establishing".to_owned(), Some(millis(5)), false);
+    assert_eq!(status(&r), establishing);
+    r.receive("b", established(1, "b", &[("a", 9), ("r", 10), ("b", 11)]));
+    assert_eq!(status(&r), establishing);
+    r.relaxed(0);
+    assert_eq!(
+        status(&r),
+        ("established".to_owned(), Some(millis(10)), true)
+    );
 }

@@ -58,7 +58,7 @@ fn messages_in_the_wrong_order_disconnect_their_sender() {
         ),
         (
             "b",
-            established(1, &all),
+            established(1, "b", &all),
             format!("it establishes channel {number} wrongly: it was established already"),
         ),
     ];
@@ -90,7 +90,7 @@ fn messages_in_the_wrong_order_disconnect_their_sender() {
     assert_eq!(r.machine.ignored(), 3);
     let text = "the channel does not exist here, or has ended";
     assert_eq!(
-        r.receive("a", established(1, &all)),
+        r.receive("a", established(1, "a", &all)),
         [sent("a", close(1, "r", text))]
     );
     assert_eq!(r.count(), 1);
@@ -125,13 +125,16 @@ fn a_reply_to_an_earlier_attempt_changes_nothing_and_disconnects_nobody() {
     let onward = attempt(1, establish(1, "b", 42, &[("a", 4), ("r", 5)]));
     assert_eq!(r.held(1, 5, Some("b")), [sent("b", onward)]);
     // b has replied before the end of the first attempt arrived there.
-    let first = established(1, &[("a", 9), ("r", 10), ("b", 11)]);
+    let first = established(1, "b", &[("a", 9), ("r", 10), ("b", 11)]);
     let text = "the channel does not exist here, or has ended";
     assert_eq!(r.receive("b", first), [sent("b", close(1, "r", text))]);
     let all = [("a", 13), ("r", 14), ("b", 15)];
-    let second = attempt(1, established(1, &all));
-    assert_eq!(r.receive("b", second), [relax(1, 14)]);
-    assert_eq!(r.relaxed(1), [sent("a", attempt(7, established(1, &all)))]);
+    let second = attempt(1, established(1, "b", &all));
+    assert_eq!(r.receive("b", second), [relax(1, 14, Some("b"))]);
+    assert_eq!(
+        r.relaxed(1),
+        [sent("a", attempt(7, established(1, "r", &all)))]
+    );
 }
 
 /// Two sources can ask two hosts for each other with the same identifier at once.
@@ -194,7 +197,7 @@ fn final_bounds_that_do_not_fit_disconnect_their_sender() {
         let mut r = Machine::beside("r", &["a", "b"]);
         r.receive("a", establish(1, "b", 30, &[("a", 4)]));
         r.held(0, 5, Some("b"));
-        let actions = r.receive("b", established(1, bounds));
+        let actions = r.receive("b", established(1, "b", bounds));
         let text = format!("it establishes channel {} wrongly: {text}", id(1));
         expect_disconnect(&actions, "b", &text);
         assert!(actions.contains(&release(0)), "{actions:?}");
@@ -223,7 +226,7 @@ fn another_neighbours_channel_cannot_be_opened_closed_refreshed_or_answered() {
         []
     );
     let told = [sent("e", close(1, "r", text))];
-    assert_eq!(r.receive("e", established(1, &all)), told);
+    assert_eq!(r.receive("e", established(1, "e", &all)), told);
     assert_eq!(r.receive("e", refresh(&[1])), [sent("e", unknown(1, "r"))]);
     let taken = refusal(
         "r",

@@ -1,11 +1,15 @@
 //! Hosts with signalling and transport, on the loopback interface. Their ledgers grant every hold.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+
 use netnice_core::contract::{Channel, MessageRate};
 use netnice_core::units::{Bytes, Instant, Nanos};
 
 use super::*;
 use crate::message::ServiceName;
-use crate::signalling::{HoldId, Open, OpenError, Policy, Signalling};
+use crate::signalling::{HoldId, NextHop, Open, OpenError, Part, Policy, Signalling};
 
 /// What a host tells its programs, with the name of the host and the time.
 type Told = mpsc::UnboundedReceiver<(HostName, Action)>;
@@ -19,18 +23,27 @@ async fn run_host(
 ) {
     let start = tokio::time::Instant::now();
     let now = || Instant(1_000 + start.elapsed().as_nanos() as u64);
+    let mut sources = BTreeSet::new();
     let own = transport.identity.host().clone();
     let mut machine = Signalling::new(own.clone(), Policy::default());
     loop {
         while let Some(action) = machine.poll_action() {
             let reply = match transport.perform(action) {
                 None => continue,
-                Some(Action::Hold { hold, request }) => Event::Held {
-                    hold,
-                    bound: Nanos::from_millis(5),
-                    next: route.get(&request.sink).cloned(),
-                },
-                Some(Action::Relax { hold, .. }) => Event::Relaxed { hold },
+                Some(Action::Hold { hold, request }) => {
+                    if request.part == Part::Source {
+                        sources.insert(hold);
+                    }
+                    Event::Held {
+                        hold,
+                        bound: Nanos::from_millis(5),
+                        next: route.get(&request.sink).cloned().map(next_hop),
+                    }
+                }
+                Some(Action::Relax { hold, .. }) => {
+                    let port = (!sources.contains(&hold)).then_some(PORT);
+                    Event::Relaxed { hold, port }
+                }
                 Some(action) => {
                     // The test may have ended.
                     let _ = told.send((own.clone(), action));
@@ -53,6 +66,14 @@ async fn run_host(
         }
     }
 }
+
+/// The next hop to a host. No packets are sent.
+fn next_hop(host: HostName) -> NextHop {
+    let [from, to] = [1, 2].map(|last| IpAddr::from([10, 0, 0, last]));
+    NextHop { host, from, to }
+}
+
+const PORT: NonZeroU16 = NonZeroU16::new(7_000).expect("above zero");
 
 /// Three hosts: `a`, the relay `r`, and `b`.
 struct Line {
@@ -85,7 +106,9 @@ fn open(number: u128) -> Open {
         channel: ChannelId(number.to_be_bytes()),
         service: ServiceName::new("camera").expect("a service"),
         sink: host("b"),
+        sink_address: IpAddr::from([10, 0, 0, 2]),
         contract: contract.expect("a contract"),
+        packet: 532,
     }
 }
 
