@@ -4,6 +4,7 @@
  * receives, modelled on getpriority(2) and setpriority(2), see netnice_set(3);
  * processor time of the calling process, see netnice_reserve(3);
  * flows on the direct path, see netnice_flow(3), and TCP on them, see netnice_tcp(3).
+ * netnice_channel.h has channels to programs on other hosts, see netnice_channel(3).
  */
 #ifndef NETNICE_H
 #define NETNICE_H

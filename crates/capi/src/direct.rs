@@ -1,15 +1,17 @@
 //! The direct path for C: the calls of [`netnice_stack`] with plain numbers and structures.
 //!
-//! Programs and flows are numbers ([`crate::handles`]). The structures are those of
-//! `include/netnice.h`; a test compares their layout with the layout here. Each call does what the
+//! Programs and flows are numbers ([`crate::handles`]). The structures are those of the headers in
+//! `include/`; a test compares their layout with the layout here. Each call does what the
 //! corresponding call of [`netnice_stack`] does; `netnice_poll` and `netnice_notification` name
 //! flows by these numbers too. On failure each call returns -1 and sets errno ([`CallError`]). A
 //! call fails if the call of [`netnice_stack`] fails, if an argument is invalid, if a handle is not
 //! that of an open program or flow, if another thread is in a call of the same flow, or if no
 //! handle is free. Streams and listeners of TCP have handles too, and any number of threads may use
-//! one. A timeout is a number of milliseconds; -1 is without a limit.
+//! one. Channels between hosts ([`channel`]) have handles as well. A timeout is a number of
+//! milliseconds; -1 is without a limit.
 
 mod buffers;
+mod channel;
 mod copying;
 mod messages;
 mod protocol;
@@ -413,6 +415,7 @@ impl Udp {
             },
             in_order: self.flags & IN_ORDER != 0,
             errors: self.flags & ERRORS != 0,
+            hold: None,
         })
     }
 }

@@ -2,6 +2,9 @@
 //! calls have an errno for the same reason, the errno here is the same. No function fails.
 
 use netnice_api::{ClientError, Failed, FailureCause, Refused, RefusedBy, Response};
+use netnice_channel::network::NetworkError;
+use netnice_channel::{ChannelError, SendRefusal};
+use netnice_core::contract::ContractError;
 use netnice_ring::layout::SetupError;
 use netnice_stack::tcp::{CloseReason, PromoteError, WriteError};
 use netnice_stack::{DeliveryFailure, StackError};
@@ -30,15 +33,14 @@ pub(crate) enum CallError {
     /// A system call failed with this errno.
     #[error("{}", std::io::Error::from_raw_os_error(*.0))]
     System(i32),
-    /// The handle is not that of an open program, flow, stream or listener, whichever the call
-    /// takes.
+    /// The handle is not that of an open object of the kind that the call takes.
     #[error(
-        "the number is not that of an open program, flow, stream or listener, whichever the call \
-         takes"
+        "the number is not that of an open program, flow, stream, listener, network, service or \
+         channel, whichever the call takes"
     )]
     BadHandle,
-    /// Another thread is in a call of the same flow.
-    #[error("another thread is in a call of this flow")]
+    /// Another thread is in a call of the same flow, service or channel.
+    #[error("another thread is in a call of this flow, service or channel")]
     Busy,
     /// The caller does not hold a buffer with this id.
     #[error("the caller does not hold this buffer: it was given back, or belongs to another flow")]
@@ -76,6 +78,32 @@ pub(crate) enum CallError {
     /// An error of the stack.
     #[error(transparent)]
     Stack(StackError),
+    /// An error about channels between hosts.
+    #[error(transparent)]
+    Network(NetworkError),
+    /// A contract is invalid.
+    #[error(transparent)]
+    Contract(ContractError),
+    /// The contract of a channel has another clause than `channel`, or none.
+    #[error(
+        "the contract of a channel has the clause `channel` and no other, for example: channel \
+         mmax=64KiB,rmax=50/s,bmax=2,deadline=60ms"
+    )]
+    NotAChannel,
+    /// A text names no service on a host.
+    #[error("{0:?} names no service on a host: write NAME@HOST, for example camera@recorder")]
+    Destination(String),
+    /// The channel has the other direction.
+    #[error("this end of the channel {0}")]
+    Direction(&'static str),
+    /// A message is longer than the memory for it.
+    #[error("the next message has {whole} bytes, and there is room for {room}")]
+    MessageRoom {
+        /// Bytes of the message.
+        whole: usize,
+        /// Bytes of the memory.
+        room: usize,
+    },
     /// A call panicked, or an earlier call of this flow did.
     #[error("the call panicked: this is a bug of libnetnice")]
     Panicked,
@@ -89,7 +117,10 @@ impl CallError {
             | CallError::NotUtf8
             | CallError::NotHeld
             | CallError::Overlap
-            | CallError::OutOfRange { .. } => libc::EINVAL,
+            | CallError::OutOfRange { .. }
+            | CallError::Contract(_)
+            | CallError::NotAChannel
+            | CallError::Destination(_) => libc::EINVAL,
             CallError::NoOption(_) => libc::ENOPROTOOPT,
             CallError::NoSuchProcess => libc::ESRCH,
             CallError::NotPermitted => libc::EPERM,
@@ -97,11 +128,13 @@ impl CallError {
             CallError::Daemon(error) => client_errno(error),
             CallError::Failed | CallError::Panicked => libc::EIO,
             CallError::System(number) => *number,
-            CallError::BadHandle => libc::EBADF,
+            CallError::BadHandle | CallError::Direction(_) => libc::EBADF,
+            CallError::MessageRoom { .. } => libc::EMSGSIZE,
             CallError::Busy => libc::EBUSY,
             CallError::Null(_) => libc::EFAULT,
             CallError::BadAddress => libc::EAFNOSUPPORT,
             CallError::Stack(error) => stack_errno(error),
+            CallError::Network(error) => network_errno(error),
         }
     }
 }
@@ -170,6 +203,42 @@ fn stack_errno(error: &StackError) -> i32 {
     }
 }
 
+fn network_errno(error: &NetworkError) -> i32 {
+    match error {
+        NetworkError::NoPeer { .. } | NetworkError::Refused { best: None, .. } => {
+            libc::ECONNREFUSED
+        }
+        NetworkError::Refused { best: Some(_), .. } => libc::ENOSPC,
+        NetworkError::NotListening { .. } => libc::EADDRINUSE,
+        NetworkError::Channel(error) => channel_errno(error),
+        NetworkError::Ended(_) => libc::ECONNRESET,
+        NetworkError::Name { .. } => libc::EINVAL,
+        NetworkError::Timeout => libc::EAGAIN,
+    }
+}
+
+fn channel_errno(error: &ChannelError) -> i32 {
+    match error {
+        ChannelError::WouldBlock => libc::EAGAIN,
+        ChannelError::Refused(refusal) => match refusal {
+            SendRefusal::WaitForRoom { .. } | SendRefusal::WaitUntil(_) => libc::EAGAIN,
+            SendRefusal::Dropped { .. } => libc::ENOBUFS,
+            SendRefusal::TooLong { .. } => libc::EMSGSIZE,
+            SendRefusal::NoSender => libc::EPIPE,
+        },
+        ChannelError::Flow(error) => stack_errno(error),
+        ChannelError::PathTooNarrow { .. } | ChannelError::OtherPackets { .. } => libc::EMSGSIZE,
+        ChannelError::NotAdmitted { .. } => libc::ENOSPC,
+        ChannelError::TooManyBuffers { .. } | ChannelError::TooManyHandlers { .. } => libc::ENOBUFS,
+        ChannelError::Open(_)
+        | ChannelError::BestEffortBetweenHosts
+        | ChannelError::LongMessages { .. }
+        | ChannelError::MessageRate(_) => libc::EINVAL,
+        ChannelError::Ended(_) => libc::EPIPE,
+        ChannelError::System(error) => io_errno(error),
+    }
+}
+
 /// The errno of a TCP connection, as of a socket.
 pub(crate) fn connection_errno(error: &WriteError) -> i32 {
     match error {
@@ -225,6 +294,24 @@ impl From<StackError> for CallError {
     }
 }
 
+impl From<NetworkError> for CallError {
+    fn from(error: NetworkError) -> CallError {
+        CallError::Network(error)
+    }
+}
+
+impl From<ChannelError> for CallError {
+    fn from(error: ChannelError) -> CallError {
+        CallError::Network(error.into())
+    }
+}
+
+impl From<ContractError> for CallError {
+    fn from(error: ContractError) -> CallError {
+        CallError::Contract(error)
+    }
+}
+
 impl From<rustix::io::Errno> for CallError {
     fn from(errno: rustix::io::Errno) -> CallError {
         match errno {
@@ -256,6 +343,8 @@ impl From<Response> for CallError {
 
 #[cfg(test)]
 mod tests {
+    use netnice_core::units::Bytes;
+
     use super::*;
 
     #[test]
@@ -275,5 +364,34 @@ mod tests {
             };
             assert_eq!(CallError::Stack(error).errno(), errno, "{cause:?}");
         }
+    }
+
+    #[test]
+    fn a_failure_of_a_channel_has_the_errno_of_its_cause() {
+        let (most, length) = (Bytes(10), Bytes(11));
+        for (error, errno) in [
+            (ChannelError::WouldBlock, libc::EAGAIN),
+            (
+                ChannelError::Refused(SendRefusal::TooLong { length, most }),
+                libc::EMSGSIZE,
+            ),
+            (
+                ChannelError::Refused(SendRefusal::Dropped { most: 1 }),
+                libc::ENOBUFS,
+            ),
+            (ChannelError::MessageRate(0), libc::EINVAL),
+            (ChannelError::Flow(StackError::NoDaemon), libc::ENOTCONN),
+            (ChannelError::TooManyHandlers { most: 1 }, libc::ENOBUFS),
+            (ChannelError::Ended("closed".to_owned()), libc::EPIPE),
+            (
+                ChannelError::System(std::io::Error::from_raw_os_error(libc::EMFILE)),
+                libc::EMFILE,
+            ),
+        ] {
+            let error = CallError::from(error);
+            assert_eq!(error.errno(), errno, "{error}");
+        }
+        let error = CallError::from(NetworkError::Timeout);
+        assert_eq!(error.errno(), libc::EAGAIN);
     }
 }

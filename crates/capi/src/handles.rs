@@ -1,13 +1,17 @@
-//! The table of handles: the numbers by which C refers to programs, flows, streams and listeners.
+//! The table of handles: the numbers by which C refers to programs, flows, streams and listeners,
+//! and to networks, services and channels between hosts ([`channels`]).
 //!
 //! A handle contains the index of a table entry and the number of times that the entry was used. So
 //! the number of a closed flow becomes the handle of another object only at the 32,767th further
 //! use of its entry ([`MAX_USES`]). Until then calls with it fail with EBADF. At most 65,536
 //! handles are valid at the same time ([`MAX_HANDLES`]); opening more fails with ENFILE.
 //!
-//! A call locks its flow. If another call holds the lock, the call fails with EBUSY and does not
-//! wait, because the other call may wait for packets for any time. It fails with EIO if an earlier
-//! call of the flow panicked. Several threads may use a stream or a listener at the same time.
+//! A call locks its flow, service or channel. If another call holds the lock, the call fails with
+//! EBUSY and does not wait, because the other call may wait for packets for any time. It fails with
+//! EIO if an earlier call of the object panicked. Several threads may use a stream, a listener or a
+//! network at the same time.
+
+pub(crate) mod channels;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
@@ -18,6 +22,7 @@ use netnice_stack::udp::Socket;
 use netnice_stack::{Datagram, Packet, Program};
 
 use crate::error::CallError;
+use channels::{ChannelHandle, NetworkHandle, ServiceHandle};
 
 /// The program of a handle.
 pub(crate) struct ProgramHandle {
@@ -285,6 +290,19 @@ enum Object {
     Flow(Arc<FlowHandle>),
     Stream(Arc<StreamHandle>),
     Listener(Arc<ListenerHandle>),
+    Network(Arc<NetworkHandle>),
+    Service(Arc<ServiceHandle>),
+    Channel(Arc<ChannelHandle>),
+}
+
+/// An object of the calls about channels between hosts.
+pub(crate) enum Remote {
+    /// A network.
+    Network,
+    /// A service.
+    Service(Arc<ServiceHandle>),
+    /// A channel.
+    Channel(Arc<ChannelHandle>),
 }
 
 /// All handles.
@@ -354,6 +372,55 @@ pub(crate) fn connection(number: c_int) -> Result<Connection, CallError> {
     match find(number) {
         Some(Object::Stream(stream)) => Ok(Connection::Stream(stream)),
         Some(Object::Listener(listener)) => Ok(Connection::Listener(listener)),
+        _ => Err(CallError::BadHandle),
+    }
+}
+
+/// Creates a handle for a network. Fails with ENFILE if [`MAX_HANDLES`] are valid.
+pub(crate) fn add_network(network: NetworkHandle) -> Result<c_int, CallError> {
+    add(Object::Network(Arc::new(network)))
+}
+
+/// Creates a handle for a service. Fails with ENFILE if [`MAX_HANDLES`] are valid.
+pub(crate) fn add_service(service: ServiceHandle) -> Result<c_int, CallError> {
+    add(Object::Service(Arc::new(service)))
+}
+
+/// Creates a handle for a channel. Fails with ENFILE if [`MAX_HANDLES`] are valid.
+pub(crate) fn add_channel(channel: ChannelHandle) -> Result<c_int, CallError> {
+    add(Object::Channel(Arc::new(channel)))
+}
+
+/// The network of a handle. Fails if the handle is not that of a network.
+pub(crate) fn network(number: c_int) -> Result<Arc<NetworkHandle>, CallError> {
+    match find(number) {
+        Some(Object::Network(network)) => Ok(network),
+        _ => Err(CallError::BadHandle),
+    }
+}
+
+/// The service of a handle. Fails if the handle is not that of a service.
+pub(crate) fn service(number: c_int) -> Result<Arc<ServiceHandle>, CallError> {
+    match find(number) {
+        Some(Object::Service(service)) => Ok(service),
+        _ => Err(CallError::BadHandle),
+    }
+}
+
+/// The channel of a handle. Fails if the handle is not that of a channel.
+pub(crate) fn channel(number: c_int) -> Result<Arc<ChannelHandle>, CallError> {
+    match find(number) {
+        Some(Object::Channel(channel)) => Ok(channel),
+        _ => Err(CallError::BadHandle),
+    }
+}
+
+/// The network, service or channel of a handle. Fails if the handle is that of none of them.
+pub(crate) fn remote(number: c_int) -> Result<Remote, CallError> {
+    match find(number) {
+        Some(Object::Network(_)) => Ok(Remote::Network),
+        Some(Object::Service(service)) => Ok(Remote::Service(service)),
+        Some(Object::Channel(channel)) => Ok(Remote::Channel(channel)),
         _ => Err(CallError::BadHandle),
     }
 }

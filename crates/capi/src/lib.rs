@@ -1,25 +1,25 @@
-//! Answers: netnice values of processes, groups and users, and direct flows, to programs in C.
-//! May touch: its arguments, errno, /proc for members and users, the daemon's socket, the stack.
+//! Answers: netnice values, direct flows, and channels between hosts, to programs in C.
+//! May touch: its arguments, errno, /proc for members and users, sockets of daemons, the stack.
 //! Must never: start a daemon, unwind into C, or keep anything that C did not ask for.
 //!
 //! # The interface
 //! `netnice_get` and `netnice_set` follow getpriority(2) and setpriority(2), which paper NICE
 //! extended (4.2): they read and set a limit, the *netnice value*, of a process, a process group or
 //! a user. `netnice_change` and `netnice_reserve` ([`own`]) set what the calling process has.
-//! `netnice_attach` and the calls declared after it are the direct path ([`direct`]).
-//! `include/netnice.h` declares the calls, `man/` describes them.
+//! `netnice_attach` and the calls declared after it are the direct path ([`direct`]), with channels
+//! to programs on other hosts (`netnice_channel_connect`).
+//! The headers in `include/` declare the calls, `man/` describes them.
 //!
 //! The arguments of a call on the left, the modules on the arrows, and what C gets on the right:
 //! ```text
 //!  which, who ──subject──▶ Subject ──value──▶ requests to the daemon ──▶ a value, or an errno
-//!  a number ──handles──▶ a program or flow of the stack ──direct──▶ its result, or an errno
+//!  a number ──handles──▶ a program, flow, channel, … ──direct──▶ its result, or an errno
 //! ```
 //!
 //! # Rules of this crate
-//! The library exports only the names of the header. Only [`pointers`] dereferences pointers that C
-//! passes. No call unwinds into C: every call is [`guarded`], except `netnice_error`, which cannot
-//! panic. On failure a guarded call returns -1 and sets errno, and `netnice_error` returns the
-//! message.
+//! The library exports only the names of the headers. Only [`pointers`] dereferences pointers of C.
+//! No call unwinds into C: every call is [`guarded`], except `netnice_error`, which cannot panic.
+//! On failure a guarded call returns -1 and sets errno, and `netnice_error` returns the message.
 
 mod direct;
 mod error;

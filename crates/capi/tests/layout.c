@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * Prints the memory layout of the header's structures, for the library's own test.
+ * Prints the memory layout of the headers' structures, for the library's own test.
  */
-#include <netnice.h>
+#include <netnice_channel.h>
 #include <stddef.h>
 #include <stdio.h>
 
@@ -120,5 +120,55 @@ int main(void) {
     SIZE(netnice_tcp_event);
     FIELD(netnice_tcp_event, number);
     FIELD(netnice_tcp_event, events);
+    SIZE(netnice_network);
+    FIELD(netnice_network, slice);
+    FIELD(netnice_network, period);
+    FIELD(netnice_network, packet);
+    FIELD(netnice_network, receiving);
+    FIELD(netnice_network, flags);
+    SIZE(netnice_channel);
+    FIELD(netnice_channel, contract);
+    FIELD(netnice_channel, secret);
+    FIELD(netnice_channel, flags);
+    SIZE(netnice_service);
+    FIELD(netnice_service, secret);
+    FIELD(netnice_service, longest);
+    FIELD(netnice_service, processing);
+    FIELD(netnice_service, channels);
+    FIELD(netnice_service, flags);
+    SIZE(netnice_refusal);
+    FIELD(netnice_refusal, best_deadline);
+    FIELD(netnice_refusal, host);
+    SIZE(netnice_departure);
+    FIELD(netnice_departure, number);
+    FIELD(netnice_departure, logical);
+    FIELD(netnice_departure, deadline);
+    FIELD(netnice_departure, left);
+    SIZE(netnice_channel_message);
+    FIELD(netnice_channel_message, number);
+    FIELD(netnice_channel_message, completed);
+    FIELD(netnice_channel_message, whole);
+    SIZE(netnice_hop);
+    FIELD(netnice_hop, bound);
+    FIELD(netnice_hop, host);
+    SIZE(netnice_channel_info);
+    FIELD(netnice_channel_info, receives);
+    FIELD(netnice_channel_info, has_ended);
+    FIELD(netnice_channel_info, hosts);
+    FIELD(netnice_channel_info, id);
+    FIELD(netnice_channel_info, why);
+    FIELD(netnice_channel_info, retry_after);
+    FIELD(netnice_channel_info, messages);
+    FIELD(netnice_channel_info, packets);
+    FIELD(netnice_channel_info, dropped);
+    FIELD(netnice_channel_info, left);
+    FIELD(netnice_channel_info, late);
+    FIELD(netnice_channel_info, unsent);
+    FIELD(netnice_channel_info, incomplete);
+    FIELD(netnice_channel_info, overflowed);
+    FIELD(netnice_channel_info, corrupted);
+    FIELD(netnice_channel_info, malformed);
+    FIELD(netnice_channel_info, duplicates);
+    FIELD(netnice_channel_info, too_late);
     return 0;
 }

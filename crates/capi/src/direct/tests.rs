@@ -10,6 +10,10 @@ use netnice_api::RuntimeDir;
 use proptest::prelude::*;
 
 use super::buffers::*;
+use super::channel::payload::*;
+use super::channel::readiness::*;
+use super::channel::state::*;
+use super::channel::*;
 use super::copying::*;
 use super::messages::*;
 use super::protocol::*;
@@ -19,6 +23,7 @@ use super::tcp::*;
 use super::*;
 use crate::netnice_error;
 
+mod channel;
 mod protocol;
 
 #[path = "../../../stack/src/fake_daemon.rs"]
@@ -157,6 +162,16 @@ fn structures_have_the_layout_of_the_header() {
         threshold in_flight peer_window rtt timeout acknowledged received segments_sent
         segments_received retransmitted timeouts);
     layout!("netnice_tcp_event", TcpEvent: number events);
+    layout!("netnice_network", NetworkParameters: slice period packet receiving flags);
+    layout!("netnice_channel", Channel: contract secret flags);
+    layout!("netnice_service", Service: secret longest processing channels flags);
+    layout!("netnice_refusal", Refusal: best_deadline host);
+    layout!("netnice_departure", Departure: number logical deadline left);
+    layout!("netnice_channel_message", Message: number completed whole);
+    layout!("netnice_hop", HopInfo: bound host);
+    layout!("netnice_channel_info", ChannelInfo: receives has_ended hosts id why retry_after
+        messages packets dropped left late unsent incomplete overflowed corrupted malformed
+        duplicates too_late);
     assert_eq!(String::from_utf8(printed).unwrap(), here);
 }
 
