@@ -5,12 +5,15 @@
 //! value. So the command line defines no units. The short forms of paper NICE (`netnice PID RATE`,
 //! `netnice PID`, `netnice`) have no verb.
 
+mod channel;
 mod check;
 mod contract;
 mod doctor;
 mod error;
 mod flow;
+mod help;
 mod link;
+mod peer;
 mod share;
 mod short;
 mod top;
@@ -29,11 +32,13 @@ use netnice_core::link::Link;
 use netnice_core::target::Target;
 use netnice_core::units::{Bytes, Nanos, Rate, UnitError};
 
+use crate::channel::ChannelCommand;
 use crate::check::Check;
 use crate::flow::FlowCommand;
 use crate::incomplete::Incomplete;
 use crate::inetd::{InetdCommand, SessionArgs};
 use crate::packet_costs::Part;
+use crate::peer::PeerCommand;
 use crate::run::Run;
 use crate::share::Share;
 use crate::shell::{self, ShellCommand};
@@ -41,10 +46,13 @@ pub(crate) use contract::ContractArgs;
 pub(crate) use error::BadUsage;
 pub(crate) use top::Top;
 
+use channel::ChannelArgs;
 use check::CheckArgs;
 use doctor::{CostsPart, DoctorArgs};
 use flow::FlowArgs;
+use help::{AFTER_HELP, CHECK_HELP, INETD_HELP};
 use link::LinkArgs;
+use peer::PeerArgs;
 use share::ShareArgs;
 use top::TopArgs;
 
@@ -82,6 +90,8 @@ pub(crate) enum Verb {
     Top(Top),
     /// List, open or close flows of the direct path.
     Flow(FlowCommand),
+    /// Offer, open or list channels between hosts.
+    Channel(ChannelCommand),
     /// Print which features the kernel has, with or without a daemon.
     Doctor,
     /// Measure for this time what the machine takes from a real-time thread.
@@ -94,6 +104,8 @@ pub(crate) enum Verb {
     Check(Box<Check>),
     /// Run the super-server, or the gate of a session.
     Inetd(InetdCommand),
+    /// Issue certificates for a laboratory.
+    Peer(PeerCommand),
     /// Run the manager of existing processes.
     Share(Box<Share>),
     /// Print the shell functions for `cmd @rate`, or do what these functions call.
@@ -277,6 +289,12 @@ enum VerbArgs {
     /// List flows of the direct path, try one from the shell, or close one
     #[command(subcommand)]
     Flow(FlowArgs),
+    /// Send messages to programs on other hosts, each by its deadline
+    #[command(subcommand)]
+    Channel(ChannelArgs),
+    /// Make the certificates with which the hosts of a laboratory agree on channels
+    #[command(subcommand)]
+    Peer(PeerArgs),
     /// Show which features this kernel has, and what replaces the missing ones
     Doctor(DoctorArgs),
     /// Show what was granted, refused and repaired
@@ -446,6 +464,8 @@ impl VerbArgs {
                 Ok(Verb::Request(Request::Explain(Explain { target })))
             }
             VerbArgs::Flow(flow) => flow.into_verb(common),
+            VerbArgs::Channel(channel) => channel.into_verb(common),
+            VerbArgs::Peer(peer) => peer.into_verb(common),
             VerbArgs::Doctor(doctor) => doctor.into_verb(),
             VerbArgs::Log { since, lines } => {
                 let since_ns = nanos("--since", since.as_deref())?;
@@ -507,6 +527,8 @@ impl VerbArgs {
             VerbArgs::Top(_) => Some("top"),
             VerbArgs::Explain { .. } => Some("explain"),
             VerbArgs::Flow(_) => Some("flow"),
+            VerbArgs::Channel(_) => Some("channel"),
+            VerbArgs::Peer(_) => Some("peer"),
             VerbArgs::Doctor(_) => Some("doctor"),
             VerbArgs::Log { .. } => Some("log"),
             VerbArgs::Check(_) => Some("check"),
@@ -651,34 +673,6 @@ fn quantity<T: std::str::FromStr<Err = UnitError>>(
     text.parse()
         .map_err(|error| BadUsage::Value { option, error })
 }
-
-const AFTER_HELP: &str = "\
-Short forms:
-  netnice PID RATE   limit the sum of both directions of a process
-  netnice PID        show the limits and guarantees of a process
-  netnice            show those of the process that runs netnice
-
-Rates: 4mbit, 4Mbit/s, 500kbit, 1.5gbit, 200kB/s, 2MiB/s, 128Kbyte/sec (1024); none or 0 = no limit.
-Exit status: 0 done, 1 error, 2 bad usage, 3 refused, 4 no daemon; 126, 127 as env(1).";
-
-const CHECK_HELP: &str = "\
-One of --cell, --channel, --up, --down and --both (with --burst) gives the contract. Every packet of
-the capture, or of the flow, is checked with its length on the wire. With --channel, messages are
-checked: the fragments of an IP datagram are one message, and with --gap also packets that follow
-each other closely. A message has the time of its first packet, and the length that it would have in
-one packet.
-
-Exit status: 0 every packet conforms; 3 at least one does not, and the first one
-is shown; 1 the capture cannot be read or has no packet to check; 2 bad usage.";
-
-const INETD_HELP: &str = "\
-A session of a service with @RATE has that rate; the other sessions share the rest of the total.
-Lines of the configuration:
-  service stream|dgram protocol wait|nowait user program arguments... [@RATE]
-  service program [arguments...] [@RATE]
-
-Exit status: 2 the configuration is invalid (the error names the file, the line and the reason);
-1 a port is in use.";
 
 const MAX_OVERHEAD: u64 = Link::MAX_OVERHEAD.0;
 

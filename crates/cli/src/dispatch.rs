@@ -24,8 +24,8 @@ use crate::error::CommandError;
 use crate::output::{print_response, print_text};
 use crate::render::{self, Style};
 use crate::{
-    check, daemon, doctor, flow, hosts, incomplete, inetd, packet_costs, pages, process, run,
-    share, shell, show_all, start, top,
+    channel, check, daemon, doctor, flow, hosts, incomplete, inetd, packet_costs, pages, peer,
+    process, run, share, shell, show_all, start, top,
 };
 
 /// Executes one command, and prints its error if it fails.
@@ -76,12 +76,14 @@ fn execute_verb(command: Command) -> Result<Exit, CommandError> {
         Verb::Run(run) => run::execute(&dir, json, run),
         Verb::Top(top) => top::execute(&dir, json, &top),
         Verb::Flow(command) => flow::execute(&dir, json, command),
+        Verb::Channel(command) => channel::execute(&dir, json, command),
         Verb::Doctor => doctor::execute(&dir, json),
         Verb::MeasureStops(time) => doctor::measure_stops(time),
         Verb::MeasureCosts => packet_costs::measure(&dir, json),
         Verb::CostsPart(part) => packet_costs::run(&dir, &part),
         Verb::Check(check) => check::execute(*check, json),
         Verb::Inetd(command) => inetd::execute(&dir, command),
+        Verb::Peer(command) => peer::execute(&dir, json, &command),
         Verb::Share(share) => share::execute(&dir, json, *share),
         Verb::Shell(command) => shell::execute(&dir, command),
         Verb::Completions(shell) => print_text(&pages::completions(shell)).map(|()| Exit::Done),
@@ -95,6 +97,7 @@ fn execute_verb(command: Command) -> Result<Exit, CommandError> {
 fn needs_folder(verb: &Verb) -> bool {
     match verb {
         Verb::Own | Verb::Links | Verb::ShowAll | Verb::Top(_) => true,
+        Verb::Channel(_) => true,
         Verb::Flow(flow::FlowCommand::List | flow::FlowCommand::Close(_)) => true,
         Verb::Request(request) => matches!(
             request,

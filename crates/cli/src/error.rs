@@ -3,6 +3,9 @@
 use std::io;
 
 use netnice_api::{ClientError, Exit, RuntimeDir};
+use netnice_channel::ChannelError;
+use netnice_channel::network::NetworkError;
+use netnice_peer::issue::IssueError;
 use netnice_stack::StackError;
 
 use crate::start::StartError;
@@ -38,6 +41,15 @@ pub(crate) enum CommandError {
     /// A call on a flow of the direct path failed.
     #[error(transparent)]
     Flow(#[from] StackError),
+    /// A channel to another host cannot be had, or has ended.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// The secret of a channel is not one.
+    #[error("--key: {0}")]
+    Key(String),
+    /// Certificates cannot be issued.
+    #[error(transparent)]
+    Issue(#[from] IssueError),
     /// No process has this pid.
     #[error("no process has the number {0}")]
     NoProcess(u32),
@@ -86,17 +98,34 @@ impl CommandError {
             | CommandError::Stopped(_)
             | CommandError::Start(_) => Exit::NoDaemon,
             CommandError::Client(error) => Exit::from(error),
-            CommandError::Flow(error) => match error {
-                StackError::Refused { .. } => Exit::Refused,
-                StackError::Failed {
-                    bad_usage: true, ..
-                } => Exit::BadUsage,
-                StackError::Daemon(error) => Exit::from(error),
-                _ => Exit::Error,
-            },
+            CommandError::Flow(error) => of_flow(error),
+            CommandError::Network(error) => of_network(error),
+            CommandError::Key(_) => Exit::BadUsage,
             CommandError::OutputClosed => Exit::Done,
             _ => Exit::Error,
         }
+    }
+}
+
+fn of_flow(error: &StackError) -> Exit {
+    match error {
+        StackError::Refused { .. } => Exit::Refused,
+        StackError::Failed {
+            bad_usage: true, ..
+        } => Exit::BadUsage,
+        StackError::Daemon(error) => Exit::from(error),
+        _ => Exit::Error,
+    }
+}
+
+fn of_network(error: &NetworkError) -> Exit {
+    match error {
+        NetworkError::NoPeer { .. } => Exit::NoDaemon,
+        NetworkError::Refused { .. } | NetworkError::NotListening { .. } => Exit::Refused,
+        NetworkError::Channel(ChannelError::Open(_)) | NetworkError::Name { .. } => Exit::BadUsage,
+        NetworkError::Channel(ChannelError::NotAdmitted { .. }) => Exit::Refused,
+        NetworkError::Channel(ChannelError::Flow(error)) => of_flow(error),
+        _ => Exit::Error,
     }
 }
 

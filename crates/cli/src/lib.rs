@@ -12,7 +12,8 @@
 //! first ask a running daemon what could be named. `dispatch` sends the request over a connection
 //! of `daemon`, and `output` prints the response with `render`. Without a running daemon, `daemon`
 //! starts one if the user is root (`start`). A verb that does more than that has a module of its
-//! own: `run`, `top`, `share`, `inetd`, `shell`, `flow`, `doctor`. `check` needs no daemon.
+//! own: `run`, `top`, `share`, `inetd`, `shell`, `flow`, `doctor`. `check` and `peer` need no
+//! daemon.
 //! Programs are started by `start` (the daemon), `doctor` (`netniced --probe`), `run` and `inetd`
 //! (the program that replaces this process).
 //!
@@ -22,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod channel;
 mod check;
 mod daemon;
 mod dispatch;
@@ -34,6 +36,7 @@ mod inetd;
 mod output;
 mod packet_costs;
 mod pages;
+mod peer;
 mod process;
 mod render;
 mod run;

@@ -47,7 +47,7 @@ pub(crate) fn write_bytes(bytes: &[u8]) -> Result<(), CommandError> {
     written.map_err(output_error)
 }
 
-fn output_error(source: io::Error) -> CommandError {
+pub(crate) fn output_error(source: io::Error) -> CommandError {
     match source.kind() {
         io::ErrorKind::BrokenPipe => CommandError::OutputClosed,
         _ => CommandError::io("standard output", source),

@@ -594,6 +594,32 @@ fn the_doctor_examines_the_kernel_without_a_daemon() {
 }
 
 #[test]
+fn certificates_are_issued_once() {
+    let folder = Folder::new("certificates");
+    let program = Path::new(env!("CARGO_BIN_EXE_netnice"));
+    let to = folder.0.join("laboratory");
+    let issue = |hosts: &[&str]| {
+        let to = to.to_string_lossy();
+        let words = [&["peer", "issue", "--folder", &to], hosts].concat();
+        netnice(program, &folder, &words).output().expect("ran")
+    };
+    let files = || fs::read_dir(&to).map_or(0, Iterator::count);
+    let output = issue(&["ann", "bob"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!(files(), 6);
+    let key = to.join("authority.key").display().to_string();
+    assert!(out(&output).contains(&key), "{}", out(&output));
+    assert!(out(&output).contains("/etc/netnice/peer/host.key"));
+    let again = issue(&["eve", "bob"]);
+    assert_eq!(again.status.code(), Some(1), "{}", out(&again));
+    let part = "bob.key exists and is not replaced; no certificate was issued";
+    assert!(err(&again).contains(part), "{}", err(&again));
+    assert_eq!(files(), 6);
+    assert_eq!(issue(&["eve"]).status.code(), Some(0));
+    assert_eq!(files(), 8);
+}
+
+#[test]
 fn man_pages_and_completions_are_made() {
     let folder = Folder::new("pages");
     let program = Path::new(env!("CARGO_BIN_EXE_netnice"));
@@ -618,6 +644,7 @@ fn man_pages_and_completions_are_made() {
         "netnice-set.1",
         "netnice-run.1",
         "netnice-link.1",
+        "netnice-peer-issue.1",
     ] {
         assert!(pages.contains(&page.to_string()), "{page} in {pages:?}");
     }

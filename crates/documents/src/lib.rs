@@ -40,11 +40,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The programs whose command lines are extracted.
-const PROGRAMS: [&str; 6] = [
+const PROGRAMS: [&str; 7] = [
     "netnice",
     "netniced",
     "netnice-driver",
     "netnice-lab",
+    "netnice-peer",
     "cargo",
     "make",
 ];
@@ -291,6 +292,7 @@ fn add_below(folder: &Path, extension: &str, files: &mut Vec<PathBuf>) {
 /// The example value of each placeholder. Process 1 runs everywhere.
 const EXAMPLES: &[(&str, &str)] = &[
     ("ADDR", "127.0.0.1:9469"),
+    ("ADDRESS", "192.0.2.1"),
     ("BYTES", "24"),
     ("CONFIG", "services.toml"),
     ("DIR", "folder"),

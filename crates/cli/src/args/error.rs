@@ -6,6 +6,7 @@ use netnice_core::contract::ContractError;
 use netnice_core::policer::NotCheckable;
 use netnice_core::target::TargetError;
 use netnice_core::units::UnitError;
+use netnice_peer::message::BadName;
 
 use crate::check::flow::FlowError;
 use crate::output::print_text;
@@ -53,9 +54,15 @@ pub(crate) enum BadUsage {
          no number for the process that runs netnice"
     )]
     Until(String),
+    /// A text is not the name of a service on a host. Holds the text.
+    #[error("write the service as NAME@HOST, for example camera@recorder, not {0:?}")]
+    Service(String),
     /// The words of `at-rate` have no rate, or no command.
     #[error("at-rate: {0}")]
     AtRate(String),
+    /// A word is not the name of a host.
+    #[error("`{word}` is not the name of a host: {error}")]
+    HostName { word: String, error: BadName },
     /// A text is not an address with a port. Holds the text.
     #[error(
         "`{0}` is not an address with a port: write, for example, 192.0.2.1:5000 or \

@@ -1,0 +1,169 @@
+//! `netnice channel`: channels to and from programs on other hosts, for standard input and output
+//! and for UDP programs. [`listen`] is the sink, [`open`] the source, [`list`] shows what the
+//! netnice-peer of this host has. Fails with a [`CommandError`] if no netnice-peer answers, a
+//! channel or a service cannot be had, a channel ends, the secret cannot be read, or input or
+//! output fails.
+
+mod input;
+pub(crate) mod list;
+mod listen;
+mod open;
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use netnice_api::{Exit, RuntimeDir};
+use netnice_channel::costs::{self, StageMaker};
+use netnice_channel::network::{Network, NetworkOptions};
+use netnice_channel::{ChannelError, ExecutorSettings, HandlerThreadOptions};
+use netnice_core::contract::{Channel, Slice};
+use netnice_core::units::{Bytes, Nanos};
+use netnice_stack::own;
+
+use crate::error::CommandError;
+
+/// A verb of `netnice channel`.
+#[derive(Debug)]
+pub(crate) enum ChannelCommand {
+    /// Offer a service.
+    Listen(Box<Listen>),
+    /// Open a channel.
+    Open(Box<Open>),
+    /// List the channels of this host.
+    List,
+}
+
+/// The options of `netnice channel listen`.
+#[derive(Debug)]
+pub(crate) struct Listen {
+    /// The name of the service.
+    pub service: String,
+    /// What happens to the messages.
+    pub output: Output,
+    /// The longest message that a channel may have.
+    pub mmax: Bytes,
+    /// The largest number of channels at the same time.
+    pub channels: usize,
+    /// Number of channels after whose end the command ends; `None`: never.
+    pub count: Option<u64>,
+    pub end: EndOptions,
+}
+
+/// The options of `netnice channel open`, `test` and `carry`.
+#[derive(Debug)]
+pub(crate) struct Open {
+    /// The service.
+    pub service: String,
+    /// The host of the service.
+    pub host: String,
+    /// The contract.
+    pub channel: Channel,
+    /// What the messages are.
+    pub input: Input,
+    pub end: EndOptions,
+}
+
+/// The options of both ends.
+#[derive(Debug)]
+pub(crate) struct EndOptions {
+    /// Processor time to reserve.
+    pub cpu: Option<Slice>,
+    /// The handler's part of the deadline; `None`: the shortest.
+    pub processing: Option<Nanos>,
+    /// Detect corrupted packets.
+    pub checksum: bool,
+    /// The file with the secret; `None`: no encryption.
+    pub key: Option<PathBuf>,
+    /// The longest packet with its header.
+    pub packet: Bytes,
+    /// Packets between two preemption points.
+    pub block: NonZeroU32,
+    /// True: print nothing about channels that begin or end.
+    pub quiet: bool,
+}
+
+/// What the messages of a source are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Input {
+    /// What a read of standard input returns, at most Mmax.
+    Reads,
+    /// The lines of standard input.
+    Lines,
+    /// Datagrams that arrive at this address and port.
+    Udp(SocketAddr),
+    /// Messages of Mmax at Rmax, for this time.
+    Test(Duration),
+}
+
+/// What happens to the messages of a sink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// Their bytes are written to standard output.
+    Bytes,
+    /// Each is written as a line.
+    Lines,
+    /// Each is sent as a datagram to this address and port.
+    Udp(SocketAddr),
+    /// They are counted.
+    Nothing,
+}
+
+/// Executes a verb of `netnice channel`.
+///
+/// # Errors
+/// For the reasons in the module's documentation.
+pub(crate) fn execute(
+    dir: &RuntimeDir,
+    json: bool,
+    command: ChannelCommand,
+) -> Result<Exit, CommandError> {
+    match command {
+        ChannelCommand::Listen(listen) => listen::execute(dir, &listen),
+        ChannelCommand::Open(open) => open::execute(dir, json, *open),
+        ChannelCommand::List => list::execute(dir, json),
+    }
+}
+
+/// The connection to netnice-peer, with handlers as the options say.
+fn connect(dir: &RuntimeDir, end: &EndOptions) -> Result<Network, CommandError> {
+    let processor = costs::measure(end.packet, end.block).map_err(of_channel)?;
+    let horizon = Nanos(0);
+    let handlers = HandlerThreadOptions::new(ExecutorSettings { processor, horizon });
+    let mut options = NetworkOptions::new(handlers);
+    if let Some(slice) = end.cpu {
+        own::change(dir, &format!("cpu {}/{}", slice.slice(), slice.period()))?;
+        options.use_reservation(slice);
+    }
+    Ok(Network::connect(dir, options)?)
+}
+
+/// Reads the secret, and measures what the stages cost on this machine.
+fn stages(end: &EndOptions) -> Result<StageMaker, CommandError> {
+    let secret = end.key.as_deref().map(|file| {
+        let bytes = std::fs::read(file)
+            .map_err(|error| CommandError::Key(format!("{}: {error}", file.display())))?;
+        let length = bytes.len();
+        let secret: Result<[u8; 32], _> = bytes.try_into();
+        secret.map_err(|_| {
+            let file = file.display();
+            CommandError::Key(format!("{file}: a secret has 32 bytes, not {length}"))
+        })
+    });
+    let secret = secret.transpose()?;
+    Ok(StageMaker::new(end.checksum, secret, end.packet))
+}
+
+fn of_channel(error: ChannelError) -> CommandError {
+    CommandError::Network(error.into())
+}
+
+/// The hosts of a channel with their bounds, in words.
+fn hops_text(hops: &[netnice_channel::network::Hop]) -> String {
+    let hop = |hop: &netnice_channel::network::Hop| {
+        format!("{} {}", crate::render::printable(&hop.host), hop.bound)
+    };
+    let hops: Vec<String> = hops.iter().map(hop).collect();
+    hops.join(", ")
+}
