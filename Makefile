@@ -7,7 +7,7 @@
 help:
 	@echo 'make demo        the same mix of traffic without and with netnice; a table and a report (root)'
 	@echo 'make test        every test: unit tests, then system tests in network namespaces (root)'
-	@echo 'make build       release programs netnice, netniced, netnice-driver and netnice-lab in target/release'
+	@echo 'make build       release programs netnice, netniced, netnice-driver, netnice-peer and netnice-lab'
 	@echo 'make deb         three Debian packages in target/deb'
 	@echo 'make check       formatting, lints, the rules of the tree, documentation, dependencies'
 	@echo 'make bench       benchmarks, and what enforcement costs (root)'

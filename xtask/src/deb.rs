@@ -15,8 +15,9 @@
 //! to depend on the shared library.
 //!
 //! `packaging/` has the units, the packages' scripts, the copyright, the changelog and the manual
-//! pages of the daemon and the driver. With `--try`, [`trial`] installs the packages in a fresh
-//! chroot, uses them, upgrades them while a limit is in force, and removes them; this needs root.
+//! pages of the daemon, the driver and netnice-peer. With `--try`, [`trial`] installs the packages
+//! in a fresh chroot, uses them, upgrades them while a limit is in force, and removes them; this
+//! needs root.
 
 mod documents;
 mod trial;
@@ -230,7 +231,7 @@ impl Stage {
         Ok(place)
     }
 
-    /// Adds the header, static library, link, pkg-config file, manual pages and example.
+    /// Adds the headers, static library, link, pkg-config file, manual pages and example.
     fn development(&self, built: &Path, libraries: &str) -> Result<()> {
         let archive = self.make(&format!("{libraries}/libnetnice.a"), 0o644)?;
         Step::new("strip")
@@ -240,8 +241,9 @@ impl Stage {
         set_mode(&archive, 0o644)?;
         symlink(SONAME, archive.with_file_name("libnetnice.so"))?;
         let capi = self.source.join("crates/capi");
-        let header = fs::read(capi.join("include/netnice.h"))?;
-        self.write(&header, "usr/include/netnice.h", 0o644)?;
+        for (name, text) in files(&capi.join("include"))? {
+            self.write(&text, &format!("usr/include/{name}"), 0o644)?;
+        }
         for (name, text) in files(&capi.join("examples"))? {
             let place = format!("usr/share/doc/libnetnice-dev/examples/{name}");
             self.write(&text, &place, 0o644)?;
@@ -415,7 +417,7 @@ const PARTS: [Part; 3] = [
         section: "libdevel",
         fields: "Multi-Arch: same\n",
         description: "network limits of processes, groups and users, from C (development)\n \
-         Header, static library, pkg-config file, manual pages and examples of\n \
+         Headers, static library, pkg-config file, manual pages and examples of\n \
          libnetnice.\n",
     },
 ];
@@ -423,17 +425,18 @@ const PARTS: [Part; 3] = [
 /// sets that name.
 const LIBRARY: &str = "libnetnice0";
 const SONAME: &str = "libnetnice.so.0";
-const PROGRAMS: [(&str, &str); 3] = [
+const PROGRAMS: [(&str, &str); 4] = [
     ("netnice", "usr/bin/netnice"),
     ("netniced", "usr/sbin/netniced"),
     ("netnice-driver", "usr/sbin/netnice-driver"),
+    ("netnice-peer", "usr/sbin/netnice-peer"),
 ];
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "usr/share/bash-completion/completions/netnice"),
     ("zsh", "usr/share/zsh/vendor-completions/_netnice"),
     ("fish", "usr/share/fish/vendor_completions.d/netnice.fish"),
 ];
-const FILES: [(&str, &str, u32); 9] = [
+const FILES: [(&str, &str, u32); 10] = [
     ("packaging/postinst", "DEBIAN/postinst", 0o755),
     ("packaging/prerm", "DEBIAN/prerm", 0o755),
     ("packaging/postrm", "DEBIAN/postrm", 0o755),
@@ -452,6 +455,11 @@ const FILES: [(&str, &str, u32); 9] = [
         "usr/lib/systemd/system/netnice-driver@.service",
         0o644,
     ),
+    (
+        "packaging/netnice-peer.service",
+        "usr/lib/systemd/system/netnice-peer.service",
+        0o644,
+    ),
     ("docs/manual/policy.toml", "etc/netnice/policy.toml", 0o644),
     ("LICENSE-MIT", "usr/share/doc/netnice/LICENSE-MIT", 0o644),
     (
@@ -460,11 +468,15 @@ const FILES: [(&str, &str, u32); 9] = [
         0o644,
     ),
 ];
-const COMPRESSED: [(&str, &str); 2] = [
+const COMPRESSED: [(&str, &str); 3] = [
     ("packaging/netniced.8", "usr/share/man/man8/netniced.8"),
     (
         "packaging/netnice-driver.8",
         "usr/share/man/man8/netnice-driver.8",
+    ),
+    (
+        "packaging/netnice-peer.8",
+        "usr/share/man/man8/netnice-peer.8",
     ),
 ];
 

@@ -163,8 +163,8 @@ cargo xtask VERB
                               documentation, cargo deny
   setup [build|run|vm|bare|bench|fuzz]
                               install by apt the missing packages for that use (default: run)
-  build                       build the release programs netnice, netniced, netnice-driver and
-                              netnice-lab
+  build                       build the release programs netnice, netniced, netnice-driver,
+                              netnice-peer and netnice-lab
   demo [ARG...]               build, then run netnice-lab demo
   test [--unit|--system] [FILTER...]
                               run every test: unit tests, then system tests on the release

@@ -130,7 +130,13 @@ pub fn bench(tree: &Tree) -> Result<()> {
 }
 
 /// The programs that a user installs, and the lab.
-pub const PROGRAMS: [&str; 4] = ["netnice", "netniced", "netnice-driver", "netnice-lab"];
+pub const PROGRAMS: [&str; 5] = [
+    "netnice",
+    "netniced",
+    "netnice-driver",
+    "netnice-peer",
+    "netnice-lab",
+];
 
 /// Builds the release programs and the C library. The packages of [`Use::Build`] must be installed.
 /// Fails if cargo fails.

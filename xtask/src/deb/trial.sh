@@ -22,6 +22,7 @@ prepare() {
 	dpkg --install first/*.deb
 	dpkg --verify netnice libnetnice0 libnetnice-dev
 	getent group netnice >/dev/null || fail "no group netnice"
+	check_peer
 	say "the C library"
 	ldconfig -p | grep libnetnice.so.0 >/dev/null || fail "the library is not known"
 	# shellcheck disable=SC2046
@@ -32,9 +33,26 @@ prepare() {
 
 	say "units"
 	systemd-analyze verify --man=no /usr/lib/systemd/system/netniced.service /usr/lib/systemd/system/netniced.socket
+	systemd-analyze verify --man=no /usr/lib/systemd/system/netnice-peer.service
 	systemd-analyze security --offline=true --no-pager /usr/lib/systemd/system/netniced.service | tail -n 1
+	systemd-analyze security --offline=true --no-pager /usr/lib/systemd/system/netnice-peer.service | tail -n 1
 	# The rest happens in a network of its own.
 	exec unshare --net bash trial.sh use
+}
+
+# Checks what the package installs for netnice-peer.
+check_peer() {
+	local shell man
+	shell=$(getent passwd netnice-peer | cut -d : -f 7)
+	[ "$shell" = /usr/sbin/nologin ] || fail "the user netnice-peer has the shell '$shell'"
+	getent group netnice-peer >/dev/null || fail "no group netnice-peer"
+	[ -d /etc/netnice/peer ] || fail "no folder for certificates"
+	setpriv --reuid netnice-peer --regid netnice-peer --clear-groups netnice-peer --help >/dev/null ||
+		fail "the user netnice-peer cannot run netnice-peer"
+	man=$(zcat /usr/share/man/man8/netnice-peer.8.gz | head -n 1)
+	[ -n "$man" ] || fail "no manual page of netnice-peer"
+	netnice peer issue --folder laboratory near far
+	[ "$(ls laboratory | wc -l)" = 6 ] || fail "the certificates of two hosts and an authority are not six files"
 }
 
 # Prints the system calls that these names and @groups mean.
