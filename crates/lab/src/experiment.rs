@@ -628,6 +628,12 @@ pub const REGISTRY: &[Experiment] = &[
         run: rtc::figure7a,
     },
     Experiment {
+        id: "rtc-hops",
+        what: "channels over a router beside floods on every cable, with loaded processors",
+        minutes: (11.0, 0.7),
+        run: rtc::hops,
+    },
+    Experiment {
         id: "rtc-fig5-sim",
         what: "RTC, figure 5, simulated: best effort offers ever more beside real-time channels",
         minutes: (0.2, 0.05),

@@ -85,6 +85,11 @@ impl Proc {
             })
     }
 
+    /// Ends the child's standard input.
+    pub fn close_input(&mut self) {
+        self.stdin = None;
+    }
+
     /// Returns the next unread line of the child's standard output. Fails after `within`, or if the
     /// child has closed its standard output and no line is left.
     pub fn next_line(&mut self, within: Duration) -> Result<String> {

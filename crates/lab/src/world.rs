@@ -11,7 +11,7 @@
 //!    process's id and ends the process;
 //! 3. [`begin`] itself, which removes the objects of dead processes (after SIGKILL, for example).
 //!
-//! There are four shapes of worlds:
+//! There are five shapes of worlds:
 //!
 //! ```text
 //! World::pair       client ===== server          one or more direct veth pairs
@@ -25,6 +25,10 @@
 //!
 //! World::bad_wire   client ==( wire )== server    a cable that delays, loses, reorders, duplicates
 //!                                                 and damages packets (module `bad_wire`)
+//!
+//! World::routed     client --+
+//!                            +-- router -- server  cables that take time, and a router
+//!                   other  --+                     (module `routed`)
 //! ```
 //!
 //! The hosts' own devices keep their default queue, because netnice may manage them. The default
@@ -50,6 +54,8 @@ pub mod htb;
 pub(crate) mod hub;
 pub mod modem;
 pub mod netns;
+pub mod peer;
+pub mod routed;
 pub(crate) mod snapshot;
 pub(crate) mod topology;
 pub mod tunnel;
@@ -60,6 +66,8 @@ pub use cleanup::begin;
 pub use daemon::{CommandOutput, Netnice};
 pub use modem::Modem;
 pub use netns::{Netns, NetnsHandle};
+pub use peer::{Peer, PeerOptions};
+pub use routed::Routed;
 pub use snapshot::Snapshot;
 pub use topology::{Cable, Offloads, Pair};
 pub use tunnel::Tunnel;
@@ -122,8 +130,8 @@ impl Host {
 
 /// A private world. Dropping it removes its folder and its namespaces.
 pub struct World {
-    /// What carries the frames of a bad wire. Dropped before the namespaces.
-    forwarder: Option<bad_wire::Forwarder>,
+    /// What carries the frames of wires: one for each wire. Dropped before the namespaces.
+    forwarders: Vec<bad_wire::Forwarder>,
     hosts: Vec<Host>,
     switch: Option<Netns>,
     folder: Folder,
@@ -157,7 +165,7 @@ impl World {
         self.host("server")
     }
 
-    /// The namespace of the switch; `None` in worlds without one.
+    /// The namespace of the switch or of the wires; `None` in worlds without one.
     pub(crate) fn switch(&self) -> Option<&Netns> {
         self.switch.as_ref()
     }

@@ -14,6 +14,7 @@
 //! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
 //! is not netnice, if a step of the simulation fails, or if a plot cannot be written.
 
+mod hops;
 mod packets;
 
 use std::num::NonZeroU32;
@@ -29,6 +30,7 @@ use serde_json::json;
 use super::simulated::netnice_only;
 use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
+pub use hops::hops;
 pub use packets::{figure5, figure6, figure7a};
 
 /// Figure 5: best effort offers more and more, and the channels keep to their contracts. No

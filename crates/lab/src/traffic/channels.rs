@@ -451,7 +451,7 @@ impl ChannelProgram {
     }
 }
 
-fn slice(text: &str) -> Result<Slice> {
+pub(super) fn slice(text: &str) -> Result<Slice> {
     let contract: Contract = format!("slice {text}").parse()?;
     contract.slice().context("no slice")
 }

@@ -5,8 +5,9 @@
 use anyhow::Result;
 
 use super::{
-    bare_tcp, carnage, channels, connections, direct, direct_tcp, echo, fetch, fork_storm, http,
-    iperf3, many_flows, messages, parent, quic, quic_flows, segments, tcp, udp, unruly,
+    bare_tcp, carnage, channels, connections, direct, direct_tcp, echo, fetch, fork_storm, holds,
+    http, iperf3, many_flows, messages, network, parent, quic, quic_flows, segments, tcp, udp,
+    unruly,
 };
 
 /// The programs of the traffic generator, as subcommands of `netnice-lab traffic`.
@@ -24,8 +25,12 @@ pub enum Program {
     ManyFlows(many_flows::ManyFlowsArgs),
     /// Messages of a real-time channel on the direct path, on command.
     Messages(messages::MessagesArgs),
+    /// Held promises of the direct path, on command.
+    Holds(holds::HoldsArgs),
     /// Channels of handlers on the direct path, on command.
     Channels(channels::ChannelsArgs),
+    /// One end of a channel between hosts, on command.
+    Network(network::NetworkArgs),
     /// The same, by a program that forks, ends or executes another program on command.
     Unruly(unruly::UnrulyArgs),
     /// Segments of TCP on the direct path, on command.
@@ -76,7 +81,9 @@ pub fn main(program: &Program) -> Result<()> {
         Program::DirectTcp(args) => direct_tcp::main(args),
         Program::ManyFlows(args) => many_flows::main(args),
         Program::Messages(args) => messages::main(args),
+        Program::Holds(args) => holds::main(args),
         Program::Channels(args) => channels::main(args),
+        Program::Network(args) => network::main(args),
         Program::Unruly(args) => unruly::main(args),
         Program::Segments(args) => segments::main(args),
         Program::Echo(args) => echo::echo(args),

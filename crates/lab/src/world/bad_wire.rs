@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -49,25 +49,17 @@ impl World {
     pub fn bad_wire(impairments: [Impairments; 2]) -> Result<World> {
         let number = next_number();
         let folder = Folder::create(number)?;
-        let wire = Netns::create(&format!("wire{number}"))?;
-        wire.sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
-        wire.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
+        let wire = create(number)?;
         let mut hosts = Vec::new();
         for (index, name) in ["client", "server"].into_iter().enumerate() {
             let ns = Netns::create(&format!("{name}{number}"))?;
-            let inside = format!("wire{index}");
-            add_veth(&ns, "eth0", &wire, &inside)?;
             let last = index as u8 + 1;
             let port = Port {
                 device: "eth0".into(),
                 v4: Ipv4Addr::new(10, 77, 0, last),
                 v6: v6(0, last),
             };
-            configure(&ns, &port, 1500, Offloads::Off)?;
-            // The forwarder cannot complete a checksum.
-            ns.run("ethtool", "-K eth0 tx off")?;
-            wire.run("ethtool", &format!("-K {inside} tso off gso off gro off"))?;
-            wire.ip(&format!("link set {inside} up"))?;
+            connect(&ns, &port, &wire, ENDS[index])?;
             hosts.push(Host {
                 name: name.into(),
                 ns,
@@ -76,27 +68,54 @@ impl World {
         }
         let ends: Vec<&Netns> = hosts.iter().map(|host| &host.ns).collect();
         await_carrier(&ends)?;
-        let forwarder = Forwarder::start(&wire, impairments)?;
+        let forwarder = Forwarder::start(&wire, ENDS, impairments)?;
         Ok(World {
             hosts,
             switch: Some(wire),
             folder,
-            forwarder: Some(forwarder),
+            forwarders: vec![forwarder],
         })
     }
 
     /// Ends the bad wire, which carries nothing from then on. Returns what happened to the frames
-    /// in each direction, those of the client first. Fails if the world has no bad wire, or if the
-    /// wire could not read or write.
+    /// in each direction, those of the client first. Fails if the world was not made by
+    /// [`World::bad_wire`], if its wire was ended before, or if the wire could not read or write.
     pub fn end_bad_wire(&mut self) -> Result<[WireCounts; 2]> {
-        let forwarder = self.forwarder.take();
+        let wires = self.forwarders.len();
+        ensure!(wires == 1, "the world has {wires} wires, not one");
+        let forwarder = self.forwarders.pop();
         forwarder.context("no bad wire")?.thread.stop()
     }
 }
 
+/// Makes the namespace `nn-<pid>-wire<number>` for the devices between which wires carry frames.
+pub(super) fn create(number: u32) -> Result<Netns> {
+    let wire = Netns::create(&format!("wire{number}"))?;
+    wire.sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
+    wire.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
+    Ok(wire)
+}
+
+/// Makes and configures a host's port; `inside` is its other end, in the namespace of the wire.
+pub(super) fn connect(ns: &Netns, port: &Port, wire: &Netns, inside: &str) -> Result<()> {
+    add_veth(ns, &port.device, wire, inside)?;
+    configure(ns, port, 1500, Offloads::Off)?;
+    // The forwarder cannot complete a checksum.
+    ns.run("ethtool", &format!("-K {} tx off", port.device))?;
+    wire.run("ethtool", &format!("-K {inside} tso off gso off gro off"))?;
+    wire.ip(&format!("link set {inside} up")).map(drop)
+}
+
 impl Forwarder {
-    fn start(wire: &Netns, impairments: [Impairments; 2]) -> Result<Forwarder> {
-        let sockets = wire.enter(|| Ok([open("wire0")?, open("wire1")?]))?;
+    /// Starts to carry frames between two devices of a namespace. The first impairments are those
+    /// of frames from the first device. Fails if a packet socket cannot be opened, or if the thread
+    /// cannot start.
+    pub(super) fn start(
+        wire: &Netns,
+        ends: [&str; 2],
+        impairments: [Impairments; 2],
+    ) -> Result<Forwarder> {
+        let sockets = wire.enter(|| Ok([open(ends[0])?, open(ends[1])?]))?;
         let [there, back] = impairments;
         let lanes = [there, back].into_iter().enumerate();
         let lanes = lanes.map(|(from, impairments)| Lane {
@@ -181,6 +200,8 @@ fn send(socket: &OwnedFd, frame: &[u8]) -> io::Result<()> {
     }
 }
 
+/// The devices between which a bad wire carries frames.
+const ENDS: [&str; 2] = ["wire0", "wire1"];
 /// SCHED_RR: above programs, below the packet thread of a driver.
 const PRIORITY: i32 = 20;
 /// Frames that are read from one direction before the other one's turn.

@@ -51,7 +51,7 @@ impl World {
             hosts: Vec::new(),
             switch: Some(hub),
             folder,
-            forwarder: None,
+            forwarders: Vec::new(),
         };
         for name in lan.hub {
             let station = world.add_host(name, number)?;

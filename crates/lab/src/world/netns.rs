@@ -296,8 +296,10 @@ fn parse_device_counters(text: &str, device: &str) -> Option<DeviceCounters> {
 }
 
 /// The sysctls that every namespace of the lab gets. With saved TCP metrics, one run would
-/// influence the next.
-const DEFAULTS: [(&str, &str); 4] = [
+/// influence the next. A new namespace takes over the machine's own setting of IPv4 forwarding.
+const DEFAULTS: [(&str, &str); 6] = [
+    ("net/ipv4/ip_forward", "0"),
+    ("net/ipv6/conf/all/forwarding", "0"),
     ("net/ipv4/tcp_no_metrics_save", "1"),
     ("net/ipv6/conf/all/accept_dad", "0"),
     ("net/ipv6/conf/default/accept_dad", "0"),

@@ -130,7 +130,7 @@ impl World {
             ],
             switch: None,
             folder,
-            forwarder: None,
+            forwarders: Vec::new(),
         })
     }
 
@@ -168,7 +168,7 @@ impl World {
             hosts,
             switch: Some(switch),
             folder,
-            forwarder: None,
+            forwarders: Vec::new(),
         })
     }
 }

@@ -7,11 +7,12 @@ use std::process::Command;
 
 use netnice_lab::process::{self, binary};
 
-/// Installs header, libraries (also by the name `libnetnice.so.0`) and pkg-config file below
+/// Installs headers, libraries (also by the name `libnetnice.so.0`) and pkg-config file below
 /// `root`.
 pub fn install(root: &Path) {
     for (from, to) in [
         (crate_file("include/netnice.h"), "include"),
+        (crate_file("include/netnice_channel.h"), "include"),
         (crate_file("netnice.pc"), "lib/pkgconfig"),
         (binary("libnetnice.a").expect("built"), "lib"),
         (binary("libnetnice.so").expect("built"), "lib"),

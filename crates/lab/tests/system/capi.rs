@@ -220,7 +220,8 @@ fn a_foreign_program_builds_with_the_installed_library_and_header() {
     let mut cxx = Command::new("c++");
     cxx.args(["-std=c++11", "-Wall", "-Wextra", "-Werror", "-pedantic"]);
     cxx.args(["-fsyntax-only", "-x", "c++"]);
-    process::run(cxx.arg(root.join("include/netnice.h"))).expect("C++ reads it");
+    cxx.arg("-I").arg(root.join("include"));
+    process::run(cxx.arg(root.join("include/netnice_channel.h"))).expect("C++ reads both");
     let mut tool = Command::new("pkg-config");
     tool.env("PKG_CONFIG_PATH", root.join("lib/pkgconfig"));
     let said = process::run(tool.args(["--cflags", "--libs", "netnice"])).expect("found");
@@ -234,11 +235,15 @@ fn a_foreign_program_builds_with_the_installed_library_and_header() {
     let mut command = library_bed.bed.world.client().ns.command(&limit);
     command.arg("65536").arg(&library_bed.calls);
     assert_eq!(library_bed.run_command(command, "get 0 0"), "65536 ok\n");
-    // The other example compiles; crates/lab/tests/system/direct_programs.rs runs it.
+    // The other examples compile; crates/lab/tests/system/direct_programs.rs and between_hosts.rs
+    // run them.
     compile(&root, "examples/direct.c", &limit, Link::Static);
-    // Every function of the header has its page.
-    let header = fs::read_to_string(crate_file("include/netnice.h")).expect("it is there");
-    let names = header.lines().filter_map(|line| {
+    compile(&root, "examples/channel.c", &limit, Link::Static);
+    // Every function of the headers has its page.
+    let headers = ["include/netnice.h", "include/netnice_channel.h"]
+        .map(|header| fs::read_to_string(crate_file(header)).expect("it is there"));
+    let names = headers.iter().flat_map(|header| header.lines());
+    let names = names.filter_map(|line| {
         let (before, _) = line.split_once('(')?;
         let declares = before.starts_with(|first: char| first.is_ascii_lowercase());
         let name = before.rsplit([' ', '*']).next()?;

@@ -3,6 +3,7 @@
 
 mod channels;
 mod events;
+mod holds;
 mod icmp;
 mod moves;
 mod policy;

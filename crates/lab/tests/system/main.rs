@@ -8,6 +8,7 @@
 
 mod access;
 mod bad_wire;
+mod between_hosts;
 mod budgets;
 mod c_compiler;
 mod capi;

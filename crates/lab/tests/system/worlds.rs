@@ -9,7 +9,11 @@ use netnice_lab::process::{self, EVENT_TIMEOUT};
 use netnice_lab::testbed::becomes_true;
 use netnice_lab::traffic::{self, Echo, Probe, RunOptions, Tcp, Udp, real_programs};
 use netnice_lab::wire::{self, Tap, Transport};
-use netnice_lab::world::{self, Cable, Family, Offloads, Pair, Snapshot, World, htb};
+use netnice_lab::world::{
+    self, Cable, Family, Offloads, Pair, PeerOptions, Routed, Snapshot, World, htb,
+};
+
+use crate::users::ANN;
 
 fn at(world: &World, host: &str, family: Family, port: u16) -> SocketAddr {
     SocketAddr::new(world.host(host).address(family), port)
@@ -24,6 +28,9 @@ fn assert_near(got: f64, want: f64, over: f64, what: &str) {
         "{what}: {got:.0}, wanted {want:.0} and at most {over} of it more"
     );
 }
+
+/// Pings of one measurement.
+const PINGS: u32 = 10;
 
 fn pause(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
@@ -134,6 +141,150 @@ fn a_switched_world_limits_its_cables_both_ways() {
         (25.0..500.0).contains(&median),
         "{median} ms in a queue of 50 ms"
     );
+}
+
+/// The shortest round trip in milliseconds, of several pings. The address is that by which the
+/// first host reaches the second one.
+fn shortest_round_trip(world: &World, from: &str, to: &str, family: Family) -> f64 {
+    let address = world.address_of(to, from, family);
+    let every = Duration::from_millis(20);
+    let mut pings =
+        real_programs::ping(world.host(from), address, every, PINGS).expect("ping starts");
+    let lines = pings.remaining_lines(EVENT_TIMEOUT);
+    let times = real_programs::Pings::parse(lines.iter().map(String::as_str)).times();
+    assert_eq!(times.len(), PINGS as usize, "{from} to {to}: {lines:?}");
+    times.into_iter().fold(f64::INFINITY, f64::min)
+}
+
+/// A TCP connection from one host to another carries bytes there and back.
+fn check_tcp(world: &World, from: &str, to: &str, family: Family) {
+    let address = SocketAddr::new(world.address_of(to, from, family), 7);
+    let echo = traffic::start_now(world.host(to), &Echo::listen(address)).expect("echo");
+    let probe = Probe::tcp(address, Duration::from_millis(20));
+    let probe = traffic::start_now(world.host(from), &probe).expect("probe");
+    pause(500);
+    let got = probe.stop().expect("the probe reports");
+    assert!(!got.round_trips.is_empty(), "{from} to {to}: no answer");
+    drop(echo);
+}
+
+fn forwards(host: &world::Host) -> [String; 2] {
+    let keys = ["ipv4/ip_forward", "ipv6/conf/all/forwarding"];
+    keys.map(|key| {
+        let path = format!("/proc/sys/net/{key}");
+        let text = host.ns.enter(|| Ok(std::fs::read_to_string(&path)?));
+        text.expect("a sysctl").trim().to_owned()
+    })
+}
+
+#[test]
+fn a_routed_world_forwards_over_cables_that_take_time() {
+    let ms = Duration::from_millis;
+    let world = World::routed(Routed {
+        client: ms(5),
+        server: ms(15),
+        other: Duration::ZERO,
+    })
+    .expect("a world");
+    for family in [Family::V4, Family::V6] {
+        // Twice the cables' delays, and what a busy machine adds. The wrong cables would give less,
+        // or a multiple.
+        for (from, to, least) in [
+            ("client", "server", 40.0),
+            ("other", "server", 30.0),
+            ("client", "router", 10.0),
+            ("router", "other", 0.0),
+        ] {
+            let time = shortest_round_trip(&world, from, to, family);
+            assert!(
+                (least..least + 30.0).contains(&time),
+                "{from} to {to}, {family:?}: {time} ms, not {least} ms"
+            );
+        }
+        check_tcp(&world, "client", "server", family);
+        check_tcp(&world, "server", "other", family);
+    }
+    let router = world.host("router");
+    assert_eq!(forwards(router), ["1", "1"]);
+    for name in ["client", "server", "other"] {
+        assert_eq!(forwards(world.host(name)), ["0", "0"], "{name}");
+    }
+    router.ns.sysctl("net/ipv4/ip_forward", "0").expect("off");
+    let to = world.address_of("server", "client", Family::V4);
+    let mut pings = real_programs::ping(world.client(), to, ms(20), 3).expect("ping");
+    let lines = pings.remaining_lines(EVENT_TIMEOUT);
+    let pings = real_programs::Pings::parse(lines.iter().map(String::as_str));
+    assert!(
+        pings.times().is_empty(),
+        "another way leads past the router: {lines:?}"
+    );
+}
+
+#[test]
+fn every_host_of_a_routed_world_has_a_netnice_of_its_own() {
+    let world = World::routed(Routed::default()).expect("a world");
+    let names = ["client", "router", "server", "other"];
+    let all = names.map(|name| world.netnice(name).expect("a daemon"));
+    for device in ["eth0", "eth1", "eth2"] {
+        all[1]
+            .run_line(&format!("link {device} --rate 100mbit"))
+            .expect("managed");
+    }
+    all[0].run_line("link eth0 --rate 10mbit").expect("managed");
+    let links = all.each_ref().map(|netnice| {
+        let shown = netnice.show().expect("shown");
+        shown["links"].as_array().map_or(0, Vec::len)
+    });
+    assert_eq!(links, [1, 3, 0, 0]);
+    check_tcp(&world, "client", "server", Family::V4);
+    let address = |to, from| world.address_of(to, from, Family::V4).to_string();
+    assert_eq!(address("router", "server"), "10.77.1.2");
+    assert_eq!(address("router", "other"), "10.77.2.2");
+    assert_eq!(address("server", "other"), "10.77.1.1");
+}
+
+#[test]
+fn the_peer_of_a_host_can_be_stopped_killed_and_started_again() {
+    let world = World::routed(Routed::default()).expect("a world");
+    let _daemons = ["client", "router"].map(|name| world.netnice(name).expect("a daemon"));
+    let mut peer = world
+        .peer("client", &PeerOptions::default())
+        .expect("a peer");
+    let as_ann = PeerOptions {
+        user: Some(ANN),
+        ..PeerOptions::default()
+    };
+    let router = world.peer("router", &as_ann).expect("a peer");
+    let router_pid = router.pid().expect("it runs");
+    let status = std::fs::read_to_string(format!("/proc/{router_pid}/status")).expect("a process");
+    let users = format!("Uid:\t{ANN}\t{ANN}\t{ANN}\t{ANN}\n");
+    assert!(status.contains(&users), "{status}");
+
+    let pid = peer.pid().expect("it runs");
+    peer.stop().expect("stopped");
+    assert_eq!(netnice_lab::sys::state(pid), Some('T'));
+    peer.cont().expect("continued");
+    assert!(becomes_true(|| netnice_lab::sys::state(pid) != Some('T')));
+    peer.kill();
+    assert!(!peer.is_running() && !netnice_lab::sys::is_alive(pid));
+    assert!(std::os::unix::net::UnixStream::connect(peer.socket()).is_err());
+    peer.stop().expect_err("a program that does not run");
+    peer.restart().expect("started again");
+    assert!(peer.is_running() && peer.pid() != Some(pid));
+    peer.terminate();
+    assert!(!peer.is_running());
+    drop(router);
+    assert!(!netnice_lab::sys::is_alive(router_pid));
+}
+
+#[test]
+fn hosts_of_other_worlds_do_not_forward() {
+    let pair = World::pair(Pair::default()).expect("a world");
+    let switched = World::switched(&[Cable::free("client"), Cable::free("server")]);
+    for world in [&pair, &switched.expect("a world")] {
+        assert_eq!(forwards(world.client()), ["0", "0"]);
+        assert_eq!(forwards(world.server()), ["0", "0"]);
+    }
 }
 
 #[test]

@@ -1,0 +1,532 @@
+//! Channels over a router, through what is shipped: netniced, its drivers and netnice-peer on three
+//! hosts, and `netnice channel` or a program in C at both ends.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
+use netnice_lab::traffic::{self, Udp};
+use netnice_lab::world::{Netnice, Peer, PeerOptions, Routed, World};
+use serde_json::Value;
+
+use crate::c_compiler::{Link, compile, install};
+
+/// A client, a router and a server, with netnice on all of them and links of 100 Mbit/s.
+struct Hosts {
+    peers: Vec<Peer>,
+    /// In the order of [`NAMES`].
+    netnices: Vec<Netnice>,
+    world: World,
+}
+
+const NAMES: [&str; 3] = ["client", "router", "server"];
+const CAMERA: &str = "--mmax 60KiB --rate 50/s --burst 2";
+
+impl Hosts {
+    fn new() -> Hosts {
+        let world = World::routed(Routed::default()).expect("a world");
+        let links = [
+            ("client", "eth0"),
+            ("router", "eth0"),
+            ("router", "eth1"),
+            ("server", "eth0"),
+        ];
+        let netnices = NAMES.map(|name| world.netnice(name).expect("a daemon"));
+        for (host, link) in links {
+            let at = NAMES.iter().position(|name| *name == host).expect("a host");
+            let line = format!("link {link} --rate 100mbit");
+            netnices[at]
+                .run_line(&line)
+                .expect("it runs")
+                .ok()
+                .expect("a link");
+        }
+        let peers = NAMES.map(|name| world.peer(name, &PeerOptions::default()).expect("a peer"));
+        Hosts {
+            peers: peers.into(),
+            netnices: netnices.into(),
+            world,
+        }
+    }
+
+    fn netnice(&self, host: &str) -> &Netnice {
+        let at = NAMES.iter().position(|name| *name == host);
+        &self.netnices[at.expect("a host")]
+    }
+
+    fn peer(&mut self, host: &str) -> &mut Peer {
+        let at = NAMES.iter().position(|name| *name == host);
+        &mut self.peers[at.expect("a host")]
+    }
+
+    /// Starts a command of `netnice channel` at a host.
+    fn start(&self, host: &str, line: &str) -> Proc {
+        let words: Vec<&str> = ["channel"]
+            .into_iter()
+            .chain(line.split_whitespace())
+            .collect();
+        let command = self.netnice(host).command(&words);
+        Proc::start(command).expect("it starts")
+    }
+
+    /// Starts a program in C at a host.
+    fn start_program(&self, host: &str, program: &Path, line: &str) -> Proc {
+        let mut command = self.world.host(host).ns.command(program);
+        command.env("NETNICE_RUNTIME_DIR", self.netnice(host).runtime());
+        command.args(line.split_whitespace());
+        Proc::start(command).expect("it starts")
+    }
+
+    /// Starts a service at the server, and waits until it is offered.
+    fn listen(&self, line: &str) -> Proc {
+        let mut listen = self.start("server", &format!("listen {line}"));
+        wait_for(&mut listen, "listens as");
+        listen
+    }
+
+    /// Starts a source at the client, and waits until its channel is established.
+    fn open(&self, line: &str) -> Proc {
+        let mut open = self.start("client", line);
+        wait_for(&mut open, "netnice: channel");
+        open
+    }
+
+    /// What a source that is refused says.
+    fn refused(&self, line: &str) -> String {
+        let mut open = self.start("client", line);
+        let status = open.wait(EVENT_TIMEOUT).expect("it ends");
+        assert_eq!(status.code(), Some(3), "{line}: {}", open.take_stderr());
+        open.take_stderr()
+    }
+
+    /// The channels of a host.
+    fn channels(&self, host: &str) -> Value {
+        let output = self.netnice(host).run_line("channel ls --json");
+        let output = output.expect("it runs").ok().expect("a list");
+        serde_json::from_str(&output.stdout).expect("JSON")
+    }
+
+    /// Waits until no ledger has a flow with a contract.
+    fn wait_until_free(&self, within: Duration) {
+        let until = Instant::now() + within;
+        loop {
+            let left: Vec<(&str, usize)> = NAMES
+                .into_iter()
+                .map(|name| (name, self.promised(name)))
+                .filter(|(_, flows)| *flows > 0)
+                .collect();
+            if left.is_empty() {
+                return;
+            }
+            assert!(Instant::now() < until, "{left:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// The number of flows of a host that have a promise.
+    fn promised(&self, host: &str) -> usize {
+        let shown = self.netnice(host).show().expect("it shows");
+        let flows = shown["flows"].as_array().cloned().unwrap_or_default();
+        let promised = |flow: &&Value| !flow["contract"]["channel"].is_null();
+        flows.iter().filter(promised).count()
+    }
+}
+
+/// Waits until a process has written this to standard error.
+fn wait_for(process: &mut Proc, text: &str) {
+    let until = Instant::now() + EVENT_TIMEOUT;
+    let mut all = String::new();
+    while !all.contains(text) {
+        assert!(
+            process.is_running() && Instant::now() < until,
+            "{all}{}",
+            process.take_stderr()
+        );
+        all.push_str(&process.take_stderr());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn messages_pass_a_router_whole_beside_a_flood_on_every_cable() {
+    let hosts = Hosts::new();
+    let mut sink = hosts.listen("camera --lines --count 1");
+    let mut source = hosts.open(&format!(
+        "open camera@server --lines {CAMERA} --deadline 300ms"
+    ));
+    // The kernel's own traffic takes what it can get.
+    let (client, server) = (hosts.world.host("client"), hosts.world.host("server"));
+    let floods = [(client, server), (server, client)].map(|(from, to)| {
+        let ends = [(from.port().v4, 7_000).into(), (to.port().v4, 7_000).into()];
+        let flood = Udp::source(ends[0], ends[1]).rate(200_000_000).size(1_400);
+        traffic::start_now(from, &flood).expect("a flood")
+    });
+    let message = |number: usize| format!("{number} {}", "x".repeat(number * 997 % 60_000));
+    for number in 0..200 {
+        source.write_line(&message(number)).expect("written");
+    }
+    for number in 0..200 {
+        let line = sink.next_line(EVENT_TIMEOUT).expect("a message");
+        assert!(
+            line == message(number),
+            "message {number}: {} bytes",
+            line.len()
+        );
+    }
+    let listed = hosts.channels("router");
+    let relayed = &listed["channels"][0]["relayed"];
+    assert_eq!(relayed["messages"], 200, "{listed}");
+    assert_eq!(
+        (&relayed["incomplete"], &relayed["dropped"]),
+        (&0.into(), &0.into()),
+        "{listed}"
+    );
+    let parts = NAMES.map(|name| hosts.channels(name)["channels"][0]["part"].clone());
+    assert_eq!(parts, ["source", "relay", "sink"]);
+    let hops = listed["channels"][0]["hops"]
+        .as_array()
+        .expect("hops")
+        .clone();
+    let sum: u64 = hops.iter().filter_map(|hop| hop["bound_ns"].as_u64()).sum();
+    assert_eq!(sum, 300_000_000, "{hops:?}");
+    for flood in floods {
+        flood.stop().expect("stopped");
+    }
+    // The end of the input ends the channel everywhere.
+    source.close_input();
+    let status = source.wait(EVENT_TIMEOUT).expect("it ends");
+    assert!(status.success(), "{}", source.take_stderr());
+    let status = sink.wait(EVENT_TIMEOUT).expect("it ends");
+    assert!(status.success(), "{}", sink.take_stderr());
+    hosts.wait_until_free(Duration::from_secs(5));
+}
+
+#[test]
+fn the_best_deadline_of_a_refusal_is_granted_and_a_shorter_one_is_not() {
+    let hosts = Hosts::new();
+    let _sink = hosts.listen("camera --discard");
+    let line = |deadline_us: u64| format!("open camera@server {CAMERA} --deadline {deadline_us}us");
+    let text = hosts.refused(&line(4_000));
+    assert!(text.contains("server refuses"), "{text}");
+    let (_, best) = text.rsplit_once("a deadline of ").expect("a best deadline");
+    let best: netnice_core::units::Nanos = best.trim().parse().expect("a time");
+    let text = hosts.refused(&line(best.0 * 99 / 100 / 1_000));
+    assert!(text.contains("would be granted"), "{text}");
+    let mut source = hosts.open(&line(best.0.div_ceil(1_000)));
+    source.close_input();
+    let status = source.wait(EVENT_TIMEOUT).expect("it ends");
+    assert!(status.success(), "{}", source.take_stderr());
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_by_name_and_nothing_stays_held() {
+    let mut hosts = Hosts::new();
+    let _sink = hosts.listen("camera --discard --mmax 100KiB");
+    let open =
+        |to: &str, mmax: &str| format!("open {to} --mmax {mmax} --rate 50/s --deadline 300ms");
+    let refusals = [
+        (
+            open("microphone@server", "1KiB"),
+            "no program of server offers microphone",
+        ),
+        (open("camera@nowhere.invalid", "1KiB"), "nowhere.invalid"),
+        (open("camera@client", "1KiB"), "between hosts"),
+        (open("camera@server", "200KiB"), "100KiB"),
+        (open("camera@server", "1MiB"), "would fit"),
+        (open("camera@server", "1KiB --packet 1200B"), "1200B"),
+    ];
+    for (line, reason) in refusals {
+        let text = hosts.refused(&line);
+        assert!(text.contains(reason), "{line}: {text}");
+    }
+    hosts.wait_until_free(Duration::from_secs(1));
+    // A host on the way without netnice-peer is named.
+    hosts.peer("router").kill();
+    let text = hosts.refused(&open("camera@server", "1KiB"));
+    assert!(
+        text.contains("router") && text.contains("netnice-peer"),
+        "{text}"
+    );
+    hosts.wait_until_free(Duration::from_secs(1));
+    // Without one on this host no channel is tried.
+    hosts.peer("client").kill();
+    let mut open = hosts.start("client", &open("camera@server", "1KiB"));
+    let status = open.wait(EVENT_TIMEOUT).expect("it ends");
+    assert_eq!(status.code(), Some(4), "{}", open.take_stderr());
+}
+
+#[test]
+fn the_death_of_a_host_or_program_frees_everything_and_both_ends_are_told() {
+    let mut hosts = Hosts::new();
+    let line = format!("open camera@server --lines {CAMERA} --deadline 300ms");
+    // What is killed, and whether the sink ends by itself then.
+    for dies in ["router", "source", "sink", "client", "server"] {
+        let mut sink = hosts.listen("camera --lines --count 1");
+        let mut source = hosts.open(&line);
+        for number in 0..20 {
+            source.write_line(&format!("{number}")).expect("written");
+        }
+        for number in 0..20 {
+            let line = sink.next_line(EVENT_TIMEOUT).expect("a message");
+            assert_eq!(line, number.to_string());
+        }
+        match dies {
+            "source" => source.kill(),
+            "sink" => sink.kill(),
+            host => hosts.peer(host).kill(),
+        }
+        let killed = Instant::now();
+        if dies != "source" {
+            // It ends although its input does not.
+            let status = source.wait(EVENT_TIMEOUT).expect("it ends");
+            let text = source.take_stderr();
+            assert_eq!(status.code(), Some(1), "{dies}: {text}");
+            assert!(text.contains("has ended"), "{dies}: {text}");
+        }
+        if dies != "sink" {
+            sink.wait(EVENT_TIMEOUT).expect("it ends");
+            let text = sink.take_stderr();
+            assert!(text.contains("has ended"), "{dies}: {text}");
+        }
+        hosts.wait_until_free(
+            Duration::from_secs(2)
+                .saturating_sub(killed.elapsed())
+                .max(Duration::from_secs(1)),
+        );
+        if !["source", "sink"].contains(&dies) {
+            hosts.peer(dies).restart().expect("a peer");
+        }
+    }
+}
+
+#[test]
+fn datagrams_of_an_unmodified_program_are_carried() {
+    let hosts = Hosts::new();
+    let (client, server) = (hosts.world.host("client"), hosts.world.host("server"));
+    // Programs of the hosts, on the loopback addresses there.
+    let taken = server
+        .ns
+        .enter(|| Ok(std::net::UdpSocket::bind("127.0.0.1:0")?))
+        .expect("a socket");
+    taken.set_read_timeout(Some(EVENT_TIMEOUT)).expect("set");
+    let to = taken.local_addr().expect("an address");
+    let _sink = hosts.listen(&format!("audio --udp {to}"));
+    let from = "127.0.0.1:5004";
+    let line = format!(
+        "carry audio@server --udp {from} --mmax 1200B --rate 200/s --burst 4 --deadline 100ms"
+    );
+    let mut carry = hosts.open(&line);
+    let given = client
+        .ns
+        .enter(|| Ok(std::net::UdpSocket::bind("127.0.0.1:0")?));
+    let given = given.expect("a socket");
+    let mut buffer = [0; 2_000];
+    for number in 0..100_u32 {
+        let datagram = vec![number as u8; 100 + 10 * number as usize];
+        given.send_to(&datagram, from).expect("sent");
+        let length = taken.recv(&mut buffer).expect("a datagram");
+        assert_eq!(&buffer[..length], datagram, "{number}");
+    }
+    carry.terminate(EVENT_TIMEOUT);
+}
+
+/// Reads lines of a program up to the line `open`, and returns those before.
+fn lines_before_open(process: &mut Proc) -> Vec<String> {
+    let mut lines = Vec::new();
+    loop {
+        match process.next_line(EVENT_TIMEOUT).expect("a line") {
+            line if line == "open" => return lines,
+            line => lines.push(line),
+        }
+    }
+}
+
+#[test]
+fn programs_in_c_send_and_receive_messages_and_learn_of_refusals_and_ends() {
+    let hosts = Hosts::new();
+    let root = hosts.world.folder().join("usr");
+    install(&root);
+    let (camera, recorder) = (root.join("camera"), root.join("recorder"));
+    compile(&root, "examples/channel.c", &camera, Link::Static);
+    compile(&root, "examples/channel.c", &recorder, Link::Shared);
+    let listen = || {
+        let mut sink = hosts.start_program("server", &recorder, "-l -n 100 camera");
+        let line = sink.next_line(EVENT_TIMEOUT).expect("it is offered");
+        assert_eq!(line, "camera@server");
+        sink
+    };
+    let open = |words: &str| {
+        let line = format!("-s 60000 {words} camera@server");
+        hosts.start_program("client", &camera, &line)
+    };
+    let mut sink = listen();
+    let mut refused = open("-d 4ms");
+    let status = refused.wait(EVENT_TIMEOUT).expect("it ends");
+    let text = refused.take_stderr();
+    assert_eq!(status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("server: a deadline of ") && text.contains("refuses the channel"),
+        "{text}"
+    );
+    let mut source = open("-n 100 -d 300ms");
+    for end in [&mut source, &mut sink] {
+        let lines = lines_before_open(end);
+        let hops: Vec<&str> = lines
+            .iter()
+            .filter_map(|line| line.split_once(" keeps a message"))
+            .map(|(host, _)| host)
+            .collect();
+        assert_eq!(hops, NAMES, "{lines:?}");
+    }
+    let sent = source.next_line(EVENT_TIMEOUT).expect("a report");
+    assert!(sent.starts_with("100 sent, "), "{sent}");
+    let status = source.wait(EVENT_TIMEOUT).expect("it ends");
+    assert!(status.success(), "{}", source.take_stderr());
+    let received = sink.next_line(EVENT_TIMEOUT).expect("a report");
+    assert!(
+        received.starts_with("100 received, 0 wrong, "),
+        "{received}"
+    );
+    let status = sink.wait(EVENT_TIMEOUT).expect("it ends");
+    assert!(status.success(), "{}", sink.take_stderr());
+    hosts.wait_until_free(Duration::from_secs(5));
+    // The death of the sink ends the source's call.
+    let mut sink = listen();
+    let mut source = open("-n 1000000 -d 300ms");
+    lines_before_open(&mut source);
+    lines_before_open(&mut sink);
+    sink.kill();
+    let status = source.wait(EVENT_TIMEOUT).expect("it ends");
+    let text = source.take_stderr();
+    assert_eq!(status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("netnice_channel_send: the channel has ended"),
+        "{text}"
+    );
+    hosts.wait_until_free(Duration::from_secs(5));
+}
+
+#[test]
+fn netnice_peer_needs_no_privileges_and_other_users_have_no_channels() {
+    let world = World::routed(Routed::default()).expect("a world");
+    let user = 64_123;
+    let mut netnices = Vec::new();
+    for (name, links) in [
+        ("client", &["eth0"][..]),
+        ("router", &["eth0", "eth1"]),
+        ("server", &["eth0"]),
+    ] {
+        let netnice = world.netnice(name).expect("a daemon");
+        let policy = format!("channel_users = [\"{user}\"]\n");
+        std::fs::write(netnice.policy(), policy).expect("written");
+        netnice
+            .run_line("reload")
+            .expect("it runs")
+            .ok()
+            .expect("read");
+        for link in links {
+            let line = format!("link {link} --rate 100mbit");
+            netnice
+                .run_line(&line)
+                .expect("it runs")
+                .ok()
+                .expect("a link");
+        }
+        netnices.push(netnice);
+    }
+    let options = PeerOptions {
+        user: Some(user),
+        ..PeerOptions::default()
+    };
+    let peers = NAMES.map(|name| world.peer(name, &options).expect("a peer"));
+    let hosts = Hosts {
+        peers: peers.into(),
+        netnices,
+        world,
+    };
+    let mut sink = hosts.listen("camera --lines");
+    let mut source = hosts.open(&format!(
+        "open camera@server --lines {CAMERA} --deadline 300ms"
+    ));
+    source.write_line("one").expect("written");
+    assert_eq!(sink.next_line(EVENT_TIMEOUT).expect("a message"), "one");
+    let status = std::fs::read_to_string(format!(
+        "/proc/{}/status",
+        hosts.peers[1].pid().expect("it runs")
+    ));
+    let status = status.expect("it lives");
+    let capabilities = status.lines().find(|line| line.starts_with("CapEff"));
+    assert_eq!(capabilities, Some("CapEff:\t0000000000000000"));
+    source.close_input();
+    source.wait(EVENT_TIMEOUT).expect("it ends");
+}
+
+/// The lines of the code blocks behind a heading of the manual.
+fn blocks(text: &str, heading: &str) -> Vec<Vec<String>> {
+    let (_, section) = text.split_once(heading).expect("the heading");
+    let blocks = section.split("```\n").skip(1).step_by(2);
+    let lines = |block: &str| block.lines().map(str::to_owned).collect();
+    blocks.map(lines).collect()
+}
+
+#[test]
+fn the_recipes_of_the_manual_work_as_printed() {
+    let hosts = Hosts::new();
+    let manual = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/manual/between-hosts.md"
+    );
+    let manual = std::fs::read_to_string(manual).expect("the manual");
+    let folder = hosts.world.folder().to_owned();
+    let lines: Vec<String> = (0..100)
+        .map(|number| format!("{number} {}", "x".repeat(500)))
+        .collect();
+    for file in ["images", "commands"] {
+        std::fs::write(folder.join(file), lines.join("\n") + "\n").expect("written");
+    }
+    std::fs::write(folder.join("secret"), [7; 32]).expect("written");
+    let shell = |host: &str, line: &str| {
+        // The sink of each recipe has another name.
+        let line = ["recorder", "plant", "studio"]
+            .iter()
+            .fold(line.to_owned(), |line, name| {
+                line.replace(&format!("@{name}"), "@server")
+            });
+        let mut command = hosts.world.host(host).ns.command("sh");
+        let binaries = netnice_lab::process::binary("netnice").expect("built");
+        let path = binaries.parent().expect("a folder").display().to_string();
+        let path = format!("{path}:{}", std::env::var("PATH").unwrap_or_default());
+        command.current_dir(&folder).env("PATH", path);
+        command.env("NETNICE_RUNTIME_DIR", hosts.netnice(host).runtime());
+        command.args(["-c", &format!("exec {line}")]);
+        Proc::start(command).expect("it starts")
+    };
+    let recipes = blocks(&manual, "## Recipes");
+    assert_eq!(recipes.len(), 3, "{recipes:?}");
+    for (number, recipe) in recipes.iter().enumerate() {
+        let [listen, open] = recipe.as_slice() else {
+            panic!("{recipe:?}");
+        };
+        let mut sink = shell("server", listen);
+        wait_for(&mut sink, "listens as");
+        let mut source = shell("client", open);
+        if number == 2 {
+            wait_for(&mut source, "netnice: channel");
+            let (client, server) = (hosts.world.host("client"), hosts.world.host("server"));
+            let bind = |at: &'static str| move || Ok(std::net::UdpSocket::bind(at)?);
+            let taken = server.ns.enter(bind("127.0.0.1:5004")).expect("a socket");
+            taken.set_read_timeout(Some(EVENT_TIMEOUT)).expect("set");
+            let given = client.ns.enter(bind("127.0.0.1:0")).expect("a socket");
+            given.send_to(&[9; 1_280], "127.0.0.1:5004").expect("sent");
+            assert_eq!(taken.recv(&mut [0; 2_000]).expect("a datagram"), 1_280);
+            source.terminate(EVENT_TIMEOUT);
+        } else {
+            let status = source.wait(EVENT_TIMEOUT).expect("it ends");
+            assert!(status.success(), "{open}: {}", source.take_stderr());
+            let output = folder.join(["recording", "valve.log"][number]);
+            let received = std::fs::read_to_string(output).expect("the output");
+            assert!(received.lines().eq(&lines), "{open}: {}", received.len());
+        }
+        sink.terminate(EVENT_TIMEOUT);
+    }
+}
