@@ -19,7 +19,7 @@
 //! ```
 //! The program holds the bound of its own end: the promise of its link at netniced, and the
 //! processor time of its handler. The types are plain data. Encoding fails for a message that is
-//! too long, decoding for an invalid one or one of another version ([`WireError`]).
+//! too long, decoding for an invalid one or one of another version ([`MessageError`]).
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
@@ -27,8 +27,7 @@ use std::num::NonZeroU16;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::frame;
-use crate::wire::WireError;
+use crate::frame::{self, FrameError};
 
 /// The version of the messages. It changes when an old program would misread a new netnice-peer, or
 /// the other way round.
@@ -39,6 +38,26 @@ pub const LONGEST_FROM_PROGRAM: usize = 16 * 1024;
 
 /// The longest message to a program, in bytes of JSON: a list of 8,000 channels.
 pub const LONGEST_TO_PROGRAM: usize = 16 * 1024 * 1024;
+
+/// Why a message cannot be encoded or decoded.
+#[derive(Debug, thiserror::Error)]
+pub enum MessageError {
+    /// The message is too long or empty.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The bytes are not the JSON of a message.
+    #[error("the message is not understood: {0}")]
+    Json(#[from] serde_json::Error),
+    /// The message has another version.
+    #[error(
+        "the message has version {theirs} of the channels between hosts, and this program has \
+         version {VERSION}: restart netnice-peer and the programs of the release that is installed"
+    )]
+    Version {
+        /// The version in the message.
+        theirs: u32,
+    },
+}
 
 /// A message of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -389,7 +408,7 @@ pub struct ListedNeighbour {
 ///
 /// # Errors
 /// If the message is longer than [`LONGEST_FROM_PROGRAM`].
-pub fn encode_from_program(message: &FromProgram) -> Result<Vec<u8>, WireError> {
+pub fn encode_from_program(message: &FromProgram) -> Result<Vec<u8>, MessageError> {
     encode(message, LONGEST_FROM_PROGRAM)
 }
 
@@ -397,26 +416,25 @@ pub fn encode_from_program(message: &FromProgram) -> Result<Vec<u8>, WireError> 
 ///
 /// # Errors
 /// If the message is longer than [`LONGEST_TO_PROGRAM`].
-pub fn encode_to_program(message: &ToProgram) -> Result<Vec<u8>, WireError> {
+pub fn encode_to_program(message: &ToProgram) -> Result<Vec<u8>, MessageError> {
     encode(message, LONGEST_TO_PROGRAM)
 }
 
 /// Decodes the body of a frame: a [`FromProgram`] or a [`ToProgram`]. The version is checked first.
 ///
 /// # Errors
-/// [`WireError::Version`] for another version, [`WireError::Json`] for an invalid message.
-pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
+/// [`MessageError::Version`] for another version, [`MessageError::Json`] for an invalid message.
+pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, MessageError> {
     let versioned: Versioned = serde_json::from_slice(body)?;
     if versioned.version != VERSION {
         let theirs = versioned.version;
-        let ours = VERSION;
-        return Err(WireError::PeerVersion { theirs, ours });
+        return Err(MessageError::Version { theirs });
     }
     let envelope: Envelope<T> = serde_json::from_slice(body)?;
     Ok(envelope.message)
 }
 
-fn encode<T: Serialize>(message: &T, limit: usize) -> Result<Vec<u8>, WireError> {
+fn encode<T: Serialize>(message: &T, limit: usize) -> Result<Vec<u8>, MessageError> {
     let body = serde_json::to_vec(&Envelope {
         version: VERSION,
         message,

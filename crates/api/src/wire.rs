@@ -35,17 +35,6 @@ pub enum WireError {
         /// The version in the message.
         theirs: u32,
     },
-    /// A message between a program and netnice-peer has another version.
-    #[error(
-        "the message has version {theirs} of the channels between hosts, and this program has \
-         version {ours}: restart netnice-peer and the programs of the release that is installed"
-    )]
-    PeerVersion {
-        /// The version in the message.
-        theirs: u32,
-        /// The version of this program.
-        ours: u32,
-    },
 }
 
 /// A message of a client: a request, and the process that it is about, if any.

@@ -1,6 +1,6 @@
 use super::*;
 
-fn of_frame<T: DeserializeOwned>(frame: &[u8]) -> Result<T, WireError> {
+fn of_frame<T: DeserializeOwned>(frame: &[u8]) -> Result<T, MessageError> {
     decode(&frame[4..])
 }
 

@@ -11,7 +11,7 @@
 //! The IPv6 addresses are `fd77:CABLE::1` and `fd77:CABLE::2`. The kernel of the router forwards
 //! both address families, and the other hosts have a static route to the networks of all cables.
 //! A cable that takes no time is a veth pair; another one is a wire of the module
-//! [`bad_wire`](super::bad_wire), which only delays. A cable has no rate.
+//! [`bad_wire`], which only delays. A cable has no rate.
 //!
 //! `/etc/hosts` belongs to the whole machine and not to a namespace, so the hosts do not know each
 //! other's names. [`World::address_of`] returns the address by which one host reaches another.
