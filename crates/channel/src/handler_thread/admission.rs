@@ -116,8 +116,13 @@ impl Admission {
         Ok(Admitted(number))
     }
 
-    /// Beside its processing, what a handler without a reservation has of the deadline.
+    /// What a handler without a reservation has of the deadline: this time, and
+    /// [`Admission::UNRESERVED_PACKET`] for each packet of a message and its stages. No measured
+    /// cost counts, because nothing is promised, and because measurements differ from start to
+    /// start: a program that is refused and started again with the best deadline must ask for the
+    /// same.
     pub(crate) const UNRESERVED: Nanos = Nanos::from_millis(2);
+    const UNRESERVED_PACKET: Nanos = Nanos::from_micros(25);
 
     /// As [`Admission::admit`], with the shortest `processing` with which the channel is admitted.
     /// `channel` has it then. Best effort has none.
@@ -139,10 +144,13 @@ impl Admission {
             contract.map(ChannelClass::RealTime)
         };
         channel.class = with(Nanos(1)).map_err(OpenError::from)?;
-        let takes = channel.longest_message(&self.settings, end)?;
         let shortest = match self.reservation {
-            None => Nanos(takes.0.saturating_add(Admission::UNRESERVED.0)),
-            Some(_) => takes,
+            None => {
+                let (_, _, packets) = channel.lengths(&self.settings, end)?;
+                let packets = packets.saturating_mul(Admission::UNRESERVED_PACKET.0);
+                Nanos(packets.saturating_add(Admission::UNRESERVED.0))
+            }
+            Some(_) => channel.longest_message(&self.settings, end)?,
         };
         channel.class = with(shortest).map_err(OpenError::from)?;
         match self.admit(channel, end) {
@@ -300,6 +308,37 @@ mod tests {
             let admitted = admission.admit(&channel(1_000, "10ms"), End::Source);
             admitted.expect("no promise");
         }
+    }
+
+    #[test]
+    fn the_shortest_part_is_the_same_at_each_start_or_the_one_that_a_refusal_names() {
+        // A channel of 10 packets whose handler has no part yet.
+        let unasked = || {
+            let channel = channel(100, "1ms");
+            let ChannelClass::RealTime(contract) = channel.class else {
+                panic!("no channel");
+            };
+            let contract = contract.with_processing(Nanos(0)).expect("valid");
+            ChannelOptions::new(channel.id, ChannelClass::RealTime(contract))
+        };
+        let part = |channel: &ChannelOptions| match channel.class {
+            ChannelClass::RealTime(contract) => contract.processing(),
+            ChannelClass::BestEffort { .. } => Nanos(0),
+        };
+        let mut channel = unasked();
+        let admitted = admission(None).admit_shortest(&mut channel, End::Source);
+        admitted.expect("no promise");
+        assert_eq!(part(&channel), Nanos::from_micros(2_250));
+        // With a reservation it is what would fit; there is no daemon to give it.
+        let mut channel = unasked();
+        let error = admission(Some("5ms/10ms")).admit_shortest(&mut channel, End::Source);
+        let error = error.expect_err("no daemon");
+        assert!(matches!(error, ChannelError::Flow(_)), "{error}");
+        assert!(
+            part(&channel) > Nanos::from_millis(10),
+            "{}",
+            part(&channel)
+        );
     }
 
     #[test]
