@@ -36,8 +36,7 @@ pub(super) struct Reassembly {
 }
 
 /// What became of the packets of a channel. All packets are those that were passed, that were
-/// dropped for one of the four reasons, and that the incomplete messages have
-/// ([`Reassembly::held`]).
+/// dropped for one of the four reasons, and that the incomplete messages have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReassemblyCounts {
     /// Packets that arrived.
