@@ -265,9 +265,6 @@ pub struct HoldBound {
     /// The way by which packets arrive; absent at the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arrival: Option<Way>,
-    /// The host before this one; absent at the source.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub previous: Option<String>,
 }
 
 /// [`ToProgram::Relax`].
@@ -382,7 +379,7 @@ pub struct ListedChannel {
 pub struct RelayedDoc {
     /// Messages that were passed on.
     pub messages: u64,
-    /// Messages of which packets did not arrive, so that the relay did not pass them on.
+    /// Messages that the relay did not pass on, because packets of them did not arrive.
     pub incomplete: u64,
     /// Whole messages that were dropped: they came faster than the contract, or the path has become
     /// too narrow.

@@ -109,7 +109,7 @@ int netnice_channel_host(int service, char *host, size_t room);
  * of the channel. Fails with ECONNRESET if the connection to netnice-peer has ended. */
 int netnice_channel_accept(int service, int timeout);
 
-/* Sends a message, of which the library makes a copy. Waits for room or for the time of
+/* Sends a copy of a message. Waits for room or for the time of
  * the message if the contract's `overload` says so. Returns the number of the message;
  * numbers count from 0. Fails with EAGAIN if the timeout expires, ENOBUFS if `overload`
  * drops the message, and EMSGSIZE if it is longer than `mmax`. */

@@ -17,11 +17,10 @@
 mod admission;
 mod serving;
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use netnice_core::contract::Slice;
@@ -30,6 +29,7 @@ use netnice_core::units::{Instant, Nanos};
 use netnice_stack::{Program, RuntimeDir, Socket, monotonic_ns};
 use rustix::thread::gettid;
 
+use crate::commands::CommandQueue;
 use crate::error::ChannelError;
 use crate::executor::{AcceptedMessage, Counts, Gate, HandlerId, ReceivedMessage};
 use crate::options::{ChannelOptions, End, ExecutorSettings};
@@ -100,13 +100,9 @@ pub(crate) struct Owner {
 
 /// What the thread shares with all others.
 pub(crate) struct Shared {
-    waker: Waker,
+    pub(crate) queue: CommandQueue<Command>,
     /// The handlers to look at: messages to send, or places for received ones.
     ready: ReadySet,
-    commands: Mutex<VecDeque<Command>>,
-    has_commands: AtomicBool,
-    /// The reason for which the thread ended.
-    end: OnceLock<String>,
 }
 
 /// A request to the thread.
@@ -238,11 +234,8 @@ impl HandlerThread {
         let iface = options.iface.as_deref();
         let program = Program::attach(dir, iface, options.flows, options.bytes)?;
         let shared = Arc::new(Shared {
-            waker: Waker::new()?,
+            queue: CommandQueue::new()?,
             ready: ReadySet::new(options.handlers),
-            commands: Mutex::default(),
-            has_commands: AtomicBool::new(false),
-            end: OnceLock::new(),
         });
         let room = if options.records_stops { STOPS } else { 0 };
         let (log, stops) = rtrb::RingBuffer::new(room);
@@ -258,7 +251,7 @@ impl HandlerThread {
         let number = said.recv().map_err(|_| shared.ended())?;
         let settings = options.settings;
         let admission = Admission::new(dir, options, number).inspect_err(|_| {
-            shared.command(Command::End);
+            shared.queue.push(Command::End);
         })?;
         let owner = Owner {
             program,
@@ -340,16 +333,16 @@ impl Owner {
         &self,
         command: impl FnOnce(SyncSender<T>) -> Command,
     ) -> Result<T, ChannelError> {
-        let (reply, answer) = sync_channel(1);
-        self.shared.command(command(reply));
-        // The thread drops the command when it ends, and so the reply.
-        answer.recv().map_err(|_| self.shared.ended())
+        self.shared
+            .queue
+            .ask(command)
+            .ok_or_else(|| self.shared.ended())
     }
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.shared.command(Command::End);
+        self.shared.queue.push(Command::End);
         let Some(thread) = self.thread.take() else {
             return;
         };
@@ -361,57 +354,15 @@ impl Drop for Owner {
 }
 
 impl Shared {
-    /// Gives the thread a command.
-    pub(crate) fn command(&self, command: Command) {
-        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.end.get().is_some() {
-            return;
-        }
-        commands.push_back(command);
-        drop(commands);
-        self.has_commands.store(true, Ordering::Release);
-        self.waker.wake();
-    }
-
-    /// The oldest command. `None` also while another thread adds one, which wakes this thread then.
-    fn next_command(&self) -> Option<Command> {
-        if !self.has_commands.load(Ordering::Acquire) {
-            return None;
-        }
-        let mut commands = match self.commands.try_lock() {
-            Ok(commands) => commands,
-            Err(TryLockError::Poisoned(commands)) => commands.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
-        let next = commands.pop_front();
-        if commands.is_empty() {
-            self.has_commands.store(false, Ordering::Relaxed);
-        }
-        next
-    }
-
-    /// Ends the thread's part: commands that come later are dropped, as are those in the list.
-    fn end(&self, why: String) {
-        let _ = self.end.set(why);
-        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
-        let dropped = std::mem::take(&mut *commands);
-        drop(commands);
-        drop(dropped);
-    }
-
     /// Has the thread look at a handler.
     pub(crate) fn report(&self, handler: HandlerId) {
         self.ready.insert(handler.index());
-        self.waker.wake();
+        self.queue.waker().wake();
     }
 
     /// The error of calls after the end of the thread.
     pub(crate) fn ended(&self) -> ChannelError {
-        let why = self
-            .end
-            .get()
-            .map_or("its thread has ended", String::as_str);
-        ChannelError::Ended(why.to_owned())
+        ChannelError::Ended(self.queue.end_reason())
     }
 }
 

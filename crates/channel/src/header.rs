@@ -31,21 +31,29 @@ impl FromStr for ChannelId {
     type Err = BadChannelId;
 
     fn from_str(text: &str) -> Result<ChannelId, BadChannelId> {
-        let value = |digit: u8| match digit {
-            b'0'..=b'9' => Ok(digit - b'0'),
-            b'a'..=b'f' => Ok(digit - b'a' + 10),
-            _ => Err(BadChannelId),
-        };
-        let digits: &[u8; 32] = text.as_bytes().try_into().map_err(|_| BadChannelId)?;
-        let mut bytes = [0; 16];
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            *byte = value(pair[0])? << 4 | value(pair[1])?;
-        }
-        Ok(ChannelId(bytes))
+        let digits = text.as_bytes().try_into().ok();
+        digits.and_then(ChannelId::of_digits).ok_or(BadChannelId)
     }
 }
 
 impl ChannelId {
+    /// Number of hexadecimal digits of an identifier.
+    pub const DIGITS: usize = 32;
+
+    /// The identifier of lower-case hexadecimal digits; `None` for other characters.
+    pub fn of_digits(digits: &[u8; ChannelId::DIGITS]) -> Option<ChannelId> {
+        let value = |digit: u8| match digit {
+            b'0'..=b'9' => Some(digit - b'0'),
+            b'a'..=b'f' => Some(digit - b'a' + 10),
+            _ => None,
+        };
+        let mut bytes = [0; ChannelId::DIGITS / 2];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = value(pair[0])? << 4 | value(pair[1])?;
+        }
+        Some(ChannelId(bytes))
+    }
+
     /// A random identifier (rule C4 of docs/reference/channels.md).
     ///
     /// # Errors

@@ -74,6 +74,7 @@
 //! reservation. docs/reference/channels.md specifies the packets.
 #![forbid(unsafe_code)]
 
+mod commands;
 pub mod costs;
 mod error;
 mod executor;
@@ -101,6 +102,7 @@ pub use options::{
     ChannelClass, ChannelOptions, End, ExecutorSettings, LONGEST_BLOCK, LONGEST_MESSAGE,
     LONGEST_QUEUE, OpenError, WhenFull,
 };
+pub use reassembly::{PartRefusal, Reassembly};
 pub use receiver::{Listener, ListenerCounts, ListenerOptions, Receiver};
 pub use sender::{Sender, SenderCounts, SenderOptions};
 pub use stage::{Checksum, Encryption, Stage, StageError};

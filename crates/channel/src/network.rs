@@ -16,11 +16,11 @@ mod serving;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::num::NonZeroU32;
 use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
-use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -29,6 +29,7 @@ use netnice_core::contract::Slice;
 use netnice_core::units::{Bytes, Nanos};
 use netnice_stack::RuntimeDir;
 
+use crate::commands::CommandQueue;
 use crate::error::ChannelError;
 use crate::handler_thread::HandlerThreadOptions;
 use crate::header::ChannelId;
@@ -36,7 +37,6 @@ use crate::options::{ChannelOptions, WhenFull};
 use crate::receiver::Receiver;
 use crate::sender::Sender;
 use crate::stage::Stage;
-use crate::waker::Waker;
 use connection::Connection;
 use serving::Serving;
 
@@ -49,7 +49,7 @@ pub struct Network {
 
 /// Ends the thread when it is dropped.
 struct Owner {
-    shared: Arc<Shared>,
+    queue: Arc<CommandQueue<Command>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -186,14 +186,6 @@ fn best_text(best: &Option<Nanos>) -> String {
     })
 }
 
-/// What the thread shares with all others.
-struct Shared {
-    waker: Waker,
-    commands: Mutex<VecDeque<Command>>,
-    /// Why the thread has ended.
-    end: OnceLock<String>,
-}
-
 /// A request to the thread.
 enum Command {
     Open(Box<OpenCommand>),
@@ -255,33 +247,26 @@ impl Network {
     /// thread cannot be made.
     pub fn connect(dir: &RuntimeDir, options: NetworkOptions) -> Result<Network, NetworkError> {
         let connection = Connection::open(&dir.peer_socket())?;
-        let waker = Waker::new().map_err(ChannelError::from)?;
-        let shared = Arc::new(Shared {
-            waker,
-            commands: Mutex::default(),
-            end: OnceLock::new(),
-        });
+        let queue = Arc::new(CommandQueue::new().map_err(ChannelError::from)?);
+        let mut started = Ok(());
         let owner = Arc::new_cyclic(|owner| {
             let serving = Serving::new(
                 dir.clone(),
                 options,
                 connection,
-                (shared.clone(), owner.clone()),
+                (queue.clone(), owner.clone()),
             );
             let thread = std::thread::Builder::new().name("network".into());
-            let thread = thread.spawn(move || serving.run());
-            if let Err(error) = &thread {
-                let _ = shared.end.set(format!("its thread cannot start: {error}"));
-            }
-            Owner {
-                shared,
-                thread: thread.ok(),
-            }
+            let thread = match thread.spawn(move || serving.run()) {
+                Ok(thread) => Some(thread),
+                Err(error) => {
+                    started = Err(ChannelError::from(error));
+                    None
+                }
+            };
+            Owner { queue, thread }
         });
-        match owner.shared.end.get() {
-            Some(why) if owner.thread.is_none() => Err(NetworkError::Ended(why.clone())),
-            _ => Ok(Network { owner }),
-        }
+        Ok(started.map(|()| Network { owner })?)
     }
 
     /// Asks for a channel to a service on another host, and waits for the answer: up to 5 s after
@@ -350,16 +335,17 @@ pub fn list(dir: &RuntimeDir) -> Result<ChannelList, NetworkError> {
 impl Owner {
     /// Gives the thread a command, and waits for its reply.
     fn ask<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command) -> Result<T, NetworkError> {
-        let (reply, answer) = sync_channel(1);
-        self.shared.command(command(reply));
-        // The thread drops the command when it ends, and so the reply.
-        answer.recv().map_err(|_| self.shared.ended())
+        self.queue.ask(command).ok_or_else(|| self.ended())
+    }
+
+    fn ended(&self) -> NetworkError {
+        NetworkError::Ended(self.queue.end_reason())
     }
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.shared.command(Command::End);
+        self.queue.push(Command::End);
         let Some(thread) = self.thread.take() else {
             return;
         };
@@ -367,45 +353,6 @@ impl Drop for Owner {
         if thread.thread().id() != std::thread::current().id() {
             let _ = thread.join();
         }
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Command>> {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Gives the thread a command. It is dropped if the thread has ended.
-    fn command(&self, command: Command) {
-        let mut commands = self.lock();
-        if self.end.get().is_some() {
-            return;
-        }
-        commands.push_back(command);
-        drop(commands);
-        self.waker.wake();
-    }
-
-    /// The oldest command.
-    fn next_command(&self) -> Option<Command> {
-        self.lock().pop_front()
-    }
-
-    /// Ends the thread's part: commands that come later are dropped, as are those in the list.
-    fn end(&self, why: &str) {
-        let mut commands = self.lock();
-        let _ = self.end.set(why.to_owned());
-        let dropped = std::mem::take(&mut *commands);
-        drop(commands);
-        drop(dropped);
-    }
-
-    fn ended(&self) -> NetworkError {
-        let why = self
-            .end
-            .get()
-            .map_or("its thread has ended", String::as_str);
-        NetworkError::Ended(why.to_owned())
     }
 }
 
@@ -490,7 +437,7 @@ impl DerefMut for IncomingChannel {
 
 impl Drop for Established {
     fn drop(&mut self) {
-        self.owner.shared.command(Command::Close(self.channel));
+        self.owner.queue.push(Command::Close(self.channel));
     }
 }
 
@@ -510,7 +457,7 @@ impl Service {
         };
         accepted.map_err(|error| match error {
             RecvTimeoutError::Timeout => NetworkError::Timeout,
-            RecvTimeoutError::Disconnected => self.owner.shared.ended(),
+            RecvTimeoutError::Disconnected => self.owner.ended(),
         })
     }
 
@@ -523,7 +470,7 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         let name = self.name.clone();
-        self.owner.shared.command(Command::EndService(name));
+        self.owner.queue.push(Command::EndService(name));
     }
 }
 
@@ -548,8 +495,18 @@ fn check_name(what: &'static str, name: &str, most: usize) -> Result<(), Network
     }
 }
 
-/// The longest names, in bytes (P5 of docs/reference/peer.md).
-const LONGEST_SERVICE: usize = 64;
-const LONGEST_HOST: usize = 253;
+/// The longest name of a service, in bytes (P5 of docs/reference/peer.md).
+pub const LONGEST_SERVICE: usize = 64;
+/// The longest name of a host, in bytes (RFC 1035).
+pub const LONGEST_HOST: usize = 253;
+/// The longest packet with its header, unless a program or a user says another: both ends need the
+/// same.
+pub const PACKET: Bytes = Bytes(1_400);
+/// The least length of the longest packet: what is below has little room behind its header.
+pub const LEAST_PACKET: Bytes = Bytes(128);
+/// The greatest length: what is above does not pass the direct path.
+pub const MOST_PACKET: Bytes = Bytes(1_658);
+/// Packets between two preemption points.
+pub const BLOCK: NonZeroU32 = NonZeroU32::new(4).unwrap();
 /// How long a list may take.
 const LIST: Duration = Duration::from_secs(5);

@@ -16,7 +16,7 @@ use super::parts::Parts;
 
 /// The incomplete messages of a channel.
 #[derive(Debug)]
-pub(crate) struct Reassembly {
+pub struct Reassembly {
     /// Bytes of each part but the last of its message.
     size: usize,
     /// Bytes of the longest message.
@@ -32,6 +32,7 @@ pub(crate) struct Reassembly {
     /// The memory of an abandoned message, with its old bytes.
     spare: Option<Vec<u8>>,
     abandoned: u64,
+    abandoned_parts: u64,
 }
 
 #[derive(Debug)]
@@ -50,7 +51,7 @@ struct IncompleteMessage {
 
 /// The reason why a part is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum PartRefusal {
+pub enum PartRefusal {
     /// The part has arrived before.
     #[error("the part has arrived before")]
     Duplicate,
@@ -89,7 +90,7 @@ impl Reassembly {
     /// Reassembly of messages of at most `longest` bytes in parts of `size` bytes, with at most
     /// `most` incomplete messages. `None` if `size` or `most` is 0, or if the longest message has
     /// more than 65,535 parts.
-    pub(crate) fn new(size: usize, longest: usize, most: usize) -> Option<Reassembly> {
+    pub fn new(size: usize, longest: usize, most: usize) -> Option<Reassembly> {
         Parts::of(longest, size)?;
         (most > 0).then(|| Reassembly {
             size,
@@ -100,11 +101,16 @@ impl Reassembly {
             incomplete: VecDeque::new(),
             spare: None,
             abandoned: 0,
+            abandoned_parts: 0,
         })
     }
 
     /// Takes part `part` of `count` parts of a message. Returns the message if it is complete now.
-    pub(crate) fn accept(
+    ///
+    /// # Errors
+    /// [`PartRefusal`] if the part is not accepted. Nothing has changed then, except that a part of
+    /// a further message can have abandoned the oldest one.
+    pub fn accept(
         &mut self,
         number: u64,
         (part, count): (u16, u16),
@@ -139,8 +145,26 @@ impl Reassembly {
     }
 
     /// Number of messages that were abandoned although a part of them had arrived.
-    pub(crate) fn abandoned(&self) -> u64 {
+    pub fn abandoned(&self) -> u64 {
         self.abandoned
+    }
+
+    /// Number of parts of abandoned messages.
+    pub fn abandoned_parts(&self) -> u64 {
+        self.abandoned_parts
+    }
+
+    /// Number of parts of incomplete messages.
+    pub fn held_parts(&self) -> u64 {
+        let held = |message: &IncompleteMessage| u64::from(message.count - message.missing);
+        self.incomplete.iter().map(held).sum()
+    }
+
+    /// Bytes of memory for parts, whether or not they have been written.
+    pub fn memory(&self) -> usize {
+        let bytes = |message: &IncompleteMessage| message.body.capacity();
+        let spare = self.spare.as_ref().map_or(0, Vec::capacity);
+        self.incomplete.iter().map(bytes).sum::<usize>() + spare
     }
 
     /// Number of incomplete messages.
@@ -225,6 +249,7 @@ impl Reassembly {
     fn abandon_first(&mut self) {
         if let Some(message) = self.incomplete.pop_front() {
             self.abandoned += 1;
+            self.abandoned_parts += u64::from(message.count - message.missing);
             let kept = self.spare.as_ref().map_or(0, Vec::len);
             if message.body.len() > kept {
                 self.spare = Some(message.body);

@@ -261,12 +261,17 @@ impl Drop for Port {
     fn drop(&mut self) {
         self.owner
             .shared
-            .command(Command::CloseListener(self.index));
+            .queue
+            .push(Command::CloseListener(self.index));
     }
 }
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        self.port.owner.shared.command(Command::Close(self.handler));
+        self.port
+            .owner
+            .shared
+            .queue
+            .push(Command::Close(self.handler));
     }
 }

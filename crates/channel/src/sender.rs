@@ -368,8 +368,8 @@ impl Sender {
 
     /// Prepares for sleeping in the program's own event loop. True: the descriptor of the sender
     /// becomes readable when a message leaves the queue, the driver returns packets, or the channel
-    /// ends. False: that has happened since the last call of [`Sender::try_send`], and the program
-    /// must not sleep.
+    /// ends. False: that has happened since the last call of [`Sender::try_send`] or
+    /// [`Sender::disarm`], and the program must not sleep.
     pub fn arm(&self) -> bool {
         self.shared.waker.prepare_sleep();
         self.shared.left.load(Ordering::Acquire) == self.known_left
@@ -377,9 +377,10 @@ impl Sender {
     }
 
     /// Call this after sleeping in the program's own event loop, and after [`Sender::arm`] returned
-    /// false.
-    pub fn disarm(&self) {
+    /// false. What has happened until now is known then.
+    pub fn disarm(&mut self) {
         self.shared.waker.end_sleep();
+        self.update_left();
     }
 
     /// The thread that runs the channel's handler.
@@ -443,7 +444,7 @@ impl AsFd for Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        self.owner.shared.command(Command::Close(self.handler));
+        self.owner.shared.queue.push(Command::Close(self.handler));
     }
 }
 

@@ -10,17 +10,20 @@ mod listen;
 mod open;
 
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use netnice_api::{Exit, RuntimeDir};
 use netnice_channel::costs::{self, StageMaker};
-use netnice_channel::network::{Network, NetworkOptions};
+use netnice_channel::network::{BLOCK, Network, NetworkOptions};
 use netnice_channel::{ChannelError, ExecutorSettings, HandlerThreadOptions};
 use netnice_core::contract::{Channel, Slice};
 use netnice_core::units::{Bytes, Nanos};
 use netnice_stack::own;
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 
 use crate::error::CommandError;
 
@@ -78,8 +81,6 @@ pub(crate) struct EndOptions {
     pub key: Option<PathBuf>,
     /// The longest packet with its header.
     pub packet: Bytes,
-    /// Packets between two preemption points.
-    pub block: NonZeroU32,
     /// True: print nothing about channels that begin or end.
     pub quiet: bool,
 }
@@ -128,7 +129,7 @@ pub(crate) fn execute(
 
 /// The connection to netnice-peer, with handlers as the options say.
 fn connect(dir: &RuntimeDir, end: &EndOptions) -> Result<Network, CommandError> {
-    let processor = costs::measure(end.packet, end.block).map_err(of_channel)?;
+    let processor = costs::measure(end.packet, BLOCK).map_err(of_channel)?;
     let horizon = Nanos(0);
     let handlers = HandlerThreadOptions::new(ExecutorSettings { processor, horizon });
     let mut options = NetworkOptions::new(handlers);
@@ -137,6 +138,17 @@ fn connect(dir: &RuntimeDir, end: &EndOptions) -> Result<Network, CommandError> 
         options.use_reservation(slice);
     }
     Ok(Network::connect(dir, options)?)
+}
+
+/// A flag that a first signal sets; a second one ends the process.
+fn signal_flag() -> Result<Arc<AtomicBool>, CommandError> {
+    let ends = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let registered = flag::register_conditional_default(signal, ends.clone())
+            .and_then(|_| flag::register(signal, ends.clone()));
+        registered.map_err(|error| CommandError::io("signals", error))?;
+    }
+    Ok(ends)
 }
 
 /// Reads the secret, and measures what the stages cost on this machine.

@@ -321,7 +321,6 @@ impl Host {
             contract: contract_doc(&request.contract, request.packet),
             sink_address: request.sink_address,
             arrival: request.arrival.map(way),
-            previous: request.previous.as_ref().map(HostName::to_string),
         };
         self.programs.send(program, &ToProgram::Hold(Box::new(ask)));
     }

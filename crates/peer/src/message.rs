@@ -420,14 +420,14 @@ impl TryFrom<RefreshDoc> for Refresh {
     type Error = BadMessage;
 
     fn try_from(doc: RefreshDoc) -> Result<Refresh, BadMessage> {
-        let (ids, rest) = doc.channels.as_bytes().as_chunks::<DIGITS>();
+        let (ids, rest) = doc.channels.as_bytes().as_chunks::<{ ChannelId::DIGITS }>();
         if !rest.is_empty() {
             return Err(BadMessage::Channel);
         }
         if ids.len() > Refresh::MOST {
             return Err(BadMessage::Channels(ids.len()));
         }
-        let channels: Option<Vec<ChannelId>> = ids.iter().map(channel_of).collect();
+        let channels: Option<Vec<ChannelId>> = ids.iter().map(ChannelId::of_digits).collect();
         let channels = channels.ok_or(BadMessage::Channel)?;
         match channels.is_sorted_by(|one, next| one < next) {
             true => Ok(Refresh { channels }),
@@ -438,26 +438,12 @@ impl TryFrom<RefreshDoc> for Refresh {
 
 impl From<Refresh> for RefreshDoc {
     fn from(refresh: Refresh) -> RefreshDoc {
-        let mut channels = String::with_capacity(refresh.channels.len() * DIGITS);
+        let mut channels = String::with_capacity(refresh.channels.len() * ChannelId::DIGITS);
         for channel in refresh.channels {
             channels.push_str(&channel.to_string());
         }
         RefreshDoc { channels }
     }
-}
-
-/// The channel of 32 lower-case hexadecimal digits.
-fn channel_of(digits: &[u8; DIGITS]) -> Option<ChannelId> {
-    let value = |digit: u8| match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        _ => None,
-    };
-    let mut bytes = [0; DIGITS / 2];
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = value(pair[0])? << 4 | value(pair[1])?;
-    }
-    Some(ChannelId(bytes))
 }
 
 /// Reads and writes a channel as text.
@@ -466,7 +452,7 @@ mod channel_text {
     use serde::de::Error as _;
     use serde::{Deserialize as _, Deserializer, Serializer};
 
-    use super::{BadMessage, channel_of};
+    use super::BadMessage;
 
     pub fn serialize<S: Serializer>(channel: &ChannelId, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(channel)
@@ -474,9 +460,8 @@ mod channel_text {
 
     pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<ChannelId, D::Error> {
         let text = String::deserialize(from)?;
-        let digits = text.as_bytes().try_into().ok();
-        let channel = digits.and_then(channel_of);
-        channel.ok_or_else(|| D::Error::custom(BadMessage::Channel))
+        let channel = text.parse();
+        channel.map_err(|_| D::Error::custom(BadMessage::Channel))
     }
 }
 
@@ -493,9 +478,6 @@ struct Envelope<T> {
 struct Versioned {
     version: u32,
 }
-
-/// Hexadecimal digits of a channel.
-const DIGITS: usize = 32;
 
 #[cfg(test)]
 mod tests;

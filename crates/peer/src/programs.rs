@@ -56,7 +56,6 @@ pub struct Programs {
     reports: mpsc::Sender<Report>,
     incoming: mpsc::Receiver<Report>,
     next: u64,
-    refused: u64,
 }
 
 struct Connected {
@@ -95,7 +94,6 @@ impl Programs {
             reports,
             incoming,
             next: 0,
-            refused: 0,
         })
     }
 
@@ -141,11 +139,6 @@ impl Programs {
         silent
     }
 
-    /// Connections that were closed at once, because there were too many.
-    pub fn refused(&self) -> u64 {
-        self.refused
-    }
-
     fn accept(&mut self, stream: tokio::net::UnixStream) {
         let Ok(peer) = stream.peer_cred() else {
             return;
@@ -153,7 +146,6 @@ impl Programs {
         let uid = peer.uid();
         let of_user = self.links.values().filter(|one| one.uid == uid).count();
         if self.links.len() >= MOST_CONNECTIONS || uid != 0 && of_user >= MOST_OF_USER {
-            self.refused += 1;
             return;
         }
         let program = ProgramId(self.next);

@@ -28,7 +28,6 @@ fn messages_are_read_as_they_were_written() {
         contract,
         sink_address: IpAddr::from([192, 0, 2, 7]),
         arrival: None,
-        previous: None,
     }));
     let frame = encode_to_program(&hold).expect("short");
     assert_eq!(of_frame::<ToProgram>(&frame).expect("valid"), hold);

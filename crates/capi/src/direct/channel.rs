@@ -13,11 +13,10 @@ pub(super) mod readiness;
 mod stages;
 pub(super) mod state;
 
-use std::num::NonZeroU32;
-
 use libc::{c_char, c_int, c_uint, c_ulonglong};
 use netnice_channel::network::{
-    Network, NetworkError, NetworkOptions, OutgoingChannel, RemoteChannel, ServiceOptions,
+    BLOCK, LEAST_PACKET, LONGEST_HOST, LONGEST_SERVICE, MOST_PACKET, Network, NetworkError,
+    NetworkOptions, OutgoingChannel, PACKET, RemoteChannel, ServiceOptions,
 };
 use netnice_channel::{
     ChannelClass, ChannelId, ChannelOptions, ExecutorSettings, HandlerThreadOptions,
@@ -169,7 +168,7 @@ pub extern "C" fn netnice_channel_listen(
         in_range(
             "the length of the service's name",
             name.len(),
-            1..=MOST_NAME,
+            1..=LONGEST_SERVICE,
         )?;
         let service = pointers::read(service, "the service's description")?;
         let options = service.options(&handle.settings)?;
@@ -248,8 +247,11 @@ impl NetworkParameters {
             (slice, period) => Some(Slice::new(Nanos(slice), Nanos(period), false)?),
         };
         let packet = match self.packet {
-            0 => DEFAULT_PACKET,
-            packet => in_range("the longest packet", packet as usize, PACKETS)? as u64,
+            0 => PACKET,
+            packet => {
+                let packets = LEAST_PACKET.0 as usize..=MOST_PACKET.0 as usize;
+                Bytes(in_range("the longest packet", packet as usize, packets)? as u64)
+            }
         };
         let buffers = match self.receiving {
             0 => None,
@@ -260,7 +262,7 @@ impl NetworkParameters {
             }
         };
         let settings = ExecutorSettings {
-            processor: costs::measure(Bytes(packet), BLOCK)?,
+            processor: costs::measure(packet, BLOCK)?,
             horizon: Nanos(0),
         };
         let handlers = HandlerThreadOptions {
@@ -340,9 +342,13 @@ fn service_and_host(text: &str) -> Result<(String, String), CallError> {
     in_range(
         "the length of the service's name",
         service.len(),
-        1..=MOST_NAME,
+        1..=LONGEST_SERVICE,
     )?;
-    in_range("the length of the host's name", host.len(), 1..=MOST_HOST)?;
+    in_range(
+        "the length of the host's name",
+        host.len(),
+        1..=LONGEST_HOST,
+    )?;
     Ok((service.to_owned(), host.to_owned()))
 }
 
@@ -372,17 +378,6 @@ fn in_range(
         }),
     }
 }
-
-/// As of the commands.
-const DEFAULT_PACKET: u64 = 1_400;
-/// Lengths of packets: what is below has little room behind its header, and what is above does not
-/// pass the direct path.
-const PACKETS: std::ops::RangeInclusive<usize> = 128..=1_658;
-/// Packets between two preemption points.
-const BLOCK: NonZeroU32 = NonZeroU32::new(4).unwrap();
-/// The longest name of a service, and the longest name of a host (RFC 1035), in bytes.
-const MOST_NAME: usize = 64;
-const MOST_HOST: usize = 253;
 
 // As in the header.
 const CHECKSUM: c_uint = 1;

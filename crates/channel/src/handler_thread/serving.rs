@@ -131,7 +131,7 @@ impl Serving {
     /// Executes the commands. True if there were any.
     fn take_commands(&mut self) -> bool {
         let mut some = false;
-        while let Some(command) = self.shared.next_command() {
+        while let Some(command) = self.shared.queue.next() {
             some = true;
             let now = now();
             match command {
@@ -363,7 +363,7 @@ impl Serving {
     /// Sleeps until something is to be done. Fails if the system call fails.
     fn sleep(&mut self, due: Option<Instant>) -> std::io::Result<()> {
         let began = now();
-        self.shared.waker.prepare_sleep();
+        self.shared.queue.waker().prepare_sleep();
         let may_sleep = self.shared.ready.is_empty()
             && !self.flows.has_news()
             && !self.take_commands()
@@ -375,13 +375,13 @@ impl Serving {
                 longest = Some(longest.unwrap_or(u64::MAX).min(ENDING_INTERVAL.0));
             }
             let longest = longest.map(Duration::from_nanos);
-            let fds = [self.program.as_fd(), self.shared.waker.as_fd()];
+            let fds = [self.program.as_fd(), self.shared.queue.waker().as_fd()];
             slept = sleep(&fds, longest);
             if let Some(stops) = &mut self.stops {
                 stops.handle_woken(due, now());
             }
         }
-        self.shared.waker.end_sleep();
+        self.shared.queue.waker().end_sleep();
         let flows = &mut self.flows;
         self.program.poll(|slot| flows.note(slot));
         flows.note_ending();
@@ -400,7 +400,7 @@ impl Serving {
 
     /// Ends all channels, and waits until their flows are closed.
     fn end(mut self, why: &str) {
-        self.shared.end(why.to_owned());
+        self.shared.queue.end(why);
         for index in 0..self.flows.sources() {
             self.end_source(index, why);
         }

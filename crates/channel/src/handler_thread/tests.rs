@@ -497,6 +497,12 @@ fn a_program_with_its_own_event_loop_is_woken() {
         let received = receiver.try_receive().expect("a message");
         assert_eq!(received.message, number);
     }
+    // A program that has nothing to send sleeps, too: what has left is known after the first look.
+    sender.drain(PATIENCE).expect("all have left");
+    assert!(!sender.arm(), "messages have left");
+    sender.disarm();
+    assert!(sender.arm(), "nothing has happened since");
+    sender.disarm();
     let no_daemon = RuntimeDir::choose(Some("/nonexistent".into()), None);
     let options = HandlerThreadOptions::new(settings());
     let error = HandlerThread::attach(&no_daemon, &options).err();

@@ -21,8 +21,9 @@ use super::connection::Connection;
 use super::ends::{Ends, HeldSink, HeldSource};
 use super::{
     Command, Established, Hop, IncomingChannel, ListenCommand, NetworkError, NetworkOptions,
-    OpenCommand, OutgoingChannel, Owner, Shared,
+    OpenCommand, OutgoingChannel, Owner,
 };
+use crate::commands::CommandQueue;
 use crate::error::ChannelError;
 use crate::handler_thread::{SinkShared, SourceShared};
 use crate::header::ChannelId;
@@ -32,7 +33,7 @@ use crate::waker::sleep;
 
 /// The state of the thread.
 pub(super) struct Serving {
-    shared: Arc<Shared>,
+    queue: Arc<CommandQueue<Command>>,
     owner: Weak<Owner>,
     connection: Connection,
     ends: Ends,
@@ -80,10 +81,10 @@ impl Serving {
         dir: RuntimeDir,
         options: NetworkOptions,
         connection: Connection,
-        (shared, owner): (Arc<Shared>, Weak<Owner>),
+        (queue, owner): (Arc<CommandQueue<Command>>, Weak<Owner>),
     ) -> Serving {
         Serving {
-            shared,
+            queue,
             owner,
             connection,
             ends: Ends::new(dir, options),
@@ -105,7 +106,7 @@ impl Serving {
                 Err(error) => break error.to_string(),
             }
         };
-        self.shared.end(&why);
+        self.queue.end(&why);
         for hold in self.holds.values() {
             hold.end(&format!("the connection to netnice-peer has ended: {why}"));
         }
@@ -118,7 +119,7 @@ impl Serving {
     /// Waits for a message, a command or the time to look at the channels, and handles it. False if
     /// the owner is gone.
     fn turn(&mut self) -> Result<bool, NetworkError> {
-        while let Some(command) = self.shared.next_command() {
+        while let Some(command) = self.queue.next() {
             match command {
                 Command::End => return Ok(false),
                 other => self.handle_command(other)?,
@@ -131,15 +132,15 @@ impl Serving {
             self.next_look = Instant::now() + LOOK;
             self.report_lost()?;
         }
-        self.shared.waker.prepare_sleep();
+        self.queue.waker().prepare_sleep();
         let mut readable = false;
-        if self.shared.lock().is_empty() {
+        if self.queue.is_empty() {
             let left = self.next_look.saturating_duration_since(Instant::now());
-            let fds = [self.connection.as_fd(), self.shared.waker.as_fd()];
+            let fds = [self.connection.as_fd(), self.queue.waker().as_fd()];
             sleep(&fds, Some(left)).map_err(ChannelError::from)?;
             readable = is_readable(&self.connection)?;
         }
-        self.shared.waker.end_sleep();
+        self.queue.waker().end_sleep();
         if readable {
             self.connection.read()?;
         }

@@ -127,7 +127,6 @@ fn hold(number: u64, channel: u8, arrival: Option<Way>) -> ToProgram {
         },
         sink_address: [192, 0, 2, 7].into(),
         arrival,
-        previous: None,
     }))
 }
 

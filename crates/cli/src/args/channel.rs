@@ -2,10 +2,10 @@
 //! contract, an address, a reservation or a length does not parse.
 
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use netnice_channel::network::{LEAST_PACKET, MOST_PACKET, PACKET};
 use netnice_core::contract::{Channel, Contract};
 use netnice_core::units::{Bytes, Nanos};
 
@@ -128,7 +128,7 @@ struct EndArgs {
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// The longest packet, with its header; both ends need the same
-    #[arg(long, value_name = "SIZE", default_value = "1400B")]
+    #[arg(long, value_name = "SIZE", default_value_t = PACKET.to_string())]
     packet: String,
     /// Print no lines about channels that begin or end
     #[arg(long, short)]
@@ -249,7 +249,6 @@ impl EndArgs {
             checksum: self.checksum,
             key: self.key,
             packet,
-            block: BLOCK,
             quiet: self.quiet,
         })
     }
@@ -259,13 +258,6 @@ impl EndArgs {
 fn address(text: &str) -> Result<SocketAddr, BadUsage> {
     text.parse().map_err(|_| BadUsage::Address(text.to_owned()))
 }
-
-/// Lengths of packets: what is below has little room behind its header, and what is above does not
-/// pass the direct path.
-const LEAST_PACKET: Bytes = Bytes(128);
-const MOST_PACKET: Bytes = Bytes(1_658);
-/// Packets between two preemption points.
-const BLOCK: NonZeroU32 = NonZeroU32::new(4).unwrap();
 
 /// Text behind the options in `--help`.
 const LISTEN_HELP: &str = "\

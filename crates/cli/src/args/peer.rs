@@ -70,7 +70,7 @@ const MOST_DAYS: i64 = 36_500;
 const ISSUE_HELP: &str = "\
 DIR has authority.key and authority.pem, and for each host HOST.key and HOST.pem. An authority in
 DIR is used again, so further hosts can be added later. No file is replaced: with one that exists,
-nothing is issued. Whoever reads authority.key can take part as any host, so it stays in DIR. Hosts
+nothing is issued. Keep authority.key in DIR: with it, anybody can take part as any host. Hosts
 that have an authority of their own need no certificates of this command.
 
   netnice peer issue --folder laboratory ann.example.org bob.example.org

@@ -3,18 +3,15 @@
 
 use std::io::Write;
 use std::net::UdpSocket;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use netnice_api::{Exit, RuntimeDir};
 use netnice_channel::ChannelError;
 use netnice_channel::network::{IncomingChannel, NetworkError, ServiceOptions};
-use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::flag;
 
-use super::{Listen, Output, connect, hops_text, stages};
+use super::{Listen, Output, connect, hops_text, signal_flag, stages};
 use crate::error::CommandError;
 use crate::output::{output_error, write_bytes};
 use crate::render::printable;
@@ -30,12 +27,7 @@ pub(super) fn execute(dir: &RuntimeDir, listen: &Listen) -> Result<Exit, Command
         channels: listen.channels,
         ..ServiceOptions::default()
     };
-    let ends = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        let registered = flag::register_conditional_default(signal, ends.clone())
-            .and_then(|_| flag::register(signal, ends.clone()));
-        registered.map_err(|error| CommandError::io("signals", error))?;
-    }
+    let ends = signal_flag()?;
     let service = network.listen(&listen.service, options)?;
     if !listen.end.quiet {
         let (name, host) = (printable(&listen.service), printable(service.host()));

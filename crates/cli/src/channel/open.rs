@@ -2,8 +2,7 @@
 //! ends, and waits until the last one has arrived.
 
 use std::os::fd::AsFd as _;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use netnice_api::{Exit, RuntimeDir};
@@ -12,11 +11,9 @@ use netnice_channel::{ChannelClass, ChannelError, ChannelId, ChannelOptions, Sen
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::Serialize;
-use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::flag;
 
 use super::input::{Messages, Next};
-use super::{Input, Open, connect, hops_text, of_channel, stages};
+use super::{Input, Open, connect, hops_text, of_channel, signal_flag, stages};
 use crate::error::CommandError;
 use crate::output::print_text;
 use crate::render::printable;
@@ -65,19 +62,14 @@ pub(super) fn execute(dir: &RuntimeDir, json: bool, open: Open) -> Result<Exit, 
             );
         }
     }
-    let ends = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        let registered = flag::register_conditional_default(signal, ends.clone())
-            .and_then(|_| flag::register(signal, ends.clone()));
-        registered.map_err(|error| CommandError::io("signals", error))?;
-    }
+    let ends = signal_flag()?;
     let mut too_long = 0_u64;
     let mut laxities = Vec::new();
     let mut is_readable = false;
     while !ends.load(Ordering::Relaxed) {
         match messages.next(is_readable)? {
             Next::End => break,
-            Next::Wait => is_readable = wait(&channel, &messages)?,
+            Next::Wait => is_readable = wait(&mut channel, &messages)?,
             Next::Message(message) => {
                 is_readable = false;
                 send(&mut channel, message, is_datagram, &mut too_long)?;
@@ -112,31 +104,24 @@ pub(super) fn execute(dir: &RuntimeDir, json: bool, open: Open) -> Result<Exit, 
 
 /// Waits until the input is readable, or something has happened on the channel. True if the input
 /// is readable. Fails if the channel has ended.
-fn wait(channel: &OutgoingChannel, messages: &Messages) -> Result<bool, CommandError> {
-    let failed = |error: Errno| CommandError::io("poll", error.into());
-    // Its result is about room for messages, and nothing waits for that here.
-    channel.arm();
-    let mut readable = false;
-    if channel.end_reason().is_none() {
-        let fds = [Some(channel.as_fd()), messages.fd()];
+fn wait(channel: &mut OutgoingChannel, messages: &Messages) -> Result<bool, CommandError> {
+    let (mut readable, mut failed) = (false, None);
+    if channel.arm() {
+        let fds = [Some(channel.as_fd()), messages.fd()].into_iter().flatten();
         let mut fds: Vec<PollFd<'_>> = fds
-            .into_iter()
-            .flatten()
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
         match poll(&mut fds, Some(&LOOK)) {
             Ok(_) => readable = fds.get(1).is_some_and(|fd| !fd.revents().is_empty()),
             Err(Errno::INTR) => {}
-            Err(error) => {
-                channel.disarm();
-                return Err(failed(error));
-            }
+            Err(error) => failed = Some(CommandError::io("poll", error.into())),
         }
     }
     channel.disarm();
-    match channel.end_reason() {
-        Some(why) => Err(of_channel(ChannelError::Ended(why))),
-        None => Ok(readable),
+    match (failed, channel.end_reason()) {
+        (Some(error), _) => Err(error),
+        (None, Some(why)) => Err(of_channel(ChannelError::Ended(why))),
+        (None, None) => Ok(readable),
     }
 }
 

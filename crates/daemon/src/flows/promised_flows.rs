@@ -16,8 +16,8 @@ use super::Flows;
 use super::admission::{self, LinkCapacity, MAX_SEARCHED, WorkAhead};
 use super::network::Network;
 
-/// Who has a promise. Cell contracts and slices of targets come before promises to flows, and
-/// those before held promises. Minimums of targets come last, because the kernel's classes can keep
+/// The holder of a promise. The order: first cell contracts and slices of targets, then promises to
+/// flows, then held promises. Minimums of targets come last, because the kernel's classes can keep
 /// them as well. Of each kind, older ones come before later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PromiseHolder {

@@ -12,20 +12,19 @@
 //! opened or ends, and for an unknown command.
 
 use std::io::BufRead;
-use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use netnice_channel::network::{
-    IncomingChannel, Network, NetworkOptions, RemoteChannel, ServiceOptions,
+    BLOCK, IncomingChannel, Network, NetworkOptions, PACKET, RemoteChannel, ServiceOptions,
 };
 use netnice_channel::{
     ChannelClass, ChannelId, ChannelOptions, ExecutorSettings, HandlerThreadOptions, costs,
 };
 use netnice_core::contract::{Channel, Contract};
-use netnice_core::units::{Bytes, Nanos};
+use netnice_core::units::Nanos;
 use netnice_stack::{RuntimeDir, monotonic_ns, own};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -86,8 +85,7 @@ pub struct NetworkReceived {
 /// Runs the program until its input ends. Fails as the module says.
 pub fn main(args: &NetworkArgs) -> Result<()> {
     let dir = RuntimeDir::choose(Some(args.runtime_dir.clone()), None);
-    let block = NonZeroU32::new(4).context("a block of 0 packets")?;
-    let processor = costs::measure(Bytes(PACKET), block)?;
+    let processor = costs::measure(PACKET, BLOCK)?;
     let horizon = Nanos(0);
     let mut handlers = HandlerThreadOptions::new(ExecutorSettings { processor, horizon });
     handlers.records_stops = true;
@@ -280,8 +278,6 @@ impl NetworkProgram {
     }
 }
 
-/// The longest packet with its header, in bytes.
-const PACKET: u64 = 1_400;
 /// By how much the messages are farther apart than 1/Rmax, so that a delay of the sending thread is
 /// made up for.
 const SLOWER_NS: u64 = 200_000;

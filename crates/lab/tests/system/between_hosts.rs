@@ -275,7 +275,7 @@ fn the_death_of_a_host_or_program_frees_everything_and_both_ends_are_told() {
             "sink" => sink.kill(),
             host => hosts.peer(host).kill(),
         }
-        let killed = Instant::now();
+        hosts.wait_until_free(Duration::from_secs(2));
         if dies != "source" {
             // It ends although its input does not.
             let status = source.wait(EVENT_TIMEOUT).expect("it ends");
@@ -288,11 +288,6 @@ fn the_death_of_a_host_or_program_frees_everything_and_both_ends_are_told() {
             let text = sink.take_stderr();
             assert!(text.contains("has ended"), "{dies}: {text}");
         }
-        hosts.wait_until_free(
-            Duration::from_secs(2)
-                .saturating_sub(killed.elapsed())
-                .max(Duration::from_secs(1)),
-        );
         if !["source", "sink"].contains(&dies) {
             hosts.peer(dies).restart().expect("a peer");
         }
@@ -444,6 +439,20 @@ fn netnice_peer_needs_no_privileges_and_other_users_have_no_channels() {
         netnices,
         world,
     };
+    // Another user reaches netnice-peer, and netniced gives that user no channel.
+    let mut open = hosts.world.host("client").ns.command("setpriv");
+    open.args(["--reuid=64124", "--regid=64124", "--clear-groups", "--"]);
+    open.arg(netnice_lab::process::binary("netnice").expect("built"));
+    open.env("NETNICE_RUNTIME_DIR", hosts.netnice("client").runtime());
+    let line = format!("channel open camera@server {CAMERA} --deadline 300ms");
+    open.args(line.split(' '));
+    let mut open = Proc::start(open).expect("it starts");
+    let status = open.wait(EVENT_TIMEOUT).expect("it ends");
+    let text = open.take_stderr();
+    assert_eq!(status.code(), Some(3), "{text}");
+    assert!(text.contains("channel"), "{text}");
+    assert!(text.contains("root and the group netnice"), "{text}");
+    hosts.wait_until_free(Duration::from_secs(1));
     let mut sink = hosts.listen("camera --lines");
     let mut source = hosts.open(&format!(
         "open camera@server --lines {CAMERA} --deadline 300ms"

@@ -5,6 +5,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use netnice_channel::network::{LONGEST_HOST, LONGEST_SERVICE};
 use serde::{Deserialize, Serialize};
 
 /// Why a text is no name, or no reason.
@@ -40,7 +41,7 @@ pub struct HostName(Arc<str>);
 
 impl HostName {
     /// The longest name, in bytes.
-    pub const LONGEST: usize = 253;
+    pub const LONGEST: usize = LONGEST_HOST;
 
     /// The name in `text`. Capital letters become lower-case ones.
     ///
@@ -96,7 +97,7 @@ pub struct ServiceName(Arc<str>);
 
 impl ServiceName {
     /// The longest name, in bytes.
-    pub const LONGEST: usize = 64;
+    pub const LONGEST: usize = LONGEST_SERVICE;
 
     /// The name in `text`.
     ///

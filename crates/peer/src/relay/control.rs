@@ -283,6 +283,9 @@ impl<I: Interfaces> Control<I> {
             hold: Some(entry.promise.hold),
             ..UdpOptions::to(next)
         };
+        let mmax = entry.request.contract.mmax();
+        let reassembly = Reassembly::new(entry.request.packet, mmax);
+        let reassembly = reassembly.ok_or("the messages of the channel have too many packets")?;
         let Some(mut lease) = entry.lease.take() else {
             return Err("the channel is relaxed already".to_owned());
         };
@@ -308,7 +311,7 @@ impl<I: Interfaces> Control<I> {
             attachment: entry.attachment,
             socket,
             lease,
-            reassembly: Reassembly::new(entry.request.packet, entry.request.contract.mmax()),
+            reassembly,
             waiting: Default::default(),
             room: entry.plan.room(bound),
             counts: Default::default(),

@@ -1,5 +1,5 @@
 //! Tests of held promises: the shortest deadline, flows that are opened with a hold, the ends of
-//! holds, and who may have them.
+//! holds, and the users that can have them.
 
 mod rights;
 mod shortest;

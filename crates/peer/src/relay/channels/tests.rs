@@ -54,7 +54,7 @@ impl World {
             attachment: 0,
             socket: socket.expect("a socket"),
             lease: (),
-            reassembly: Reassembly::new(40, Bytes(8 * u64::from(PARTS))),
+            reassembly: Reassembly::new(40, Bytes(8 * u64::from(PARTS))).expect("valid"),
             waiting: VecDeque::new(),
             room: ROOM,
             counts: RelayCounts::default(),

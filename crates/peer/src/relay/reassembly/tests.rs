@@ -10,7 +10,7 @@ const LONGEST: u64 = 60;
 const MESSAGE_BYTES: usize = 60 + 8 * 32;
 
 fn reassembly() -> Reassembly {
-    Reassembly::new(PACKET, Bytes(LONGEST))
+    Reassembly::new(PACKET, Bytes(LONGEST)).expect("valid")
 }
 
 fn header(message: u64, part: u16, count: u16) -> PacketHeader {
@@ -39,13 +39,23 @@ fn message(number: u64, payload: usize) -> Vec<Vec<u8>> {
         .collect()
 }
 
+/// Takes a packet, and checks that the memory is bounded and that every packet is passed, dropped
+/// for one reason, held, or abandoned with its message.
 fn accept(reassembly: &mut Reassembly, packet: &[u8], at: u64) -> Option<WholeMessage> {
     let header = PacketHeader::decode(packet).expect("a header");
+    let unpassed = |reassembly: &Reassembly| {
+        let (counts, parts) = (reassembly.counts(), &reassembly.parts);
+        let dropped = counts.duplicates + counts.too_late + counts.malformed;
+        dropped + parts.abandoned_parts() + parts.held_parts()
+    };
+    let passed_before = reassembly.counts().packets - unpassed(reassembly);
     let whole = reassembly.accept(&header, packet, Instant(at));
-    assert!(reassembly.memory() <= (MOST_INCOMPLETE + 1) * MESSAGE_BYTES);
-    let counts = reassembly.counts();
-    let dropped = counts.duplicates + counts.too_late + counts.malformed + counts.abandoned;
-    assert_eq!(counts.packets, counts.passed + dropped + reassembly.held());
+    assert!(reassembly.parts.memory() <= (MOST_INCOMPLETE + 1) * MESSAGE_BYTES);
+    let passed = whole
+        .as_ref()
+        .map_or(0, |whole| whole.packets().count() as u64);
+    let all = passed_before + passed + unpassed(reassembly);
+    assert_eq!(reassembly.counts().packets, all);
     whole
 }
 
@@ -80,14 +90,13 @@ fn a_whole_message_abandons_older_ones_and_their_late_packets_are_dropped() {
     }
     let expected = ReassemblyCounts {
         packets: 6,
-        passed: 2,
         messages: 1,
         too_late: 3,
-        abandoned: 1,
         incomplete: 1,
         ..ReassemblyCounts::default()
     };
     assert_eq!(reassembly.counts(), expected);
+    assert_eq!(reassembly.parts.abandoned_parts(), 1);
     // The last number of all.
     let last = packet(u64::MAX, 0, 1, 3);
     assert!(accept(&mut reassembly, &last, 0).is_some());
@@ -140,7 +149,7 @@ fn packets_that_contradict_the_contract_or_each_other_are_dropped() {
         assert_eq!(accept(&mut reassembly, packet, 0), None);
     }
     assert_eq!(reassembly.counts().malformed, 9);
-    assert_eq!(reassembly.memory(), 0);
+    assert_eq!(reassembly.parts.memory(), 0);
     // Another number of packets than before.
     accept(&mut reassembly, &packet(1, 0, 3, 8), 0);
     accept(&mut reassembly, &packet(1, 1, 4, 8), 0);
@@ -205,4 +214,11 @@ proptest! {
             .collect();
         prop_assert_eq!(whole, [sent]);
     }
+}
+
+#[test]
+fn without_room_for_a_payload_or_with_too_many_packets_there_is_no_reassembly() {
+    assert!(Reassembly::new(32, Bytes(10)).is_none());
+    assert!(Reassembly::new(33, Bytes(65_536)).is_none());
+    assert!(Reassembly::new(33, Bytes(65_535)).is_some());
 }

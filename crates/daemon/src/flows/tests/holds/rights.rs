@@ -1,4 +1,4 @@
-//! Tests of who may hold promises and how many, of holds that are refused, and of routes.
+//! Tests of holds: the users that can have them, how many, and which are refused; and of routes.
 
 use netnice_api::direct::FindRoute;
 
