@@ -25,7 +25,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use netnice_api::channels::{ChannelList, FromProgram, HopDoc, ListChannels, ToProgram};
-use netnice_core::contract::Slice;
+use netnice_core::contract::{Channel, Slice};
 use netnice_core::units::{Bytes, Nanos};
 use netnice_stack::RuntimeDir;
 
@@ -101,6 +101,7 @@ pub struct OutgoingChannel {
 /// The receiving end of a channel from another host. Dropping it ends the channel.
 pub struct IncomingChannel {
     receiver: Receiver,
+    contract: Channel,
     established: Established,
 }
 
@@ -403,11 +404,17 @@ impl DerefMut for OutgoingChannel {
 }
 
 impl IncomingChannel {
-    fn new(receiver: Receiver, established: Established) -> IncomingChannel {
+    fn new(receiver: Receiver, contract: Channel, established: Established) -> IncomingChannel {
         IncomingChannel {
             receiver,
+            contract,
             established,
         }
+    }
+
+    /// What its source asked for: the longest message, the rate, the burst, and the whole deadline.
+    pub fn contract(&self) -> Channel {
+        self.contract
     }
 
     /// The hosts of the channel with their bounds, the source first. They sum to the deadline.

@@ -8,6 +8,7 @@ mod input;
 pub(crate) mod list;
 mod listen;
 mod open;
+mod replies;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -45,6 +46,8 @@ pub(crate) struct Listen {
     pub service: String,
     /// What happens to the messages.
     pub output: Output,
+    /// Send the datagrams of the program at `output` back to the source of each channel.
+    pub replies: bool,
     /// The longest message that a channel may have.
     pub mmax: Bytes,
     /// The largest number of channels at the same time.
@@ -65,6 +68,8 @@ pub(crate) struct Open {
     pub channel: Channel,
     /// What the messages are.
     pub input: Input,
+    /// Offer a channel for replies to the program whose datagrams are carried.
+    pub replies: bool,
     pub end: EndOptions,
 }
 

@@ -48,6 +48,8 @@ pub(super) struct HeldSink {
     admitted: AdmittedChannel,
     port: Listener,
     pub(super) bound: Nanos,
+    /// What the source asks for, with the whole deadline and without what the stages add.
+    pub(super) contract: Channel,
 }
 
 impl Ends {
@@ -139,8 +141,12 @@ impl Ends {
         let rmax = MessageRate::new(contract.rmax);
         let rmax = rmax.ok_or(ChannelError::MessageRate(contract.rmax))?;
         let part = service.processing.unwrap_or(Nanos(0));
-        let deadline = Nanos(contract.deadline_ns.max(part.0.saturating_add(1)));
-        let own = Channel::new(Bytes(mmax), rmax, contract.bmax, deadline)
+        let whole = Nanos(contract.deadline_ns);
+        let asked =
+            Channel::new(Bytes(mmax), rmax, contract.bmax, whole).map_err(OpenError::from)?;
+        let deadline = whole.max(Nanos(part.0.saturating_add(1)));
+        let own = asked.resized(asked.mmax(), rmax, deadline);
+        let own = own
             .and_then(|own| own.with_processing(part))
             .map_err(OpenError::from)?;
         let mut options = ChannelOptions {
@@ -158,6 +164,7 @@ impl Ends {
             admitted,
             port,
             bound,
+            contract: asked,
         })
     }
 

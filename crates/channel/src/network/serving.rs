@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use netnice_api::channels::{
     CloseChannel, EndOfHold, Ended, Established as EstablishedDoc, FromProgram, HeldBound,
     HoldBound, Listen, NotHeld, OpenChannel, OpenRefused, Pong, RelaxBound, Relaxed, ToProgram,
+    reason_for_others,
 };
+use netnice_core::contract::Channel;
 use netnice_core::units::Nanos;
 use netnice_stack::RuntimeDir;
 
@@ -65,6 +67,7 @@ enum State {
         receiver: Box<Receiver>,
         port: Listener,
         service: String,
+        contract: Channel,
     },
     /// Established: the program has it.
     UsedSource(Arc<SourceShared>),
@@ -318,16 +321,20 @@ impl Serving {
                 let sender = held.open(bound, next);
                 sender.map(|sender| (State::Source(Box::new(sender)), None))
             }
-            (State::HeldSink { held, service }, _) => held.open(bound).map(|(receiver, port)| {
-                let at = std::num::NonZeroU16::new(port.local().port());
-                let receiver = Box::new(receiver);
-                let state = State::Sink {
-                    receiver,
-                    port,
-                    service,
-                };
-                (state, at)
-            }),
+            (State::HeldSink { held, service }, _) => {
+                let contract = held.contract;
+                held.open(bound).map(|(receiver, port)| {
+                    let at = std::num::NonZeroU16::new(port.local().port());
+                    let receiver = Box::new(receiver);
+                    let state = State::Sink {
+                        receiver,
+                        port,
+                        service,
+                        contract,
+                    };
+                    (state, at)
+                })
+            }
             _ => return self.not_relaxed(number, "it is not waiting for its bound".to_owned()),
         };
         match opened {
@@ -400,14 +407,18 @@ impl Serving {
                 };
                 match std::mem::replace(state, used) {
                     State::Sink {
-                        receiver, service, ..
-                    } => Some((receiver, service)),
+                        receiver,
+                        service,
+                        contract,
+                        ..
+                    } => Some((receiver, service, contract)),
                     _ => None,
                 }
             }
             _ => None,
         });
-        let (Some((receiver, service)), Some(owner)) = (opened, self.owner.upgrade()) else {
+        let (Some((receiver, service, contract)), Some(owner)) = (opened, self.owner.upgrade())
+        else {
             return Ok(());
         };
         let hops = Hop::list(accepted.hops);
@@ -416,7 +427,7 @@ impl Serving {
             channel,
             hops,
         };
-        let incoming = IncomingChannel::new(*receiver, established);
+        let incoming = IncomingChannel::new(*receiver, contract, established);
         // Without its service the channel is dropped, which closes it.
         if let Some(listen) = self.services.get(&service) {
             let _ = listen.accepted.send(incoming);
@@ -538,11 +549,7 @@ fn is_readable(connection: &Connection) -> Result<bool, NetworkError> {
 
 /// The error in words, for a refusal that says already that it is one.
 fn text(error: impl std::fmt::Display) -> String {
-    let text = error.to_string();
-    match text.strip_prefix("refused: ") {
-        Some(rest) => rest.to_owned(),
-        None => text,
-    }
+    reason_for_others(&error.to_string())
 }
 
 /// How often the thread looks whether flows have ended.

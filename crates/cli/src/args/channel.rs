@@ -36,6 +36,10 @@ pub(super) struct ListenArgs {
     /// Send each message as a datagram to this address and port, in place of standard output
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["lines", "discard"])]
     udp: Option<String>,
+    /// Send the datagrams with which the program answers back to the source, which needs --replies
+    /// too
+    #[arg(long, requires = "udp")]
+    replies: bool,
     /// Write each message as a line
     #[arg(long)]
     lines: bool,
@@ -84,6 +88,9 @@ pub(super) struct CarryArgs {
     /// The address and port that the program sends its datagrams to
     #[arg(long, value_name = "ADDRESS:PORT")]
     udp: String,
+    /// Give the program what the program at the other end answers, which needs --replies too
+    #[arg(long)]
+    replies: bool,
     #[command(flatten)]
     end: EndArgs,
 }
@@ -159,7 +166,11 @@ impl ChannelArgs {
             }
             ChannelArgs::Carry(carry) => {
                 let input = Input::Udp(address(&carry.udp)?);
-                ChannelCommand::Open(Box::new(opened(carry.to, carry.end, input)?))
+                let opened = opened(carry.to, carry.end, input)?;
+                ChannelCommand::Open(Box::new(Open {
+                    replies: carry.replies,
+                    ..opened
+                }))
             }
         }))
     }
@@ -176,6 +187,7 @@ impl ListenArgs {
         Ok(Listen {
             service: self.name,
             output,
+            replies: self.replies,
             mmax: quantity::<Bytes>("--mmax", &self.mmax)?,
             channels: self.channels,
             count: self.count,
@@ -196,6 +208,7 @@ fn opened(to: ToArgs, end: EndArgs, input: Input) -> Result<Open, BadUsage> {
         host,
         channel: to.channel(end.processing)?,
         input,
+        replies: false,
         end,
     })
 }
@@ -279,7 +292,10 @@ daemon, or no netnice-peer.";
 /// Text behind the options in `--help`.
 const CARRY_HELP: &str = "\
 Each datagram that arrives at --udp becomes a message. At the other end `netnice channel listen NAME
---udp ADDRESS:PORT` sends each message as a datagram.";
+--udp ADDRESS:PORT` sends each message as a datagram.
+
+With --replies at both ends, a second channel with the same contract carries what the program there
+answers back to the program that sent the last datagram here.";
 
 #[cfg(test)]
 mod tests;

@@ -2,8 +2,9 @@
 //! rate of the channel ([`Messages`]). A read fails with a [`CommandError`].
 
 use std::io::{self, Read};
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Input;
@@ -22,13 +23,20 @@ pub(super) struct Messages {
 enum Origin {
     Reads(io::Stdin),
     Lines(io::Stdin),
-    Udp(UdpSocket),
+    Udp(Arc<DatagramPort>),
     Pattern {
         lasts: Duration,
         /// When the first message was taken.
         since: Option<Instant>,
         number: u64,
     },
+}
+
+/// The socket that an unmodified program sends its datagrams to.
+pub(super) struct DatagramPort {
+    socket: UdpSocket,
+    /// Where the last datagram came from.
+    program: Mutex<Option<SocketAddr>>,
 }
 
 /// What comes next.
@@ -42,6 +50,22 @@ pub(super) enum Next {
     Wait,
 }
 
+impl DatagramPort {
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let (length, from) = self.socket.recv_from(buffer)?;
+        *self.program.lock().unwrap_or_else(PoisonError::into_inner) = Some(from);
+        Ok(length)
+    }
+
+    /// Sends a datagram to the program that sent the last one, if there is one and it still runs.
+    pub(super) fn answer(&self, datagram: &[u8]) {
+        let program = *self.program.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(program) = program {
+            let _ = self.socket.send_to(datagram, program);
+        }
+    }
+}
+
 impl Messages {
     /// The messages of a channel with this Mmax. Fails if the socket cannot be made.
     pub(super) fn new(input: Input, mmax: usize) -> Result<Messages, CommandError> {
@@ -50,7 +74,12 @@ impl Messages {
             Input::Lines => Origin::Lines(io::stdin()),
             Input::Udp(at) => {
                 let socket = UdpSocket::bind(at);
-                Origin::Udp(socket.map_err(|error| CommandError::io(format!("--udp {at}"), error))?)
+                let socket =
+                    socket.map_err(|error| CommandError::io(format!("--udp {at}"), error))?;
+                Origin::Udp(Arc::new(DatagramPort {
+                    socket,
+                    program: Mutex::new(None),
+                }))
             }
             Input::Test(lasts) => Origin::Pattern {
                 lasts,
@@ -66,11 +95,19 @@ impl Messages {
         })
     }
 
+    /// The socket of an unmodified program; `None` for other messages.
+    pub(super) fn datagram_port(&self) -> Option<&Arc<DatagramPort>> {
+        match &self.origin {
+            Origin::Udp(port) => Some(port),
+            _ => None,
+        }
+    }
+
     /// What becomes readable when a message follows [`Next::Wait`]; `None` if that does not come.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.origin {
             Origin::Reads(stdin) | Origin::Lines(stdin) => Some(stdin.as_fd()),
-            Origin::Udp(socket) => Some(socket.as_fd()),
+            Origin::Udp(port) => Some(port.socket.as_fd()),
             Origin::Pattern { .. } => None,
         }
     }
@@ -102,7 +139,7 @@ impl Messages {
         }
         let mut bytes = vec![0; self.mmax.max(LEAST_READ)];
         let (length, is_datagram) = match &self.origin {
-            Origin::Udp(socket) => (socket.recv(&mut bytes), true),
+            Origin::Udp(port) => (port.receive(&mut bytes), true),
             Origin::Lines(stdin) => (stdin.lock().read(&mut bytes), false),
             Origin::Reads(stdin) => (stdin.lock().read(&mut bytes[..self.mmax]), false),
             Origin::Pattern { .. } => return Ok(Next::End),

@@ -4,13 +4,14 @@
 use std::io::Write;
 use std::net::UdpSocket;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use netnice_api::{Exit, RuntimeDir};
 use netnice_channel::ChannelError;
 use netnice_channel::network::{IncomingChannel, NetworkError, ServiceOptions};
 
+use super::replies::ReplyOptions;
 use super::{Listen, Output, connect, hops_text, signal_flag, stages};
 use crate::error::CommandError;
 use crate::output::{output_error, write_bytes};
@@ -18,8 +19,18 @@ use crate::render::printable;
 
 /// Listens until as many channels have ended as are asked for, or a signal comes.
 pub(super) fn execute(dir: &RuntimeDir, listen: &Listen) -> Result<Exit, CommandError> {
-    let stages = stages(&listen.end)?;
+    let stages = Arc::new(stages(&listen.end)?);
     let network = connect(dir, &listen.end)?;
+    let passing = Passing {
+        output: listen.output,
+        quiet: listen.end.quiet,
+        replies: listen.replies.then(|| ReplyOptions {
+            network: network.clone(),
+            stages: stages.clone(),
+            processing: listen.end.processing,
+            quiet: listen.end.quiet,
+        }),
+    };
     let options = ServiceOptions {
         stages: Box::new(move |channel| stages.stages(channel)),
         processing: listen.end.processing,
@@ -38,10 +49,10 @@ pub(super) fn execute(dir: &RuntimeDir, listen: &Listen) -> Result<Exit, Command
     loop {
         match service.accept(Some(LOOK)) {
             Ok(channel) => {
-                let (output, quiet, finished) = (listen.output, listen.end.quiet, finished.clone());
+                let (passing, finished) = (passing.clone(), finished.clone());
                 let take = move || {
                     // The receiver lives as long as this command.
-                    let _ = finished.send(pass_on(channel, output, quiet));
+                    let _ = finished.send(pass_on(channel, &passing));
                 };
                 let thread = std::thread::Builder::new().name("messages".into());
                 let thread = thread.spawn(take);
@@ -60,8 +71,19 @@ pub(super) fn execute(dir: &RuntimeDir, listen: &Listen) -> Result<Exit, Command
     }
 }
 
+/// What happens to the messages of each channel.
+#[derive(Clone)]
+struct Passing {
+    output: Output,
+    /// True: print nothing about channels that begin or end.
+    quiet: bool,
+    /// How the datagrams of the program at the output go back; `None` if they do not.
+    replies: Option<ReplyOptions>,
+}
+
 /// Passes the messages of a channel on until it ends. Fails if the output does.
-fn pass_on(mut channel: IncomingChannel, output: Output, quiet: bool) -> Result<(), CommandError> {
+fn pass_on(mut channel: IncomingChannel, passing: &Passing) -> Result<(), CommandError> {
+    let (output, quiet) = (passing.output, passing.quiet);
     let name = channel.id().to_string();
     let name = &name[..8];
     if !quiet {
@@ -72,6 +94,9 @@ fn pass_on(mut channel: IncomingChannel, output: Output, quiet: bool) -> Result<
         Output::Udp(to) => Some(connected(to)?),
         _ => None,
     };
+    let back = passing.replies.as_ref().zip(socket.as_ref());
+    let back = back.map(|(options, socket)| options.send(&channel, socket));
+    let _replies = back.transpose()?;
     let (mut messages, mut bytes, mut unsent) = (0_u64, 0_u64, 0_u64);
     let why = loop {
         let message = match channel.receive(None) {

@@ -2,6 +2,7 @@
 //! ends, and waits until the last one has arrived.
 
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 use super::input::{Messages, Next};
+use super::replies::{Replies, ReplyOptions};
 use super::{Input, Open, connect, hops_text, of_channel, signal_flag, stages};
 use crate::error::CommandError;
 use crate::output::print_text;
@@ -38,13 +40,24 @@ struct Report {
 
 /// Sends the messages of the input.
 pub(super) fn execute(dir: &RuntimeDir, json: bool, open: Open) -> Result<Exit, CommandError> {
-    let stages = stages(&open.end)?;
+    let stages = Arc::new(stages(&open.end)?);
     let network = connect(dir, &open.end)?;
     let id = ChannelId::random().map_err(|error| CommandError::io("random numbers", error))?;
     let mut options = ChannelOptions::new(id, ChannelClass::RealTime(open.channel));
     options.stages = stages.stages(id);
     let mmax = usize::try_from(open.channel.mmax().0).unwrap_or(usize::MAX);
     let mut messages = Messages::new(open.input, mmax)?;
+    let port = messages.datagram_port().filter(|_| open.replies);
+    let replies = port.map(|port| {
+        let options = ReplyOptions {
+            network: network.clone(),
+            stages: stages.clone(),
+            processing: open.end.processing,
+            quiet: open.end.quiet,
+        };
+        Replies::offer(options, id, port.clone())
+    });
+    let _replies = replies.transpose()?;
     let mut channel = network.open(RemoteChannel {
         service: open.service.clone(),
         host: open.host.clone(),

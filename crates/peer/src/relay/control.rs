@@ -498,5 +498,5 @@ impl ControlState {
 
 /// The reason for people.
 fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
+    netnice_api::channels::reason_for_others(&error.to_string())
 }

@@ -53,7 +53,9 @@ fn the_contract_is_that_of_the_options() {
     assert_eq!(lines.channel.processing(), Nanos::from_millis(4));
     let test = open(&format!("test {CAMERA} --lasts 3s"));
     assert_eq!(test.input, Input::Test(Duration::from_secs(3)));
+    assert!(open(&format!("carry {CAMERA} --udp 127.0.0.1:5000 --replies")).replies);
     let carry = open(&format!("carry {CAMERA} --udp 127.0.0.1:5000"));
+    assert!(!carry.replies);
     assert_eq!(carry.input, Input::Udp(([127, 0, 0, 1], 5_000).into()));
 }
 
@@ -69,6 +71,8 @@ fn a_service_has_one_output() {
     let to = Output::Udp(([127, 0, 0, 1], 5_000).into());
     assert_eq!(listen("listen camera --udp 127.0.0.1:5000").output, to);
     channel("listen camera --udp 127.0.0.1:5000 --lines").expect_err("two outputs");
+    assert!(listen("listen camera --udp 127.0.0.1:5000 --replies").replies);
+    channel("listen camera --replies").expect_err("no program that answers");
     assert!(matches!(channel("ls"), Ok(ChannelCommand::List)));
 }
 
