@@ -238,12 +238,13 @@ impl fmt::Display for Alternative {
     }
 }
 
-/// Decides whether demands fit, and converts the answer from ticks.
+/// Decides whether demands fit in all intervals of at least `shortest`, and converts the answer
+/// from ticks.
 fn decide(
     demands: &[Demand],
     scale: Scale,
     blocking: Blocking,
-    budget: u64,
+    (shortest, budget): (Nanos, u64),
 ) -> Result<(), TimingFault> {
     for demand in demands {
         demand.validate(scale)?;
@@ -254,7 +255,7 @@ fn decide(
             most: LONGEST,
         });
     }
-    match edf::decide(demands, blocking, budget) {
+    match edf::decide(demands, blocking, scale.ticks(shortest), budget) {
         Answer::Fits => Ok(()),
         Answer::Undecided => Err(TimingFault::Undecided),
         Answer::Share(share) => {

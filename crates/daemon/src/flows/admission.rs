@@ -61,6 +61,28 @@ impl WorkAhead {
     }
 }
 
+/// Flows beside those with promises. They must have room too, where work is due within intervals of
+/// at least `shortest`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Further {
+    pub flows: usize,
+    pub shortest: Nanos,
+}
+
+impl Further {
+    /// Further flows from the deadline of a message on the link on. The scheduler's resolution
+    /// makes that deadline shorter by less than 1/16 and 2 us ([`Resolution::SCHEDULER`]).
+    ///
+    /// [`Resolution::SCHEDULER`]: netnice_core::admission::timing::Resolution::SCHEDULER
+    pub(super) fn beside(flows: usize, deadline: Nanos) -> Further {
+        let lost = deadline.0 / 16 + 2_000;
+        Further {
+            flows,
+            shortest: Nanos(deadline.0.saturating_sub(lost)),
+        }
+    }
+}
+
 /// The capacity of a link for direct flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LinkCapacity {

@@ -23,7 +23,7 @@ use netnice_core::contract::{
 };
 use netnice_core::units::{Bytes, Nanos, Rate};
 
-use super::admission::{LinkCapacity, MAX_SEARCHED, WorkAhead};
+use super::admission::{Further, LinkCapacity, MAX_SEARCHED, WorkAhead};
 
 /// Why a contract of a flow does not fit, and what would.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,15 +99,21 @@ impl LinkCapacity {
 }
 
 impl LinkCapacity {
-    /// True if a contract fits beside promises, and this is decided with little work.
-    pub(super) fn fits_beside(&self, promises: &[Promise], contract: &Contract) -> bool {
+    /// True if a contract fits beside promises, with `further` flows, and this is decided with
+    /// little work.
+    pub(super) fn fits_beside(
+        &self,
+        promises: &[Promise],
+        further: Further,
+        contract: &Contract,
+    ) -> bool {
         let Some(Ok(promise)) = self.promise(self.max_direct, contract) else {
             return false;
         };
-        let transmitter =
-            self.transmitter(self.max_direct, promises.len() + 1, WorkAhead::SHORTEST);
+        let flows = promises.len() + 1 + further.flows;
+        let transmitter = self.transmitter(self.max_direct, flows, WorkAhead::SHORTEST);
         let all: Vec<Promise> = promises.iter().copied().chain([promise]).collect();
-        transmitter.carries_at_once(&all)
+        transmitter.carries_from(&all, further.shortest)
     }
 
     /// As [`LinkCapacity::fits_beside`], beside contracts.
@@ -115,7 +121,7 @@ impl LinkCapacity {
     pub(super) fn fits_at_once(&self, held: &[Contract], contract: &Contract) -> bool {
         let promises = held.iter().map(|held| self.promise(self.max_direct, held));
         let promises: Result<Vec<Promise>, TimingFault> = promises.flatten().collect();
-        promises.is_ok_and(|promises| self.fits_beside(&promises, contract))
+        promises.is_ok_and(|promises| self.fits_beside(&promises, Further::default(), contract))
     }
 }
 
@@ -131,7 +137,8 @@ type Found = Option<(Contract, String)>;
 
 impl Search<'_> {
     fn fits(&self, contract: &Contract) -> bool {
-        self.capacity.fits_beside(&self.promises, contract)
+        self.capacity
+            .fits_beside(&self.promises, Further::default(), contract)
     }
 
     /// The requested contract with this change, if it does not contradict itself.

@@ -26,10 +26,12 @@
 //! # The search
 //! A bisection finds the deadline, up to [`PRECISION`] or 1/256 of it, whichever is more; its first
 //! steps halve the exponent, so it makes at most 16 tests. A test asks the sums
-//! ([`super::promised_flows`]) first, and the exact test if they do not accept, with the bound of
-//! work of the search for alternatives. Beyond [`MAX_SEARCHED`] promises only the sums decide, and
-//! the deadline can be longer by an eighth. Redirected minimums stay if the channel fits beside
-//! them with any deadline; if it does not, they give way, the last one first.
+//! ([`super::promised_flows`]) first, and then the exact test with the work of one try. Beyond
+//! [`MOST_EXACT`] promises only the sums decide, and the deadline can be longer by an eighth. From
+//! the held deadline on the promises are kept with [`FURTHER`] more flows too, if that is possible:
+//! with each [`DUE_PER_CALL`] flows more a packet may wait for one more. Otherwise programs that set
+//! up channels at the same moment would exclude each other. Redirected minimums stay if the channel
+//! fits beside them with any deadline; if it does not, they give way, the last one first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -38,9 +40,10 @@ use netnice_api::Response;
 use netnice_api::direct::{DirectReply, HoldPromise, PromiseHeld, ReleaseHold};
 use netnice_core::admission::timing::Promise;
 use netnice_core::contract::{Change, Contract, IfName, Setting};
+use netnice_core::sched::DUE_PER_CALL;
 use netnice_core::units::{Instant, Nanos, Rate};
 
-use super::admission::{LinkCapacity, MAX_SEARCHED};
+use super::admission::{Further, LinkCapacity};
 use super::endpoint::{local_address, route_mtu, unspecified};
 use super::network::Network;
 use super::promised_flows::PromiseHolder;
@@ -296,29 +299,34 @@ impl<N: Network> Flows<N> {
     ) -> Option<Contract> {
         let channel = longest.channel()?;
         let rate = capacity.max_direct;
-        let is_searched = self.promise_count(link) < MAX_SEARCHED;
-        let promises = match is_searched {
-            true => {
-                let held = self.promises(link, None).into_iter();
-                let promises = held.filter_map(|contract| capacity.promise(rate, &contract));
-                promises.collect::<Result<Vec<Promise>, _>>().ok()
-            }
-            false => None,
-        };
-        let fitting = |deadline: u64| {
+        let is_exact = self.promise_count(link) < MOST_EXACT;
+        let held = is_exact.then(|| self.promises(link, None));
+        let promises = held.and_then(|held| {
+            let promises = held.iter().filter_map(|one| capacity.promise(rate, one));
+            promises.collect::<Result<Vec<Promise>, _>>().ok()
+        });
+        let with = |deadline: u64| {
             let channel = channel.resized(channel.mmax(), channel.rmax(), Nanos(deadline));
             let change = Change {
                 channel: Some(Setting::Set(channel.ok()?)),
                 ..Change::default()
             };
-            let contract = longest.apply(&change).ok()?;
-            let fits = self.fit_at_once(link, capacity, rate, Some(&contract))
+            longest.apply(&change).ok()
+        };
+        let mut fits = |contract: &Contract, further: Further| {
+            self.fit_with_further(link, capacity, further, contract)
                 || promises
                     .as_ref()
-                    .is_some_and(|promises| capacity.fits_beside(promises, &contract));
-            fits.then_some(contract)
+                    .is_some_and(|promises| capacity.fits_beside(promises, further, contract))
         };
-        least(channel.processing().0, channel.deadline().0, fitting)
+        let (below, highest) = (channel.processing().0, channel.deadline().0);
+        let none = Further::default();
+        let roomy = least(below, highest, |deadline| {
+            let further = Further::beside(FURTHER, Nanos(deadline - below));
+            with(deadline).filter(|one| fits(one, none) && fits(one, further))
+        });
+        let mut tight = |deadline| with(deadline).filter(|one| fits(one, none));
+        roomy.or_else(|| least(below, highest, &mut tight))
     }
 
     /// The rate that was needed before the holds of a link, if there is no hold any more and the
@@ -482,3 +490,7 @@ pub(super) fn least<T>(
 /// parts of it.
 const PRECISION: Nanos = Nanos(1_000);
 const PARTS: u64 = 256;
+/// Flows for which a held promise leaves room.
+const FURTHER: usize = DUE_PER_CALL as usize;
+/// Beyond this number of promises the exact test would take milliseconds for each hold.
+const MOST_EXACT: usize = 128;

@@ -13,7 +13,7 @@ use netnice_core::contract::{Contract, IfName};
 use netnice_core::units::Rate;
 
 use super::Flows;
-use super::admission::{self, LinkCapacity, MAX_SEARCHED, WorkAhead};
+use super::admission::{self, Further, LinkCapacity, MAX_SEARCHED, WorkAhead};
 use super::network::Network;
 
 /// The holder of a promise. The order: first cell contracts and slices of targets, then promises to
@@ -124,19 +124,19 @@ impl PromisedFlows {
     }
 
     /// True if a driver of this rate certainly keeps all promises, and `more`, if both paths send
-    /// so far ahead of the link.
+    /// so far ahead of the link; with `further` flows.
     pub(super) fn fit_at_once<'a>(
         &mut self,
         capacity: &LinkCapacity,
-        rate: Rate,
-        ahead: WorkAhead,
+        (rate, ahead, further): (Rate, WorkAhead, Further),
         more: impl Iterator<Item = &'a Contract>,
     ) -> bool {
         let more = more.filter_map(|contract| capacity.promise(rate, contract));
         let Ok(more) = more.collect::<Result<Vec<Promise>, _>>() else {
             return false;
         };
-        let transmitter = capacity.transmitter(rate, self.len() + more.len(), ahead);
+        let flows = self.len() + more.len() + further.flows;
+        let transmitter = capacity.transmitter(rate, flows, ahead);
         let known = self
             .sums
             .iter()
@@ -145,7 +145,10 @@ impl PromisedFlows {
             Some(at) => self.sums.remove(at),
             None => RateSums::of(capacity, rate, &self.contracts),
         };
-        let fits = sums.impossible == 0 && sums.demands.fits(&transmitter, &more);
+        let fits = sums.impossible == 0
+            && sums
+                .demands
+                .fits_from(&transmitter, &more, further.shortest);
         self.sums.insert(0, sums);
         self.sums.truncate(MAX_SUMS);
         fits
@@ -252,14 +255,37 @@ impl<N: Network> Flows<N> {
         more: Option<&Contract>,
     ) -> bool {
         let possible = (capacity.least()..=capacity.max_direct).contains(&rate);
-        possible && self.fit_with(link, capacity, (rate, WorkAhead::SHORTEST), more)
+        possible
+            && self.fit_with(
+                link,
+                capacity,
+                (rate, WorkAhead::SHORTEST, Further::default()),
+                more,
+            )
+    }
+
+    /// As [`Flows::fit_at_once`] at the largest rate, with `further` flows.
+    pub(super) fn fit_with_further(
+        &mut self,
+        link: &IfName,
+        capacity: &LinkCapacity,
+        further: Further,
+        more: &Contract,
+    ) -> bool {
+        let rate = capacity.max_direct;
+        self.fit_with(
+            link,
+            capacity,
+            (rate, WorkAhead::SHORTEST, further),
+            Some(more),
+        )
     }
 
     fn fit_with(
         &mut self,
         link: &IfName,
         capacity: &LinkCapacity,
-        (rate, ahead): (Rate, WorkAhead),
+        at: (Rate, WorkAhead, Further),
         more: Option<&Contract>,
     ) -> bool {
         let server = self.server_promise(link).cloned();
@@ -267,7 +293,7 @@ impl<N: Network> Flows<N> {
             return false;
         };
         let more = server.iter().chain(more);
-        state.promised.fit_at_once(capacity, rate, ahead, more)
+        state.promised.fit_at_once(capacity, at, more)
     }
 
     /// The rate that the direct path needs for the promises of a link, if the sums tell: `present`
@@ -310,7 +336,9 @@ impl<N: Network> Flows<N> {
         match self.promise_count(link) {
             count if count > MAX_SEARCHED => Some(WorkAhead::SHORTEST),
             // The sums are those at the rate that the driver needs.
-            _ if self.fit_with(link, capacity, (need, longest), None) => Some(longest),
+            _ if self.fit_with(link, capacity, (need, longest, Further::default()), None) => {
+                Some(longest)
+            }
             _ => capacity.work_ahead(certain, &self.promises(link, None), exact),
         }
     }
@@ -324,17 +352,20 @@ impl<N: Network> Flows<N> {
         for (holder, contract) in state.into_iter().flat_map(|state| state.promised.iter()) {
             kept.set(holder, Some(contract));
             let rate = capacity.max_direct;
-            let fits = kept.fit_at_once(capacity, rate, WorkAhead::SHORTEST, server.iter())
-                || kept.len() <= MAX_SEARCHED
-                    && capacity
-                        .need(
-                            &server
-                                .iter()
-                                .chain(kept.contracts.values().map(Rc::as_ref))
-                                .cloned()
-                                .collect::<Vec<_>>(),
-                        )
-                        .is_ok();
+            let fits = kept.fit_at_once(
+                capacity,
+                (rate, WorkAhead::SHORTEST, Further::default()),
+                server.iter(),
+            ) || kept.len() <= MAX_SEARCHED
+                && capacity
+                    .need(
+                        &server
+                            .iter()
+                            .chain(kept.contracts.values().map(Rc::as_ref))
+                            .cloned()
+                            .collect::<Vec<_>>(),
+                    )
+                    .is_ok();
             if !fits {
                 kept.set(holder, None);
                 surplus.push(holder);

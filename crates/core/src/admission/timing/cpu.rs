@@ -312,7 +312,7 @@ impl CpuResource {
             ahead: self.supply.delay(),
             horizon: scale.ticks(self.horizon),
         };
-        decide(&demands, scale, blocking, budget)
+        decide(&demands, scale, blocking, (Nanos(0), budget))
     }
 
     fn demand(&self, work: &Work) -> Demand {

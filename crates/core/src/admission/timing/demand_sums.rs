@@ -115,6 +115,11 @@ impl DemandSums {
     /// True if the link certainly keeps all promises, and `more`. The link must be the one of
     /// [`DemandSums::new`], except for its blocking and its stops; false for another one.
     pub fn fits(&self, link: &Transmitter, more: &[Promise]) -> bool {
+        self.fits_from(link, more, Nanos(0))
+    }
+
+    /// As [`DemandSums::fits`], for work that is due within intervals of at least `shortest` only.
+    pub fn fits_from(&self, link: &Transmitter, more: &[Promise], shortest: Nanos) -> bool {
         if self.link_of(link) != self.link {
             return false;
         }
@@ -134,6 +139,7 @@ impl DemandSums {
             // No promise has a deadline.
             return true;
         };
+        let from = from.max(link.scale().ticks(shortest));
         let blocking = link.blocking();
         if from > self.last() || blocking.horizon > self.last() {
             return false;

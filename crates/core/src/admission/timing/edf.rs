@@ -60,8 +60,14 @@ pub(super) struct Blocking {
     pub horizon: u128,
 }
 
-/// Decides with at most about `budget` evaluations of a single dbf.
-pub(super) fn decide(demands: &[Demand], blocking: Blocking, mut budget: u64) -> Answer {
+/// Decides with at most about `budget` evaluations of a single dbf, for intervals of at least
+/// `shortest` ticks.
+pub(super) fn decide(
+    demands: &[Demand],
+    blocking: Blocking,
+    shortest: u128,
+    mut budget: u64,
+) -> Answer {
     let (down, up) = demands.iter().fold((0_u128, 0_u128), |(down, up), demand| {
         let (less, more) = demand.share();
         (down.saturating_add(less), up.saturating_add(more))
@@ -73,6 +79,7 @@ pub(super) fn decide(demands: &[Demand], blocking: Blocking, mut budget: u64) ->
         // No promise has a deadline.
         return Answer::Fits;
     };
+    let from = from.max(shortest);
     let stretches = Stretches::new(demands, blocking);
     if up <= WHOLE && lines_fit(demands, &stretches, from) {
         return Answer::Fits;

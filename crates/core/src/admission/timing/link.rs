@@ -177,13 +177,20 @@ impl Transmitter {
     /// [`TimingFault`] if not: the inequality that fails, a promise that is invalid on this link,
     /// or that the set was not decided.
     pub fn carries(&self, promises: &[Promise]) -> Result<(), TimingFault> {
-        self.check(promises.iter(), BUDGET)
+        self.check(promises.iter(), (Nanos(0), BUDGET))
     }
 
     /// As [`Transmitter::carries`], with the amount of work of one try in a search. False also if
     /// the set is not decided with so much work.
     pub fn carries_at_once(&self, promises: &[Promise]) -> bool {
-        self.check(promises.iter(), BUDGET_PER_TRY).is_ok()
+        self.carries_from(promises, Nanos(0))
+    }
+
+    /// As [`Transmitter::carries_at_once`], for work that is due within intervals of at least
+    /// `shortest` only.
+    pub fn carries_from(&self, promises: &[Promise], shortest: Nanos) -> bool {
+        self.check(promises.iter(), (shortest, BUDGET_PER_TRY))
+            .is_ok()
     }
 
     /// Decides whether one more promise can be made beside the ones that are held.
@@ -191,13 +198,13 @@ impl Transmitter {
     /// # Errors
     /// [`TimingRefusal`] contains the fault, and an alternative if there is one.
     pub fn admit(&self, held: &[Promise], requested: &Promise) -> Result<(), TimingRefusal> {
-        let Err(fault) = self.check(held.iter().chain([requested]), BUDGET) else {
+        let Err(fault) = self.check(held.iter().chain([requested]), (Nanos(0), BUDGET)) else {
             return Ok(());
         };
         let fits = |promise: Option<Promise>| {
             promise.is_some_and(|promise| {
                 let all = held.iter().chain([&promise]);
-                self.check(all, BUDGET_PER_TRY).is_ok()
+                self.check(all, (Nanos(0), BUDGET_PER_TRY)).is_ok()
             })
         };
         let alternative = self.alternative(requested, &fits);
@@ -220,12 +227,12 @@ impl Transmitter {
     fn check<'a>(
         &self,
         promises: impl Iterator<Item = &'a Promise>,
-        budget: u64,
+        within: (Nanos, u64),
     ) -> Result<(), TimingFault> {
         let stops = self.stops.map(|stops| Ok(stops.demand(self.scale())));
         let demands: Result<Vec<Demand>, TimingFault> =
             promises.map(|p| self.demand(p)).chain(stops).collect();
-        let decided = decide(&demands?, self.scale(), self.blocking(), budget);
+        let decided = decide(&demands?, self.scale(), self.blocking(), within);
         decided.map_err(|fault| match (fault, self.stops) {
             (
                 TimingFault::Late {

@@ -42,8 +42,8 @@ proptest! {
         for (flow, contract) in changes {
             let contract = contract.map(|n| Rc::new(CONTRACTS[n].parse().expect("a contract")));
             promised.set(PromiseHolder::Flow(flow), contract.as_ref());
-            let fits =
-                promised.fit_at_once(&capacity, rate, WorkAhead::SHORTEST, std::iter::empty());
+            let at = (rate, WorkAhead::SHORTEST, Further::default());
+            let fits = promised.fit_at_once(&capacity, at, std::iter::empty());
             let all = promised.contracts.values().map(|one| (**one).clone());
             let all: Vec<Contract> = all.collect();
             let exact = capacity.carries(rate, &all);

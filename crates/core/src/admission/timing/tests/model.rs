@@ -143,7 +143,7 @@ proptest! {
     #[test]
     fn the_test_is_exact_for_sporadic_jobs(tasks in small_tasks()) {
         let demands: Vec<Demand> = tasks.iter().map(Task::demand).collect();
-        let answer = decide(&demands, FREE, ENOUGH);
+        let answer = decide(&demands, FREE, 0, ENOUGH);
         let patterns = worst_patterns(&tasks);
         let late = |end| patterns.iter().any(|first| misses(&tasks, first, end));
         match answer {
@@ -161,7 +161,7 @@ proptest! {
         tasks in small_tasks(), first in prop::collection::vec(0_u64..60, 5),
     ) {
         let demands: Vec<Demand> = tasks.iter().map(Task::demand).collect();
-        if decide(&demands, FREE, ENOUGH) == Answer::Fits {
+        if decide(&demands, FREE, 0, ENOUGH) == Answer::Fits {
             prop_assert!(!misses(&tasks, &first[..tasks.len()], 2_000));
         }
     }
@@ -187,7 +187,7 @@ proptest! {
         let stops = Stops::new(Nanos(time), Nanos(period)).expect("stops");
         let demands: Vec<Demand> = tasks.iter().map(Task::demand)
             .chain([stops.demand(Scale::NANOS)]).collect();
-        if decide(&demands, FREE, ENOUGH) == Answer::Fits {
+        if decide(&demands, FREE, 0, ENOUGH) == Answer::Fits {
             let mut patterns = worst_patterns(&tasks);
             patterns.push(first[..tasks.len()].to_vec());
             for first in patterns {
@@ -229,7 +229,7 @@ proptest! {
             let pieces = demands.iter().filter(blocks).map(|demand| demand.piece);
             due + pieces.fold(blocking.leftover, u128::max) + blocking.ahead > t
         };
-        match decide(&demands, blocking, ENOUGH) {
+        match decide(&demands, blocking, 0, ENOUGH) {
             Answer::Fits => prop_assert!(!(from..from + 1_000).any(wrong)),
             Answer::Late { t, .. } => prop_assert!(t >= from && wrong(t)),
             Answer::Share(share) => prop_assert!(share > WHOLE),
@@ -245,9 +245,9 @@ proptest! {
     #[test]
     fn a_small_budget_never_changes_the_answer(tasks in small_tasks(), budget in 0_u64..40) {
         let demands: Vec<Demand> = tasks.iter().map(Task::demand).collect();
-        let answer = decide(&demands, FREE, budget);
+        let answer = decide(&demands, FREE, 0, budget);
         if answer != Answer::Undecided {
-            prop_assert_eq!(answer, decide(&demands, FREE, ENOUGH));
+            prop_assert_eq!(answer, decide(&demands, FREE, 0, ENOUGH));
         }
     }
 }
@@ -263,9 +263,9 @@ fn stops_that_are_not_counted_break_a_deadline() {
     };
     let stops = Stops::new(Nanos(3), Nanos(10)).expect("stops");
     let (alone, counted) = ([task.demand()], [task.demand(), stops.demand(Scale::NANOS)]);
-    assert_eq!(decide(&alone, FREE, ENOUGH), Answer::Fits);
+    assert_eq!(decide(&alone, FREE, 0, ENOUGH), Answer::Fits);
     assert!(matches!(
-        decide(&counted, FREE, ENOUGH),
+        decide(&counted, FREE, 0, ENOUGH),
         Answer::Late { due, .. } if due >= 5
     ));
     assert!(misses_with_stops(&[task], &[0], 100, |now| now % 10 < 3));

@@ -167,6 +167,17 @@ fn a_hold_beside_many_promises_is_a_promise_that_the_exact_test_grants() {
 }
 
 #[test]
+fn shortest_deadlines_are_held_beside_each_other_whatever_the_number_of_flows() {
+    // With the 33rd flow, a packet may wait for one packet more.
+    for count in [20, 28, 32, 60] {
+        let (mut fixture, client) = with_channels(count);
+        let holds = (0..8).map(|_| fixture.held(&client, CHANNEL));
+        let deadlines: Vec<Nanos> = holds.map(|held| deadline_of(&held.contract)).collect();
+        assert!(deadlines.is_sorted(), "{count}: {deadlines:?}");
+    }
+}
+
+#[test]
 #[ignore = "figures: prints times"]
 fn figures_of_the_time_of_a_hold() {
     for count in [10, 500, 1_000, 10_000] {
