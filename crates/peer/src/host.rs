@@ -58,6 +58,8 @@ pub struct HostOptions {
     /// What the relay's thread has, exactly, of the processor time that is reserved for this
     /// process.
     pub relay_cpu: Option<Nanos>,
+    /// The largest number of flows of the relay on each interface.
+    pub relay_flows: u32,
 }
 
 /// Why a host cannot start.
@@ -147,6 +149,7 @@ impl Host {
         let relay = RelayOptions {
             time: options.relay_time,
             cpu: options.relay_cpu,
+            flows: options.relay_flows,
             ..RelayOptions::default()
         };
         let started = Relays::start(options.dir.clone(), relay);

@@ -13,6 +13,7 @@ use netnice_api::RuntimeDir;
 use netnice_core::units::Nanos;
 use netnice_peer::host::{Host, HostOptions};
 use netnice_peer::names::HostAddress;
+use netnice_peer::relay::RelayOptions;
 use netnice_peer::transport::IdentityFiles;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -66,6 +67,15 @@ struct Arguments {
     /// reservation no channel passes this host
     #[arg(long, value_name = "TIME")]
     relay_cpu: Option<Nanos>,
+    /// Largest number of flows of the relay on each interface: one for each channel that leaves by
+    /// it, and one for each address that channels arrive at
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = RelayOptions::default().flows,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_FLOWS))
+    )]
+    relay_flows: u32,
 }
 
 fn relay_time(text: &str) -> Result<Nanos, String> {
@@ -81,6 +91,8 @@ fn relay_time(text: &str) -> Result<Nanos, String> {
 /// What a relay may take of a deadline.
 const SHORTEST: Nanos = Nanos::from_micros(100);
 const LONGEST: Nanos = Nanos::from_secs(1);
+/// The most flows that a program can have on an interface.
+const MOST_FLOWS: u32 = 4_096;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -106,6 +118,7 @@ fn main() -> ExitCode {
         hosts: arguments.host,
         relay_time: arguments.relay_time,
         relay_cpu: arguments.relay_cpu,
+        relay_flows: arguments.relay_flows,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

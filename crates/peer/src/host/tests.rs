@@ -169,6 +169,7 @@ impl Hosts {
                 hosts: hosts.to_vec(),
                 relay_time: Nanos::from_millis(2),
                 relay_cpu: None,
+                relay_flows: 64,
             };
             start(options);
             dir
