@@ -369,6 +369,8 @@ const NEEDS: &[Need] = &[
     // Traffic of real programs.
     need(Program("ping"), "iputils-ping", &[Run, Vm]),
     need(Program("iperf3"), "iperf3", &[Run, Vm]),
+    // Experiments only.
+    optional(Program("ddsperf"), "cyclonedds-tools", &[Run]),
     need(Program("curl"), "curl", &[Run, Vm]),
     need(Program("wget"), "wget", &[Run, Vm]),
     need(Program("rsync"), "rsync", &[Run, Vm]),

@@ -4,6 +4,12 @@
 //! flow. The time is from the offer of a message to its last packet, and includes the gate, the
 //! queues, the scheduler's choice, the header and the copy of the payload. The figures are medians
 //! of [`RUNS`] runs, in ns for each packet.
+//!
+//! A decision of the executor is what a preemption point costs: the time for a packet of long
+//! messages with a preemption point after each packet, less that with one after each message.
+
+#[path = "../../core/benches/scheduler/clock.rs"]
+mod clock;
 
 use std::num::NonZeroU32;
 use std::time::Instant;
@@ -18,6 +24,10 @@ use netnice_core::units::{self, Bytes, Nanos};
 
 const RUNS: usize = 9;
 const PART: u64 = 1_400;
+/// Packets between two preemption points.
+const BLOCK: u32 = 4;
+/// Packets of a long message.
+const LONG: u64 = 44;
 
 fn main() {
     let quick = std::env::args().any(|word| word == "--quick");
@@ -25,16 +35,39 @@ fn main() {
     println!("Handlers, ns per packet: median (least to most of {RUNS} runs)");
     for channels in [1, 16, 256] {
         for (parts, bytes) in [(1, 64), (1, PART), (44, PART)] {
-            let runs = (0..RUNS).map(|_| run(channels, parts, bytes, packets));
-            let mut runs: Vec<f64> = runs.collect();
-            runs.sort_by(f64::total_cmp);
-            let (least, middle, most) = (runs[0], runs[RUNS / 2], runs[RUNS - 1]);
+            let runs = (0..RUNS).map(|_| run(channels, (parts, bytes), BLOCK, packets));
+            let [least, middle, most] = sorted(runs);
             println!(
                 "{channels:>3} channels, messages of {parts:>2} packets of {bytes:>4} bytes: \
                  {middle:.0} ({least:.0} to {most:.0})"
             );
         }
     }
+    let per_nano = clock::cycles_per_nano();
+    println!("A decision: median (least to most of {RUNS} pairs)");
+    for channels in [1, 16, 256] {
+        let pairs = (0..RUNS).map(|_| {
+            let with = run(channels, (LONG, 64), 1, packets);
+            let without = run(channels, (LONG, 64), LONG as u32, packets);
+            (with - without) * LONG as f64 / (LONG - 1) as f64
+        });
+        let [least, middle, most] = sorted(pairs);
+        let cycles = per_nano.map_or(String::new(), |per_nano| {
+            format!(", {:.0} cycles", middle * per_nano)
+        });
+        println!("{channels:>3} channels: {middle:.0} ns ({least:.0} to {most:.0}){cycles}");
+    }
+}
+
+/// The least, the middle and the greatest value.
+fn sorted(values: impl Iterator<Item = f64>) -> [f64; 3] {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    [
+        values[0],
+        values[values.len() / 2],
+        values[values.len() - 1],
+    ]
 }
 
 struct Memory(Vec<u8>);
@@ -49,7 +82,7 @@ impl Transmit for Memory {
     }
 }
 
-fn run(channels: usize, parts: u64, bytes: u64, packets: u64) -> f64 {
+fn run(channels: usize, (parts, bytes): (u64, u64), block: u32, packets: u64) -> f64 {
     let largest = PART + PacketHeader::LENGTH as u64;
     let settings = ExecutorSettings {
         processor: Processor {
@@ -58,7 +91,7 @@ fn run(channels: usize, parts: u64, bytes: u64, packets: u64) -> f64 {
             first: Nanos(100),
             later: Nanos(100),
             link_scheduling: Nanos(0),
-            block: NonZeroU32::new(4).expect("above zero"),
+            block: NonZeroU32::new(block).expect("above zero"),
             largest: Bytes(largest),
             leftover: Nanos(0),
         },

@@ -634,6 +634,18 @@ pub const REGISTRY: &[Experiment] = &[
         run: rtc::hops,
     },
     Experiment {
+        id: "rtc-carry",
+        what: "iperf3 -u over netnice channel carry, beside floods on every cable",
+        minutes: (2.5, 0.6),
+        run: rtc::carry,
+    },
+    Experiment {
+        id: "rtc-scale",
+        what: "1,000 channels over a router: set-ups in a second, memory, and what keeps them",
+        minutes: (1.5, 0.6),
+        run: rtc::scale,
+    },
+    Experiment {
         id: "rtc-fig5-sim",
         what: "RTC, figure 5, simulated: best effort offers ever more beside real-time channels",
         minutes: (0.2, 0.05),

@@ -121,6 +121,24 @@ impl Proc {
         }
     }
 
+    /// Waits until the child has written `text` to its standard error, and returns all that it wrote
+    /// there. Fails after `within`, or if the child ends before.
+    pub fn await_error_text(&mut self, text: &str, within: Duration) -> Result<String> {
+        let until = Instant::now() + within;
+        let mut all = String::new();
+        loop {
+            let runs = self.is_running();
+            all.push_str(&self.take_stderr());
+            if all.contains(text) {
+                return Ok(all);
+            }
+            if !runs || Instant::now() > until {
+                bail!("`{}` wrote no {text:?}, but {all:?}", self.what);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Returns all unread lines of the child, until the child closes its standard output or
     /// `within` passes.
     pub fn remaining_lines(&mut self, within: Duration) -> Vec<String> {

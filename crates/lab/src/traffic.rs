@@ -44,6 +44,7 @@ pub mod ftp;
 mod holds;
 mod http;
 pub mod iperf3;
+mod many_channels;
 mod many_flows;
 pub mod many_programs;
 mod messages;
@@ -69,6 +70,7 @@ pub use channels::{
 pub use commanded::Commanded;
 pub use direct_tcp::DirectTcp;
 pub use fork_storm::ForkStorm;
+pub use many_channels::{ManyChannels, OpenedChannels};
 pub use many_flows::{ManyFlows, REMOTE_PORTS};
 pub use messages::MessageShape;
 pub use network::{NetworkProgram, NetworkReceived, NetworkSent};

@@ -82,6 +82,26 @@ impl Tap {
         })
     }
 
+    /// Starts a meter that also passes each packet with its first bytes (at most 128, from the
+    /// Ethernet header on) to `each`, in the thread of the meter. Fails as [`Tap::start`] does.
+    pub fn start_watching(
+        ns: &Netns,
+        device: &str,
+        mut each: impl FnMut(&Packet, &[u8]) + Send + 'static,
+    ) -> Result<Tap> {
+        let ring = ns.enter(|| {
+            let ring = ring::Ring::open(device)?;
+            ring.stamp_at_arrival()?;
+            Ok(ring)
+        })?;
+        Tap::read(ns, device, ring, move |_, seen| {
+            if let Some((packet, head)) = seen {
+                each(packet, head);
+            }
+            Ok(())
+        })
+    }
+
     /// Reads the ring in a thread. `each` gets every packet, and `None` once at the end.
     fn read(
         ns: &Netns,

@@ -14,8 +14,10 @@
 //! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
 //! is not netnice, if a step of the simulation fails, or if a plot cannot be written.
 
+mod carry;
 mod hops;
 mod packets;
+mod scale;
 
 use std::num::NonZeroU32;
 
@@ -30,8 +32,10 @@ use serde_json::json;
 use super::simulated::netnice_only;
 use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
+pub use carry::carry;
 pub use hops::hops;
 pub use packets::{figure5, figure6, figure7a};
+pub use scale::scale;
 
 /// Figure 5: best effort offers more and more, and the channels keep to their contracts. No
 /// deadline may be missed, no channel may lose a message, and the mean laxity of a channel may

@@ -6,8 +6,8 @@ use anyhow::Result;
 
 use super::{
     bare_tcp, carnage, channels, connections, direct, direct_tcp, echo, fetch, fork_storm, holds,
-    http, iperf3, many_flows, messages, network, parent, quic, quic_flows, segments, tcp, udp,
-    unruly,
+    http, iperf3, many_channels, many_flows, messages, network, parent, quic, quic_flows, segments,
+    tcp, udp, unruly,
 };
 
 /// The programs of the traffic generator, as subcommands of `netnice-lab traffic`.
@@ -29,6 +29,8 @@ pub enum Program {
     Holds(holds::HoldsArgs),
     /// Channels of handlers on the direct path, on command.
     Channels(channels::ChannelsArgs),
+    /// One end of many channels between hosts.
+    ManyChannels(many_channels::ManyChannelsArgs),
     /// One end of a channel between hosts, on command.
     Network(network::NetworkArgs),
     /// The same, by a program that forks, ends or executes another program on command.
@@ -83,6 +85,7 @@ pub fn main(program: &Program) -> Result<()> {
         Program::Messages(args) => messages::main(args),
         Program::Holds(args) => holds::main(args),
         Program::Channels(args) => channels::main(args),
+        Program::ManyChannels(args) => many_channels::main(args),
         Program::Network(args) => network::main(args),
         Program::Unruly(args) => unruly::main(args),
         Program::Segments(args) => segments::main(args),

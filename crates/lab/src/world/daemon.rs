@@ -287,16 +287,21 @@ impl Netnice {
     }
 
     fn memory_by(&self, key: &str) -> Result<u64> {
-        let pid = self.pid().context("the daemon is not running")?;
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let kib: u64 = status
-            .lines()
-            .find_map(|l| l.strip_prefix(key))
-            .and_then(|l| l.trim().strip_suffix("kB"))
-            .and_then(|l| l.trim().parse().ok())
-            .with_context(|| format!("/proc shows no {key} of the daemon"))?;
-        Ok(kib * 1024)
+        memory_of(self.pid().context("the daemon is not running")?, key)
     }
+}
+
+/// A line of `/proc/PID/status` in bytes, `VmRSS:` for example. Fails if the process has ended, or
+/// has no such line.
+pub(crate) fn memory_of(pid: u32, key: &str) -> Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let kib: u64 = status
+        .lines()
+        .find_map(|l| l.strip_prefix(key))
+        .and_then(|l| l.trim().strip_suffix("kB"))
+        .and_then(|l| l.trim().parse().ok())
+        .with_context(|| format!("/proc shows no {key} of process {pid}"))?;
+    Ok(kib * 1024)
 }
 
 impl Drop for Netnice {

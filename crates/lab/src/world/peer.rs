@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use netnice_peer::issue::{self, Validity};
 use netnice_peer::message::HostName;
 
+use super::daemon::memory_of;
 use super::{Family, NetnsHandle, World};
 use crate::process::{self, EVENT_TIMEOUT, Proc};
 use crate::sys;
@@ -22,6 +23,9 @@ use crate::sys;
 pub struct PeerOptions<'a> {
     /// The user that the program runs as, with a group of the same number; `None`: root.
     pub user: Option<u32>,
+    /// A program such as `unshare` with its arguments, which runs the program; empty for none. It
+    /// must execute the program and not fork.
+    pub through: &'a [&'a str],
     /// The family of the addresses by which the program reaches other hosts.
     pub family: Family,
     /// Further options of the program.
@@ -32,6 +36,7 @@ impl Default for PeerOptions<'_> {
     fn default() -> Self {
         PeerOptions {
             user: None,
+            through: &[],
             family: Family::V4,
             further: &[],
         }
@@ -59,16 +64,14 @@ impl World {
         let key = certificates.join(format!("{host}.key"));
         std::fs::create_dir_all(&folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
-        let mut words = Vec::new();
+        let mut words: Vec<OsString> = options.through.iter().map(OsString::from).collect();
         if let Some(user) = options.user {
             for owned in [&folder, &key] {
                 chown(owned, Some(user), Some(user))
                     .with_context(|| format!("cannot give away {}", owned.display()))?;
             }
             let [reuid, regid] = ["reuid", "regid"].map(|option| format!("--{option}={user}"));
-            words = ["setpriv", &reuid, &regid, "--clear-groups", "--"]
-                .map(OsString::from)
-                .into();
+            words.extend(["setpriv", &reuid, &regid, "--clear-groups", "--"].map(OsString::from));
         }
         words.push(process::binary("netnice-peer")?.into());
         for (option, path) in [
@@ -120,6 +123,11 @@ impl Peer {
     /// The program's process id; `None` if it was ended.
     pub fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(Proc::pid)
+    }
+
+    /// The program's resident memory in bytes. Fails if it does not run.
+    pub fn memory(&self) -> Result<u64> {
+        memory_of(self.pid().context("netnice-peer does not run")?, "VmRSS:")
     }
 
     /// Whether the program runs.

@@ -1,6 +1,8 @@
 //! Channels over a router, through what is shipped: netniced, its drivers and netnice-peer on three
 //! hosts, and `netnice channel` or a program in C at both ends.
 
+mod random_faults;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -134,17 +136,9 @@ impl Hosts {
 
 /// Waits until a process has written this to standard error.
 fn wait_for(process: &mut Proc, text: &str) {
-    let until = Instant::now() + EVENT_TIMEOUT;
-    let mut all = String::new();
-    while !all.contains(text) {
-        assert!(
-            process.is_running() && Instant::now() < until,
-            "{all}{}",
-            process.take_stderr()
-        );
-        all.push_str(&process.take_stderr());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    process
+        .await_error_text(text, EVENT_TIMEOUT)
+        .expect("it writes that");
 }
 
 #[test]
@@ -295,7 +289,7 @@ fn the_death_of_a_host_or_program_frees_everything_and_both_ends_are_told() {
 }
 
 #[test]
-fn datagrams_of_an_unmodified_program_are_carried() {
+fn datagrams_of_an_unmodified_program_and_the_answers_are_carried() {
     let hosts = Hosts::new();
     let (client, server) = (hosts.world.host("client"), hosts.world.host("server"));
     // Programs of the hosts, on the loopback addresses there.
@@ -305,22 +299,33 @@ fn datagrams_of_an_unmodified_program_are_carried() {
         .expect("a socket");
     taken.set_read_timeout(Some(EVENT_TIMEOUT)).expect("set");
     let to = taken.local_addr().expect("an address");
-    let _sink = hosts.listen(&format!("audio --udp {to}"));
+    let _sink = hosts.listen(&format!("audio --udp {to} --replies"));
     let from = "127.0.0.1:5004";
     let line = format!(
-        "carry audio@server --udp {from} --mmax 1200B --rate 200/s --burst 4 --deadline 100ms"
+        "carry audio@server --udp {from} --replies --mmax 1200B --rate 200/s --burst 4 --deadline 100ms"
     );
     let mut carry = hosts.open(&line);
     let given = client
         .ns
         .enter(|| Ok(std::net::UdpSocket::bind("127.0.0.1:0")?));
     let given = given.expect("a socket");
+    given.set_read_timeout(Some(EVENT_TIMEOUT)).expect("set");
     let mut buffer = [0; 2_000];
+    let mut sender = None;
     for number in 0..100_u32 {
         let datagram = vec![number as u8; 100 + 10 * number as usize];
         given.send_to(&datagram, from).expect("sent");
-        let length = taken.recv(&mut buffer).expect("a datagram");
+        let (length, port) = taken.recv_from(&mut buffer).expect("a datagram");
         assert_eq!(&buffer[..length], datagram, "{number}");
+        assert_eq!(*sender.get_or_insert(port), port, "{number}");
+    }
+    for number in 0..100_u32 {
+        let answer = vec![number as u8; 1_100 - 10 * number as usize];
+        let to = sender.expect("a sender");
+        taken.send_to(&answer, to).expect("sent");
+        let (length, port) = given.recv_from(&mut buffer).expect("an answer");
+        assert_eq!(&buffer[..length], answer, "{number}");
+        assert_eq!(port.to_string(), from);
     }
     carry.terminate(EVENT_TIMEOUT);
 }

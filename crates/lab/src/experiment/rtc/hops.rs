@@ -1,7 +1,8 @@
 //! rtc-hops: two channels from a client over a router to a server, through what is shipped:
 //! netniced and netnice-driver on three hosts, their netnice-peer, and programs that use it. Floods
 //! of the kernel's UDP fill every cable, TCP passes beside them, and a spinning program loads all
-//! processors.
+//! processors. All programs of the router are in a time namespace in which `CLOCK_MONOTONIC` is
+//! 1,000 s ahead: no clocks need to agree.
 //!
 //! A message is late if the sink has it complete after its logical arrival at the source and the
 //! deadline. A late message is excused only by recorded stops of the threads that it passed,
@@ -13,13 +14,15 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use netnice_core::stops::Stop;
+use netnice_core::units::Instant;
 use serde_json::json;
 
 use super::super::simulated::netnice_only;
 use crate::alibi::{self, Alibi, Verdict};
 use crate::experiment::{Bound, Context, Outcome, front_door};
+use crate::process;
 use crate::traffic::{self, Carnage, NetworkProgram, NetworkReceived, NetworkSent, Tcp, Udp};
 use crate::world::{Netnice, Peer, PeerOptions, Routed, World};
 
@@ -92,7 +95,7 @@ pub fn hops(context: &Context, outcome: &mut Outcome) -> Result<()> {
     outcome.note(
         "netniced, netnice-driver and netnice-peer on three hosts; floods of UDP on every cable and of \
          TCP from client to server, and a spinning thread for each processor; handlers with reservations, the relay with \
-         0.5 ms of every 2 ms; messages 0.2 ms farther apart than the contract permits",
+         0.5 ms of every 2 ms; the router's clock is 1,000 s ahead; messages 0.2 ms farther apart than the contract permits",
     );
     Ok(())
 }
@@ -166,6 +169,10 @@ impl Hosts {
         for (host, links) in HOSTS {
             let mut netnice = world.netnice(host)?;
             netnice.restart_with(&["--driver-stops"])?;
+            if host == ROUTER {
+                netnice.stop_daemon();
+                netnice.start_daemon_through(&AHEAD)?;
+            }
             for link in links {
                 netnice
                     .run_line(&format!("link {link} --rate 100mbit"))?
@@ -175,19 +182,26 @@ impl Hosts {
         }
         let mut peers = Vec::new();
         for (host, _) in HOSTS {
-            let further: &[&str] = match host {
-                "router" => &["--relay-cpu", "500us", "--relay-time", "5ms"],
-                _ => &[],
-            };
-            let options = PeerOptions {
-                further,
-                ..PeerOptions::default()
+            let options = match host {
+                ROUTER => PeerOptions {
+                    further: &["--relay-cpu", "500us", "--relay-time", "5ms"],
+                    through: &AHEAD,
+                    ..PeerOptions::default()
+                },
+                _ => PeerOptions::default(),
             };
             peers.push(world.peer(host, &options)?);
         }
         let relay = peers[1].pid().context("it runs")?;
-        let line = format!("set pid:{relay} --cpu 500us/2ms");
-        netnices[1].run_line(&line)?.ok()?;
+        check_clock(relay)?;
+        check_clock(netnices[1].pid().context("it runs")?)?;
+        // netnice names a process by its start, which its time namespace shifts.
+        let (program, words) = AHEAD.split_first().context("a program")?;
+        let mut command = world.host(ROUTER).ns.command(program);
+        command.args(words).arg(process::binary("netnice")?);
+        command.args(["set", &format!("pid:{relay}"), "--cpu", "500us/2ms"]);
+        command.env("NETNICE_RUNTIME_DIR", netnices[1].runtime());
+        process::run(&mut command)?;
         Ok(Hosts {
             _peers: peers,
             netnices,
@@ -211,24 +225,55 @@ impl Hosts {
         })
     }
 
-    /// The stops of all drivers that messages pass.
+    /// The stops of all drivers that messages pass, by the clock of the other hosts.
     fn driver_stops(&self) -> Result<Vec<Stop>> {
         let mut stops = Vec::new();
-        for ((_, links), netnice) in HOSTS.iter().zip(&self.netnices) {
+        for ((host, links), netnice) in HOSTS.iter().zip(&self.netnices) {
+            let ahead = if *host == ROUTER { AHEAD_NS } else { 0 };
             for link in *links {
-                stops.extend(front_door::stops(netnice, link)?);
+                let of_driver = front_door::stops(netnice, link)?.into_iter();
+                stops.extend(of_driver.map(|stop| by_clock(stop, ahead)));
             }
         }
         Ok(stops)
     }
 }
 
+/// A stop by a clock that is this many ns behind.
+fn by_clock(stop: Stop, behind: u64) -> Stop {
+    Stop {
+        start: Instant(stop.start.0.saturating_sub(behind)),
+        ..stop
+    }
+}
+
+/// Fails unless a process is in a time namespace of its own.
+fn check_clock(pid: u32) -> Result<()> {
+    let of = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/time"));
+    ensure!(
+        of(&pid.to_string())? != of("self")?,
+        "process {pid} has the clock of the other hosts"
+    );
+    Ok(())
+}
+
 /// The hosts with their links.
 const HOSTS: [(&str, &[&str]); 3] = [
     ("client", &["eth0"]),
-    ("router", &["eth0", "eth1"]),
+    (ROUTER, &["eth0", "eth1"]),
     ("server", &["eth0"]),
 ];
+const ROUTER: &str = "router";
+
+/// Executes a program in a time namespace whose clocks are [`AHEAD_NS`] ahead.
+const AHEAD: [&str; 5] = [
+    "unshare",
+    "--time",
+    "--monotonic=1000",
+    "--boottime=1000",
+    "--",
+];
+const AHEAD_NS: u64 = 1_000_000_000_000;
 
 /// The channels, and the processor time of each end. Four reservations, that of the relay and those
 /// of the drivers must fit into two processors, so the handlers have a quarter of one each, and the
