@@ -21,6 +21,8 @@
 //! processor time of its handler. The types are plain data. Encoding fails for a message that is
 //! too long, decoding for an invalid one or one of another version ([`MessageError`]).
 
+mod explain;
+
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 
@@ -28,6 +30,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::frame::{self, FrameError};
+
+pub use explain::{HopCounts, HopStops, LAXITIES};
 
 /// The version of the messages. It changes when an old program would misread a new netnice-peer, or
 /// the other way round.

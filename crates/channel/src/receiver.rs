@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
+use netnice_core::units::Nanos;
 use netnice_stack::udp::UdpOptions;
 
 use crate::error::ChannelError;
@@ -14,7 +15,7 @@ use crate::executor::{Counts, HandlerId, ReceivedMessage};
 use crate::handler_thread::{
     AdmittedChannel, Command, HandlerThread, ListenerShared, OpenSink, Owner, SinkShared,
 };
-use crate::options::{ChannelOptions, End};
+use crate::options::{ChannelClass, ChannelOptions, End};
 
 /// The parameters of a [`Listener`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,7 +132,11 @@ impl Listener {
         channel: ChannelOptions,
         admitted: AdmittedChannel,
     ) -> Result<Receiver, ChannelError> {
-        let shared = Arc::new(SinkShared::new()?);
+        let bound = match channel.class {
+            ChannelClass::RealTime(own) => own.processing(),
+            ChannelClass::BestEffort { .. } => Nanos(0),
+        };
+        let shared = Arc::new(SinkShared::new(bound)?);
         let open = |reply| {
             Command::OpenSink(Box::new(OpenSink {
                 options: channel,
