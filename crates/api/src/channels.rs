@@ -31,7 +31,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::frame::{self, FrameError};
 
-pub use explain::{HopCounts, HopStops, LAXITIES};
+pub use explain::{
+    CountHop, CountedHop, ExplainChannel, ExplainedChannel, ExplainedHop, HopCounts, HopStops,
+    LAXITIES, NotExplained,
+};
 
 /// The version of the messages. It changes when an old program would misread a new netnice-peer, or
 /// the other way round.
@@ -87,6 +90,10 @@ pub enum FromProgram {
     Close(CloseChannel),
     /// Asks for the channels and neighbours of this host.
     List(ListChannels),
+    /// Asks how long the hosts of a channel keep its messages.
+    Explain(ExplainChannel),
+    /// The reply to [`ToProgram::Count`].
+    Counted(CountedHop),
     /// The reply to [`ToProgram::Ping`].
     Pong(Pong),
 }
@@ -115,6 +122,12 @@ pub enum ToProgram {
     Ended(Ended),
     /// The reply to `list`.
     Channels(Box<ChannelList>),
+    /// The reply to `explain`.
+    Explained(Box<ExplainedChannel>),
+    /// The reply to `explain`: it cannot be told.
+    NotExplained(NotExplained),
+    /// Asks an end of a channel what it counted.
+    Count(CountHop),
     /// Asks whether the program runs. One that does not reply loses its channels.
     Ping(Ping),
 }

@@ -123,19 +123,21 @@ impl Listener {
     pub fn open(&self, channel: ChannelOptions) -> Result<Receiver, ChannelError> {
         channel.lengths(&self.port.owner.settings, End::Sink)?;
         let admitted = AdmittedChannel::new(&self.port.owner, &channel, End::Sink)?;
-        self.open_admitted(channel, admitted)
-    }
-
-    /// As [`Listener::open`], with a handler that is admitted already.
-    pub(crate) fn open_admitted(
-        &self,
-        channel: ChannelOptions,
-        admitted: AdmittedChannel,
-    ) -> Result<Receiver, ChannelError> {
         let bound = match channel.class {
             ChannelClass::RealTime(own) => own.processing(),
             ChannelClass::BestEffort { .. } => Nanos(0),
         };
+        self.open_admitted(channel, admitted, bound)
+    }
+
+    /// As [`Listener::open`], with a handler that is admitted already. `bound` is how long a message
+    /// may take from its logical arrival at this end until the program can take it.
+    pub(crate) fn open_admitted(
+        &self,
+        channel: ChannelOptions,
+        admitted: AdmittedChannel,
+        bound: Nanos,
+    ) -> Result<Receiver, ChannelError> {
         let shared = Arc::new(SinkShared::new(bound)?);
         let open = |reply| {
             Command::OpenSink(Box::new(OpenSink {

@@ -111,6 +111,9 @@ impl RecentStops {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
     use super::*;
 
     fn stop(start: u64, length: u64) -> Stop {
@@ -167,16 +170,31 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_counts_the_waits_of_this_thread() {
+    fn a_thread_that_waits_for_a_processor_finds_a_stop() {
         let mut stops = ThreadStops::of_this_thread();
-        // Two threads on one processor make each other wait; here only the file is read.
-        assert!(stops.file.is_some());
-        stops.waited = 0;
-        let all = stops.read();
-        let found = stops.handle_worked(Instant(u64::MAX));
+        let begin = std::time::Instant::now();
+        let is_over = AtomicBool::new(false);
+        let processors = std::thread::available_parallelism().expect("known").get();
+        let found = std::thread::scope(|scope| {
+            for _ in 0..2 * processors {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let mut found = None;
+            while found.is_none() && begin.elapsed() < Duration::from_secs(10) {
+                found = stops.handle_worked(Instant(u64::MAX));
+            }
+            is_over.store(true, Ordering::Relaxed);
+            found
+        });
+        let stop = found.expect("this thread had to wait for the others");
         assert_eq!(
-            found.is_some(),
-            all >= SHORTEST.0 || stops.waited >= SHORTEST.0
+            (stop.kind, stop.end()),
+            (StopKind::Still, Instant(u64::MAX))
         );
+        assert!(stop.length >= SHORTEST);
     }
 }

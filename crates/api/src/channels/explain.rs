@@ -1,7 +1,9 @@
-//! How long the hops of a channel keep its messages: [`HopCounts`], which each hop counts by its own
-//! clock. The types are plain data.
+//! How long the hops of a channel keep its messages: [`HopCounts`], which each hop counts by its
+//! own clock, and [`ExplainedChannel`], which has those of all hops. The types are plain data.
 
 use serde::{Deserialize, Serialize};
+
+use super::RemoteContract;
 
 /// What a hop did with the messages of a channel since the channel was established there.
 ///
@@ -66,6 +68,77 @@ impl HopCounts {
         let of_stops = self.stops.filter(|stops| stops.longest_ns > stops.total_ns);
         of_stops.map(|_| "the longest stop is longer than all stops")
     }
+}
+
+/// [`FromProgram::Explain`](super::FromProgram::Explain).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExplainChannel {
+    /// The first digits of the identifier, 1 to 32.
+    pub channel: String,
+}
+
+/// [`ToProgram::Count`](super::ToProgram::Count).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CountHop {
+    /// The number of the question, for the reply.
+    pub number: u64,
+    /// The identifier.
+    pub channel: String,
+}
+
+/// [`FromProgram::Counted`](super::FromProgram::Counted).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CountedHop {
+    /// The number of the question.
+    pub number: u64,
+    /// What the end did; absent if the channel is not open there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counts: Option<HopCounts>,
+}
+
+/// [`ToProgram::Explained`](super::ToProgram::Explained).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainedChannel {
+    /// The first 8 digits of the identifier.
+    pub channel: String,
+    /// The host that was asked.
+    pub host: String,
+    /// The service at the sink.
+    pub service: String,
+    /// The host of the sink.
+    pub sink: String,
+    /// The contract.
+    pub contract: RemoteContract,
+    /// All hosts, the source first.
+    pub hops: Vec<ExplainedHop>,
+}
+
+/// A host of an explained channel. It has `counts` or `fault`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainedHop {
+    /// The host.
+    pub host: String,
+    /// How long it may keep a message, in nanoseconds.
+    pub bound_ns: u64,
+    /// What it did, as it says itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counts: Option<HopCounts>,
+    /// Why its counts are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+}
+
+/// [`ToProgram::NotExplained`](super::ToProgram::NotExplained).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotExplained {
+    /// The digits of the question.
+    pub channel: String,
+    /// Why.
+    pub reason: String,
+    /// True if the user may not ask for this channel.
+    pub is_forbidden: bool,
 }
 
 /// The number of classes of laxity.

@@ -308,11 +308,11 @@ impl Serving {
             let _ = self.executor.queue(handler, message, now);
         }
         for packet in self.found.packets.drain(..) {
-            let found = (packet.bytes, packet.stamp);
-            match self.executor.handle_found(found.0, found.1, now) {
+            let (listener, stamp) = (packet.listener, packet.stamp);
+            match self.executor.handle_found(packet.bytes, stamp, now) {
                 Ok(_) => {}
-                Err(PacketRefusal::Header(_)) => self.flows.count_invalid(packet.listener),
-                Err(PacketRefusal::Foreign(_)) => self.flows.count_foreign(packet.listener),
+                Err(PacketRefusal::Header(_)) => self.flows.count_invalid(listener),
+                Err(PacketRefusal::Foreign(_)) => self.flows.count_foreign(listener),
                 Err(PacketRefusal::Full { handler, .. }) => {
                     if let Some(Some(sink)) = self.sinks.get(handler.index()) {
                         sink.store_counts(&self.executor);

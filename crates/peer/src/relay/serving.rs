@@ -9,7 +9,8 @@
 //!
 //! Before a sleep the thread arms the doorbells of all attachments ([`Program::arm`]), and sleeps
 //! only if nothing has come since it looked. Commands make their descriptor readable until they are
-//! taken. So no wake-up is lost.
+//! taken. So no wake-up is lost. What the thread finds after a sleep shows whether it woke in time
+//! (`super::stops`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::AsFd;
