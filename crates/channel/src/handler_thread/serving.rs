@@ -354,16 +354,16 @@ impl Serving {
         let Some(Some(sink)) = self.sinks.get_mut(index) else {
             return;
         };
+        // A program that has a message finds it in the counts.
+        sink.store_counts(&self.executor);
         while let Some(message) = self.executor.hand_over(sink.handler) {
-            let arrived = message.arrived;
+            sink.count_laxity(message.arrived);
             // There is room: the executor counts what the program has not taken.
             if sink.messages.push(message).is_ok() {
                 sink.pushed += 1;
-                sink.count_laxity(arrived);
             }
             sink.shared.waker.wake();
         }
-        sink.store_counts(&self.executor);
         if sink.pushed - sink.known_taken >= sink.room {
             sink.shared.is_full.store(true, Ordering::Relaxed);
             // The receiver sees the flag, or this thread sees what the receiver has taken.
@@ -429,7 +429,8 @@ impl Serving {
 }
 
 impl Sink {
-    /// Counts a message that the program can take now, and whose last packet arrived at `arrived`.
+    /// Counts a message that the program can take from now on. Its last packet arrived at
+    /// `arrived`.
     fn count_laxity(&mut self, arrived: Instant) {
         if let Some(arrivals) = &mut self.arrivals {
             let meter = &self.shared.meter;
