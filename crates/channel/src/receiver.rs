@@ -130,8 +130,8 @@ impl Listener {
         self.open_admitted(channel, admitted, bound)
     }
 
-    /// As [`Listener::open`], with a handler that is admitted already. `bound` is how long a message
-    /// may take from its logical arrival at this end until the program can take it.
+    /// As [`Listener::open`], with a handler that is admitted already. `bound` is how long a
+    /// message may take from its logical arrival at this end until the program can take it.
     pub(crate) fn open_admitted(
         &self,
         channel: ChannelOptions,
