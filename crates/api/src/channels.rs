@@ -21,6 +21,7 @@
 //! processor time of its handler. The types are plain data. Encoding fails for a message that is
 //! too long, decoding for an invalid one or one of another version ([`MessageError`]).
 
+mod explain;
 mod reason;
 
 use std::net::{IpAddr, SocketAddr};
@@ -30,6 +31,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::frame::{self, FrameError};
+pub use explain::{
+    CountHop, CountedHop, ExplainChannel, ExplainedChannel, ExplainedHop, HopCounts, HopStops,
+    LAXITIES, NotExplained,
+};
 pub use reason::reason_for_others;
 
 /// The version of the messages. It changes when an old program would misread a new netnice-peer, or
@@ -86,6 +91,10 @@ pub enum FromProgram {
     Close(CloseChannel),
     /// Asks for the channels and neighbours of this host.
     List(ListChannels),
+    /// Asks how long the hosts of a channel keep its messages.
+    Explain(ExplainChannel),
+    /// The reply to [`ToProgram::Count`].
+    Counted(CountedHop),
     /// The reply to [`ToProgram::Ping`].
     Pong(Pong),
 }
@@ -114,6 +123,12 @@ pub enum ToProgram {
     Ended(Ended),
     /// The reply to `list`.
     Channels(Box<ChannelList>),
+    /// The reply to `explain`.
+    Explained(Box<ExplainedChannel>),
+    /// The reply to `explain`: it cannot be told.
+    NotExplained(NotExplained),
+    /// Asks an end of a channel what it counted.
+    Count(CountHop),
     /// Asks whether the program runs. One that does not reply loses its channels.
     Ping(Ping),
 }

@@ -210,6 +210,7 @@ fn network_errno(error: &NetworkError) -> i32 {
         }
         NetworkError::Refused { best: Some(_), .. } => libc::ENOSPC,
         NetworkError::NotListening { .. } => libc::EADDRINUSE,
+        NetworkError::NotExplained { .. } => libc::ENOENT,
         NetworkError::Channel(error) => channel_errno(error),
         NetworkError::Ended(_) => libc::ECONNRESET,
         NetworkError::Name { .. } => libc::EINVAL,

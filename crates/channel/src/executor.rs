@@ -368,11 +368,25 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Executor<M, P> {
         self.scheduler.set_unread_since(since);
     }
 
-    /// Queues a packet, found at `now`, for the receiver of its channel.
+    /// Queues a packet, which arrived and was found at `now`, for the receiver of its channel.
     ///
     /// # Errors
     /// [`PacketRefusal`], and the packet is dropped.
     pub fn handle_packet(&mut self, packet: P, now: Instant) -> Result<HandlerId, PacketRefusal> {
+        self.handle_found(packet, now, now)
+    }
+
+    /// As [`Executor::handle_packet`], for a packet that arrived at the host at `stamp`
+    /// ([`ReceivedMessage::arrived`]) and was found later.
+    ///
+    /// # Errors
+    /// As [`Executor::handle_packet`].
+    pub fn handle_found(
+        &mut self,
+        packet: P,
+        stamp: Instant,
+        now: Instant,
+    ) -> Result<HandlerId, PacketRefusal> {
         let header = PacketHeader::decode(packet.as_ref()).inspect_err(|_| self.invalid += 1)?;
         let (channel, arrived) = (header.channel, self.scheduler.unread_since(now));
         let found = self.receivers.get(&channel).copied();
@@ -382,7 +396,7 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Executor<M, P> {
         };
         let most = handler.sizes.buffers;
         let queued = match &mut handler.side {
-            Side::Receiving(receiving) => receiving.push(packet, header, arrived).is_ok(),
+            Side::Receiving(receiving) => receiving.push((packet, stamp), header, arrived).is_ok(),
             Side::Sending(_) => false,
         };
         if !queued {

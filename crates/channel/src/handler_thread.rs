@@ -32,6 +32,7 @@ use rustix::thread::gettid;
 use crate::commands::CommandQueue;
 use crate::error::ChannelError;
 use crate::executor::{AcceptedMessage, Counts, Gate, HandlerId, ReceivedMessage};
+use crate::laxity::HopMeter;
 use crate::options::{ChannelOptions, End, ExecutorSettings};
 use crate::waker::{ReadySet, Waker};
 use admission::{Admission, Admitted};
@@ -190,8 +191,8 @@ pub(crate) struct SourceShared {
     pub(crate) returned: AtomicU64,
     /// Packets that the driver did not send, or that the flow did not accept.
     pub(crate) unsent: AtomicU64,
-    /// Messages whose last packet left after the message's deadline.
-    pub(crate) late: AtomicU64,
+    /// The laxities of the messages.
+    pub(crate) meter: HopMeter,
     pub(crate) end: OnceLock<String>,
 }
 
@@ -203,6 +204,8 @@ pub(crate) struct SinkShared {
     /// True if the handler waits for the program to take a message.
     pub(crate) is_full: AtomicBool,
     pub(crate) counts: SinkCounts,
+    /// The laxities of the messages.
+    pub(crate) meter: HopMeter,
     pub(crate) end: OnceLock<String>,
 }
 
@@ -367,14 +370,15 @@ impl Shared {
 }
 
 impl SourceShared {
-    pub(crate) fn new() -> io::Result<SourceShared> {
+    /// Of a channel whose messages have to leave within `bound` from their logical arrivals.
+    pub(crate) fn new(bound: Nanos) -> io::Result<SourceShared> {
         Ok(SourceShared {
             waker: Waker::new()?,
             left: AtomicU64::new(0),
             submitted: AtomicU64::new(0),
             returned: AtomicU64::new(0),
             unsent: AtomicU64::new(0),
-            late: AtomicU64::new(0),
+            meter: HopMeter::new(bound),
             end: OnceLock::new(),
         })
     }
@@ -424,12 +428,14 @@ fn each(counts: &mut Counts) -> [&mut u64; 9] {
 }
 
 impl SinkShared {
-    pub(crate) fn new() -> io::Result<SinkShared> {
+    /// Of a channel whose messages have to be complete within `bound` from their logical arrivals.
+    pub(crate) fn new(bound: Nanos) -> io::Result<SinkShared> {
         Ok(SinkShared {
             waker: Waker::new()?,
             taken: AtomicU64::new(0),
             is_full: AtomicBool::new(false),
             counts: SinkCounts::default(),
+            meter: HopMeter::new(bound),
             end: OnceLock::new(),
         })
     }

@@ -82,6 +82,7 @@ mod handler_thread;
 mod header;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
+mod laxity;
 pub mod network;
 mod options;
 mod parts;
@@ -89,6 +90,7 @@ mod reassembly;
 mod receiver;
 mod sender;
 mod stage;
+mod stops;
 mod waker;
 
 pub use error::ChannelError;
@@ -98,6 +100,7 @@ pub use executor::{
 };
 pub use handler_thread::{Departure, HandlerThread, HandlerThreadOptions, LINGER};
 pub use header::{BadChannelId, ChannelId, HeaderError, PacketHeader};
+pub use laxity::{HopMeter, LogicalArrivals};
 pub use options::{
     ChannelClass, ChannelOptions, End, ExecutorSettings, LONGEST_BLOCK, LONGEST_MESSAGE,
     LONGEST_QUEUE, OpenError, WhenFull,
@@ -106,3 +109,4 @@ pub use reassembly::{PartRefusal, Reassembly};
 pub use receiver::{Listener, ListenerCounts, ListenerOptions, Receiver};
 pub use sender::{Sender, SenderCounts, SenderOptions};
 pub use stage::{Checksum, Encryption, Stage, StageError};
+pub use stops::{RecentStops, ThreadStops};

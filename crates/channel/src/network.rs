@@ -24,7 +24,9 @@ use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use netnice_api::channels::{ChannelList, FromProgram, HopDoc, ListChannels, ToProgram};
+use netnice_api::channels::{
+    ChannelList, ExplainChannel, ExplainedChannel, FromProgram, HopDoc, ListChannels, ToProgram,
+};
 use netnice_core::contract::{Channel, Slice};
 use netnice_core::units::{Bytes, Nanos};
 use netnice_stack::RuntimeDir;
@@ -169,6 +171,16 @@ pub enum NetworkError {
         most: usize,
         /// The length of the name, in bytes.
         length: usize,
+    },
+    /// netnice-peer does not tell how the hosts keep the messages of a channel.
+    #[error("channel {channel} cannot be explained: {reason}")]
+    NotExplained {
+        /// The digits of the channel, as they were given.
+        channel: String,
+        /// Why.
+        reason: String,
+        /// True if this user may not ask for the channel.
+        is_forbidden: bool,
     },
     /// The options of this end are invalid, or a system call failed.
     #[error(transparent)]
@@ -320,14 +332,52 @@ impl Network {
 /// # Errors
 /// [`NetworkError::NoPeer`] if none runs, [`NetworkError::Ended`] if it does not answer within 5 s.
 pub fn list(dir: &RuntimeDir) -> Result<ChannelList, NetworkError> {
+    let question = FromProgram::List(ListChannels {});
+    ask(dir, &question, LIST, |message| match message {
+        ToProgram::Channels(list) => Some(Ok(*list)),
+        _ => None,
+    })
+}
+
+/// How long the hosts of a channel keep its messages, as each of them has counted. `channel` is
+/// the first digits of the identifier. Only root and the user whose program has an end of the
+/// channel at this host may ask.
+///
+/// # Errors
+/// [`NetworkError::NotExplained`] if there is no such channel or it is another user's,
+/// [`NetworkError::NoPeer`] if no netnice-peer runs, [`NetworkError::Ended`] if it does not answer
+/// within 10 s.
+pub fn explain(dir: &RuntimeDir, channel: &str) -> Result<ExplainedChannel, NetworkError> {
+    let question = FromProgram::Explain(ExplainChannel {
+        channel: channel.to_owned(),
+    });
+    ask(dir, &question, EXPLAIN, |message| match message {
+        ToProgram::Explained(explained) => Some(Ok(*explained)),
+        ToProgram::NotExplained(not) => Some(Err(NetworkError::NotExplained {
+            channel: channel.to_owned(),
+            reason: not.reason,
+            is_forbidden: not.is_forbidden,
+        })),
+        _ => None,
+    })
+}
+
+/// Sends netnice-peer a question over a connection of its own, and waits for the message that
+/// `answer` accepts.
+fn ask<T>(
+    dir: &RuntimeDir,
+    question: &FromProgram,
+    patience: Duration,
+    answer: impl Fn(ToProgram) -> Option<Result<T, NetworkError>>,
+) -> Result<T, NetworkError> {
     let mut connection = Connection::open(&dir.peer_socket())?;
-    connection.send(&FromProgram::List(ListChannels {}))?;
-    connection.limit_reads(LIST)?;
+    connection.send(question)?;
+    connection.limit_reads(patience)?;
     loop {
         connection.read()?;
         while let Some(message) = connection.next()? {
-            if let ToProgram::Channels(list) = message {
-                return Ok(*list);
+            if let Some(answered) = answer(message) {
+                return answered;
             }
         }
     }
@@ -517,3 +567,5 @@ pub const MOST_PACKET: Bytes = Bytes(1_658);
 pub const BLOCK: NonZeroU32 = NonZeroU32::new(4).unwrap();
 /// How long a list may take.
 const LIST: Duration = Duration::from_secs(5);
+/// How long the hosts of a channel may take to explain it, all together.
+const EXPLAIN: Duration = Duration::from_secs(10);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
+use netnice_core::units::Nanos;
 use netnice_stack::udp::UdpOptions;
 
 use crate::error::ChannelError;
@@ -14,7 +15,7 @@ use crate::executor::{Counts, HandlerId, ReceivedMessage};
 use crate::handler_thread::{
     AdmittedChannel, Command, HandlerThread, ListenerShared, OpenSink, Owner, SinkShared,
 };
-use crate::options::{ChannelOptions, End};
+use crate::options::{ChannelClass, ChannelOptions, End};
 
 /// The parameters of a [`Listener`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,16 +123,22 @@ impl Listener {
     pub fn open(&self, channel: ChannelOptions) -> Result<Receiver, ChannelError> {
         channel.lengths(&self.port.owner.settings, End::Sink)?;
         let admitted = AdmittedChannel::new(&self.port.owner, &channel, End::Sink)?;
-        self.open_admitted(channel, admitted)
+        let bound = match channel.class {
+            ChannelClass::RealTime(own) => own.processing(),
+            ChannelClass::BestEffort { .. } => Nanos(0),
+        };
+        self.open_admitted(channel, admitted, bound)
     }
 
-    /// As [`Listener::open`], with a handler that is admitted already.
+    /// As [`Listener::open`], with a handler that is admitted already. `bound` is how long a
+    /// message may take from its logical arrival at this end until the program can take it.
     pub(crate) fn open_admitted(
         &self,
         channel: ChannelOptions,
         admitted: AdmittedChannel,
+        bound: Nanos,
     ) -> Result<Receiver, ChannelError> {
-        let shared = Arc::new(SinkShared::new()?);
+        let shared = Arc::new(SinkShared::new(bound)?);
         let open = |reply| {
             Command::OpenSink(Box::new(OpenSink {
                 options: channel,

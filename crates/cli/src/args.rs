@@ -283,7 +283,7 @@ enum VerbArgs {
     Top(TopArgs),
     /// Show how a target is served, which users asked for it, and what its contract does not cover
     Explain {
-        /// The target, or flow:N or direct:IFACE of the direct path
+        /// The target, or flow:N or direct:IFACE of the direct path, or channel:N between hosts
         target: String,
     },
     /// List flows of the direct path, try one from the shell, or close one
@@ -459,10 +459,11 @@ impl VerbArgs {
             } => Ok(Verb::Incomplete(Incomplete::Clear)),
             VerbArgs::Clear { target, .. } => clear(target.as_deref(), common),
             VerbArgs::Top(top) => top.into_verb(),
-            VerbArgs::Explain { target } => {
-                let target = full_target(&target)?;
-                Ok(Verb::Request(Request::Explain(Explain { target })))
-            }
+            VerbArgs::Explain { target } => match target.strip_prefix("channel:") {
+                Some(digits) => channel::explain(digits),
+                None => full_target(&target)
+                    .map(|target| Verb::Request(Request::Explain(Explain { target }))),
+            },
             VerbArgs::Flow(flow) => flow.into_verb(common),
             VerbArgs::Channel(channel) => channel.into_verb(common),
             VerbArgs::Peer(peer) => peer.into_verb(common),

@@ -1,9 +1,10 @@
 //! `netnice channel`: channels to and from programs on other hosts, for standard input and output
 //! and for UDP programs. [`listen`] is the sink, [`open`] the source, [`list`] shows what the
-//! netnice-peer of this host has. Fails with a [`CommandError`] if no netnice-peer answers, a
-//! channel or a service cannot be had, a channel ends, the secret cannot be read, or input or
-//! output fails.
+//! netnice-peer of this host has, and [`explain`] how the hosts keep a channel's messages. Fails
+//! with a [`CommandError`] if no netnice-peer answers, a channel or a service cannot be had, a
+//! channel ends or cannot be explained, the secret cannot be read, or input or output fails.
 
+mod explain;
 mod input;
 pub(crate) mod list;
 mod listen;
@@ -37,6 +38,8 @@ pub(crate) enum ChannelCommand {
     Open(Box<Open>),
     /// List the channels of this host.
     List,
+    /// Show how the hosts keep the messages of the channel with these first digits.
+    Explain(String),
 }
 
 /// The options of `netnice channel listen`.
@@ -129,6 +132,7 @@ pub(crate) fn execute(
         ChannelCommand::Listen(listen) => listen::execute(dir, &listen),
         ChannelCommand::Open(open) => open::execute(dir, json, *open),
         ChannelCommand::List => list::execute(dir, json),
+        ChannelCommand::Explain(digits) => explain::execute(dir, json, &digits),
     }
 }
 

@@ -122,6 +122,9 @@ fn of_network(error: &NetworkError) -> Exit {
     match error {
         NetworkError::NoPeer { .. } => Exit::NoDaemon,
         NetworkError::Refused { .. } | NetworkError::NotListening { .. } => Exit::Refused,
+        NetworkError::NotExplained {
+            is_forbidden: true, ..
+        } => Exit::Refused,
         NetworkError::Channel(ChannelError::Open(_)) | NetworkError::Name { .. } => Exit::BadUsage,
         NetworkError::Channel(ChannelError::NotAdmitted { .. }) => Exit::Refused,
         NetworkError::Channel(ChannelError::Flow(error)) => of_flow(error),

@@ -11,6 +11,7 @@
 //! channel holds its own bound, with the rights of its own user. What this process holds at
 //! netniced is for the channels that pass this host.
 
+mod explain;
 mod list;
 mod register;
 
@@ -37,7 +38,8 @@ use crate::names::{HostAddress, Names};
 use crate::programs::{PING, ProgramEvent, ProgramId, Programs, now};
 use crate::relay::{RelayOptions, RelayResult, Relays};
 use crate::signalling::{
-    Action, Arrival, Event, HoldId, HoldRequest, NextHop, Open, Part, Policy, Signalling,
+    Action, Arrival, Event, HoldId, HoldRequest, NextHop, Open, Part, Policy, QuestionId,
+    Signalling,
 };
 use crate::transport::{Addresses, Identity, IdentityError, IdentityFiles, Transport};
 use register::Register;
@@ -100,6 +102,8 @@ pub struct Host {
     register: Register,
     /// Where the packets of a hold go, until it is released.
     ways: HashMap<HoldId, IpAddr>,
+    /// The programs that wait for the answer to a question about a channel.
+    explaining: HashMap<QuestionId, ProgramId>,
     found: mpsc::UnboundedSender<Found>,
     finds: mpsc::UnboundedReceiver<Found>,
     /// Look-ups for programs that are under way.
@@ -164,6 +168,7 @@ impl Host {
             port: at.port(),
             register: Register::default(),
             ways: HashMap::new(),
+            explaining: HashMap::new(),
             found,
             finds,
             opening: 0,
@@ -276,7 +281,7 @@ impl Host {
                     self.programs.send(program, &ToProgram::Ended(ended));
                 }
             }
-            Action::Connect { .. } | Action::Disconnect { .. } | Action::Send { .. } => {}
+            other => self.perform_question(other),
         }
     }
 
@@ -377,6 +382,8 @@ impl Host {
                 self.programs
                     .send(program, &ToProgram::Channels(Box::new(list)));
             }
+            FromProgram::Explain(explain) => self.explain(program, uid, explain),
+            FromProgram::Counted(counted) => self.handle_counted(program, counted),
             FromProgram::Pong(_) => {}
         }
     }

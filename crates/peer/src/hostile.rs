@@ -5,16 +5,18 @@
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 
+use netnice_api::channels::HopCounts;
 use netnice_channel::ChannelId;
 use netnice_core::contract::{Channel, MessageRate};
 use netnice_core::units::{Bytes, Instant, Nanos};
 
 use crate::message::{
-    Establish, Established, Hello, HopBound, Hops, HostName, LONGEST, Message, MessageError,
-    Reason, Refresh, ServiceName, decode,
+    Counted, Establish, Established, Hello, HopBound, Hops, HostName, LONGEST, Message,
+    MessageError, Reason, Refresh, ServiceName, decode,
 };
 use crate::signalling::{
-    Action, ChannelStatus, Event, HELD, HoldId, NextHop, Policy, Quota, Signalling,
+    Action, ChannelStatus, Event, HELD, HoldId, MOST_OF_NEIGHBOUR, NextHop, Policy, Quota,
+    Signalling,
 };
 
 /// Takes a sequence of records: a kind in one byte, a length in two bytes (network byte order), and
@@ -24,9 +26,9 @@ use crate::signalling::{
 ///
 /// Returns what became of the last record. A message was invalid: `json`, `version`; it was a
 /// `violation`, after which its neighbour connects anew; it was `refused`, about an `unknown`
-/// channel, `ignored` or `taken`; the host was asked for a `hold` or to `relax` one, a channel was
-/// `ended`, the `clock` was told. A `reply` of the host, or `time` that passed; `nothing` without a
-/// record.
+/// channel, `ignored` or `taken`; the host was asked for a `hold`, to `relax` one or to `count`, a
+/// channel was `ended`, the `clock` was told, a question was `answered`. A `reply` of the host, or
+/// `time` that passed; `nothing` without a record.
 ///
 /// # Panics
 /// If the channel of the other neighbours is touched, or if more is reserved than the quota allows.
@@ -263,6 +265,13 @@ impl HostileWorld {
                     }
                     became
                 }
+                Action::Count { question, hold } => {
+                    assert_ne!(hold, self.good.hold, "the good channel is counted");
+                    let counted = Counted::Counts(HopCounts::default());
+                    let event = Event::Counted { question, counted };
+                    self.machine.handle(event, self.now);
+                    "count"
+                }
                 Action::Accepted { channel, .. } | Action::Ended { channel, .. } => {
                     assert_ne!(channel, GOOD);
                     continue;
@@ -297,6 +306,7 @@ impl HostileWorld {
         held.sort();
         holds.sort();
         assert_eq!(held, holds);
+        assert!(self.machine.questions() <= 2 * MOST_OF_NEIGHBOUR);
         let latest = self.machine.poll_timeout();
         assert!(latest.is_some_and(|at| at <= self.now.after(HELD)));
     }
@@ -317,6 +327,14 @@ fn sent(to: &HostName, message: &Message, kind: u8) -> &'static str {
             "unknown"
         }
         Message::ClockAnswer(_) => "clock",
+        Message::ReportAsk(ask) => {
+            assert_ne!(ask.channel, GOOD);
+            "other"
+        }
+        Message::ReportAnswer(answer) => {
+            assert_ne!(answer.channel, GOOD);
+            "answered"
+        }
         _ => "other",
     }
 }

@@ -7,6 +7,7 @@
 
 mod addresses;
 mod hops;
+mod report;
 mod text;
 
 use std::net::IpAddr;
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 pub use addresses::{LEAST_PACKET, MOST_PACKET, MOST_PARTS};
 pub(crate) use addresses::{check_address, check_addresses, check_packet, parts_of};
 pub use hops::{BadHops, HopBound, Hops};
+pub use report::{Counted, HopReport};
 pub use text::{BadName, HostName, Reason, ServiceName};
 
 /// The version of the messages. It changes when an old host would misread a new one.
@@ -49,6 +51,10 @@ pub enum Message {
     ClockAsk(ClockAsk),
     /// The reply to [`Message::ClockAsk`].
     ClockAnswer(ClockAnswer),
+    /// Asks what the receiver and the hosts beyond it have counted of a channel.
+    ReportAsk(ReportAsk),
+    /// The reply to [`Message::ReportAsk`].
+    ReportAnswer(ReportAnswer),
 }
 
 /// The parameters of [`Message::Hello`].
@@ -192,6 +198,35 @@ pub struct ClockAnswer {
     pub answered_ns: u64,
 }
 
+/// The parameters of [`Message::ReportAsk`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReportAsk {
+    /// The channel, which is established between the two.
+    #[serde(with = "channel_text")]
+    pub channel: ChannelId,
+    /// A number for the reply, which the sender has not used before on the connection.
+    pub question: u64,
+}
+
+/// The parameters of [`Message::ReportAnswer`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "ReportAnswerDoc", into = "ReportAnswerDoc")]
+pub struct ReportAnswer {
+    /// The channel.
+    pub channel: ChannelId,
+    /// The number of the question.
+    pub question: u64,
+    /// The host that replies, and those beyond it that it knows of, in their order: 1 to
+    /// [`ReportAnswer::MOST`].
+    pub hops: Vec<HopReport>,
+}
+
+impl ReportAnswer {
+    /// The largest number of hosts beyond the one that asks.
+    pub const MOST: usize = Hops::MOST - 1;
+}
+
 /// Why a message cannot be encoded or decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum MessageError {
@@ -288,6 +323,8 @@ enum BadMessage {
     Channels(usize),
     #[error("the channels of a refresh are not in ascending order")]
     Order,
+    #[error("a report is of 1 to {most} hosts, not {0}", most = ReportAnswer::MOST)]
+    Reports(usize),
 }
 
 /// [`Establish`] in JSON.
@@ -443,6 +480,41 @@ impl From<Refresh> for RefreshDoc {
             channels.push_str(&channel.to_string());
         }
         RefreshDoc { channels }
+    }
+}
+
+/// [`ReportAnswer`] in JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReportAnswerDoc {
+    #[serde(with = "channel_text")]
+    channel: ChannelId,
+    question: u64,
+    hops: Vec<HopReport>,
+}
+
+impl TryFrom<ReportAnswerDoc> for ReportAnswer {
+    type Error = BadMessage;
+
+    fn try_from(doc: ReportAnswerDoc) -> Result<ReportAnswer, BadMessage> {
+        match doc.hops.len() {
+            1..=ReportAnswer::MOST => Ok(ReportAnswer {
+                channel: doc.channel,
+                question: doc.question,
+                hops: doc.hops,
+            }),
+            other => Err(BadMessage::Reports(other)),
+        }
+    }
+}
+
+impl From<ReportAnswer> for ReportAnswerDoc {
+    fn from(answer: ReportAnswer) -> ReportAnswerDoc {
+        ReportAnswerDoc {
+            channel: answer.channel,
+            question: answer.question,
+            hops: answer.hops,
+        }
     }
 }
 

@@ -124,6 +124,11 @@ impl Programs {
         }
     }
 
+    /// The user of a program; `None` if it is not connected.
+    pub fn user(&self, program: ProgramId) -> Option<u32> {
+        self.links.get(&program).map(|connected| connected.uid)
+    }
+
     /// Asks all programs whether they run, and disconnects those that have not replied. Call it
     /// every [`PING`]. Returns those that are disconnected.
     pub fn ping(&mut self, now: Instant) -> Vec<ProgramId> {

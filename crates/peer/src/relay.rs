@@ -26,6 +26,7 @@ mod interfaces;
 mod plan;
 mod reassembly;
 mod serving;
+mod stops;
 
 use std::collections::HashMap;
 use std::io;
@@ -35,7 +36,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use netnice_channel::ChannelId;
+use netnice_api::channels::HopCounts;
+use netnice_channel::{ChannelId, HopMeter};
 use netnice_core::units::{Bytes, Nanos};
 use netnice_stack::RuntimeDir;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -46,6 +48,7 @@ use channels::SharedCounts;
 use control::{Control, ControlCommand, ControlState};
 use interfaces::{Daemon, Interfaces};
 use serving::{Serving, SharedListenerCounts};
+use stops::SharedStops;
 
 /// The sizes of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,8 +168,16 @@ pub struct ListenerCounts {
     pub lost: u64,
 }
 
-/// The counts of all channels, with the hold of each.
-type Registry = Arc<Mutex<HashMap<ChannelId, (HoldId, Arc<SharedCounts>)>>>;
+/// What the relay's thread counts of each channel.
+type Registry = Arc<Mutex<HashMap<ChannelId, Registered>>>;
+
+/// What the relay's thread counts of a channel, which other threads read.
+#[derive(Debug)]
+struct Registered {
+    hold: HoldId,
+    counts: Arc<SharedCounts>,
+    meter: Arc<HopMeter>,
+}
 
 /// The relay of a host. Dropping it ends the relay, and waits until all flows are closed.
 #[derive(Debug)]
@@ -175,6 +186,7 @@ pub struct Relays {
     results: UnboundedReceiver<RelayResult>,
     registry: Registry,
     listeners: Arc<SharedListenerCounts>,
+    stops: Arc<SharedStops>,
     control: Option<JoinHandle<()>>,
 }
 
@@ -194,11 +206,13 @@ impl Relays {
         let (commands, control_commands) = channel();
         let (results, received) = unbounded_channel();
         let (registry, listeners) = (Registry::default(), Arc::default());
+        let stops = Arc::<SharedStops>::default();
         let serving = Serving::new(
             inbox,
             commands.clone(),
             results.clone(),
             Arc::clone(&listeners),
+            Arc::clone(&stops),
         );
         let (says, said) = channel();
         let thread = std::thread::Builder::new().name("relay".into());
@@ -225,6 +239,7 @@ impl Relays {
             results: received,
             registry,
             listeners,
+            stops,
             control: Some(control),
         })
     }
@@ -259,7 +274,22 @@ impl Relays {
     /// The counts of a channel; `None` if the relay does not pass its messages on.
     pub fn counts(&self, channel: ChannelId) -> Option<RelayCounts> {
         let registry = lock(&self.registry);
-        registry.get(&channel).map(|(_, counts)| counts.load())
+        registry.get(&channel).map(|one| one.counts.load())
+    }
+
+    /// How long the relay keeps the messages of a channel; `None` if it does not pass them on.
+    ///
+    /// A message counts from its logical arrival (docs/reference/peer.md, P31) until the driver has
+    /// handed its last packet to the NIC.
+    pub fn hop_counts(&self, channel: ChannelId) -> Option<HopCounts> {
+        let registry = lock(&self.registry);
+        let of_channel = registry.get(&channel)?;
+        let (counts, metered) = (of_channel.counts.load(), of_channel.meter.load());
+        Some(HopCounts {
+            lost: metered.lost + counts.incomplete + counts.overflowed + counts.refused,
+            stops: Some(self.stops.load()),
+            ..metered
+        })
     }
 
     /// The counts of packets that are of no channel.

@@ -40,6 +40,7 @@ mod clock;
 mod ending;
 mod establishing;
 mod events;
+mod explain;
 mod neighbour;
 mod quota;
 mod state;
@@ -54,10 +55,12 @@ use netnice_core::units::{Instant, Nanos};
 use crate::message::{HostName, check_address, contract_fault};
 
 pub use clock::ClockOffset;
-pub use events::{Action, Arrival, Event, HoldId, HoldRequest, NextHop, Open, Part};
+pub use events::{Action, Arrival, Event, HoldId, HoldRequest, NextHop, Open, Part, QuestionId};
+pub use explain::{ExplainError, MOST_OF_NEIGHBOUR, MOST_OF_PROGRAMS, STEP};
 pub use quota::{Policy, Quota};
 pub use status::{ChannelStatus, Progress};
 
+use explain::Question;
 use neighbour::{Connection, Neighbour};
 use quota::Usage;
 use state::{ChannelState, Stage, Upstream};
@@ -72,9 +75,12 @@ pub struct Signalling {
     neighbours: BTreeMap<HostName, Neighbour>,
     /// What the programs of this host have of their quota.
     programs: Usage,
+    /// The questions about channels that are not answered.
+    questions: BTreeMap<QuestionId, Question>,
     timers: BTreeSet<(Instant, Timer)>,
     actions: VecDeque<Action>,
     next_hold: u64,
+    next_question: u64,
     ignored: u64,
 }
 
@@ -85,6 +91,8 @@ enum Timer {
     Channel(HoldId),
     /// To name the channels to this neighbour.
     Refresh(HostName),
+    /// To answer a question without the hosts that have not answered.
+    Question(QuestionId),
 }
 
 /// Why a program's channel is not even tried.
@@ -111,9 +119,11 @@ impl Signalling {
             holds: BTreeMap::new(),
             neighbours: BTreeMap::new(),
             programs: Usage::default(),
+            questions: BTreeMap::new(),
             timers: BTreeSet::new(),
             actions: VecDeque::new(),
             next_hold: 0,
+            next_question: 0,
             ignored: 0,
         }
     }
@@ -177,6 +187,7 @@ impl Signalling {
                     self.end(channel, None, self.own_refusal(reason.as_str(), None));
                 }
             }
+            Event::Counted { question, counted } => self.handle_counted(question, counted),
             Event::Connected { neighbour } => self.handle_connected(&neighbour, now),
             Event::Disconnected { neighbour, reason } => {
                 let text = format!("the connection to {neighbour} has ended: {reason}");
@@ -221,6 +232,7 @@ impl Signalling {
             match timer {
                 Timer::Channel(hold) => self.examine(hold, now),
                 Timer::Refresh(neighbour) => self.refresh(&neighbour, now),
+                Timer::Question(question) => self.finish_question(question),
             }
         }
     }
@@ -318,8 +330,15 @@ impl Signalling {
             let connected = neighbour.connection != Connection::Connecting;
             assert_eq!(neighbour.refresh_at.is_some(), connected);
         }
+        for (id, question) in &self.questions {
+            let timer = (question.until, Timer::Question(*id));
+            assert!(self.timers.contains(&timer), "{question:?}");
+            let entry = &self.channels[&question.channel];
+            assert!(entry.is_established() && entry.hold == question.hold);
+        }
         let refreshes = self.neighbours.values().filter_map(|one| one.refresh_at);
-        assert_eq!(self.timers.len(), self.channels.len() + refreshes.count());
+        let timers = self.channels.len() + refreshes.count() + self.questions.len();
+        assert_eq!(self.timers.len(), timers);
     }
 }
 

@@ -59,3 +59,65 @@ fn a_message_that_is_too_long_is_not_written() {
     let text = error.to_string();
     assert!(text.contains(&LONGEST_FROM_PROGRAM.to_string()), "{text}");
 }
+
+#[test]
+fn counts_of_a_hop_that_contradict_themselves_have_a_fault() {
+    let good = HopCounts {
+        messages: 9,
+        late: 3,
+        excused: 3,
+        lost: 100,
+        least_laxity_ns: Some(-5),
+        laxities: [1, 2, 0, 0, 0, 0, 0, 0, 2, 4],
+        stops: Some(HopStops {
+            number: 1,
+            total_ns: 20_000,
+            longest_ns: 20_000,
+        }),
+    };
+    assert_eq!(good.fault(), None);
+    assert_eq!(HopCounts::default().fault(), None);
+    let cases = [
+        (
+            HopCounts {
+                messages: 8,
+                ..good
+            },
+            "sum to the messages",
+        ),
+        (HopCounts { late: 2, ..good }, "sum to the late messages"),
+        (
+            HopCounts { excused: 4, ..good },
+            "more messages are excused",
+        ),
+        (
+            HopCounts {
+                least_laxity_ns: None,
+                ..good
+            },
+            "least laxity is absent",
+        ),
+        (
+            HopCounts {
+                stops: Some(HopStops {
+                    number: 2,
+                    total_ns: 1,
+                    longest_ns: 2,
+                }),
+                ..good
+            },
+            "longest stop",
+        ),
+        (
+            HopCounts {
+                laxities: [u64::MAX; LAXITIES],
+                ..good
+            },
+            "sum to the messages",
+        ),
+    ];
+    for (counts, text) in cases {
+        let fault = counts.fault().expect("a fault");
+        assert!(fault.contains(text), "{fault}");
+    }
+}

@@ -90,9 +90,12 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Handler<M, P> {
                 if receiving.is_full() {
                     return None;
                 }
-                let (mut packet, header) = receiving.pop()?;
+                let (mut packet, header, stamp) = receiving.pop()?;
                 let ends = match open(&header, packet.as_mut(), &mut self.stages) {
-                    Some(payload) => receiving.accept(&header, payload, now, &mut self.counts),
+                    Some(payload) => {
+                        let times = (stamp, now);
+                        receiving.accept(&header, payload, times, &mut self.counts)
+                    }
                     None => {
                         self.counts.corrupted += 1;
                         false

@@ -17,6 +17,8 @@ pub struct ReceivedMessage {
     pub message: u64,
     /// The message.
     pub body: Vec<u8>,
+    /// The time at which the packet that completed it arrived at the host.
+    pub arrived: Instant,
     /// The time at which its handler had processed its last packet.
     pub completed: Instant,
 }
@@ -43,6 +45,8 @@ pub(super) struct Receiving<P> {
 #[derive(Debug)]
 struct QueuedPacket<P> {
     packet: P,
+    /// When the packet arrived at the host.
+    stamp: Instant,
     header: PacketHeader,
     /// The arrival of the message that begins with this packet.
     begins: Option<Instant>,
@@ -64,11 +68,11 @@ impl<P> Receiving<P> {
         })
     }
 
-    /// Queues a packet, or returns it if the queue is full.
-    /// `arrived` is the time that counts as its arrival.
+    /// Queues a packet that arrived at the host at `stamp`, or returns it if the queue is full.
+    /// `arrived` is the time that counts as its arrival for the scheduler.
     pub(super) fn push(
         &mut self,
-        packet: P,
+        (packet, stamp): (P, Instant),
         header: PacketHeader,
         arrived: Instant,
     ) -> Result<(), P> {
@@ -84,6 +88,7 @@ impl<P> Receiving<P> {
         }
         self.queue.push_back(QueuedPacket {
             packet,
+            stamp,
             header,
             begins: begins.then_some(arrived),
         });
@@ -126,20 +131,20 @@ impl<P> Receiving<P> {
         self.ready.len() as u64 + self.handed_over
     }
 
-    /// Removes the first packet of the queue, to be processed.
-    pub(super) fn pop(&mut self) -> Option<(P, PacketHeader)> {
+    /// Removes the first packet of the queue, to be processed. Returns when it arrived, too.
+    pub(super) fn pop(&mut self) -> Option<(P, PacketHeader, Instant)> {
         let first = self.queue.pop_front()?;
         self.planned = self.planned.saturating_sub(1);
-        Some((first.packet, first.header))
+        Some((first.packet, first.header, first.stamp))
     }
 
-    /// Takes the payload of a packet that the stages accepted. Returns whether it completed a
-    /// message.
+    /// Takes the payload of a packet that the stages accepted and that arrived at `stamp`. Returns
+    /// whether it completed a message.
     pub(super) fn accept(
         &mut self,
         header: &PacketHeader,
         payload: &[u8],
-        now: Instant,
+        (stamp, now): (Instant, Instant),
         counts: &mut Counts,
     ) -> bool {
         let part = (header.part, header.count);
@@ -158,6 +163,7 @@ impl<P> Receiving<P> {
                 self.ready.push_back(ReceivedMessage {
                     message: header.message,
                     body,
+                    arrived: stamp,
                     completed: now,
                 });
                 true

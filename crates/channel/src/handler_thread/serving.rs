@@ -30,6 +30,8 @@ use super::{
 };
 use crate::error::ChannelError;
 use crate::executor::{Executor, HandlerId, PacketRefusal, Ran, ReceivedMessage, Step};
+use crate::laxity::LogicalArrivals;
+use crate::options::ChannelClass;
 use crate::waker::sleep;
 use closer::Closer;
 use flows::{Flows, Found, Source};
@@ -62,6 +64,8 @@ struct Sink {
     handler: HandlerId,
     shared: Arc<SinkShared>,
     messages: rtrb::Producer<ReceivedMessage>,
+    /// `None` for best effort.
+    arrivals: Option<LogicalArrivals>,
     room: u64,
     pushed: u64,
     /// What the executor knows of [`SinkShared::taken`].
@@ -197,6 +201,10 @@ impl Serving {
     }
 
     fn open_sink(&mut self, open: OpenSink, now: Instant) -> Result<OpenedSink, ChannelError> {
+        let arrivals = match open.options.class {
+            ChannelClass::RealTime(channel) => Some(LogicalArrivals::new(channel.rmax())),
+            ChannelClass::BestEffort { .. } => None,
+        };
         let handler = self.executor.open_receiver(open.options, now)?;
         let room = self.executor.room(handler);
         let Some(room) = room.ok().filter(|_| handler.index() < self.most_handlers) else {
@@ -210,6 +218,7 @@ impl Serving {
             handler,
             shared: open.shared,
             messages,
+            arrivals,
             room,
             pushed: 0,
             known_taken: 0,
@@ -298,8 +307,9 @@ impl Serving {
         for (handler, message) in self.found.messages.drain(..) {
             let _ = self.executor.queue(handler, message, now);
         }
-        for (listener, packet) in self.found.packets.drain(..) {
-            match self.executor.handle_packet(packet, now) {
+        for packet in self.found.packets.drain(..) {
+            let (listener, stamp) = (packet.listener, packet.stamp);
+            match self.executor.handle_found(packet.bytes, stamp, now) {
                 Ok(_) => {}
                 Err(PacketRefusal::Header(_)) => self.flows.count_invalid(listener),
                 Err(PacketRefusal::Foreign(_)) => self.flows.count_foreign(listener),
@@ -344,14 +354,16 @@ impl Serving {
         let Some(Some(sink)) = self.sinks.get_mut(index) else {
             return;
         };
+        // A program that has a message finds it in the counts.
+        sink.store_counts(&self.executor);
         while let Some(message) = self.executor.hand_over(sink.handler) {
+            sink.count_laxity(message.arrived);
             // There is room: the executor counts what the program has not taken.
             if sink.messages.push(message).is_ok() {
                 sink.pushed += 1;
             }
             sink.shared.waker.wake();
         }
-        sink.store_counts(&self.executor);
         if sink.pushed - sink.known_taken >= sink.room {
             sink.shared.is_full.store(true, Ordering::Relaxed);
             // The receiver sees the flag, or this thread sees what the receiver has taken.
@@ -417,6 +429,15 @@ impl Serving {
 }
 
 impl Sink {
+    /// Counts a message that the program can take from now on. Its last packet arrived at
+    /// `arrived`.
+    fn count_laxity(&mut self, arrived: Instant) {
+        if let Some(arrivals) = &mut self.arrivals {
+            let meter = &self.shared.meter;
+            meter.count(meter.laxity(arrivals.next(arrived), now()), false);
+        }
+    }
+
     fn store_counts(&self, executor: &Executor<Vec<u8>, Vec<u8>>) {
         if let Ok(counts) = executor.counts(self.handler) {
             self.shared.counts.store(&counts);

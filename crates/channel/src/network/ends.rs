@@ -220,7 +220,7 @@ impl HeldSink {
         let slack = bound.0.saturating_sub(self.bound.0);
         let whole = Nanos(bound.0.saturating_add(1));
         relax(&mut options, whole, slack)?;
-        let receiver = self.port.open_admitted(options, self.admitted)?;
+        let receiver = self.port.open_admitted(options, self.admitted, bound)?;
         Ok((receiver, self.port))
     }
 }

@@ -11,9 +11,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use netnice_api::channels::{
-    CloseChannel, EndOfHold, Ended, Established as EstablishedDoc, FromProgram, HeldBound,
-    HoldBound, Listen, NotHeld, OpenChannel, OpenRefused, Pong, RelaxBound, Relaxed, ToProgram,
-    reason_for_others,
+    CloseChannel, CountHop, CountedHop, EndOfHold, Ended, Established as EstablishedDoc,
+    FromProgram, HeldBound, HoldBound, Listen, NotHeld, OpenChannel, OpenRefused, Pong, RelaxBound,
+    Relaxed, ToProgram, reason_for_others,
 };
 use netnice_core::contract::Channel;
 use netnice_core::units::Nanos;
@@ -242,8 +242,9 @@ impl Serving {
                 }
                 Ok(())
             }
-            // It is asked for over connections of its own.
-            ToProgram::Channels(_) => Ok(()),
+            ToProgram::Count(ask) => self.count(&ask),
+            // They are asked for over connections of their own.
+            ToProgram::Channels(_) | ToProgram::Explained(_) | ToProgram::NotExplained(_) => Ok(()),
         }
     }
 
@@ -460,6 +461,23 @@ impl Serving {
             }
             !has_ended
         });
+    }
+
+    /// Replies with what an end of this program has counted.
+    fn count(&mut self, ask: &CountHop) -> Result<(), NetworkError> {
+        let counts = self.find(&ask.channel, |state| match state {
+            State::UsedSource(shared) => Some(shared.meter.load()),
+            State::UsedSink { shared, .. } => {
+                let received = shared.counts.load();
+                let mut counts = shared.meter.load();
+                counts.lost += received.incomplete + received.dropped;
+                Some(counts)
+            }
+            _ => None,
+        });
+        let number = ask.number;
+        let counted = FromProgram::Counted(CountedHop { number, counts });
+        self.connection.send(&counted)
     }
 
     /// Closes a channel of this program.

@@ -7,8 +7,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 
 use netnice_api::channels::{
-    Ended, HoldBound, LONGEST_FROM_PROGRAM, Listening, NotListening, OpenRefused, Ping, RelaxBound,
-    RemoteContract, ToProgram, Way, decode, encode_to_program,
+    CountHop, Ended, HoldBound, LONGEST_FROM_PROGRAM, Listening, NotExplained, NotListening,
+    OpenRefused, Ping, RelaxBound, RemoteContract, ToProgram, Way, decode, encode_to_program,
 };
 use netnice_api::frame::Decoder;
 use netnice_core::admission::timing::Processor;
@@ -248,6 +248,13 @@ fn a_service_replies_to_netnice_peer_and_ends_with_its_owner() {
         not.reason.contains("1200B") && not.reason.contains("1400B"),
         "{not:?}"
     );
+    // It has counted nothing of a channel that is not open.
+    let channel = ChannelId([3; 16]).to_string();
+    at_peer.send(&ToProgram::Count(CountHop { number: 4, channel }));
+    let FromProgram::Counted(counted) = at_peer.next() else {
+        panic!("no counts");
+    };
+    assert_eq!((counted.number, counted.counts), (4, None));
     // Messages about holds that it does not have change nothing.
     at_peer.send(&ToProgram::Relax(RelaxBound {
         hold: 77,
@@ -322,4 +329,29 @@ fn a_message_that_is_too_long_for_a_packet_count_is_refused() {
         panic!("{error}");
     };
     assert_eq!(taken, Bytes(1_400));
+}
+
+#[test]
+fn a_channel_that_is_not_explained_is_named_with_the_reason() {
+    let peer = FakePeer::new("explain");
+    let dir = peer.dir();
+    let asking = std::thread::spawn(move || explain(&dir, "1f0c27d9"));
+    let mut at_peer = peer.accept();
+    let FromProgram::Explain(asked) = at_peer.next() else {
+        panic!("no question");
+    };
+    at_peer.send(&ToProgram::Ping(Ping {}));
+    at_peer.send(&ToProgram::NotExplained(NotExplained {
+        channel: asked.channel,
+        reason: "only root may ask for it".to_owned(),
+        is_forbidden: true,
+    }));
+    let error = asking.join().expect("no panic").map(drop);
+    let error = error.expect_err("not explained");
+    let text = "channel 1f0c27d9 cannot be explained: only root may ask for it";
+    assert_eq!(error.to_string(), text);
+    let NetworkError::NotExplained { is_forbidden, .. } = error else {
+        panic!("{error}");
+    };
+    assert!(is_forbidden);
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use netnice_channel::ChannelId;
 use netnice_channel::network::{LEAST_PACKET, MOST_PACKET, PACKET};
 use netnice_core::contract::{Channel, Contract};
 use netnice_core::units::{Bytes, Nanos};
@@ -140,6 +141,19 @@ struct EndArgs {
     /// Print no lines about channels that begin or end
     #[arg(long, short)]
     quiet: bool,
+}
+
+/// The verb of `netnice explain channel:N`. `digits` is the beginning of the identifier, of
+/// which `netnice channel ls` shows 8 digits.
+pub(super) fn explain(digits: &str) -> Result<Verb, BadUsage> {
+    let is_digit = |digit: u8| digit.is_ascii_hexdigit() && !digit.is_ascii_uppercase();
+    match (1..=ChannelId::DIGITS).contains(&digits.len()) && digits.bytes().all(is_digit) {
+        true => Ok(Verb::Channel(ChannelCommand::Explain(digits.to_owned()))),
+        false => Err(BadUsage::Invalid(
+            "a channel is named by the first of its lower-case hexadecimal digits, as `netnice \
+             channel ls` lists it: channel:1f0c27d9",
+        )),
+    }
 }
 
 impl ChannelArgs {

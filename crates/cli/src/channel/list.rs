@@ -62,19 +62,24 @@ fn text(list: &ChannelList) -> String {
     let heads = ["CHANNEL", "PART", "TO", "CONTRACT", "WAY"];
     let mut rows = vec![heads.map(str::to_owned)];
     rows.extend(list.channels.iter().map(row));
-    let width = |column: usize| {
+    lines.extend(aligned(&rows));
+    lines.join("\n")
+}
+
+/// Rows as lines, with aligned columns.
+pub(super) fn aligned<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> Vec<String> {
+    let widths: [usize; COLUMNS] = std::array::from_fn(|column| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..heads.len()).map(width).collect();
-    for row in &rows {
+    });
+    let line = |row: &[String; COLUMNS]| {
         let cells = row.iter().zip(&widths);
         let cells: Vec<String> = cells
             .map(|(cell, width)| format!("{cell:<width$}"))
             .collect();
-        lines.push(cells.join("  ").trim_end().to_owned());
-    }
-    lines.join("\n")
+        cells.join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
 }
 
 fn neighbour_text(neighbour: &ListedNeighbour) -> String {

@@ -1,6 +1,7 @@
 //! Channels over a router, through what is shipped: netniced, its drivers and netnice-peer on three
 //! hosts, and `netnice channel` or a program in C at both ends.
 
+mod explain;
 mod random_faults;
 
 use std::path::Path;

@@ -63,4 +63,4 @@ fn relayed(counts: RelayCounts) -> RelayedDoc {
 }
 
 /// How many digits of an identifier are shown: it is known only to the hosts of its channel.
-const SHOWN_DIGITS: usize = 8;
+pub(super) const SHOWN_DIGITS: usize = 8;

@@ -147,6 +147,12 @@ impl Register {
         Some(sink.program)
     }
 
+    /// The program that has the end of a channel at this host; `None` if none has.
+    pub(super) fn program_of(&self, channel: ChannelId) -> Option<ProgramId> {
+        let sink = self.sinks.get(&channel).map(|sink| sink.program);
+        self.source(channel).or(sink)
+    }
+
     /// True if the program may end the channel.
     pub(super) fn has(&self, program: ProgramId, channel: ChannelId) -> bool {
         let sink = self.sinks.get(&channel).map(|sink| sink.program);

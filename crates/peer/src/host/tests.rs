@@ -7,7 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use netnice_api::channels::{
-    EndOfHold, LONGEST_TO_PROGRAM, ListChannels, NotHeld, Relaxed, decode, encode_from_program,
+    CountedHop, EndOfHold, ExplainChannel, ExplainedChannel, HopCounts, LONGEST_TO_PROGRAM,
+    ListChannels, NotExplained, NotHeld, Relaxed, decode, encode_from_program,
 };
 use netnice_api::frame::Decoder;
 use tempfile::TempDir;
@@ -98,6 +99,16 @@ impl Program {
         let hold = relax.hold;
         self.send(&FromProgram::Relaxed(Relaxed { hold, port }));
         relax
+    }
+
+    /// Replies with these counts when it is asked for them.
+    fn count(&mut self, counts: Option<HopCounts>) {
+        let ToProgram::Count(ask) = self.next() else {
+            panic!("no question");
+        };
+        assert_eq!(ask.channel, channel_of(7));
+        let number = ask.number;
+        self.send(&FromProgram::Counted(CountedHop { number, counts }));
     }
 
     fn refused(&mut self) -> OpenRefused {
@@ -226,6 +237,14 @@ impl Hosts {
             .collect();
         assert_eq!(bounds, [("a", 11_000_000), ("b", 9_000_000)]);
         (source, sink)
+    }
+
+    /// A program of a host that asks about a channel.
+    fn asker(&self, host: usize, digits: &str) -> Program {
+        let mut program = Program::connect(&self.dirs[host]);
+        let channel = digits.to_owned();
+        program.send(&FromProgram::Explain(ExplainChannel { channel }));
+        program
     }
 
     /// The channels of a host.
@@ -439,4 +458,119 @@ fn a_program_cannot_touch_the_channels_and_services_of_another() {
     assert_eq!(ended.reason, "done");
     let mut sink = sink;
     assert_eq!(sink.ended().reason, "done");
+}
+
+/// Counts of so many messages on time.
+fn counts(messages: u64) -> HopCounts {
+    HopCounts {
+        messages,
+        least_laxity_ns: Some(5),
+        laxities: [0, 0, messages, 0, 0, 0, 0, 0, 0, 0],
+        ..HopCounts::default()
+    }
+}
+
+impl Program {
+    fn explained(&mut self) -> ExplainedChannel {
+        match self.next() {
+            ToProgram::Explained(explained) => *explained,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn not_explained(&mut self) -> NotExplained {
+        match self.next() {
+            ToProgram::NotExplained(not) => not,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_channel_is_explained_at_both_ends_with_the_counts_of_both_programs() {
+    let hosts = Hosts::new();
+    let (mut source, mut sink) = hosts.establish();
+    for (host, digits) in [(0, &channel_of(7)[..8]), (1, channel_of(7).as_str())] {
+        let mut asker = hosts.asker(host, digits);
+        source.count(Some(counts(9)));
+        sink.count(Some(counts(8)));
+        let explained = asker.explained();
+        assert_eq!(explained.host, ["a", "b"][host]);
+        assert_eq!(explained.channel, channel_of(7)[..8]);
+        assert_eq!(
+            (explained.service.as_str(), explained.sink.as_str()),
+            ("camera", "b")
+        );
+        let hops: Vec<_> = explained
+            .hops
+            .iter()
+            .map(|hop| (hop.bound_ns, hop.counts))
+            .collect();
+        let expected = [(11_000_000, Some(counts(9))), (9_000_000, Some(counts(8)))];
+        assert_eq!(hops, expected);
+    }
+}
+
+#[test]
+fn counts_that_are_missing_wrong_or_of_another_program_are_not_shown() {
+    let hosts = Hosts::new();
+    let (mut source, mut sink) = hosts.establish();
+    let mut asker = hosts.asker(0, &channel_of(7));
+    // It has the number of the question and not the channel.
+    let mut hostile = Program::connect(&hosts.dirs[0]);
+    for number in 0..2 {
+        let counts = Some(counts(1_000));
+        hostile.send(&FromProgram::Counted(CountedHop { number, counts }));
+    }
+    // The next message of this connection is handled after those.
+    hostile.send(&FromProgram::List(ListChannels {}));
+    assert!(matches!(hostile.next(), ToProgram::Channels(_)));
+    source.count(Some(HopCounts {
+        late: 1,
+        ..counts(9)
+    }));
+    sink.count(None);
+    let faults = asker
+        .explained()
+        .hops
+        .into_iter()
+        .map(|hop| hop.fault.expect("a fault"));
+    let faults: Vec<String> = faults.collect();
+    assert!(faults[0].contains("contradict themselves"), "{faults:?}");
+    assert!(faults[1].contains("has closed the channel"), "{faults:?}");
+    // A program that does not answer is named in time.
+    let mut asker = hosts.asker(0, &channel_of(7));
+    source.count(Some(counts(9)));
+    let explained = asker.explained();
+    assert_eq!(explained.hops[0].counts, Some(counts(9)));
+    let fault = explained.hops[1].fault.as_deref().expect("a fault");
+    assert_eq!(fault, "its program did not answer within 150ms");
+}
+
+#[test]
+fn a_channel_that_is_not_there_or_ends_is_not_explained() {
+    let hosts = Hosts::new();
+    let (mut source, _sink) = hosts.establish();
+    for (digits, text) in [
+        ("00", "no such channel"),
+        ("0707070700", "no such channel"),
+        ("x", "lower-case hexadecimal digits"),
+        ("", "lower-case hexadecimal digits"),
+    ] {
+        let not = hosts.asker(0, digits).not_explained();
+        assert_eq!((not.channel.as_str(), not.is_forbidden), (digits, false));
+        assert!(not.reason.contains(text), "{digits}: {not:?}");
+    }
+    let mut asker = hosts.asker(0, "07");
+    assert!(matches!(source.next(), ToProgram::Count(_)));
+    let channel = channel_of(7);
+    asker.send(&FromProgram::Explain(ExplainChannel { channel }));
+    let not = asker.not_explained();
+    assert!(not.reason.contains("its question before"), "{not:?}");
+    source.send(&FromProgram::Close(CloseChannel {
+        channel: channel_of(7),
+        reason: "done".to_owned(),
+    }));
+    let not = asker.not_explained();
+    assert!(not.reason.contains("has just ended: a: done"), "{not:?}");
 }

@@ -2,7 +2,10 @@ use netnice_cases::{Corpus, cases};
 use proptest::prelude::*;
 
 use super::*;
-use crate::message::{Attempt, ClockAnswer, ClockAsk, Close, Refusal, Refused, encode};
+use crate::message::{
+    Attempt, ClockAnswer, ClockAsk, Close, HopReport, Refusal, Refused, ReportAnswer, ReportAsk,
+    encode,
+};
 
 fn corpus() -> Corpus {
     Corpus::of(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"))
@@ -23,6 +26,8 @@ fn every_kept_input_has_the_outcome_of_its_name() {
         "relax",
         "ended",
         "clock",
+        "count",
+        "answered",
         "reply",
         "time",
     ];
@@ -106,7 +111,7 @@ impl Random {
     fn message(&mut self, from: &str) -> Message {
         let channel = self.channel();
         let reason = Reason::new("it does not want to");
-        match self.below(16) {
+        match self.below(18) {
             0 if self.below(50) == 0 => Message::Hello(Hello { host: self.name() }),
             0..6 => self.establish(from, channel),
             6 => {
@@ -150,7 +155,19 @@ impl Random {
                 channels.dedup();
                 Message::Refresh(Refresh { channels })
             }
-            12..15 => Message::ClockAsk(ClockAsk {
+            12 => Message::ReportAsk(ReportAsk {
+                channel,
+                question: self.below(4),
+            }),
+            13 => Message::ReportAnswer(ReportAnswer {
+                channel,
+                question: self.below(1_000),
+                hops: vec![HopReport {
+                    host: self.name(),
+                    counted: Counted::Unknown(reason),
+                }],
+            }),
+            14..17 => Message::ClockAsk(ClockAsk {
                 sent_ns: self.below(u64::MAX),
             }),
             _ if self.below(50) > 0 => Message::Refresh(Refresh {
@@ -219,6 +236,7 @@ fn a_hundred_thousand_hostile_messages_touch_no_channel_of_others() {
         "violation",
         "ended",
         "taken",
+        "count",
         "json",
     ];
     for outcome in seen {

@@ -1,6 +1,7 @@
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 
+use netnice_api::channels::{HopCounts, HopStops};
 use netnice_api::frame::FrameError;
 use netnice_channel::ChannelId;
 use netnice_core::contract::{Channel, MessageRate};
@@ -80,7 +81,42 @@ fn every_message() -> Vec<Message> {
             received_ns: 9,
             answered_ns: u64::MAX,
         }),
+        Message::ReportAsk(ReportAsk {
+            channel,
+            question: 7,
+        }),
+        Message::ReportAnswer(report_answer()),
     ]
+}
+
+fn report_answer() -> ReportAnswer {
+    let counts = HopCounts {
+        messages: 3,
+        late: 1,
+        excused: 1,
+        lost: 2,
+        least_laxity_ns: Some(-5),
+        laxities: [0, 1, 0, 0, 0, 0, 0, 0, 0, 2],
+        stops: Some(HopStops {
+            number: 1,
+            total_ns: 9,
+            longest_ns: 9,
+        }),
+    };
+    ReportAnswer {
+        channel: ChannelId([0xa5; 16]),
+        question: 7,
+        hops: vec![
+            HopReport {
+                host: host("r"),
+                counted: Counted::Counts(counts),
+            },
+            HopReport {
+                host: host("b"),
+                counted: Counted::Unknown(Reason::new("it did not answer within 300ms")),
+            },
+        ],
+    }
 }
 
 /// The JSON of a message.
@@ -384,4 +420,52 @@ fn a_reason_has_one_line_and_a_bounded_length() {
         "channel": "0".repeat(32), "host": "a", "reason": "a\nb",
     }}});
     assert!(error_of(&close).contains("a reason contains '\\n' at byte 1"));
+}
+
+#[test]
+fn a_report_looks_as_specified_and_an_invalid_one_is_refused() {
+    let good = json_of(&Message::ReportAnswer(report_answer()));
+    let expected = json!({"version": 1, "message": {"report-answer": {
+        "channel": "a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5",
+        "question": 7,
+        "hops": [
+            {"host": "r", "counted": {"counts": {
+                "messages": 3, "late": 1, "excused": 1, "lost": 2, "least_laxity_ns": -5,
+                "laxities": [0, 1, 0, 0, 0, 0, 0, 0, 0, 2],
+                "stops": {"number": 1, "total_ns": 9, "longest_ns": 9},
+            }}},
+            {"host": "b", "counted": {"unknown": "it did not answer within 300ms"}},
+        ],
+    }}});
+    assert_eq!(good, expected);
+    let counts = "/hops/0/counted/counts";
+    let cases = [
+        ("/hops", json!([]), "1 to 15 hosts, not 0".to_owned()),
+        ("/channel", json!("A5"), "32 hexadecimal digits".to_owned()),
+        ("/hops/0/host", json!("-"), "host".to_owned()),
+        ("/hops/1/counted/unknown", json!(""), "reason".to_owned()),
+        (counts, json!({"messages": 3}), "missing field".to_owned()),
+    ];
+    let numbers = [
+        ("messages", json!(4), "sum to the messages"),
+        ("late", json!(0), "sum to the late messages"),
+        ("excused", json!(2), "excused"),
+        ("laxities", json!([0, 1, 2]), "length"),
+        ("least_laxity_ns", Value::Null, "least laxity"),
+    ];
+    let numbers = numbers.map(|(name, value, text)| (name, value, text.to_owned()));
+    let in_counts = numbers.map(|(name, value, text)| (format!("{counts}/{name}"), value, text));
+    let cases = cases.map(|(place, value, text)| (place.to_owned(), value, text));
+    for (place, value, text) in cases.into_iter().chain(in_counts) {
+        let mut changed = good.clone();
+        let found = changed.pointer_mut(&format!("/message/report-answer{place}"));
+        *found.expect("the field exists") = value;
+        let error = error_of(&changed);
+        assert!(error.contains(&text), "{place}: {error}");
+    }
+    let mut many = good;
+    let hops = many.pointer_mut("/message/report-answer/hops");
+    let hops = hops.and_then(Value::as_array_mut).expect("a list");
+    *hops = vec![hops[0].clone(); 16];
+    assert!(error_of(&many).contains("1 to 15 hosts, not 16"));
 }

@@ -6,8 +6,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use netnice_channel::{ChannelId, PacketHeader};
+use netnice_channel::{ChannelId, HopMeter, LogicalArrivals, PacketHeader, RecentStops};
 use netnice_core::units::Instant;
+use netnice_stack::udp::Outcome;
 use netnice_stack::{Socket, StackError, Status};
 
 use super::RelayCounts;
@@ -29,12 +30,27 @@ pub(super) struct RelayedChannel<L> {
     pub(super) reassembly: Reassembly,
     /// Whole messages that wait for packet buffers.
     pub(super) waiting: VecDeque<WholeMessage>,
+    pub(super) arrivals: LogicalArrivals,
+    /// The messages with packets that the driver has not returned, the first one sent first.
+    pub(super) under_way: VecDeque<MessageUnderWay>,
+    pub(super) meter: Arc<HopMeter>,
     /// How many messages may wait.
     pub(super) room: usize,
     pub(super) counts: RelayCounts,
     pub(super) shared: Arc<SharedCounts>,
     /// It is in the list of what has something new.
     pub(super) is_noted: bool,
+}
+
+/// A message that the flow has to send.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MessageUnderWay {
+    /// The numbers of its first and its last packet in the flow.
+    first: u64,
+    last: u64,
+    logical: Instant,
+    /// One of its packets did not leave.
+    is_broken: bool,
 }
 
 /// A port that packets of channels arrive at.
@@ -102,9 +118,11 @@ impl<L> RelayedChannel<L> {
     }
 
     /// Takes back the packets that have left, and sends the messages that wait while there are
-    /// buffers. Fails if the flow has ended.
-    pub(super) fn send(&mut self) -> Result<(), StackError> {
-        let sent = self.take_returned().and_then(|()| self.send_waiting());
+    /// buffers. Messages that leave late are judged by the stops of this thread. Fails if the flow
+    /// has ended.
+    pub(super) fn send(&mut self, stops: &RecentStops) -> Result<(), StackError> {
+        let returned = self.take_returned(stops);
+        let sent = returned.and_then(|()| self.send_waiting());
         self.store_counts();
         sent?;
         self.socket.end_reason().map_or(Ok(()), Err)
@@ -115,15 +133,39 @@ impl<L> RelayedChannel<L> {
         self.socket.is_closed()
     }
 
-    fn take_returned(&mut self) -> Result<(), StackError> {
+    fn take_returned(&mut self, stops: &RecentStops) -> Result<(), StackError> {
         loop {
             match self.socket.outcome() {
                 Ok(Some(outcome)) => {
                     self.counts.unsent += u64::from(outcome.status != Status::DONE);
+                    self.judge(&outcome, stops);
                 }
                 Ok(None) | Err(StackError::WouldBlock) => return Ok(()),
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// Counts the laxity of each message of which the driver has returned the last packet.
+    fn judge(&mut self, outcome: &Outcome, stops: &RecentStops) {
+        let has_left = outcome.status == Status::DONE;
+        // The driver returns the packets of a flow in order. The socket keeps the last outcomes
+        // only; a message whose own ones are lost has left before this packet.
+        while let Some(message) = self.under_way.front_mut() {
+            message.is_broken |= !has_left && outcome.number >= message.first;
+            if outcome.number < message.last {
+                return;
+            }
+            let (logical, left) = (message.logical, Instant(outcome.stamp));
+            if message.is_broken {
+                self.meter.count_lost();
+            } else {
+                let laxity = self.meter.laxity(logical, left);
+                let late = laxity.min(0).unsigned_abs();
+                let is_excused = late > 0 && stops.between(logical, left).0 >= late;
+                self.meter.count(laxity, is_excused);
+            }
+            self.under_way.pop_front();
         }
     }
 
@@ -132,7 +174,15 @@ impl<L> RelayedChannel<L> {
             let packets: Vec<&[u8]> = message.packets().collect();
             self.socket.set_arrival(Some(message.arrival.0));
             match self.socket.try_send_message(&packets) {
-                Ok(_) => self.counts.sent += 1,
+                Ok(first) => {
+                    self.counts.sent += 1;
+                    self.under_way.push_back(MessageUnderWay {
+                        first,
+                        last: first + packets.len() as u64 - 1,
+                        logical: self.arrivals.next(message.arrival),
+                        is_broken: false,
+                    });
+                }
                 Err(StackError::WouldBlock) => break,
                 // The path carries less than when the channel was opened.
                 Err(

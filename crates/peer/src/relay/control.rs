@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 
+use netnice_channel::{HopMeter, LogicalArrivals};
 use netnice_core::contract::Contract;
 use netnice_core::units::{Bytes, Nanos};
 use netnice_stack::udp::{Buffers, Remote, UdpOptions};
@@ -22,7 +23,7 @@ use super::interfaces::{HeldPromise, Interfaces};
 use super::plan::{Plan, buffer_bytes};
 use super::reassembly::Reassembly;
 use super::serving::Command;
-use super::{Registry, RelayOptions, RelayResult};
+use super::{Registered, Registry, RelayOptions, RelayResult};
 use crate::message::Reason;
 use crate::signalling::{Arrival, HoldId, HoldRequest};
 
@@ -299,7 +300,13 @@ impl<I: Interfaces> Control<I> {
         let shared = Arc::new(SharedCounts::default());
         let channel = entry.request.channel;
         let mut registry = super::lock(&self.registry);
-        registry.insert(channel, (hold, shared.clone()));
+        let meter = Arc::new(HopMeter::new(bound));
+        let registered = Registered {
+            hold,
+            counts: shared.clone(),
+            meter: meter.clone(),
+        };
+        registry.insert(channel, registered);
         drop(registry);
         let spare = lease.bytes.saturating_sub(bytes);
         lease.bytes -= spare;
@@ -313,6 +320,9 @@ impl<I: Interfaces> Control<I> {
             lease,
             reassembly,
             waiting: Default::default(),
+            arrivals: LogicalArrivals::new(entry.request.contract.rmax()),
+            under_way: Default::default(),
+            meter,
             room: entry.plan.room(bound),
             counts: Default::default(),
             shared,
@@ -349,7 +359,7 @@ impl<I: Interfaces> Control<I> {
             None => {
                 let channel = entry.request.channel;
                 let mut registry = super::lock(&self.registry);
-                if registry.get(&channel).is_some_and(|(own, _)| *own == hold) {
+                if registry.get(&channel).is_some_and(|one| one.hold == hold) {
                     registry.remove(&channel);
                 }
                 drop(registry);

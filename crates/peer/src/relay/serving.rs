@@ -9,7 +9,8 @@
 //!
 //! Before a sleep the thread arms the doorbells of all attachments ([`Program::arm`]), and sleeps
 //! only if nothing has come since it looked. Commands make their descriptor readable until they are
-//! taken. So no wake-up is lost.
+//! taken. So no wake-up is lost. What the thread finds after a sleep shows whether it woke in time
+//! (`super::stops`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::AsFd;
@@ -27,6 +28,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::channels::{Listening, RelayedChannel};
 use super::control::{ControlCommand, Lease};
 use super::inbox::Inbox;
+use super::stops::{RelayStops, SharedStops};
 use super::{ListenerCounts, RelayResult};
 use crate::message::Reason;
 use crate::signalling::HoldId;
@@ -91,6 +93,7 @@ pub(super) struct Serving {
     next_look: Instant,
     /// There may be notifications.
     look_is_due: bool,
+    stops: RelayStops,
     ends: bool,
 }
 
@@ -107,6 +110,7 @@ impl Serving {
         control: Sender<ControlCommand>,
         results: UnboundedSender<RelayResult>,
         counts: Arc<SharedListenerCounts>,
+        stops: Arc<SharedStops>,
     ) -> Serving {
         Serving {
             commands,
@@ -124,18 +128,21 @@ impl Serving {
             next_poll: Instant(0),
             next_look: Instant(0),
             look_is_due: false,
+            stops: RelayStops::new(stops),
             ends: false,
         }
     }
 
     /// Serves until the command to end.
     pub(super) fn run(mut self) {
+        self.stops.begin();
         loop {
             self.take_commands();
             if self.ends {
                 return;
             }
             self.work();
+            self.stops.handle_worked(Instant(monotonic_ns()));
             if !self.noted.is_empty() {
                 self.poll_driver();
             } else if let Err(error) = self.sleep() {
@@ -312,7 +319,7 @@ impl Serving {
             return;
         };
         entry.is_noted = false;
-        match entry.send() {
+        match entry.send(self.stops.recent()) {
             Ok(()) if entry.is_ending() => self.ending.push(FlowUse::Channel(channel)),
             Ok(()) => {}
             Err(error) => self.lose(channel, &error.to_string()),
@@ -338,6 +345,7 @@ impl Serving {
                     break;
                 }
             };
+            self.stops.note_packet(Instant(datagram.stamp));
             let from = datagram.from().ip();
             if let Ok(packet) = listening.socket.payload(&datagram) {
                 match PacketHeader::decode(packet) {
@@ -453,10 +461,12 @@ impl Serving {
                 // At most `POLL_INTERVAL`.
                 tv_nsec: longest.0.min(POLL_INTERVAL.0) as i64,
             });
+            let began = Instant(monotonic_ns());
             slept = match poll(&mut fds, longest.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => Ok(()),
                 Err(error) => Err(error.into()),
             };
+            self.stops.handle_slept(began, Instant(monotonic_ns()));
         }
         self.poll(Instant(monotonic_ns()));
         slept

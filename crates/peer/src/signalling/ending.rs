@@ -37,6 +37,7 @@ impl Signalling {
         if let Some(usage) = usage {
             usage.release(&entry.contract, was_established);
         }
+        self.end_questions(hold, &why);
         self.tell_programs(&entry, &why);
         let close = |attempt: Attempt, why: &Refusal| {
             Message::Close(Close {

@@ -374,6 +374,8 @@ impl Signalling {
                 };
                 self.send(from, Message::ClockAnswer(answer));
             }
+            Message::ReportAsk(ask) => self.handle_report_ask(from, ask, now),
+            Message::ReportAnswer(answer) => self.handle_report_answer(from, answer),
             Message::ClockAnswer(answer) => {
                 let neighbour = self.neighbours.get_mut(from);
                 if !neighbour.is_some_and(|one| one.clock.handle(answer, now)) {
@@ -553,7 +555,12 @@ impl Signalling {
 
     /// True if a channel passes from or to this neighbour in this attempt; without one, if it is
     /// established, since a refresh and the reply to one name established channels only.
-    fn has(&self, neighbour: &HostName, channel: ChannelId, attempt: Option<Attempt>) -> bool {
+    pub(super) fn has(
+        &self,
+        neighbour: &HostName,
+        channel: ChannelId,
+        attempt: Option<Attempt>,
+    ) -> bool {
         self.channels.get(&channel).is_some_and(|entry| {
             let own = entry.attempt_with(neighbour);
             own.is_some() && (attempt == own || attempt.is_none() && entry.is_established())

@@ -8,11 +8,15 @@ use netnice_channel::{ChannelId, End};
 use netnice_core::contract::Channel;
 use netnice_core::units::Nanos;
 
-use crate::message::{Hops, HostName, Message, Reason, Refusal, ServiceName};
+use crate::message::{Counted, HopReport, Hops, HostName, Message, Reason, Refusal, ServiceName};
 
 /// A hold of this host: its key in the host's ledger. A number is never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HoldId(pub u64);
+
+/// A question about a channel. A number is never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QuestionId(pub u64);
 
 /// A channel that a program of this host asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,6 +148,13 @@ pub enum Event {
         /// Why.
         reason: Reason,
     },
+    /// This host has counted this of a channel.
+    Counted {
+        /// The question of [`Action::Count`]. One that is answered already is ignored.
+        question: QuestionId,
+        /// The counts, or why they are not known.
+        counted: Counted,
+    },
     /// There is a connection to a neighbour, whose certificate has this name. It replaces one that
     /// was there before. The channels of that one end, except those that this host has asked for
     /// and that are not answered: they are asked for again.
@@ -240,6 +251,30 @@ pub enum Action {
         contract: Channel,
         /// All hosts with their bounds.
         hops: Hops,
+    },
+    /// Find what this host has counted of an established channel; answer by [`Event::Counted`],
+    /// within [`super::STEP`] / 2.
+    Count {
+        /// The question.
+        question: QuestionId,
+        /// The hold of the channel.
+        hold: HoldId,
+    },
+    /// Tell the program what the hosts of the channel have counted.
+    Explained {
+        /// The question.
+        question: QuestionId,
+        /// The channel.
+        channel: ChannelId,
+        /// A report of each host, the source first.
+        hops: Vec<HopReport>,
+    },
+    /// Tell the program that its question has no answer.
+    NotExplained {
+        /// The question.
+        question: QuestionId,
+        /// Why.
+        reason: Reason,
     },
     /// Tell the program at an end of an established channel that it has ended.
     Ended {

@@ -1,17 +1,20 @@
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 
+use netnice_api::channels::HopCounts;
 use netnice_channel::{ChannelId, End};
 use netnice_core::contract::{Channel, MessageRate};
 use netnice_core::units::{Amount, Bytes, Instant, Nanos};
 
 use super::*;
 use crate::message::{
-    Attempt, ClockAnswer, ClockAsk, Close, Establish, Established, Hello, HopBound, Hops, Message,
-    Reason, Refresh, Refusal, Refused, ServiceName,
+    Attempt, ClockAnswer, ClockAsk, Close, Counted, Establish, Established, Hello, HopBound,
+    HopReport, Hops, Message, Reason, Refresh, Refusal, Refused, ReportAnswer, ReportAsk,
+    ServiceName,
 };
 
 mod clock;
+mod explain;
 mod network;
 mod properties;
 mod timeouts;

@@ -166,6 +166,7 @@ mod tests {
             Ok(ReceivedMessage {
                 message: 7,
                 body: b"image".to_vec(),
+                arrived: Instant(98),
                 completed: Instant(99),
             })
         };

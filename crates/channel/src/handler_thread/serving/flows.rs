@@ -95,12 +95,19 @@ pub(super) type SourceQueues = (
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) messages: Vec<(HandlerId, AcceptedMessage<Vec<u8>>)>,
-    /// With the listener that received them.
-    pub(super) packets: Vec<(usize, Vec<u8>)>,
+    pub(super) packets: Vec<FoundPacket>,
     /// Packets that have left.
     pub(super) returned: Vec<(HandlerId, u64)>,
     /// When the first of all this was there.
     pub(super) since: Option<Instant>,
+}
+
+/// A packet that has arrived.
+pub(super) struct FoundPacket {
+    pub(super) listener: usize,
+    pub(super) bytes: Vec<u8>,
+    /// When the driver received it.
+    pub(super) stamp: Instant,
 }
 
 impl Found {
@@ -392,9 +399,11 @@ impl Source {
             left,
             ..message.departure
         };
-        let is_late = departure.laxity().is_some_and(|laxity| laxity < 0);
-        let late = &self.shared.late;
-        late.fetch_add(u64::from(is_late), Ordering::Relaxed);
+        match (departure.laxity(), departure.deadline) {
+            (Some(laxity), _) => self.shared.meter.count(laxity, false),
+            (None, Some(_)) => self.shared.meter.count_lost(),
+            (None, None) => {}
+        }
         // A program that does not read them loses the later ones.
         let _ = self.departed.push(departure);
     }
@@ -471,9 +480,14 @@ impl Listening {
                     return Err(Failed);
                 }
             };
-            found.note_time(Instant(datagram.stamp));
+            let stamp = Instant(datagram.stamp);
+            found.note_time(stamp);
             if let Ok(payload) = self.socket.payload(&datagram) {
-                found.packets.push((index, payload.to_vec()));
+                found.packets.push(FoundPacket {
+                    listener: index,
+                    bytes: payload.to_vec(),
+                    stamp,
+                });
             }
             self.shared.packets.fetch_add(1, Ordering::Relaxed);
             // It fails only if the flow has ended, which the next call says.

@@ -105,3 +105,25 @@ fn invalid_values_are_named() {
     let text = error(&format!("open {CAMERA} --json"));
     assert!(text.contains("--json"), "{text}");
 }
+
+#[test]
+fn a_channel_is_explained_by_its_first_digits() {
+    let explain = |target: &str| {
+        let words = ["netnice", "explain", target].map(OsString::from);
+        parse(words.to_vec())
+    };
+    for digits in ["7", "1f0c27d9", &"0a".repeat(16)] {
+        match explain(&format!("channel:{digits}")).map(|command| command.verb) {
+            Ok(Verb::Channel(ChannelCommand::Explain(found))) => assert_eq!(found, digits),
+            other => panic!("{digits}: {other:?}"),
+        }
+    }
+    for digits in ["", "camera", "1F0C27D9", "0x7", &"0".repeat(33)] {
+        let error = explain(&format!("channel:{digits}")).expect_err(digits);
+        let text = error.to_string();
+        assert!(text.contains("netnice channel ls"), "{digits}: {text}");
+    }
+    let dry = ["netnice", "explain", "channel:7", "--dry-run"].map(OsString::from);
+    let error = parse(dry.to_vec()).expect_err("nothing is changed");
+    assert!(error.to_string().contains("--dry-run"), "{error}");
+}

@@ -6,8 +6,8 @@
 //!
 //! A message is late if the sink has it complete after its logical arrival at the source and the
 //! deadline. A late message is excused only by recorded stops of the threads that it passed,
-//! between its logical arrival and its end: both handlers' threads and all drivers. Stops of the
-//! relay's thread are not recorded, so they excuse nothing.
+//! between its logical arrival and its end: both handlers' threads and all drivers. netnice-peer
+//! counts the stops of the relay's thread and does not list them, so they excuse nothing here.
 //!
 //! The function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
 //! is not netnice, if a channel is refused, or if a step of the measurement fails.

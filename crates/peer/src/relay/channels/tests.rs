@@ -1,7 +1,9 @@
 //! A channel whose driver is the test: it takes and returns packets when the test says so.
 
 use netnice_cases::cases;
-use netnice_core::units::Bytes;
+use netnice_core::contract::MessageRate;
+use netnice_core::stops::{Stop, StopKind};
+use netnice_core::units::{Bytes, Nanos};
 use netnice_ring::driver::{DriverRings, ProgramMemory, Taken};
 use netnice_ring::{Budget, Shape};
 use netnice_stack::datagram::Checks;
@@ -21,6 +23,8 @@ const SHAPE: Shape = Shape {
 /// Messages of up to 5 packets with 8 bytes of payload each.
 const PARTS: u16 = 5;
 const ROOM: usize = 3;
+/// The relay's bound.
+const BOUND: Nanos = Nanos::from_millis(10);
 /// Headers of Ethernet, IPv4 and UDP.
 const HEADERS: usize = 42;
 
@@ -28,6 +32,8 @@ struct World {
     memory: ProgramMemory,
     driver: DriverRings,
     channel: RelayedChannel<()>,
+    /// The stops of the thread.
+    stops: RecentStops,
     now: u64,
 }
 
@@ -56,6 +62,9 @@ impl World {
             lease: (),
             reassembly: Reassembly::new(40, Bytes(8 * u64::from(PARTS))).expect("valid"),
             waiting: VecDeque::new(),
+            arrivals: LogicalArrivals::new(MessageRate::new(1_000_000).expect("in range")),
+            under_way: VecDeque::new(),
+            meter: Arc::new(HopMeter::new(BOUND)),
             room: ROOM,
             counts: RelayCounts::default(),
             shared: Arc::default(),
@@ -65,16 +74,25 @@ impl World {
             memory,
             driver,
             channel,
+            stops: RecentStops::default(),
             now: 0,
         }
     }
 
     /// All packets of a message arrive.
     fn arrive(&mut self, number: u64) {
+        self.arrive_at(number, Instant(number));
+    }
+
+    fn arrive_at(&mut self, number: u64, at: Instant) {
         for packet in message(number) {
             let header = PacketHeader::decode(&packet).expect("a header");
-            self.channel.accept(&header, &packet, Instant(number));
+            self.channel.accept(&header, &packet, at);
         }
+    }
+
+    fn send(&mut self) -> Result<(), StackError> {
+        self.channel.send(&self.stops)
     }
 
     /// The driver takes up to so many packets, and returns them with this status. The packets.
@@ -101,6 +119,10 @@ impl World {
         assert!(self.channel.waiting.len() <= ROOM);
         let gone = counts.sent + counts.overflowed + counts.refused;
         assert_eq!(self.channel.reassembly.counts().messages, gone + waiting);
+        let metered = self.channel.meter.load();
+        let under_way = self.channel.under_way.len() as u64;
+        assert_eq!(metered.messages + metered.lost + under_way, counts.sent);
+        assert_eq!(metered.fault(), None);
     }
 }
 
@@ -125,17 +147,17 @@ fn messages_wait_for_buffers_and_those_beyond_the_room_are_dropped_whole() {
     // Three messages have buffers, three wait, and one is too many.
     for number in 0..7 {
         world.arrive(number);
-        world.channel.send().expect("open");
+        world.send().expect("open");
         world.check();
     }
     let counts = world.channel.counts;
     assert_eq!((counts.sent, counts.overflowed), (3, 1));
     let sent: Vec<Vec<u8>> = (0..3).flat_map(message).collect();
     assert_eq!(world.take(100, Status::DONE), sent);
-    world.channel.send().expect("open");
+    world.send().expect("open");
     let sent: Vec<Vec<u8>> = (3..6).flat_map(message).collect();
     assert_eq!(world.take(100, Status::NO_LINK), sent);
-    world.channel.send().expect("open");
+    world.send().expect("open");
     let expected = RelayCounts {
         packets: 35,
         messages: 7,
@@ -145,21 +167,65 @@ fn messages_wait_for_buffers_and_those_beyond_the_room_are_dropped_whole() {
         ..RelayCounts::default()
     };
     assert_eq!(world.channel.shared.load(), expected);
+    let metered = world.channel.meter.load();
+    assert_eq!((metered.messages, metered.lost, metered.late), (3, 3, 0));
     // Nothing is in the way of the next one.
     world.arrive(7);
-    world.channel.send().expect("open");
+    world.send().expect("open");
     assert_eq!(world.take(100, Status::DONE), message(7));
+}
+
+/// Message 0 is in time. Message 1 comes too early for the contract, and counts from 1 us behind
+/// the one before. The others are 5 ms late, and a stop of the thread took some time of each.
+#[test]
+fn the_laxity_counts_from_the_logical_arrival_and_stops_excuse_what_they_explain() {
+    let mut world = World::new();
+    let ms = |ms: u64| Instant(ms * 1_000_000);
+    let late = |world: &World| {
+        let counts = world.channel.meter.load();
+        (counts.late, counts.excused)
+    };
+    world.arrive_at(0, ms(100));
+    world.arrive_at(1, ms(100));
+    world.send().expect("open");
+    world.now = ms(105).0;
+    assert_eq!(world.take(5, Status::DONE).len(), 5);
+    // The last packet of message 1 leaves 10 ms and 1 us after the arrival, within the bound.
+    world.now = ms(110).0 + 1_000 - 5;
+    assert_eq!(world.take(5, Status::DONE).len(), 5);
+    world.send().expect("open");
+    assert_eq!(late(&world), (0, 0));
+    assert_eq!(world.channel.meter.load().least_laxity_ns, Some(0));
+    let stop = |at, length| Stop {
+        start: ms(at),
+        length: Nanos::from_millis(length),
+        kind: StopKind::Late,
+    };
+    for (number, stopped, expected) in [(2, 4, (1, 0)), (3, 5, (2, 1)), (4, 50, (3, 2))] {
+        let begin = 1_000 * number;
+        world.arrive_at(number, ms(begin));
+        world.send().expect("open");
+        world.stops.add(stop(begin, stopped));
+        // 5 ms behind the bound.
+        world.now = ms(begin + 15).0 - 5;
+        world.take(5, Status::DONE);
+        world.send().expect("open");
+        assert_eq!(late(&world), expected);
+    }
+    let counts = world.channel.meter.load();
+    assert_eq!(counts.least_laxity_ns, Some(-5_000_000));
+    world.check();
 }
 
 #[test]
 fn a_flow_that_is_closed_is_reported_by_the_next_call() {
     let mut world = World::new();
     world.arrive(0);
-    world.channel.send().expect("open");
+    world.send().expect("open");
     world.arrive(1);
     world.memory.close(world.driver);
     assert!(world.channel.is_ending());
-    let error = world.channel.send().expect_err("it is closed");
+    let error = world.channel.send(&world.stops).expect_err("it is closed");
     assert!(matches!(error, StackError::Closed(None)), "{error}");
 }
 
@@ -203,12 +269,12 @@ proptest! {
                     }
                 }
                 Step::Take(most) => taken.extend(world.take(most, Status::DONE)),
-                Step::Send => world.channel.send().expect("open"),
+                Step::Send => world.send().expect("open"),
             }
             world.check();
         }
         for _ in 0..9 {
-            world.channel.send().expect("open");
+            world.send().expect("open");
             taken.extend(world.take(100, Status::DONE));
         }
         world.check();

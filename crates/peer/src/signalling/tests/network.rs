@@ -1,7 +1,7 @@
 //! A network of hosts in virtual time: their machines, their ledgers (the real admission of core),
 //! connections that delay, lose messages and break, and hosts that crash or stop.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::admission::timing::{Promise, Resolution, Transmitter};
 use netnice_core::units::Rate;
@@ -45,6 +45,9 @@ pub(super) struct TestHost {
     pub(super) link: Transmitter,
     /// What the programs of this host were told.
     pub(super) told: BTreeMap<ChannelId, Vec<Told>>,
+    /// The questions of its programs, and the answers.
+    asked: BTreeSet<QuestionId>,
+    pub(super) answers: BTreeMap<QuestionId, Result<Vec<HopReport>, Reason>>,
     /// Counts the starts of the host: what an earlier life asked for does not reach this one.
     life: u64,
     /// The connection to each neighbour, by its number.
@@ -112,6 +115,8 @@ impl Network {
             ledger: BTreeMap::new(),
             link: link(),
             told: BTreeMap::new(),
+            asked: BTreeSet::new(),
+            answers: BTreeMap::new(),
             life: 0,
             connected: BTreeMap::new(),
             named: BTreeMap::new(),
@@ -150,6 +155,18 @@ impl Network {
         }
     }
 
+    /// Asks for the reports of a channel at a running host.
+    pub(super) fn explain(&mut self, at: usize, channel: ChannelId) -> Option<QuestionId> {
+        let now = self.now;
+        if self.hosts[at].state != State::Running {
+            return None;
+        }
+        let question = self.hosts[at].machine.explain(channel, now).ok();
+        self.hosts[at].asked.extend(question);
+        self.act(at);
+        question
+    }
+
     pub(super) fn close(&mut self, at: usize, channel: ChannelId) {
         let reason = Reason::new("the program has ended");
         if self.hosts[at].state == State::Running {
@@ -179,6 +196,8 @@ impl Network {
         host.machine = Signalling::new(name(at), Policy::default());
         host.ledger.clear();
         host.told.clear();
+        host.asked.clear();
+        host.answers.clear();
         host.connected.clear();
         host.named.clear();
         host.waiting.clear();
@@ -334,6 +353,18 @@ impl Network {
                 }
                 Action::Accepted { channel, .. } => self.tell(at, channel, Told::Accepted),
                 Action::Ended { channel, end, .. } => self.tell(at, channel, Told::Ended(end)),
+                Action::Count { question, .. } => {
+                    let counted = Counted::Counts(counts_of(at));
+                    self.reply(at, Event::Counted { question, counted });
+                }
+                Action::Explained { question, hops, .. } => {
+                    let before = self.hosts[at].answers.insert(question, Ok(hops));
+                    assert_eq!(before, None, "{question:?} is answered twice");
+                }
+                Action::NotExplained { question, reason } => {
+                    let before = self.hosts[at].answers.insert(question, Err(reason));
+                    assert_eq!(before, None, "{question:?} is answered twice");
+                }
             }
         }
     }
@@ -526,6 +557,8 @@ impl Network {
         let mut seen: BTreeMap<ChannelId, Vec<usize>> = BTreeMap::new();
         for (at, host) in self.hosts.iter().enumerate() {
             host.machine.invariants();
+            assert_eq!(host.machine.questions(), 0, "h{at}");
+            assert!(host.asked.iter().eq(host.answers.keys()), "h{at}");
             let channels: Vec<ChannelStatus> = host.machine.channels().collect();
             let holds: Vec<HoldId> = host.ledger.keys().copied().collect();
             let mut known: Vec<HoldId> = channels.iter().map(|one| one.hold).collect();
@@ -624,4 +657,15 @@ fn number(name: &HostName) -> usize {
 
 fn pair(one: usize, other: usize) -> (usize, usize) {
     (one.min(other), one.max(other))
+}
+
+/// What a host of the network has counted: as many messages as its number.
+pub(super) fn counts_of(at: usize) -> HopCounts {
+    let messages = at as u64;
+    HopCounts {
+        messages,
+        least_laxity_ns: (messages > 0).then_some(1),
+        laxities: [0, 0, messages, 0, 0, 0, 0, 0, 0, 0],
+        ..HopCounts::default()
+    }
 }

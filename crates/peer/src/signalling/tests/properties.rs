@@ -21,6 +21,8 @@ enum Step {
     Crash(usize),
     Stop(usize),
     Resume(usize),
+    /// A program of this host asks for the reports of the channel that was opened as the given one.
+    Explain(usize, usize),
     /// Microseconds pass.
     Wait(u64),
 }
@@ -47,6 +49,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0_usize..5).prop_map(Step::Crash),
         1 => (0_usize..5).prop_map(Step::Stop),
         2 => (0_usize..5).prop_map(Step::Resume),
+        3 => (0_usize..5, 0_usize..30).prop_map(|(at, which)| Step::Explain(at, which)),
         8 => wait.prop_map(Step::Wait),
     ];
     prop::collection::vec(step, 1..60)
@@ -103,6 +106,9 @@ fn play(network: &mut Network, steps: &[Step]) {
             Step::Crash(at) => network.crash(at % count),
             Step::Stop(at) => network.stop(at % count),
             Step::Resume(at) => network.resume(at % count),
+            Step::Explain(at, which) => {
+                network.explain(at % count, channel_number(which));
+            }
             Step::Wait(micros) => network.run(Nanos::from_micros(micros)),
         }
     }
@@ -113,7 +119,8 @@ proptest! {
 
     /// Whatever was opened, closed, lost, cut, crashed and stopped: 25 s after the last fault every
     /// ledger has exactly the established channels, all hosts of a channel agree on bounds that sum
-    /// to the deadline, and every program was told once how its channel began and ended. (The
+    /// to the deadline, every program was told once how its channel began and ended, and every
+    /// question was answered once. (The
     /// network checks that no hold is older than 5 s without being confirmed, that no channel is
     /// older than 15 s without a refresh of each neighbour, and that no relaxation fails.)
     #[test]
@@ -155,7 +162,9 @@ proptest! {
                 network.close(from, channel_number(number));
             }
             network.open(from, asked(number, to, (500, 10), millis(deadline)));
-            if !matches!(step, Step::Open(..) | Step::Close(..)) {
+            if let Step::Explain(at, which) = step {
+                network.explain(at % count, channel_number(which % 3));
+            } else if !matches!(step, Step::Open(..) | Step::Close(..)) {
                 play(&mut network, std::slice::from_ref(step));
             }
             prop_assert!(network.violations.is_empty(), "{:?}", network.violations);
