@@ -7,8 +7,8 @@ use netnice_core::units::{Amount, Bytes, Instant, Nanos};
 
 use super::*;
 use crate::message::{
-    Attempt, ClockAnswer, ClockAsk, Close, Establish, Established, Hello, HopBound, Hops, Message,
-    Reason, Refresh, Refusal, Refused, ServiceName,
+    Attempt, ClockAnswer, ClockAsk, Close, Establish, Established, Hello, HopBound, Hops,
+    KernelClock, Message, Reason, Refresh, Refusal, Refused, ServiceName,
 };
 
 mod clock;
@@ -75,6 +75,7 @@ fn hops(bounds: &[(&str, u64)]) -> Hops {
     let hops = bounds.iter().map(|(name, bound)| HopBound {
         host: host(name),
         bound: millis(*bound),
+        unguarded: None,
     });
     Hops::new(hops.collect()).expect("hops")
 }
@@ -244,7 +245,12 @@ impl Machine {
             from: address(own),
             to: peer_of(own),
         });
-        self.take(Event::Held { hold, bound, next })
+        self.take(Event::Held {
+            hold,
+            bound,
+            next,
+            unguarded: None,
+        })
     }
 
     fn relaxed(&mut self, hold: u64) -> Vec<Action> {
