@@ -268,7 +268,8 @@ impl Stage {
             0o644,
         )?;
         if part.kind == Kind::Programs {
-            self.write(b"/etc/netnice/policy.toml\n", "DEBIAN/conffiles", 0o644)?;
+            let files = b"/etc/netnice/peer.toml\n/etc/netnice/policy.toml\n";
+            self.write(files, "DEBIAN/conffiles", 0o644)?;
         }
         let sums = Step::new("sh")
             .args([
@@ -460,6 +461,7 @@ const FILES: [(&str, &str, u32); 10] = [
         "usr/lib/systemd/system/netnice-peer.service",
         0o644,
     ),
+    ("docs/manual/peer.toml", "etc/netnice/peer.toml", 0o644),
     ("docs/manual/policy.toml", "etc/netnice/policy.toml", 0o644),
     ("LICENSE-MIT", "usr/share/doc/netnice/LICENSE-MIT", 0o644),
     (

@@ -311,6 +311,10 @@ pub struct HopDoc {
     pub host: String,
     /// How long it may keep a message, in nanoseconds.
     pub bound_ns: u64,
+    /// The interface at which the messages arrive, if nothing is declared about the port before it:
+    /// other senders' traffic can delay them there. Absent otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unguarded: Option<String>,
 }
 
 /// [`ToProgram::Opened`] and [`ToProgram::Accepted`].
@@ -356,6 +360,9 @@ pub struct ChannelList {
     pub channels: Vec<ListedChannel>,
     /// The hosts with a connection to this one.
     pub neighbours: Vec<ListedNeighbour>,
+    /// The ports before the interfaces of this host that are declared, or by which channels enter.
+    #[serde(default)]
+    pub ports: Vec<ListedPort>,
     /// The services that programs of this host offer.
     pub services: Vec<String>,
     /// Connections of other hosts that were refused since the start, for example because of their
@@ -417,6 +424,28 @@ pub struct ListedNeighbour {
     /// By how much that can be wrong, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_error_ns: Option<u64>,
+    /// What the two follow from: `round-trips`, or `kernel`, where both kernels synchronise their
+    /// clocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_source: Option<String>,
+}
+
+/// The port before an interface, in a [`ChannelList`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListedPort {
+    /// The interface.
+    pub interface: String,
+    /// `cable` or `priority=T`; absent if nothing is declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+    /// Channels that enter by the interface.
+    pub channels: u64,
+    /// Those of them that were granted while nothing was declared.
+    pub unguarded: u64,
+    /// The longest time for which a switch that is declared can delay their packets, in
+    /// nanoseconds; absent otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_ns: Option<u64>,
 }
 
 /// The frame of a message of a program.

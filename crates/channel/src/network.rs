@@ -121,6 +121,9 @@ pub struct Hop {
     pub host: String,
     /// How long it may keep a message.
     pub bound: Nanos,
+    /// The interface at which the messages arrive at the host, if nothing is declared there about
+    /// the port before it: other senders' traffic can delay them.
+    pub unguarded: Option<String>,
 }
 
 /// A service that programs on other hosts open channels to. Dropping it ends the offer; channels
@@ -536,6 +539,7 @@ impl Hop {
         let hop = |doc: HopDoc| Hop {
             host: doc.host,
             bound: Nanos(doc.bound_ns),
+            unguarded: doc.unguarded,
         };
         docs.into_iter().map(hop).collect()
     }

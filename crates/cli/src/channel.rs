@@ -183,8 +183,17 @@ fn of_channel(error: ChannelError) -> CommandError {
 /// The hosts of a channel with their bounds, in words.
 fn hops_text(hops: &[netnice_channel::network::Hop]) -> String {
     let hop = |hop: &netnice_channel::network::Hop| {
-        format!("{} {}", crate::render::printable(&hop.host), hop.bound)
+        let host = crate::render::printable(&hop.host);
+        format!("{host} {}{}", hop.bound, mark(hop.unguarded.as_deref()))
     };
     let hops: Vec<String> = hops.iter().map(hop).collect();
     hops.join(", ")
+}
+
+/// The mark of a host behind its bound: nothing, or the interface that is not guarded.
+fn mark(unguarded: Option<&str>) -> String {
+    match unguarded {
+        None => String::new(),
+        Some(iface) => format!(" (unguarded: {})", crate::render::printable(iface)),
+    }
 }

@@ -23,7 +23,7 @@ pub(crate) enum PeerCommand {
         days: u32,
         hosts: Vec<HostName>,
     },
-    /// List the neighbours and services of this host.
+    /// List the neighbours and services of this host, and the ports before its interfaces.
     List,
 }
 

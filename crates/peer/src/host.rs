@@ -11,14 +11,17 @@
 //! channel holds its own bound, with the rights of its own user. What this process holds at
 //! netniced is for the channels that pass this host.
 
+mod arrival;
 mod explain;
 mod list;
+mod ports;
 mod register;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use netnice_api::channels::{
@@ -29,19 +32,21 @@ use netnice_api::channels::{
 use netnice_channel::{ChannelId, End};
 use netnice_core::contract::{Channel, MessageRate};
 use netnice_core::units::{Bytes, Nanos};
-use netnice_stack::RuntimeDir;
+use netnice_stack::{RuntimeDir, route_to};
 use tokio::sync::mpsc;
 use tokio::time::{interval, sleep};
 
+use crate::kernel_clock;
 use crate::message::{Hops, HostName, Reason, Refusal, ServiceName};
 use crate::names::{HostAddress, Names};
+use crate::policy::{PolicyError, PolicyPath};
 use crate::programs::{PING, ProgramEvent, ProgramId, Programs, now};
 use crate::relay::{RelayOptions, RelayResult, Relays};
 use crate::signalling::{
-    Action, Arrival, Event, HoldId, HoldRequest, NextHop, Open, Part, Policy, QuestionId,
-    Signalling,
+    Action, Arrival, Event, HoldId, HoldRequest, NextHop, Open, Part, QuestionId, Signalling,
 };
 use crate::transport::{Addresses, Identity, IdentityError, IdentityFiles, Transport};
+use ports::Ports;
 use register::Register;
 
 /// The parameters of a [`Host`].
@@ -62,6 +67,8 @@ pub struct HostOptions {
     pub relay_cpu: Option<Nanos>,
     /// The largest number of flows of the relay on each interface.
     pub relay_flows: u32,
+    /// The quotas, and what is before the interfaces of this host.
+    pub policy: PolicyPath,
 }
 
 /// Why a host cannot start.
@@ -89,6 +96,9 @@ pub enum HostError {
     /// The threads of the relays cannot be started.
     #[error("the relays cannot be started: {0}")]
     Relays(io::Error),
+    /// The policy file cannot be used.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
 }
 
 /// The signalling of this host, with all that it needs.
@@ -99,6 +109,10 @@ pub struct Host {
     relays: Relays,
     names: Names,
     port: u16,
+    /// Finds the interface at which packets from an address arrive.
+    routes: Routes,
+    ports: Ports,
+    policy: PolicyPath,
     register: Register,
     /// Where the packets of a hold go, until it is released.
     ways: HashMap<HoldId, IpAddr>,
@@ -110,8 +124,17 @@ pub struct Host {
     opening: usize,
 }
 
+/// Asks for the interface at which packets from an address arrive. It can wait for the daemon.
+type Routes = Arc<dyn Fn(IpAddr) -> Result<String, String> + Send + Sync>;
+
 /// A look-up has ended.
 enum Found {
+    /// The interface at which the packets of a channel arrive.
+    Arrival {
+        hold: HoldId,
+        request: Box<HoldRequest>,
+        iface: Result<String, String>,
+    },
     /// The sink of a channel that a program asks for.
     Sink {
         program: ProgramId,
@@ -134,6 +157,7 @@ impl Host {
     /// # Errors
     /// [`HostError`] if a file, an address or a socket cannot be used.
     pub async fn start(options: &HostOptions) -> Result<Host, HostError> {
+        let policy = options.policy.load()?;
         let identity = Identity::load(&options.identity)?;
         let name = identity.host().clone();
         let at = options.listen;
@@ -159,13 +183,21 @@ impl Host {
         let started = Relays::start(options.dir.clone(), relay);
         let relays = started.map_err(HostError::Relays)?;
         let (found, finds) = mpsc::unbounded_channel();
+        let dir = options.dir.clone();
+        let routes: Routes = Arc::new(move |from| {
+            let route = route_to(&dir, from);
+            route.map(|route| route.iface).map_err(text)
+        });
         Ok(Host {
-            signalling: Signalling::new(name, Policy::default()),
+            signalling: Signalling::new(name, policy.quotas),
             transport,
             programs,
             relays,
             names,
             port: at.port(),
+            routes,
+            ports: Ports::new(policy.ports),
+            policy: options.policy.clone(),
             register: Register::default(),
             ways: HashMap::new(),
             explaining: HashMap::new(),
@@ -180,7 +212,19 @@ impl Host {
         self.signalling.host()
     }
 
-    /// Serves for ever.
+    /// Reads the policy file again. Channels that exist stay as they are. A file with an error
+    /// changes nothing.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or is invalid.
+    pub fn reload(&mut self) -> Result<(), PolicyError> {
+        let policy = self.policy.load()?;
+        self.signalling.set_policy(policy.quotas);
+        self.ports.declare(policy.ports);
+        Ok(())
+    }
+
+    /// Serves for ever. Dropping the future loses nothing.
     pub async fn run(&mut self) {
         let mut ping = interval(PING);
         loop {
@@ -188,7 +232,10 @@ impl Host {
             let left = due.map(|due| due.since(now()));
             let left = left.map_or(IDLE, |left| Duration::from_nanos(left.0).min(IDLE));
             tokio::select! {
-                event = self.transport.next() => self.signalling.handle(event, now()),
+                event = self.transport.next() => {
+                    self.signalling.set_kernel_clock(kernel_clock::read());
+                    self.signalling.handle(event, now());
+                }
                 event = self.programs.next() => self.handle_program(event),
                 result = self.relays.next() => self.handle_relay(result),
                 Some(found) = self.finds.recv() => self.handle_found(found),
@@ -210,8 +257,9 @@ impl Host {
             return;
         };
         match action {
-            Action::Hold { hold, request } => self.hold(hold, request),
+            Action::Hold { hold, request } => self.find_arrival(hold, request),
             Action::Relax { hold, bound, port } => {
+                let bound = self.relax_port(hold, bound);
                 let address = self.ways.get(&hold).copied();
                 let next = address
                     .zip(port)
@@ -234,6 +282,7 @@ impl Host {
             }
             Action::Release { hold } => {
                 self.ways.remove(&hold);
+                self.ports.release(hold);
                 match self.register.end_hold(hold) {
                     Some(program) => {
                         let release = ReleaseBound { hold: hold.0 };
@@ -440,6 +489,11 @@ impl Host {
 
     fn handle_found(&mut self, found: Found) {
         match found {
+            Found::Arrival {
+                hold,
+                request,
+                iface,
+            } => self.admit_arrival(hold, *request, iface),
             Found::Sink {
                 program,
                 uid,
@@ -458,26 +512,22 @@ impl Host {
                 bound,
                 way,
                 host,
-            } => {
-                let event = match host {
-                    Ok(host) => {
-                        self.ways.insert(hold, way.to);
-                        if !self.names.knows(&host) {
-                            let at = SocketAddr::new(way.to, self.port);
-                            self.transport.set_address(host.clone(), at);
-                        }
-                        let (from, to) = (way.from, way.to);
-                        let next = Some(NextHop { host, from, to });
-                        Event::Held { hold, bound, next }
+            } => match host {
+                Ok(host) => {
+                    self.ways.insert(hold, way.to);
+                    if !self.names.knows(&host) {
+                        let at = SocketAddr::new(way.to, self.port);
+                        self.transport.set_address(host.clone(), at);
                     }
-                    Err(reason) => Event::NotHeld {
-                        hold,
-                        reason: Reason::new(&reason),
-                        best: None,
-                    },
-                };
-                self.handle(event);
-            }
+                    let (from, to) = (way.from, way.to);
+                    self.handle_bound(hold, bound, Some(NextHop { host, from, to }));
+                }
+                Err(reason) => self.handle(Event::NotHeld {
+                    hold,
+                    reason: Reason::new(&reason),
+                    best: None,
+                }),
+            },
         }
     }
 
@@ -515,10 +565,7 @@ impl Host {
         let bound = Nanos(held.bound_ns);
         match held.way {
             Some(way) => self.find_next(hold, bound, way),
-            None => {
-                let next = None;
-                self.handle(Event::Held { hold, bound, next });
-            }
+            None => self.handle_bound(hold, bound, None),
         }
     }
 
@@ -633,6 +680,7 @@ fn hop_docs(hops: &Hops) -> Vec<HopDoc> {
     let hop = |hop: &crate::message::HopBound| HopDoc {
         host: hop.host.to_string(),
         bound_ns: hop.bound.0,
+        unguarded: hop.unguarded.as_ref().map(ToString::to_string),
     };
     hops.as_slice().iter().map(hop).collect()
 }

@@ -21,7 +21,8 @@ use crate::signalling::{
 
 /// Takes a sequence of records: a kind in one byte, a length in two bytes (network byte order), and
 /// that many bytes. The kind `e` or `f` is the body of a message of that neighbour, `h` the reply
-/// of the host that it holds the bound that was asked for last, `r` that it has relaxed it, and `t`
+/// of the host that it holds the bound that was asked for last, `u` the same at an unguarded
+/// interface, `r` that it has relaxed it, and `t`
 /// a second that passes. Every other kind is skipped.
 ///
 /// Returns what became of the last record. A message was invalid: `json`, `version`; it was a
@@ -94,7 +95,14 @@ impl HostileWorld {
         receive(&mut machine, "a", establish, now);
         let (hold, bound) = (HoldId(0), Nanos::from_millis(5));
         let next = Some(next_hop(host("b")));
-        machine.handle(Event::Held { hold, bound, next }, now);
+        let unguarded = None;
+        let held = Event::Held {
+            hold,
+            bound,
+            next,
+            unguarded,
+        };
+        machine.handle(held, now);
         let established = Message::Established(Established {
             channel: GOOD,
             attempt: 0,
@@ -131,6 +139,7 @@ impl HostileWorld {
         hops.push(HopBound {
             host: neighbour.clone(),
             bound: Nanos(rest),
+            unguarded: None,
         });
         let (channel, hops) = (asked.channel, Hops::new(hops).ok()?);
         let established = Message::Established(Established {
@@ -147,7 +156,7 @@ impl HostileWorld {
         let outcome = match kind {
             b'e' => self.message("e", body),
             b'f' => self.message("f", body),
-            b'h' => {
+            b'h' | b'u' => {
                 let hold = self.latest;
                 // The host has one route to each neighbour, and none to other hosts.
                 let all = self.machine.channels();
@@ -158,8 +167,13 @@ impl HostileWorld {
                 let is_neighbour = |sink: &HostName| matches!(sink.as_str(), "a" | "b" | "e" | "f");
                 let next = sink.filter(is_neighbour).map(next_hop);
                 let bound = Nanos::from_millis(5);
-                self.machine
-                    .handle(Event::Held { hold, bound, next }, self.now);
+                let held = Event::Held {
+                    hold,
+                    bound,
+                    next,
+                    unguarded: (kind == b'u').then(|| "eth0".parse().expect("a name")),
+                };
+                self.machine.handle(held, self.now);
                 "reply"
             }
             b'r' => {
@@ -373,6 +387,7 @@ fn hops(bounds: &[(&str, u64)]) -> Hops {
     let hops = bounds.iter().map(|(name, bound)| HopBound {
         host: host(name),
         bound: Nanos::from_millis(*bound),
+        unguarded: None,
     });
     Hops::new(hops.collect()).expect("hops")
 }

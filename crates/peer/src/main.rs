@@ -1,6 +1,7 @@
 //! The program `netnice-peer`: parses the command line, and runs the signalling of this host until
-//! a signal ends it. The exit status is 0 then, 2 if the arguments are invalid, and 1 if a
-//! certificate, an address or a socket cannot be used.
+//! a signal ends it. SIGHUP has it read its policy file again. The exit status is 0 after another
+//! signal, 2 if the arguments are invalid, and 1 if a certificate, the policy file, an address or a
+//! socket cannot be used.
 //!
 //! The log goes to standard error. The variable `NETNICE_LOG` sets its levels, as for netniced.
 
@@ -13,6 +14,7 @@ use netnice_api::RuntimeDir;
 use netnice_core::units::Nanos;
 use netnice_peer::host::{Host, HostOptions};
 use netnice_peer::names::HostAddress;
+use netnice_peer::policy::PolicyPath;
 use netnice_peer::relay::RelayOptions;
 use netnice_peer::transport::IdentityFiles;
 use tokio::signal::unix::{SignalKind, signal};
@@ -76,6 +78,10 @@ struct Arguments {
         value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_FLOWS))
     )]
     relay_flows: u32,
+    /// Policy file: what is before the interfaces of this host, and the quotas of its neighbours.
+    /// Read again on SIGHUP [default: /etc/netnice/peer.toml, if it exists]
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
 }
 
 fn relay_time(text: &str) -> Result<Nanos, String> {
@@ -119,6 +125,7 @@ fn main() -> ExitCode {
         relay_time: arguments.relay_time,
         relay_cpu: arguments.relay_cpu,
         relay_flows: arguments.relay_flows,
+        policy: PolicyPath::new(arguments.policy),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -141,14 +148,21 @@ async fn serve(options: &HostOptions) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let mut terminate = signal(SignalKind::terminate()).map_err(|error| text(&error))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| text(&error))?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(|error| text(&error))?;
     let mut host = Host::start(options).await.map_err(|error| text(&error))?;
     tracing::info!(host = %host.name(), listen = %options.listen, "serves");
-    tokio::select! {
-        () = host.run() => {}
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+    loop {
+        tokio::select! {
+            () = host.run() => return Ok(()),
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            _ = hangup.recv() => {}
+        }
+        match host.reload() {
+            Ok(()) => tracing::info!("has read the policy file"),
+            Err(error) => tracing::error!(%error, "the policy stays as it was"),
+        }
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -196,6 +196,19 @@ pub struct ClockAnswer {
     pub received_ns: u64,
     /// The replying host's clock when it replied, in nanoseconds.
     pub answered_ns: u64,
+    /// What the replying host's kernel states about its clock, if that is synchronised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<KernelClock>,
+}
+
+/// What a kernel states about a clock that it synchronises with UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelClock {
+    /// `CLOCK_REALTIME` less the clock of the messages, in nanoseconds.
+    pub utc_ahead_ns: i64,
+    /// `CLOCK_REALTIME` is wrong by at most this time, in nanoseconds (`maxerror` of adjtimex(2)).
+    pub error_ns: u64,
 }
 
 /// The parameters of [`Message::ReportAsk`].

@@ -52,9 +52,9 @@ use std::net::IpAddr;
 use netnice_channel::ChannelId;
 use netnice_core::units::{Instant, Nanos};
 
-use crate::message::{HostName, check_address, contract_fault};
+use crate::message::{HostName, KernelClock, check_address, contract_fault};
 
-pub use clock::ClockOffset;
+pub use clock::{ClockOffset, ClockSource};
 pub use events::{Action, Arrival, Event, HoldId, HoldRequest, NextHop, Open, Part, QuestionId};
 pub use explain::{ExplainError, MOST_OF_NEIGHBOUR, MOST_OF_PROGRAMS, STEP};
 pub use quota::{Policy, Quota};
@@ -70,6 +70,8 @@ use state::{ChannelState, Stage, Upstream};
 pub struct Signalling {
     host: HostName,
     policy: Policy,
+    /// What the kernel of this host states about its clock, if that is synchronised.
+    kernel_clock: Option<KernelClock>,
     channels: BTreeMap<ChannelId, ChannelState>,
     holds: BTreeMap<HoldId, ChannelId>,
     neighbours: BTreeMap<HostName, Neighbour>,
@@ -115,6 +117,7 @@ impl Signalling {
         Signalling {
             host,
             policy,
+            kernel_clock: None,
             channels: BTreeMap::new(),
             holds: BTreeMap::new(),
             neighbours: BTreeMap::new(),
@@ -168,7 +171,12 @@ impl Signalling {
                     self.end(channel, None, self.own_refusal(reason.as_str(), None));
                 }
             }
-            Event::Held { hold, bound, next } => self.handle_held(hold, bound, next, now),
+            Event::Held {
+                hold,
+                bound,
+                next,
+                unguarded,
+            } => self.handle_held(hold, (bound, unguarded), next, now),
             Event::NotHeld { hold, reason, best } => {
                 if let Some(channel) = self.channel_in(hold, |stage| *stage == Stage::Holding) {
                     self.end(channel, None, self.own_refusal(reason.as_str(), best));
@@ -242,6 +250,17 @@ impl Signalling {
         &self.host
     }
 
+    /// Replaces the limits. Channels that exist stay, and count.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
+    }
+
+    /// Tells what the kernel states about the clock of this host; `None` if that is not
+    /// synchronised. Call it before each message of a neighbour: the error grows with time.
+    pub fn set_kernel_clock(&mut self, clock: Option<KernelClock>) {
+        self.kernel_clock = clock;
+    }
+
     /// All channels at this host, in the order of their identifiers.
     pub fn channels(&self) -> impl Iterator<Item = ChannelStatus> + '_ {
         let all = self.channels.values();
@@ -265,6 +284,12 @@ impl Signalling {
     pub fn sink_of(&self, hold: HoldId) -> Option<(HostName, IpAddr)> {
         let entry = self.channels.get(self.holds.get(&hold)?)?;
         Some((entry.sink.clone(), entry.sink_address))
+    }
+
+    /// The deadline of a held channel, from source to sink.
+    pub fn deadline_of(&self, hold: HoldId) -> Option<Nanos> {
+        let entry = self.channels.get(self.holds.get(&hold)?)?;
+        Some(entry.contract.deadline())
     }
 
     /// How many messages were ignored because they were about a channel that the neighbour does not

@@ -14,7 +14,7 @@ pub(super) enum PeerArgs {
     /// Issue a certificate for each HOST by the authority in a folder, which is made if necessary
     #[command(after_help = ISSUE_HELP)]
     Issue(IssueArgs),
-    /// List the neighbours and services of this host
+    /// List the neighbours and services of this host, and the ports before its interfaces
     Ls,
 }
 

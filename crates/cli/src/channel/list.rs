@@ -1,7 +1,7 @@
 //! `netnice channel ls`: the channels, neighbours and services that the netnice-peer of this host
 //! has, as tables or JSON.
 
-use netnice_api::channels::{ChannelList, ListedChannel, ListedNeighbour};
+use netnice_api::channels::{ChannelList, HopDoc, ListedChannel, ListedNeighbour, ListedPort};
 use netnice_api::{Exit, RuntimeDir};
 use netnice_channel::network;
 use netnice_core::units::{Bytes, Nanos};
@@ -41,6 +41,10 @@ fn host_lines(list: &ChannelList) -> Vec<String> {
     for (at, neighbour) in list.neighbours.iter().enumerate() {
         let word = if at == 0 { "neighbours" } else { "" };
         lines.push(format!("{word:<11} {}", neighbour_text(neighbour)));
+    }
+    for (at, port) in list.ports.iter().enumerate() {
+        let word = if at == 0 { "ports" } else { "" };
+        lines.push(format!("{word:<11} {}", port_text(port)));
     }
     if let Some(last) = &list.last_refusal {
         let refused = list.refused_connections;
@@ -88,10 +92,34 @@ fn neighbour_text(neighbour: &ListedNeighbour) -> String {
         (Some(ahead), Some(error)) => {
             let sign = if ahead < 0 { "-" } else { "" };
             let (ahead, error) = (Nanos(ahead.unsigned_abs()), Nanos(error));
-            format!("{host} (clock {sign}{ahead} ± {error})")
+            let source = match neighbour.clock_source.as_deref() {
+                Some("kernel") => ", by the kernels' clocks",
+                Some("round-trips") => ", by round trips",
+                _ => "",
+            };
+            format!("{host} (clock {sign}{ahead} ± {error}{source})")
         }
         _ => host,
     }
+}
+
+/// The port before an interface, and what enters by it.
+fn port_text(port: &ListedPort) -> String {
+    let iface = printable(&port.interface);
+    let before = port.before.as_deref().map_or("unguarded".into(), printable);
+    let many = match port.channels {
+        1 => "1 channel".to_owned(),
+        count => format!("{count} channels"),
+    };
+    let mut text = format!("{iface} {before}, {many}");
+    if let Some(delay) = port.delay_ns {
+        text.push_str(&format!(", delayed by at most {}", Nanos(delay)));
+    }
+    // Channels that are older than the declaration.
+    if port.before.is_some() && port.unguarded > 0 {
+        text.push_str(&format!(", {} of them unguarded", port.unguarded));
+    }
+    text
 }
 
 fn row(channel: &ListedChannel) -> [String; 5] {
@@ -103,8 +131,9 @@ fn row(channel: &ListedChannel) -> [String; 5] {
         contract.bmax,
         Nanos(contract.deadline_ns)
     );
-    let hop = |hop: &netnice_api::channels::HopDoc| {
-        format!("{} {}", printable(&hop.host), Nanos(hop.bound_ns))
+    let hop = |hop: &HopDoc| {
+        let mark = super::mark(hop.unguarded.as_deref());
+        format!("{} {}{mark}", printable(&hop.host), Nanos(hop.bound_ns))
     };
     let hops: Vec<String> = channel.hops.iter().map(hop).collect();
     let mut way = match hops.is_empty() {
@@ -128,7 +157,7 @@ fn row(channel: &ListedChannel) -> [String; 5] {
 
 #[cfg(test)]
 mod tests {
-    use netnice_api::channels::{HopDoc, RelayedDoc, RemoteContract};
+    use netnice_api::channels::{RelayedDoc, RemoteContract};
 
     use super::*;
 
@@ -147,6 +176,7 @@ mod tests {
             host: "a\u{1b}[31m".to_owned(),
             clock_ahead_ns: Some(-1_500_000),
             clock_error_ns: Some(20_000),
+            clock_source: Some("round-trips".to_owned()),
         });
         list.channels.push(ListedChannel {
             channel: "0011aabb".to_owned(),
@@ -165,6 +195,7 @@ mod tests {
             hops: vec![HopDoc {
                 host: "a".to_owned(),
                 bound_ns: 7_000_000,
+                unguarded: None,
             }],
             relayed: Some(RelayedDoc {
                 messages: 9,
@@ -173,8 +204,51 @@ mod tests {
         });
         let text = text(&list);
         assert!(!text.contains('\u{1b}'), "{text}");
-        assert!(text.contains("clock -1.5ms ± 20us"), "{text}");
+        assert!(
+            text.contains("clock -1.5ms ± 20us, by round trips)"),
+            "{text}"
+        );
         assert!(text.contains("camera@recorder"), "{text}");
         assert!(text.contains("a 7ms; 9 passed on"), "{text}");
+    }
+
+    #[test]
+    fn ports_and_hosts_that_are_not_guarded_are_named() {
+        let port = |before: Option<&str>, channels, unguarded, delay_ns| ListedPort {
+            interface: "eth0".to_owned(),
+            before: before.map(str::to_owned),
+            channels,
+            unguarded,
+            delay_ns,
+        };
+        let text = |one| port_text(&one);
+        assert_eq!(text(port(None, 2, 2, None)), "eth0 unguarded, 2 channels");
+        assert_eq!(
+            text(port(Some("cable"), 1, 0, None)),
+            "eth0 cable, 1 channel"
+        );
+        assert_eq!(
+            text(port(Some("priority=1ms"), 3, 1, Some(400_000))),
+            "eth0 priority=1ms, 3 channels, delayed by at most 400us, 1 of them unguarded"
+        );
+        let mut list = ChannelList {
+            host: "recorder".to_owned(),
+            ports: vec![port(None, 1, 1, None)],
+            ..ChannelList::default()
+        };
+        let lines = host_lines(&list);
+        assert_eq!(lines[1], "ports       eth0 unguarded, 1 channel");
+        list.neighbours.push(ListedNeighbour {
+            host: "a".to_owned(),
+            clock_ahead_ns: Some(7),
+            clock_error_ns: Some(3),
+            clock_source: Some("kernel".to_owned()),
+        });
+        let lines = host_lines(&list);
+        assert_eq!(
+            lines[1],
+            "neighbours  a (clock 7ns ± 3ns, by the kernels' clocks)"
+        );
+        assert_eq!(super::super::mark(Some("eth0")), " (unguarded: eth0)");
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use netnice_api::{Exit, RuntimeDir};
-use netnice_channel::network::{OutgoingChannel, RemoteChannel};
+use netnice_channel::network::{Hop, OutgoingChannel, RemoteChannel};
 use netnice_channel::{ChannelClass, ChannelError, ChannelId, ChannelOptions, SendRefusal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -36,6 +36,8 @@ struct Report {
     median_laxity_ns: Option<i64>,
     /// The hosts with their bounds in nanoseconds.
     hops: Vec<(String, u64)>,
+    /// The hosts before whose interface nothing is declared, with the interface.
+    unguarded: Vec<(String, String)>,
 }
 
 /// Sends the messages of the input.
@@ -69,6 +71,9 @@ pub(super) fn execute(dir: &RuntimeDir, json: bool, open: Open) -> Result<Exit, 
     if !open.end.quiet && !json {
         let to = printable(&format!("{}@{}", open.service, open.host));
         eprintln!("netnice: channel {} to {to}: {hops}", &id.to_string()[..8]);
+        for warning in channel.hops().iter().filter_map(unguarded_text) {
+            eprintln!("netnice: {warning}");
+        }
         if open.end.cpu.is_none() {
             eprintln!(
                 "netnice: no processor time is reserved for this end (--cpu), so it is no promise"
@@ -113,6 +118,16 @@ pub(super) fn execute(dir: &RuntimeDir, json: bool, open: Open) -> Result<Exit, 
         0 => Exit::Done,
         _ => Exit::Error,
     })
+}
+
+/// A warning about a host whose port is not declared; `None` if the port is guarded.
+fn unguarded_text(hop: &Hop) -> Option<String> {
+    let iface = printable(hop.unguarded.as_deref()?);
+    let host = printable(&hop.host);
+    Some(format!(
+        "unguarded: {host} has no declaration of the port before its {iface}, so traffic of other \
+         hosts can delay messages there: see [[port]] in netnice-peer(8)"
+    ))
 }
 
 /// Waits until the input is readable, or something has happened on the channel. True if the input
@@ -166,7 +181,8 @@ fn take_departures(channel: &mut OutgoingChannel, laxities: &mut Vec<i64>) {
 fn report(channel: &OutgoingChannel, mut laxities: Vec<i64>) -> Report {
     let counts = channel.counts();
     laxities.sort_unstable();
-    let hop = |hop: &netnice_channel::network::Hop| (hop.host.clone(), hop.bound.0);
+    let hop = |hop: &Hop| (hop.host.clone(), hop.bound.0);
+    let unguarded = |hop: &Hop| Some((hop.host.clone(), hop.unguarded.clone()?));
     Report {
         accepted: counts.accepted,
         dropped: counts.dropped,
@@ -175,6 +191,7 @@ fn report(channel: &OutgoingChannel, mut laxities: Vec<i64>) -> Report {
         least_laxity_ns: laxities.first().copied(),
         median_laxity_ns: laxities.get(laxities.len() / 2).copied(),
         hops: channel.hops().iter().map(hop).collect(),
+        unguarded: channel.hops().iter().filter_map(unguarded).collect(),
     }
 }
 
@@ -202,3 +219,30 @@ const LOOK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
 };
+
+#[cfg(test)]
+mod tests {
+    use netnice_core::units::Nanos;
+
+    use super::*;
+
+    #[test]
+    fn an_unguarded_port_is_named_in_plain_words() {
+        let mut hop = Hop {
+            host: "recorder".to_owned(),
+            bound: Nanos::from_millis(1),
+            unguarded: None,
+        };
+        assert_eq!(unguarded_text(&hop), None);
+        assert_eq!(hops_text(std::slice::from_ref(&hop)), "recorder 1ms");
+        hop.unguarded = Some("eth0\u{1b}".to_owned());
+        let text = unguarded_text(&hop).expect("a warning");
+        assert!(
+            text.starts_with("unguarded: recorder has no declaration of the port before its eth0")
+                && !text.contains('\u{1b}'),
+            "{text}"
+        );
+        let hops = hops_text(&[hop]);
+        assert!(hops.starts_with("recorder 1ms (unguarded: eth0"), "{hops}");
+    }
+}

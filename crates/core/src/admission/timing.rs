@@ -31,6 +31,7 @@ mod link;
 mod path;
 mod stops;
 mod supply;
+mod switch_port;
 
 use core::fmt;
 
@@ -40,6 +41,7 @@ pub use handlers::Handlers;
 pub use link::{PacketSizes, Promise, Resolution, Transmitter};
 pub use path::{PathTooLong, share_slack};
 pub use stops::{BadStops, Stops};
+pub use switch_port::{EnteringChannel, Overloaded, SwitchPort};
 
 use crate::contract::{Channel, MessageRate, Slice};
 use crate::units::{Amount, Bytes, Nanos, Rate};

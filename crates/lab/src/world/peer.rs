@@ -175,6 +175,11 @@ impl Peer {
         self.signal(libc::SIGCONT).map(drop)
     }
 
+    /// Has the program read its policy file again (SIGHUP). Fails if it does not run.
+    pub fn reload(&self) -> Result<()> {
+        self.signal(libc::SIGHUP).map(drop)
+    }
+
     /// Kills the program if it runs, starts it again with the same options, and waits until it
     /// listens. Fails as [`World::peer`] does.
     pub fn restart(&mut self) -> Result<()> {

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::c_compiler::{Link, compile, install};
 
 /// A client, a router and a server, with netnice on all of them and links of 100 Mbit/s.
-struct Hosts {
+pub(super) struct Hosts {
     peers: Vec<Peer>,
     /// In the order of [`NAMES`].
     netnices: Vec<Netnice>,
@@ -27,6 +27,11 @@ const CAMERA: &str = "--mmax 60KiB --rate 50/s --burst 2";
 
 impl Hosts {
     fn new() -> Hosts {
+        Hosts::with([None; 3])
+    }
+
+    /// Hosts whose netnice-peer has these policy files, in the order of [`NAMES`].
+    pub(super) fn with(policies: [Option<&str>; 3]) -> Hosts {
         let world = World::routed(Routed::default()).expect("a world");
         let links = [
             ("client", "eth0"),
@@ -44,26 +49,42 @@ impl Hosts {
                 .ok()
                 .expect("a link");
         }
-        let peers = NAMES.map(|name| world.peer(name, &PeerOptions::default()).expect("a peer"));
+        let peers = NAMES.into_iter().zip(policies).map(|(name, policy)| {
+            let path = world.folder().join(format!("{name}.toml"));
+            let path = path.to_str().expect("UTF-8");
+            let further = match policy {
+                None => &[][..],
+                Some(text) => {
+                    std::fs::write(path, text).expect("written");
+                    &["--policy", path]
+                }
+            };
+            let options = PeerOptions {
+                further,
+                ..PeerOptions::default()
+            };
+            world.peer(name, &options).expect("a peer")
+        });
+        let peers = peers.collect();
         Hosts {
-            peers: peers.into(),
+            peers,
             netnices: netnices.into(),
             world,
         }
     }
 
-    fn netnice(&self, host: &str) -> &Netnice {
+    pub(super) fn netnice(&self, host: &str) -> &Netnice {
         let at = NAMES.iter().position(|name| *name == host);
         &self.netnices[at.expect("a host")]
     }
 
-    fn peer(&mut self, host: &str) -> &mut Peer {
+    pub(super) fn peer(&mut self, host: &str) -> &mut Peer {
         let at = NAMES.iter().position(|name| *name == host);
         &mut self.peers[at.expect("a host")]
     }
 
     /// Starts a command of `netnice channel` at a host.
-    fn start(&self, host: &str, line: &str) -> Proc {
+    pub(super) fn start(&self, host: &str, line: &str) -> Proc {
         let words: Vec<&str> = ["channel"]
             .into_iter()
             .chain(line.split_whitespace())
@@ -81,21 +102,37 @@ impl Hosts {
     }
 
     /// Starts a service at the server, and waits until it is offered.
-    fn listen(&self, line: &str) -> Proc {
+    pub(super) fn listen(&self, line: &str) -> Proc {
         let mut listen = self.start("server", &format!("listen {line}"));
         wait_for(&mut listen, "listens as");
         listen
     }
 
     /// Starts a source at the client, and waits until its channel is established.
-    fn open(&self, line: &str) -> Proc {
+    pub(super) fn open(&self, line: &str) -> Proc {
         let mut open = self.start("client", line);
         wait_for(&mut open, "netnice: channel");
         open
     }
 
+    /// Has the netnice-peer of a host read another policy, and waits until it has written this.
+    pub(super) fn reload(&mut self, host: &str, policy: &str, expected: &str) {
+        let path = self.world.folder().join(format!("{host}.toml"));
+        std::fs::write(path, policy).expect("written");
+        let peer = self.peer(host);
+        peer.take_stderr();
+        peer.reload().expect("a signal");
+        let until = Instant::now() + EVENT_TIMEOUT;
+        let mut all = String::new();
+        while !all.contains(expected) {
+            assert!(peer.is_running() && Instant::now() < until, "{all}");
+            all.push_str(&peer.take_stderr());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// What a source that is refused says.
-    fn refused(&self, line: &str) -> String {
+    pub(super) fn refused(&self, line: &str) -> String {
         let mut open = self.start("client", line);
         let status = open.wait(EVENT_TIMEOUT).expect("it ends");
         assert_eq!(status.code(), Some(3), "{line}: {}", open.take_stderr());
@@ -103,7 +140,7 @@ impl Hosts {
     }
 
     /// The channels of a host.
-    fn channels(&self, host: &str) -> Value {
+    pub(super) fn channels(&self, host: &str) -> Value {
         let output = self.netnice(host).run_line("channel ls --json");
         let output = output.expect("it runs").ok().expect("a list");
         serde_json::from_str(&output.stdout).expect("JSON")
@@ -135,11 +172,10 @@ impl Hosts {
     }
 }
 
-/// Waits until a process has written this to standard error.
-fn wait_for(process: &mut Proc, text: &str) {
-    process
-        .await_error_text(text, EVENT_TIMEOUT)
-        .expect("it writes that");
+/// Waits until a process has written this to standard error. Returns all that it has written.
+pub(super) fn wait_for(process: &mut Proc, text: &str) -> String {
+    let written = process.await_error_text(text, EVENT_TIMEOUT);
+    written.expect("it writes that")
 }
 
 #[test]

@@ -45,6 +45,7 @@ mod flows;
 mod front;
 mod groups;
 mod guarantees;
+mod guarded_ports;
 mod inetd;
 mod input;
 mod interfaces;

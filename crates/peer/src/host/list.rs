@@ -16,6 +16,7 @@ impl Host {
                 host: host.to_string(),
                 clock_ahead_ns: offset.map(|offset| offset.ahead_ns),
                 clock_error_ns: offset.map(|offset| offset.error.0),
+                clock_source: offset.map(|offset| offset.source.to_string()),
             }
         };
         let channels = self.signalling.channels().map(|status| {
@@ -41,6 +42,7 @@ impl Host {
         ChannelList {
             host: self.signalling.host().to_string(),
             channels: channels.collect(),
+            ports: self.ports.list(),
             neighbours: self.signalling.neighbours().map(neighbour).collect(),
             services: self
                 .register

@@ -152,6 +152,11 @@ const WAY: Way = Way {
 
 impl Hosts {
     fn new() -> Hosts {
+        Hosts::with("")
+    }
+
+    /// Hosts of which `b` has this policy.
+    fn with(policy: &str) -> Hosts {
         let folder = tempfile::tempdir().expect("a folder");
         let laboratory = Laboratory::new().expect("an authority");
         let validity = Validity::days(1);
@@ -159,6 +164,7 @@ impl Hosts {
         authority
             .write(folder.path(), "authority")
             .expect("written");
+        std::fs::write(folder.path().join("b.toml"), policy).expect("written");
         // A port that is free on both addresses.
         let free = std::net::TcpListener::bind("127.0.0.2:0").expect("a port");
         let port = free.local_addr().expect("an address").port();
@@ -181,6 +187,10 @@ impl Hosts {
                 relay_time: Nanos::from_millis(2),
                 relay_cpu: None,
                 relay_flows: 64,
+                policy: PolicyPath {
+                    path: folder.path().join(format!("{name}.toml")),
+                    must_exist: false,
+                },
             };
             start(options);
             dir
@@ -275,6 +285,10 @@ fn start(options: HostOptions) {
             .build();
         runtime.expect("a runtime").block_on(async {
             let mut host = Host::start(&options).await.expect("it starts");
+            host.routes = Arc::new(|from| match from == IpAddr::from(A) {
+                true => Ok("eth0".to_owned()),
+                false => Err(format!("no route leads to {from}")),
+            });
             // The addresses of packets are not those of the test's connections.
             for (name, last) in [("a", 2), ("b", 3)] {
                 let name = HostName::new(name).expect("valid");
@@ -304,6 +318,100 @@ fn a_channel_is_established_with_the_slack_in_equal_parts_and_listed() {
         assert_eq!(list.neighbours.len(), 1);
     }
     assert_eq!(hosts.list(1).services, ["camera"]);
+}
+
+const PRIORITY: &str = "\
+[[port]]
+interface = \"eth0\"
+before = \"priority=2ms\"
+rate = \"10mbit\"
+";
+
+#[test]
+fn a_switch_before_the_sink_is_part_of_its_bound_and_refuses_what_would_wait_longer() {
+    let hosts = Hosts::with(PRIORITY);
+    let (mut source, mut sink) = hosts.programs();
+    // A message takes 0.882 ms, and so does each that can come in 18 ms: 0.9 more.
+    source.open(7, ("camera", "b"), 20);
+    source.hold(5, Some(WAY));
+    let refused = source.refused();
+    assert_eq!(
+        (refused.host.as_str(), refused.reason.as_str()),
+        (
+            "b",
+            "the switch before eth0 could delay packets of channels by 2.90864ms, more than the 2ms \
+             that are declared (priority=2ms)"
+        )
+    );
+    // With 1 ms there is room. The bound of 3 ms and the 2 ms of the switch exceed it by 9 ms.
+    let hosts = Hosts::with(&PRIORITY.replace("10mbit", "100mbit"));
+    let (mut source, mut sink_2) = hosts.programs();
+    std::mem::swap(&mut sink, &mut sink_2);
+    source.open(1, ("camera", "b"), 9);
+    source.hold(5, Some(WAY));
+    sink.hold(3, None);
+    let refused = source.refused();
+    assert_eq!(refused.best_deadline_ns, Some(10_000_000), "{refused:?}");
+    assert!(matches!(sink.next(), ToProgram::Release(_)));
+    source.open(2, ("camera", "b"), 20);
+    source.hold(5, Some(WAY));
+    sink.hold(3, None);
+    // 10 ms at each host; 2 ms of those of `b` are the switch's.
+    assert_eq!(sink.relax(PORT).bound_ns, 8_000_000);
+    assert_eq!(source.relax(None).bound_ns, 10_000_000);
+    let ToProgram::Opened(opened) = source.next() else {
+        panic!("not opened");
+    };
+    assert!(opened.hops.iter().all(|hop| hop.unguarded.is_none()));
+    let listed = hosts.list(1).ports;
+    let [port] = listed.as_slice() else {
+        panic!("{listed:?}");
+    };
+    assert_eq!(port.before.as_deref(), Some("priority=2ms"));
+    assert_eq!((port.channels, port.unguarded), (1, 0));
+    assert!(
+        port.delay_ns.is_some_and(|delay| delay < 2_000_000),
+        "{port:?}"
+    );
+    assert!(hosts.list(0).ports.is_empty());
+}
+
+#[test]
+fn a_port_without_a_declaration_is_named_to_the_source_and_a_cable_is_not() {
+    let hosts = Hosts::new();
+    let (source, _sink) = hosts.establish();
+    let channel = hosts.list(0).channels.swap_remove(0);
+    let mark = channel.hops[1].unguarded.as_deref();
+    assert_eq!(
+        (channel.hops[0].unguarded.as_deref(), mark),
+        (None, Some("eth0"))
+    );
+    let port = hosts.list(1).ports.swap_remove(0);
+    assert_eq!((port.before, port.unguarded), (None, 1));
+    drop(source);
+    let cable = "[[port]]\ninterface = \"eth0\"\nbefore = \"cable\"\n";
+    let hosts = Hosts::with(cable);
+    let (_source, _sink) = hosts.establish();
+    let channel = hosts.list(0).channels.swap_remove(0);
+    assert_eq!(channel.hops[1].unguarded, None);
+    let port = hosts.list(1).ports.swap_remove(0);
+    assert_eq!((port.before.as_deref(), port.unguarded), (Some("cable"), 0));
+}
+
+#[test]
+fn a_quota_of_the_file_is_named_in_a_refusal() {
+    let hosts = Hosts::with("[[neighbour]]\nname = \"a\"\nchannels = 0\n");
+    let (mut source, _sink) = hosts.programs();
+    source.open(7, ("camera", "b"), 20);
+    source.hold(5, Some(WAY));
+    let refused = source.refused();
+    assert_eq!(
+        (refused.host.as_str(), refused.reason.as_str()),
+        (
+            "b",
+            "the channels that a opens: at most 0 channels are allowed (quota channels)"
+        )
+    );
 }
 
 #[test]

@@ -3,8 +3,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::message::{
-    Attempt, ClockAnswer, ClockAsk, Close, HopReport, Refusal, Refused, ReportAnswer, ReportAsk,
-    encode,
+    Attempt, ClockAnswer, ClockAsk, Close, HopReport, KernelClock, Refusal, Refused, ReportAnswer,
+    ReportAsk, encode,
 };
 
 fn corpus() -> Corpus {
@@ -177,6 +177,10 @@ impl Random {
                 asked_ns: self.below(9),
                 received_ns: self.below(9),
                 answered_ns: self.below(9),
+                kernel: (self.below(2) == 0).then(|| KernelClock {
+                    utc_ahead_ns: self.below(u64::MAX) as i64,
+                    error_ns: self.below(u64::MAX),
+                }),
             }),
         }
     }
@@ -191,7 +195,8 @@ fn flood(messages: usize, seed: u64) -> std::collections::BTreeMap<&'static str,
     for _ in 0..messages {
         let from = if random.below(2) == 0 { b'e' } else { b'f' };
         let outcome = match random.below(40) {
-            0..5 => world.handle(b'h', &[]),
+            0..3 => world.handle(b'h', &[]),
+            3..5 => world.handle(b'u', &[]),
             5..8 => world.handle(b'r', &[]),
             8 => world.handle(b't', &[]),
             9 => {

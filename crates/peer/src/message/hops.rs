@@ -1,6 +1,7 @@
 //! The hosts that a channel passes, in order from its source, with a bound for each: [`Hops`].
 //! [`Hops::new`] fails with [`BadHops`].
 
+use netnice_core::contract::IfName;
 use netnice_core::units::Nanos;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +15,9 @@ pub struct HopBound {
     /// The longest time from the logical arrival of a message at this host to that at the next one,
     /// or at the sink to the complete message. At most [`HopBound::LONGEST`].
     pub bound: Nanos,
+    /// The interface at which the messages arrive at this host, if nothing is declared about the
+    /// port before it; `None` at the source and for a guarded port.
+    pub unguarded: Option<IfName>,
 }
 
 impl HopBound {
@@ -46,6 +50,17 @@ pub enum BadHops {
         /// Its bound.
         bound: Nanos,
     },
+    /// A mark has no name of an interface.
+    #[error("{host} has the mark unguarded with {name:?}, which names no interface")]
+    Interface {
+        /// The host.
+        host: HostName,
+        /// The invalid name.
+        name: String,
+    },
+    /// The source has a mark, and no messages arrive there.
+    #[error("{0} is the source, and has the mark unguarded")]
+    SourceUnguarded(HostName),
 }
 
 impl Hops {
@@ -56,11 +71,14 @@ impl Hops {
     ///
     /// # Errors
     /// [`BadHops`] for no host, more than [`Hops::MOST`], a host that is there twice, and a bound
-    /// that is longer than [`HopBound::LONGEST`].
+    /// that is longer than [`HopBound::LONGEST`], and for a first host that is unguarded.
     pub fn new(hops: Vec<HopBound>) -> Result<Hops, BadHops> {
         let count = hops.len();
         if !(1..=Hops::MOST).contains(&count) {
             return Err(BadHops::Count { count });
+        }
+        if let Some(source) = hops.first().filter(|hop| hop.unguarded.is_some()) {
+            return Err(BadHops::SourceUnguarded(source.host.clone()));
         }
         for (at, hop) in hops.iter().enumerate() {
             if hops[..at].iter().any(|other| other.host == hop.host) {
@@ -102,17 +120,33 @@ impl Hops {
 struct HopDoc {
     host: HostName,
     bound_ns: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unguarded: Option<String>,
 }
 
 impl TryFrom<Vec<HopDoc>> for Hops {
     type Error = BadHops;
 
     fn try_from(docs: Vec<HopDoc>) -> Result<Hops, BadHops> {
-        let hops = docs.into_iter().map(|doc| HopBound {
-            host: doc.host,
-            bound: Nanos(doc.bound_ns),
-        });
-        Hops::new(hops.collect())
+        let hop = |doc: HopDoc| {
+            let unguarded = match doc.unguarded.as_deref().map(str::parse) {
+                None => None,
+                Some(Ok(iface)) => Some(iface),
+                Some(Err(_)) => {
+                    return Err(BadHops::Interface {
+                        host: doc.host,
+                        name: doc.unguarded.unwrap_or_default(),
+                    });
+                }
+            };
+            Ok(HopBound {
+                host: doc.host,
+                bound: Nanos(doc.bound_ns),
+                unguarded,
+            })
+        };
+        let hops: Result<Vec<HopBound>, BadHops> = docs.into_iter().map(hop).collect();
+        Hops::new(hops?)
     }
 }
 
@@ -121,6 +155,7 @@ impl From<Hops> for Vec<HopDoc> {
         let docs = hops.0.into_iter().map(|hop| HopDoc {
             host: hop.host,
             bound_ns: hop.bound.0,
+            unguarded: hop.unguarded.map(|iface| iface.to_string()),
         });
         docs.collect()
     }

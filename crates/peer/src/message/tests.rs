@@ -18,6 +18,7 @@ fn hops(bounds: &[(&str, u64)]) -> Hops {
     let hops = bounds.iter().map(|(name, bound)| HopBound {
         host: host(name),
         bound: Nanos(*bound),
+        unguarded: None,
     });
     Hops::new(hops.collect()).expect("hops")
 }
@@ -80,6 +81,16 @@ fn every_message() -> Vec<Message> {
             asked_ns: 1,
             received_ns: 9,
             answered_ns: u64::MAX,
+            kernel: None,
+        }),
+        Message::ClockAnswer(ClockAnswer {
+            asked_ns: 1,
+            received_ns: 9,
+            answered_ns: 9,
+            kernel: Some(KernelClock {
+                utc_ahead_ns: i64::MIN,
+                error_ns: u64::MAX,
+            }),
         }),
         Message::ReportAsk(ReportAsk {
             channel,
@@ -179,6 +190,7 @@ fn the_longest_messages_fit_into_a_frame_and_longer_ones_are_refused() {
         .map(|at| HopBound {
             host: host(&format!("{label}.{label}.{label}.{label}.{at:09}")),
             bound: HopBound::LONGEST,
+            unguarded: (at > 0).then(|| "wlp0s20f3u1u2c2".parse().expect("a name")),
         })
         .collect();
     assert_eq!(hops[0].host.as_str().len(), HostName::LONGEST);
@@ -468,4 +480,34 @@ fn a_report_looks_as_specified_and_an_invalid_one_is_refused() {
     let hops = hops.and_then(Value::as_array_mut).expect("a list");
     *hops = vec![hops[0].clone(); 16];
     assert!(error_of(&many).contains("1 to 15 hosts, not 16"));
+}
+
+#[test]
+fn a_hop_can_have_a_mark_that_names_an_interface_except_the_source() {
+    let mut message = json_of(&every_message()[1]);
+    let hops = |message: &mut Value, value: Value| {
+        message["message"]["establish"]["hops"] = value;
+    };
+    let source = json!({"host": "a", "bound_ns": 7});
+    let relay = |mark: &str| json!({"host": "r", "bound_ns": 5, "unguarded": mark});
+    hops(&mut message, json!([source.clone(), relay("eth0")]));
+    let body = serde_json::to_vec(&message).expect("JSON");
+    let Message::Establish(establish) = decode(&body).expect("valid") else {
+        panic!("another message");
+    };
+    let mark = establish.hops.as_slice()[1].unguarded.as_ref();
+    assert_eq!(mark.map(ToString::to_string).as_deref(), Some("eth0"));
+    assert_eq!(json_of(&Message::Establish(establish)), message);
+    for bad in ["", "a/b", "a b", "none", "sixteen-letters-", "eth0\u{7}"] {
+        hops(&mut message, json!([source.clone(), relay(bad)]));
+        let error = error_of(&message);
+        assert!(error.contains("which names no interface"), "{error}");
+    }
+    let marked = json!({"host": "a", "bound_ns": 7, "unguarded": "eth0"});
+    hops(&mut message, json!([marked, {"host": "r", "bound_ns": 5}]));
+    let error = error_of(&message);
+    assert!(
+        error.contains("a is the source, and has the mark"),
+        "{error}"
+    );
 }

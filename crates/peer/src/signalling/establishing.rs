@@ -5,6 +5,7 @@ use std::num::NonZeroU16;
 
 use netnice_channel::ChannelId;
 use netnice_core::admission::timing::share_slack;
+use netnice_core::contract::IfName;
 use netnice_core::units::{Instant, Nanos};
 
 use super::clock::OffsetMeasurement;
@@ -41,6 +42,7 @@ impl Signalling {
             arrival,
             before,
             bound: Nanos(0),
+            unguarded: None,
             next: None,
             stage: Stage::Holding,
             timer: now,
@@ -72,7 +74,7 @@ impl Signalling {
     pub(super) fn handle_held(
         &mut self,
         hold: HoldId,
-        bound: Nanos,
+        (bound, unguarded): (Nanos, Option<IfName>),
         next: Option<NextHop>,
         now: Instant,
     ) {
@@ -83,6 +85,7 @@ impl Signalling {
             return;
         };
         entry.bound = bound;
+        entry.unguarded = unguarded;
         let hops = match Hops::new(entry.hops_so_far(&self.host)) {
             Ok(hops) => hops,
             Err(fault) => {
@@ -108,10 +111,8 @@ impl Signalling {
         let least: Vec<Nanos> = hops.as_slice().iter().map(|hop| hop.bound).collect();
         match share_slack(&least, entry.contract.deadline()) {
             Ok(bounds) => {
-                let hosts = hops.as_slice().iter().map(|hop| hop.host.clone());
-                let hops = hosts
-                    .zip(bounds)
-                    .map(|(host, bound)| HopBound { host, bound });
+                let hops = hops.as_slice().iter().cloned().zip(bounds);
+                let hops = hops.map(|(hop, bound)| HopBound { bound, ..hop });
                 match Hops::new(hops.collect()) {
                     Ok(hops) => self.relax(channel, hops, None),
                     Err(fault) => {
@@ -371,14 +372,16 @@ impl Signalling {
                     asked_ns: ask.sent_ns,
                     received_ns: now.0,
                     answered_ns: now.0,
+                    kernel: self.kernel_clock,
                 };
                 self.send(from, Message::ClockAnswer(answer));
             }
             Message::ReportAsk(ask) => self.handle_report_ask(from, ask, now),
             Message::ReportAnswer(answer) => self.handle_report_answer(from, answer),
             Message::ClockAnswer(answer) => {
+                let own = self.kernel_clock;
                 let neighbour = self.neighbours.get_mut(from);
-                if !neighbour.is_some_and(|one| one.clock.handle(answer, now)) {
+                if !neighbour.is_some_and(|one| one.clock.handle(answer, own, now)) {
                     self.violate(
                         from,
                         "it replies to a question about its clock that is not open",
@@ -457,7 +460,7 @@ impl Signalling {
         let Some(neighbour) = self.neighbours.get_mut(from) else {
             return Err(format!("{from} is no neighbour"));
         };
-        let quota = &self.policy.neighbour;
+        let quota = self.policy.quota_of(from);
         let admitted = neighbour.usage.admit(quota, &establish.contract, now);
         admitted.map_err(|fault| format!("the channels that {from} opens: {fault}"))
     }

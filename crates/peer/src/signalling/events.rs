@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU16;
 
 use netnice_channel::{ChannelId, End};
-use netnice_core::contract::Channel;
+use netnice_core::contract::{Channel, IfName};
 use netnice_core::units::Nanos;
 
 use crate::message::{Counted, HopReport, Hops, HostName, Message, Reason, Refusal, ServiceName};
@@ -114,6 +114,9 @@ pub enum Event {
         /// The next host on the route to the sink, and the addresses of the packets to it. It must
         /// be there unless this host is the sink.
         next: Option<NextHop>,
+        /// The interface at which the packets arrive, if nothing is declared about the port before
+        /// it; `None` at the source.
+        unguarded: Option<IfName>,
     },
     /// The host cannot hold a bound.
     NotHeld {

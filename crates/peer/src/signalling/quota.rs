@@ -1,14 +1,20 @@
 //! What one neighbour may have of this host: [`Quota`], [`Policy`]. [`Usage::admit`] fails with the
 //! limit and the value that exceeds it, and then changes nothing.
 
+use std::collections::BTreeMap;
+
 use netnice_core::contract::Channel;
 use netnice_core::units::{Amount, Bytes, Instant, Nanos};
 
+use crate::message::HostName;
+
 /// The limits of a host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// For the channels that one neighbour opens through or to this host.
     pub neighbour: Quota,
+    /// The quotas of these neighbours, in place of `neighbour`.
+    pub named: BTreeMap<HostName, Quota>,
     /// For the channels that the programs of this host open, together.
     pub programs: Quota,
     /// Largest number of neighbours.
@@ -50,9 +56,17 @@ impl Default for Policy {
         };
         Policy {
             neighbour,
+            named: BTreeMap::new(),
             programs,
             neighbours: 1_024,
         }
+    }
+}
+
+impl Policy {
+    /// The quota of a neighbour.
+    pub fn quota_of(&self, neighbour: &HostName) -> &Quota {
+        self.named.get(neighbour).unwrap_or(&self.neighbour)
     }
 }
 
@@ -71,7 +85,8 @@ impl Usage {
     /// Counts one more channel that is not established yet.
     ///
     /// # Errors
-    /// A sentence with the limit that the channel would exceed, and the value.
+    /// A sentence with the limit that the channel would exceed, its key in the policy file, and the
+    /// value.
     pub(super) fn admit(
         &mut self,
         quota: &Quota,
@@ -82,22 +97,26 @@ impl Usage {
         let burst = self.burst.saturating_add(burst_of(contract));
         let behind = self.opens_until.since(now);
         let fault = if self.channels >= quota.channels {
-            format!("at most {} channels are allowed", quota.channels)
+            let most = quota.channels;
+            format!("at most {most} channels are allowed (quota channels)")
         } else if self.in_progress >= quota.in_progress {
             let most = quota.in_progress;
-            format!("at most {most} channels may be in establishment at once")
+            format!("at most {most} channels may be in establishment at once (quota in-progress)")
         } else if behind > Nanos::from_secs(1) {
             let most = quota.opens_per_second;
-            format!("at most {most} channels may be opened in a second")
+            format!("at most {most} channels may be opened in a second (quota set-ups)")
         } else if contract.mmax() > quota.mmax {
             let (most, mmax) = (quota.mmax, contract.mmax());
-            format!("mmax is at most {most}, not {mmax}")
+            format!("mmax is at most {most}, not {mmax} (quota mmax)")
         } else if rate > quota.rate {
             let most = quota.rate;
-            format!("all channels together have at most {most}, and would have {rate}")
+            format!("all channels together have at most {most}, and would have {rate} (quota rate)")
         } else if burst > quota.burst.0 {
             let (most, burst) = (quota.burst, Bytes(burst));
-            format!("the bursts of all channels have at most {most}, and would have {burst}")
+            format!(
+                "the bursts of all channels have at most {most}, and would have {burst} (quota \
+                 burst)"
+            )
         } else {
             self.channels += 1;
             self.in_progress += 1;

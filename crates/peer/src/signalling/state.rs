@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use netnice_channel::ChannelId;
-use netnice_core::contract::Channel;
+use netnice_core::contract::{Channel, IfName};
 use netnice_core::units::{Instant, Nanos};
 
 use super::events::{Arrival, NextHop, Part};
@@ -53,6 +53,8 @@ pub(super) struct ChannelState {
     /// The bound that this host holds, and the final one when it is established; 0 until one is
     /// known.
     pub(super) bound: Nanos,
+    /// The interface at which the packets arrive, if nothing is declared about the port before it.
+    pub(super) unguarded: Option<IfName>,
     /// The next host and the addresses of the packets to it; `None` at the sink, and until they
     /// are known.
     pub(super) next: Option<NextHop>,
@@ -117,6 +119,7 @@ impl ChannelState {
         hops.push(HopBound {
             host: own.clone(),
             bound: self.bound,
+            unguarded: self.unguarded.clone(),
         });
         hops
     }
@@ -157,6 +160,11 @@ impl ChannelState {
         let same = |(one, other): (&HopBound, &HopBound)| one.host == other.host;
         if !is_next || !is_sink || !known.iter().zip(&held).all(same) {
             return Some("the hosts are not those of the channel".to_owned());
+        }
+        let mark = |(one, held): &(&HopBound, &HopBound)| one.unguarded != held.unguarded;
+        if let Some((one, _)) = known.iter().zip(&held).find(mark) {
+            let host = &one.host;
+            return Some(format!("the mark of {host} is not the one that it had"));
         }
         let shorter = known
             .iter()

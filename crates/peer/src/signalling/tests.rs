@@ -9,8 +9,8 @@ use netnice_core::units::{Amount, Bytes, Instant, Nanos};
 use super::*;
 use crate::message::{
     Attempt, ClockAnswer, ClockAsk, Close, Counted, Establish, Established, Hello, HopBound,
-    HopReport, Hops, Message, Reason, Refresh, Refusal, Refused, ReportAnswer, ReportAsk,
-    ServiceName,
+    HopReport, Hops, KernelClock, Message, Reason, Refresh, Refusal, Refused, ReportAnswer,
+    ReportAsk, ServiceName,
 };
 
 mod clock;
@@ -78,6 +78,7 @@ fn hops(bounds: &[(&str, u64)]) -> Hops {
     let hops = bounds.iter().map(|(name, bound)| HopBound {
         host: host(name),
         bound: millis(*bound),
+        unguarded: None,
     });
     Hops::new(hops.collect()).expect("hops")
 }
@@ -247,7 +248,12 @@ impl Machine {
             from: address(own),
             to: peer_of(own),
         });
-        self.take(Event::Held { hold, bound, next })
+        self.take(Event::Held {
+            hold,
+            bound,
+            next,
+            unguarded: None,
+        })
     }
 
     fn relaxed(&mut self, hold: u64) -> Vec<Action> {

@@ -409,7 +409,15 @@ impl Network {
                     is_source: request.previous.is_none(),
                 };
                 assert!(host.ledger.insert(hold, entry).is_none(), "{hold:?}");
-                Event::Held { hold, bound, next }
+                // Nothing is declared about the ports before half of the hosts.
+                let is_marked = at % 2 == 1 && request.previous.is_some();
+                let unguarded = is_marked.then(|| "eth0".parse().expect("a name"));
+                Event::Held {
+                    hold,
+                    bound,
+                    next,
+                    unguarded,
+                }
             }
             None => Event::NotHeld {
                 hold,

@@ -278,7 +278,8 @@ fn a_program_cannot_open_a_channel_twice_or_beyond_its_quota() {
     };
     assert_eq!(
         error(large(1_001)),
-        "the channels of the programs of this host: mmax is at most 1000B, not 1001B"
+        "the channels of the programs of this host: mmax is at most 1000B, not 1001B \
+         (quota mmax)"
     );
     assert_eq!(
         error(large((16 << 20) + 1)),
@@ -303,7 +304,8 @@ fn a_program_cannot_open_a_channel_twice_or_beyond_its_quota() {
     );
     a.open(2, "b", 30);
     let third = a.machine.open(request(3, "b", millis(30)), a.now);
-    let text = "the channels of the programs of this host: at most 2 channels are allowed";
+    let text = "the channels of the programs of this host: at most 2 channels are \
+                allowed (quota channels)";
     assert_eq!(third.expect_err("too many").to_string(), text);
     // The packets of a channel within the host pass no link, so its address does not matter.
     let mut a = Machine::new("a");
@@ -356,6 +358,7 @@ fn a_next_hop_with_addresses_that_carry_no_packets_is_refused() {
             hold: HoldId(0),
             bound: millis(5),
             next: Some(next),
+            unguarded: None,
         });
         let why = refused("a", 1, refusal("r", text, None));
         assert_eq!(actions, [release(0), why]);
@@ -389,4 +392,95 @@ fn the_status_of_a_channel_follows_its_establishment() {
         status(&r),
         ("established".to_owned(), Some(millis(10)), true)
     );
+}
+
+/// Hops with a mark at some hosts.
+fn marked(bounds: &[(&str, u64, Option<&str>)]) -> Hops {
+    let hops = bounds.iter().map(|(name, bound, mark)| HopBound {
+        host: host(name),
+        bound: millis(*bound),
+        unguarded: mark.map(|iface| iface.parse().expect("a name")),
+    });
+    Hops::new(hops.collect()).expect("hops")
+}
+
+/// `message` with these hops.
+fn with_hops(mut message: Message, hops: Hops) -> Message {
+    match &mut message {
+        Message::Establish(one) => one.hops = hops,
+        Message::Established(one) => one.hops = hops,
+        other => panic!("{other:?}"),
+    }
+    message
+}
+
+/// The host `machine` holds 5 ms, and packets arrive at its unguarded `iface`.
+fn held_unguarded(machine: &mut Machine, iface: &str, next: Option<&str>) -> Vec<Action> {
+    let own = machine.machine.host().as_str();
+    let next = next.map(|next| NextHop {
+        host: host(next),
+        from: address(own),
+        to: peer_of(own),
+    });
+    machine.take(Event::Held {
+        hold: HoldId(0),
+        bound: millis(5),
+        next,
+        unguarded: Some(iface.parse().expect("a name")),
+    })
+}
+
+#[test]
+fn each_host_marks_its_unguarded_port_and_all_are_told() {
+    let mut r = Machine::beside("r", &["a", "b"]);
+    r.receive("a", establish(1, "b", 30, &[("a", 4)]));
+    let actions = held_unguarded(&mut r, "eth1", Some("b"));
+    let forward = marked(&[("a", 4, None), ("r", 5, Some("eth1"))]);
+    let asked = establish(1, "b", 30, &[("a", 4), ("r", 5)]);
+    assert_eq!(
+        actions,
+        [sent("b", with_hops(asked.clone(), forward.clone()))]
+    );
+    let mut b = Machine::beside("b", &["r"]);
+    b.receive("r", with_hops(asked, forward));
+    held_unguarded(&mut b, "eth0", None);
+    let last = [
+        ("a", 9, None),
+        ("r", 10, Some("eth1")),
+        ("b", 11, Some("eth0")),
+    ];
+    let Some(Action::Accepted { hops, .. }) = b.relaxed(0).into_iter().next() else {
+        panic!("not accepted");
+    };
+    let marks = |hops: &Hops| -> Vec<Option<String>> {
+        let mark = |hop: &HopBound| hop.unguarded.as_ref().map(ToString::to_string);
+        hops.as_slice().iter().map(mark).collect()
+    };
+    assert_eq!(marks(&hops), marks(&marked(&last)));
+    let answer = with_hops(established(1, "b", &[("a", 30)]), hops.clone());
+    r.receive("b", answer);
+    let answer = with_hops(established(1, "r", &[("a", 30)]), hops.clone());
+    assert_eq!(r.relaxed(0), [sent("a", answer)]);
+    let status = r.machine.channels().next().expect("a channel");
+    assert_eq!(status.hops, Some(hops));
+}
+
+#[test]
+fn marks_that_change_on_the_way_back_disconnect_the_neighbour() {
+    for mark in [None, Some("eth2")] {
+        let hops = [("a", 9, None), ("r", 10, mark), ("b", 11, None)];
+        let mut r = Machine::beside("r", &["a", "b"]);
+        r.receive("a", establish(1, "b", 30, &[("a", 4)]));
+        held_unguarded(&mut r, "eth1", Some("b"));
+        let answer = with_hops(established(1, "b", &[("a", 30)]), marked(&hops));
+        let actions = r.receive("b", answer);
+        let text = format!(
+            "b breaks the protocol: it establishes channel {} wrongly: the mark of r is not the \
+             one that it had",
+            id(1)
+        );
+        let reason = Reason::new(&text);
+        let neighbour = host("b");
+        assert_eq!(actions[0], Action::Disconnect { neighbour, reason });
+    }
 }

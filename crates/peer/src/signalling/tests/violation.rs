@@ -304,9 +304,9 @@ fn each_limit_of_a_quota_is_named_and_what_exceeds_it_reserves_nothing() {
             ..base
         },
         3,
-        "at most 3 channels are allowed",
+        "at most 3 channels are allowed (quota channels)",
     );
-    let most = "at most 3 channels may be in establishment at once";
+    let most = "at most 3 channels may be in establishment at once (quota in-progress)";
     expect(
         Quota {
             in_progress: 3,
@@ -315,7 +315,7 @@ fn each_limit_of_a_quota_is_named_and_what_exceeds_it_reserves_nothing() {
         3,
         most,
     );
-    let most = "at most 2 channels may be opened in a second";
+    let most = "at most 2 channels may be opened in a second (quota set-ups)";
     expect(
         Quota {
             opens_per_second: 2,
@@ -330,10 +330,10 @@ fn each_limit_of_a_quota_is_named_and_what_exceeds_it_reserves_nothing() {
             ..base
         },
         0,
-        "mmax is at most 999B, not 1000B",
+        "mmax is at most 999B, not 1000B (quota mmax)",
     );
     let rates = "all channels together have at most 1 Mbit/s (125 kB/s), and would have 1.6 Mbit/s \
-                 (200 kB/s)";
+                 (200 kB/s) (quota rate)";
     expect(
         Quota {
             rate: Amount(1_000_000),
@@ -342,7 +342,8 @@ fn each_limit_of_a_quota_is_named_and_what_exceeds_it_reserves_nothing() {
         1,
         rates,
     );
-    let bursts = "the bursts of all channels have at most 3000B, and would have 4000B";
+    let bursts =
+        "the bursts of all channels have at most 3000B, and would have 4000B (quota burst)";
     expect(
         Quota {
             burst: Bytes(3_000),
@@ -351,6 +352,33 @@ fn each_limit_of_a_quota_is_named_and_what_exceeds_it_reserves_nothing() {
         1,
         bursts,
     );
+}
+
+#[test]
+fn a_neighbour_with_a_quota_of_its_own_has_that_one_and_others_have_theirs() {
+    let few = Quota {
+        channels: 1,
+        ..Policy::default().neighbour
+    };
+    let policy = Policy {
+        named: [(host("a"), few)].into(),
+        ..Policy::default()
+    };
+    let mut r = Machine::with("r", policy.clone());
+    r.connect("a");
+    r.connect("c");
+    let ask = |r: &mut Machine, number: u8, by: &str| {
+        r.receive(by, establish(number, "r", 30, &[(by, 4)]));
+        r.count()
+    };
+    assert_eq!([ask(&mut r, 1, "a"), ask(&mut r, 2, "a")], [1, 1]);
+    assert_eq!([ask(&mut r, 3, "c"), ask(&mut r, 4, "c")], [2, 3]);
+    // A new policy ends nothing, and decides on the next channel.
+    r.machine.set_policy(Policy {
+        named: [(host("c"), few)].into(),
+        ..policy
+    });
+    assert_eq!([ask(&mut r, 5, "c"), ask(&mut r, 6, "a")], [3, 4]);
 }
 
 #[test]

@@ -38,6 +38,7 @@ async fn run_host(
                         hold,
                         bound: Nanos::from_millis(5),
                         next: route.get(&request.sink).cloned().map(next_hop),
+                        unguarded: None,
                     }
                 }
                 Some(Action::Relax { hold, .. }) => {
