@@ -19,6 +19,7 @@ fn paper_settings() -> ExecutorSettings {
             leftover: Nanos(0),
         },
         horizon: Nanos(0),
+        early: EarlyOrder::default(),
     }
 }
 
@@ -212,6 +213,31 @@ fn without_preemption_points_channels_are_late() {
     assert_eq!(late(4), (0, 0));
     let (late, refused) = late(27);
     assert!(late > 0, "{late} late and {refused} refused");
+}
+
+/// Section 5.3, figure 7b: early messages come before best effort. Channels are late if messages
+/// are not interrupted, and not late with preemption points, whatever the order.
+#[test]
+fn early_messages_first_make_channels_late_only_without_preemption_points() {
+    let late = |block: u32, early| {
+        let mut simulation = paper_simulation();
+        let settings = &mut simulation.settings;
+        settings.processor.block = NonZeroU32::new(block).expect("above zero");
+        settings.horizon = Nanos::from_millis(500);
+        settings.early = early;
+        let fates = run_with(&simulation, 4_800, BULK, 1);
+        let late = fates[..3].iter().map(|fate| fate.processed_late);
+        (late.sum::<u64>(), fates[3].refused)
+    };
+    let (late_after, refused_after) = late(4, EarlyOrder::AfterLeftOver);
+    let (late_before, refused_before) = late(4, EarlyOrder::BeforeLeftOver);
+    assert_eq!((late_after, late_before), (0, 0));
+    assert!(
+        refused_after <= refused_before,
+        "{refused_after}, {refused_before}"
+    );
+    // A message of channel 0 has 15 packets.
+    assert!(late(15, EarlyOrder::BeforeLeftOver).0 > 0);
 }
 
 /// Bytes of a best-effort message.
