@@ -20,6 +20,7 @@ use netnice_channel::{
 };
 use netnice_core::admission::timing::Processor;
 use netnice_core::contract::{Channel, MessageRate, Overload};
+use netnice_core::sched::EarlyOrder;
 use netnice_core::units::{self, Bytes, Nanos};
 
 const RUNS: usize = 9;
@@ -96,6 +97,7 @@ fn run(channels: usize, (parts, bytes): (u64, u64), block: u32, packets: u64) ->
             leftover: Nanos(0),
         },
         horizon: Nanos(0),
+        early: EarlyOrder::default(),
     };
     let mut now = units::Instant(1_000_000_000);
     let mut executor = Executor::<Vec<u8>, Vec<u8>>::new(settings).expect("valid");

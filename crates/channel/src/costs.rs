@@ -147,11 +147,7 @@ impl Transmit for Link {
 
 impl Packets {
     fn new(costs: Processor) -> Result<Packets, ChannelError> {
-        let settings = ExecutorSettings {
-            processor: costs,
-            horizon: Nanos(0),
-        };
-        let mut executor = Executor::new(settings)?;
+        let mut executor = Executor::new(ExecutorSettings::new(costs))?;
         let header = PacketHeader::LENGTH as u64;
         let largest = costs.largest;
         let taken = Bytes(header);

@@ -186,6 +186,7 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Executor<M, P> {
             overhead: Bytes(0),
             ahead: Nanos(u64::MAX),
             horizon: settings.horizon,
+            early: settings.early,
             longest: Bytes(LONGEST_BLOCK.0),
         };
         Ok(Executor {

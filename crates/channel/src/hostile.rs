@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 
 use netnice_core::admission::timing::Processor;
 use netnice_core::contract::{Channel, MessageRate};
+use netnice_core::sched::EarlyOrder;
 use netnice_core::units::{Bytes, Instant, Nanos};
 
 use crate::{
@@ -111,6 +112,7 @@ impl World {
                 leftover: Nanos(0),
             },
             horizon: Nanos::from_millis(100),
+            early: EarlyOrder::default(),
         };
         let rate = MessageRate::new(1_000).expect("in range");
         let channel = Channel::new(Bytes(MMAX as u64), rate, 4, Nanos::from_millis(50));

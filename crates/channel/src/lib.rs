@@ -53,8 +53,7 @@
 //! fn options() -> Result<HandlerThreadOptions, ChannelError> {
 //!     let block = NonZeroU32::new(4).expect("above zero");
 //!     let processor = costs::measure(Bytes(1_400), block)?;
-//!     let horizon = Nanos(0);
-//!     Ok(HandlerThreadOptions::new(ExecutorSettings { processor, horizon }))
+//!     Ok(HandlerThreadOptions::new(ExecutorSettings::new(processor)))
 //! }
 //! ```
 //!

@@ -4,7 +4,7 @@
 
 use netnice_core::admission::timing::{HandlerWork, Handlers, Processor, Resolution, Work};
 use netnice_core::contract::{Channel, ContractError, Overload, Weight};
-use netnice_core::sched::{SchedulerError, Service};
+use netnice_core::sched::{EarlyOrder, SchedulerError, Service};
 use netnice_core::units::{Bytes, Nanos};
 
 use super::header::{ChannelId, PacketHeader};
@@ -18,9 +18,12 @@ pub struct ExecutorSettings {
     /// [`Processor::largest`] is the longest packet that a handler submits, with the channel's
     /// header. [`Processor::leftover`] has no effect on the executor.
     pub processor: Processor,
-    /// How long before its logical arrival a message may be processed if no other handler has work
-    /// (paper RTC: work-conserving processing). With zero no message is processed early.
+    /// How long before its logical arrival a message may be processed if no other handler has work,
+    /// or none but of best effort, by `early` (paper RTC: work-conserving processing). With zero no
+    /// message is processed early.
     pub horizon: Nanos,
+    /// Whether such early messages come after best effort or before it.
+    pub early: EarlyOrder,
 }
 
 /// An end of a channel.
@@ -180,6 +183,15 @@ pub(crate) struct Sizes {
 }
 
 impl ExecutorSettings {
+    /// Settings with these costs, with which no message is processed early.
+    pub fn new(processor: Processor) -> ExecutorSettings {
+        ExecutorSettings {
+            processor,
+            horizon: Nanos(0),
+            early: EarlyOrder::default(),
+        }
+    }
+
     /// The admission test for the executor's handlers on a reservation of processor time.
     /// `leftover` is the longest block of the best-effort channels
     /// ([`ChannelOptions::longest_block`]); 0 if there are none.

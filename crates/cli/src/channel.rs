@@ -139,8 +139,7 @@ pub(crate) fn execute(
 /// The connection to netnice-peer, with handlers as the options say.
 fn connect(dir: &RuntimeDir, end: &EndOptions) -> Result<Network, CommandError> {
     let processor = costs::measure(end.packet, BLOCK).map_err(of_channel)?;
-    let horizon = Nanos(0);
-    let handlers = HandlerThreadOptions::new(ExecutorSettings { processor, horizon });
+    let handlers = HandlerThreadOptions::new(ExecutorSettings::new(processor));
     let mut options = NetworkOptions::new(handlers);
     if let Some(slice) = end.cpu {
         own::change(dir, &format!("cpu {}/{}", slice.slice(), slice.period()))?;

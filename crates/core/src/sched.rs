@@ -24,6 +24,8 @@
 //! | *left-over* | that compete by weight | start tag (`sched::fair`) | if nothing is due |
 //! | *early* | channels within the horizon | logical arrival | if the left-over is empty too |
 //!
+//! With [`EarlyOrder::BeforeLeftOver`] the early come before the left-over.
+//!
 //! When the time of an entry among the sleepers or the early has come, `poll` moves the entry to
 //! the due, or inserts the flow anew. The [`Service`] of a flow decides where the flow has entries:
 //! - `Cell` (`sched::cell`): among the sleepers until it is eligible, then among the due.
@@ -116,7 +118,8 @@ pub use pacer::Pacer;
 use server::OverbookedServer;
 pub use server::{Class, MAX_CLASSES};
 pub use service::{
-    Departure, FlowId, Guarantee, Next, NotServed, Packet, SchedulerError, ServedAs, Service, Wire,
+    Departure, EarlyOrder, FlowId, Guarantee, Next, NotServed, Packet, SchedulerError, ServedAs,
+    Service, Wire,
 };
 use share::ShareState;
 use slice::SliceState;

@@ -15,7 +15,7 @@ use netnice_core::contract::{self, Bucket, MessageRate, Sustained, Weight};
 use netnice_core::sched::{
     Class, FlowId, Guarantee, Next, Packet, Scheduler, SchedulerError, Service,
 };
-use netnice_core::sched::{Departure, END_OF_TIME, Wire};
+use netnice_core::sched::{Departure, END_OF_TIME, EarlyOrder, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -149,6 +149,7 @@ impl Scenario {
             overhead: Bytes(24),
             ahead: Nanos([0, random.any_size(17)][random.below(2) as usize]),
             horizon: Nanos([0, random.any_size(26)][random.below(2) as usize]),
+            early: ORDERS[random.below(2) as usize],
             longest: Bytes(LONGEST),
             ..Wire::new(random.rate())
         };
@@ -330,6 +331,7 @@ impl Scenario {
             overhead: Bytes(self.random.below(64)),
             ahead: Nanos(self.random.any_size(17)),
             horizon: Nanos([0, self.random.any_size(26)][self.random.below(2) as usize]),
+            early: ORDERS[self.random.below(2) as usize],
             longest: Bytes(LONGEST - self.random.below(LONGEST / 4)),
             ..Wire::new(self.random.rate())
         };
@@ -441,6 +443,7 @@ fn run_scenarios(seeds: core::ops::Range<u64>, operations: u64, check_each: u64)
 }
 
 const LONGEST: u64 = 1514;
+const ORDERS: [EarlyOrder; 2] = [EarlyOrder::AfterLeftOver, EarlyOrder::BeforeLeftOver];
 
 /// The largest number of flows at once.
 const MAX_FLOWS: usize = 300;

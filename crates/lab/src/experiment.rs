@@ -26,6 +26,7 @@ pub mod bench;
 mod cell;
 mod change;
 mod channel;
+mod check;
 mod cost;
 mod death;
 mod estimate;
@@ -55,6 +56,7 @@ mod vert;
 mod weights;
 
 pub use bench::Subject;
+pub use check::{Bound, Check};
 pub use scale::sleepers;
 
 /// One experiment of the registry.
@@ -107,60 +109,6 @@ impl Context {
             promise.max(0.03)
         } else {
             promise
-        }
-    }
-}
-
-/// One number against one bound.
-#[derive(Debug, Clone, Serialize)]
-pub struct Check {
-    /// What the number measures.
-    pub what: String,
-    /// The number.
-    pub value: f64,
-    /// The unit of the number; empty if it has none.
-    pub unit: &'static str,
-    /// The bound of the number.
-    pub bound: Bound,
-    /// Whether the number is within its bound.
-    pub holds: bool,
-}
-
-/// The bound of a number.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Bound {
-    /// Not less than this.
-    AtLeast(f64),
-    /// Not more than this.
-    AtMost(f64),
-    /// Not farther from `aim` than `share` of it.
-    Near {
-        /// The wanted value.
-        aim: f64,
-        /// The tolerance, as a share of `aim`.
-        share: f64,
-    },
-}
-
-impl Bound {
-    fn accepts(self, value: f64) -> bool {
-        match self {
-            Bound::AtLeast(least) => value >= least,
-            Bound::AtMost(most) => value <= most,
-            Bound::Near { aim, share } => (value - aim).abs() <= share * aim.abs(),
-        }
-    }
-}
-
-impl std::fmt::Display for Bound {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Bound::AtLeast(least) => write!(f, "≥ {}", figure(*least)),
-            Bound::AtMost(most) => write!(f, "≤ {}", figure(*most)),
-            Bound::Near { aim, share } => {
-                write!(f, "{} ± {} %", figure(*aim), figure(share * 100.0))
-            }
         }
     }
 }
@@ -267,14 +215,11 @@ impl Experiment {
         })
     }
 
-    /// Runs the experiment. An error means that the experiment could not be measured, or that a
-    /// plot or a kept run could not be read or written. A broken promise is no error: `holds` of
-    /// the outcome is `false`.
-    pub fn run(&self, context: &Context) -> Result<Outcome> {
-        let started = Instant::now();
-        let mut outcome = Outcome {
+    /// An outcome without values and checks.
+    fn outcome(&self, subject: Subject) -> Outcome {
+        Outcome {
             id: self.id,
-            subject: context.subject,
+            subject,
             paper: Value::Null,
             ours: json!({}),
             holds: false,
@@ -282,7 +227,15 @@ impl Experiment {
             notes: Vec::new(),
             plots: Vec::new(),
             seconds: 0.0,
-        };
+        }
+    }
+
+    /// Runs the experiment. An error means that the experiment could not be measured, or that a
+    /// plot or a kept run could not be read or written. A broken promise is no error: `holds` of
+    /// the outcome is `false`.
+    pub fn run(&self, context: &Context) -> Result<Outcome> {
+        let started = Instant::now();
+        let mut outcome = self.outcome(context.subject);
         (self.run)(context, &mut outcome).with_context(|| format!("experiment {}", self.id))?;
         outcome.holds = !outcome.checks.is_empty() && outcome.checks.iter().all(|c| c.holds);
         outcome.seconds = started.elapsed().as_secs_f64();
@@ -628,6 +581,18 @@ pub const REGISTRY: &[Experiment] = &[
         run: rtc::figure7a,
     },
     Experiment {
+        id: "rtc-fig7b",
+        what: "RTC figure 7b on packets: early messages first, preemption between messages only",
+        minutes: (2.5, 0.4),
+        run: rtc::figure7b,
+    },
+    Experiment {
+        id: "rtc-p",
+        what: "RTC 3.3: packets between preemption points, and their size: channels and throughput",
+        minutes: (5.0, 1.5),
+        run: rtc::packet_blocks,
+    },
+    Experiment {
         id: "rtc-hops",
         what: "channels over a router beside floods on every cable, with loaded processors",
         minutes: (11.0, 0.7),
@@ -656,6 +621,12 @@ pub const REGISTRY: &[Experiment] = &[
         what: "RTC, figure 6, simulated: a channel sends at multiples of its contract",
         minutes: (0.2, 0.05),
         run: rtc::figure6_simulated,
+    },
+    Experiment {
+        id: "rtc-fig7b-sim",
+        what: "RTC, figure 7b, simulated: early messages first, preemption between messages only",
+        minutes: (0.2, 0.05),
+        run: rtc::figure7b_simulated,
     },
 ];
 

@@ -43,7 +43,7 @@ pub use error::SimulationError;
 pub use queueing::OverbookedSlice;
 pub use random::Random;
 pub use report::{FlowReport, Report};
-pub use simulation::{SentPacket, SimFlow, Simulation};
+pub use simulation::{EarlyProcessing, SentPacket, SimFlow, Simulation};
 pub use source::Source;
 
 #[cfg(test)]

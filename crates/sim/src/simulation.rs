@@ -9,7 +9,9 @@ use std::collections::{BinaryHeap, VecDeque};
 use netnice_core::admission::timing::Processor;
 use netnice_core::contract::{Channel, Clause, Contract, Weight};
 use netnice_core::policer::{Observation, Policer};
-use netnice_core::sched::{Guarantee, Overload, SchedulerError, ServedAs, Service, Wire};
+use netnice_core::sched::{
+    EarlyOrder, Guarantee, Overload, SchedulerError, ServedAs, Service, Wire,
+};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 
 use crate::Random;
@@ -26,12 +28,24 @@ pub struct Simulation {
     pub wire: Wire,
     /// The processor that turns messages into packets; `None` if that takes no time.
     pub processor: Option<Processor>,
+    /// Which messages the processor handles before their logical arrival; none by default.
+    pub early: EarlyProcessing,
     /// An overbooked slice, which flows with a class share; `None` if there is none.
     pub overbooked: Option<OverbookedSlice>,
     /// The flows, in the order of reports.
     pub flows: Vec<SimFlow>,
     /// The seed of all random numbers.
     pub seed: u64,
+}
+
+/// Which messages of channels a processor handles before their logical arrival (paper RTC:
+/// work-conserving processing). The link behind the processor keeps to [`Wire::horizon`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EarlyProcessing {
+    /// How long before its logical arrival a message may be handled. With zero none is early.
+    pub horizon: Nanos,
+    /// Whether early messages come after the flows without a deadline or before them.
+    pub order: EarlyOrder,
 }
 
 /// A flow: its contract and its traffic.
@@ -156,6 +170,7 @@ impl Simulation {
         Simulation {
             wire,
             processor: None,
+            early: EarlyProcessing::default(),
             overbooked: None,
             flows: Vec::new(),
             seed: 1,
@@ -242,7 +257,7 @@ impl<'a> Run<'a> {
     fn new(sim: &'a Simulation) -> Result<Run<'a>, SchedulerError> {
         let mut link = SchedulerQueues::new(sim.wire)?;
         let mut processor = match sim.processor {
-            Some(_) => Some(SchedulerQueues::new(blocks())?),
+            Some(_) => Some(SchedulerQueues::new(blocks(&sim.early))?),
             None => None,
         };
         if let Some(overbooked) = &sim.overbooked {
@@ -635,8 +650,10 @@ fn handler_service(flow: &SimFlow, costs: &Processor) -> Service {
 }
 
 /// A processor as a link: a byte of a block is a nanosecond.
-fn blocks() -> Wire {
+fn blocks(early: &EarlyProcessing) -> Wire {
     Wire {
+        horizon: early.horizon,
+        early: early.order,
         longest: Bytes(LONGEST_BLOCK.0),
         ..Wire::new(Rate::new(8_000_000_000).unwrap_or(Rate::MAX))
     }

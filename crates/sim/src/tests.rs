@@ -1,9 +1,12 @@
+use core::num::NonZeroU32;
+
+use netnice_core::admission::timing::Processor;
 use netnice_core::contract::Contract;
-use netnice_core::sched::Wire;
-use netnice_core::units::{Bytes, Nanos, Rate};
+use netnice_core::sched::{EarlyOrder, Wire};
+use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 
 use crate::adapter::{Adapter, Connection};
-use crate::{Report, SentPacket, SimFlow, Simulation, Source};
+use crate::{EarlyProcessing, Report, SentPacket, SimFlow, Simulation, Source};
 
 mod invalid;
 mod proofs;
@@ -227,6 +230,56 @@ fn an_overbooked_slice_is_shared_by_class_and_proportion() {
             "{name}: {rate}\n{report}"
         );
     }
+}
+
+/// A processor may handle the later messages of a burst before their logical arrivals, after best
+/// effort or before it. In each case the link holds them until then.
+#[test]
+fn early_processing_displaces_best_effort_only_if_it_comes_first() {
+    let found = [
+        (0, EarlyOrder::AfterLeftOver),
+        (100, EarlyOrder::AfterLeftOver),
+        (100, EarlyOrder::BeforeLeftOver),
+    ]
+    .map(|(horizon, order)| {
+        let us = Nanos::from_micros;
+        let mut world = link(10);
+        world.processor = Some(Processor {
+            switch: us(0),
+            cache_miss: us(0),
+            first: us(1_000),
+            later: us(1_000),
+            link_scheduling: us(0),
+            block: NonZeroU32::MIN,
+            largest: Bytes(1_000),
+            leftover: us(0),
+        });
+        let horizon = Nanos::from_millis(horizon);
+        world.early = EarlyProcessing { horizon, order };
+        let burst = Source::Trace(vec![(Nanos(0), Bytes(3_000)); 3]);
+        let contract = "channel mmax=3kB,rmax=50/s,bmax=3,deadline=15ms";
+        world.flows = vec![
+            flow("burst", contract, burst),
+            flow("bulk", "", greedy(1_000)),
+        ];
+        let (mut starts, mut bulk) = (Vec::new(), 0);
+        let report = world
+            .run(Nanos::from_millis(50), |sent| match sent.flow {
+                0 => starts.push(sent.start.0 / 1_000_000),
+                _ => bulk += u64::from(sent.start < Instant(9_500_000)),
+            })
+            .expect("a valid simulation");
+        assert_eq!((report.missed(), report.flows[0].messages), (0, 3));
+        let logical = [0, 0, 0, 20, 20, 20, 40, 40, 40];
+        assert!(
+            std::iter::zip(&starts, logical).all(|(start, from)| *start >= from),
+            "{starts:?}"
+        );
+        bulk
+    });
+    // In 9 ms the processor handles 3 packets of the first message, and 6 of best effort unless the
+    // other two messages come first.
+    assert_eq!(found, [6, 6, 0]);
 }
 
 /// Two connections on a bus of 1 Gbit/s, which is faster than the link. A transfer begins after up

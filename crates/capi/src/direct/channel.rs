@@ -261,10 +261,7 @@ impl NetworkParameters {
                 Some(count)
             }
         };
-        let settings = ExecutorSettings {
-            processor: costs::measure(packet, BLOCK)?,
-            horizon: Nanos(0),
-        };
+        let settings = ExecutorSettings::new(costs::measure(packet, BLOCK)?);
         let handlers = HandlerThreadOptions {
             reservation,
             ..HandlerThreadOptions::new(settings)

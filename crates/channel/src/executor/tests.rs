@@ -2,7 +2,7 @@ use std::num::NonZeroU32;
 
 use netnice_core::admission::timing::Processor;
 use netnice_core::contract::{Channel, Contract, Overload, Weight};
-use netnice_core::sched::Packet;
+use netnice_core::sched::{EarlyOrder, Packet};
 use netnice_core::units::{Bytes, Instant, Nanos};
 
 use super::*;
@@ -59,6 +59,7 @@ fn settings() -> ExecutorSettings {
             leftover: Nanos(0),
         },
         horizon: Nanos(0),
+        early: EarlyOrder::default(),
     }
 }
 
@@ -230,6 +231,32 @@ fn an_early_message_is_suspended_and_within_the_horizon_comes_last() {
         let (packet, _) = kept.packets.last().expect("a packet");
         assert_eq!(packet.logical, us(logical));
     }
+}
+
+/// Paper RTC, section 5.3: early messages before best effort, yet a due one before the early one.
+#[test]
+fn early_messages_displace_best_effort_if_they_come_before_it() {
+    let text = "mmax=100B,rmax=100/s,bmax=3,deadline=20ms,processing=5ms";
+    let mut all: TestExecutor = Executor::new(ExecutorSettings {
+        horizon: Nanos::from_millis(15),
+        early: EarlyOrder::BeforeLeftOver,
+        ..settings()
+    })
+    .expect("an executor");
+    let early = all.open_sender(real_time(1, text), us(0)).expect("opens");
+    let bulk = best_effort(2, WhenFull::Wait);
+    let bulk = all.open_sender(bulk, us(0)).expect("opens");
+    let due = all.open_sender(real_time(3, text), us(0)).expect("opens");
+    let mut kept = Kept::default();
+    for _ in 0..3 {
+        all.send(early, vec![1; 100], us(0)).expect("accepted");
+    }
+    all.send(bulk, vec![2; 100], us(0)).expect("accepted");
+    all.send(due, vec![3; 100], us(0)).expect("accepted");
+    run(&mut all, us(0), &mut kept);
+    let order: Vec<HandlerId> = kept.packets.iter().map(|(one, _)| one.handler).collect();
+    // Of the early messages, that of 10 ms is within the horizon and that of 20 ms is not.
+    assert_eq!(order, [early, due, early, bulk]);
 }
 
 #[test]

@@ -261,6 +261,7 @@ mod tests {
 
     use netnice_core::admission::timing::Processor;
     use netnice_core::contract::Contract;
+    use netnice_core::sched::EarlyOrder;
     use netnice_core::units::Bytes;
 
     use super::*;
@@ -280,6 +281,7 @@ mod tests {
                 leftover: Nanos(0),
             },
             horizon: Nanos(0),
+            early: EarlyOrder::default(),
         };
         let slice = |text: &str| {
             let contract: Contract = format!("slice {text}").parse().expect("valid");

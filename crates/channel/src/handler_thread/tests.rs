@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use netnice_core::admission::timing::Processor;
 use netnice_core::contract::{Channel, MessageRate, Overload, Weight};
+use netnice_core::sched::EarlyOrder;
 use netnice_core::units::{Bytes, Nanos};
 use netnice_stack::StackError;
 use netnice_stack::udp::{Buffers, UdpOptions};
@@ -35,6 +36,7 @@ fn settings() -> ExecutorSettings {
             leftover: Nanos(0),
         },
         horizon: Nanos(0),
+        early: EarlyOrder::default(),
     }
 }
 

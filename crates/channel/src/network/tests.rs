@@ -64,10 +64,7 @@ impl FakePeer {
             largest: Bytes(1_400),
             leftover: Nanos(0),
         };
-        let settings = ExecutorSettings {
-            processor,
-            horizon: Nanos(0),
-        };
+        let settings = ExecutorSettings::new(processor);
         let options = NetworkOptions::new(HandlerThreadOptions::new(settings));
         let network = Network::connect(&self.dir(), options).expect("connected");
         (network, self.accept())

@@ -5,7 +5,7 @@
 
 use super::calendar::{BucketRef, DetachedNode, Run};
 use super::flow::{Flag, FlowState, ServiceState};
-use super::service::{Departure, FlowId, Next, Packet, ServedAs};
+use super::service::{Departure, EarlyOrder, FlowId, Next, Packet, ServedAs};
 use super::{
     DROPPED_PER_CALL, DUE_PER_CALL, END_OF_TIME, QueueEntry, Scheduler, deadline, max_width,
 };
@@ -67,6 +67,11 @@ impl Scheduler {
                 return Some(self.depart(member, served_as, next_packet));
             }
             return Some(self.depart(id, ServedAs::Guaranteed { deadline }, next_packet));
+        }
+        if self.wire.early == EarlyOrder::BeforeLeftOver
+            && let Some(id) = self.next_early(&mut dropped)
+        {
+            return Some(self.depart(id, ServedAs::Early, next_packet));
         }
         if let Some(id) = self.next_fair(&mut dropped) {
             if let ServiceState::Server { server, .. } = self.flows[id as usize].service {
@@ -295,11 +300,14 @@ impl Scheduler {
         None
     }
 
-    /// The flow with the earliest logical arrival among the early.
+    /// The flow with the earliest logical arrival among the early. `None` while a flow that comes
+    /// before the early ones can send.
     #[inline(always)]
     fn next_early(&mut self, dropped: &mut u32) -> Option<u32> {
         while !self.early.is_empty() {
-            if *dropped == 0 || !self.due.is_empty() || !self.fair.is_empty() {
+            let yields_to_left_over = self.wire.early == EarlyOrder::AfterLeftOver;
+            let is_behind = !self.due.is_empty() || yields_to_left_over && !self.fair.is_empty();
+            if *dropped == 0 || is_behind {
                 return None;
             }
             let entry = self.early.take(&mut self.pool)?;

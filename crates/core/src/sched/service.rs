@@ -23,8 +23,10 @@ pub struct Wire {
     /// link is free. More than 2^60 ns count as 2^60 ns.
     pub ahead: Nanos,
     /// How long before its logical arrival a channel's packet may be sent if no other packet may be
-    /// (RTC's horizon). With zero no packet is early.
+    /// (RTC's horizon; [`Wire::early`] has the order). With zero no packet is early.
     pub horizon: Nanos,
+    /// Whether early packets leave before or after the left-over.
+    pub early: EarlyOrder,
     /// The longest packet, without `overhead`.
     pub longest: Bytes,
 }
@@ -38,9 +40,23 @@ impl Wire {
             overhead: Bytes(0),
             ahead: Nanos(0),
             horizon: Nanos(0),
+            early: EarlyOrder::AfterLeftOver,
             longest: Bytes(1514),
         }
     }
+}
+
+/// The order of early packets and the left-over, if there is a [`Wire::horizon`]. Packets that are
+/// due leave first in either order, so it has no effect on admission.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EarlyOrder {
+    /// A packet leaves early only if the left-over has none, so it delays no best effort (paper
+    /// RTC, section 3.1).
+    #[default]
+    AfterLeftOver,
+    /// Early packets leave before the left-over: channels displace best effort, by at most the
+    /// horizon (paper RTC, section 5.3, figure 7b).
+    BeforeLeftOver,
 }
 
 /// The service that a flow gets.

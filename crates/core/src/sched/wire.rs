@@ -5,7 +5,7 @@
 
 use super::flow::{MAX_LENGTH, ServiceState};
 use super::pace::{Moment, Pace};
-use super::service::{SchedulerError, Wire};
+use super::service::{EarlyOrder, SchedulerError, Wire};
 use super::{MAX_AHEAD, Scheduler};
 use crate::units::{Bytes, Instant, Rate};
 
@@ -17,6 +17,7 @@ pub(super) struct WireState {
     pub(super) overhead: u32,
     pub(super) ahead: u64,
     pub(super) horizon: u64,
+    pub(super) early: EarlyOrder,
     pub(super) longest: u32,
     /// End of the last transmission.
     pub(super) busy_until: Moment,
@@ -89,6 +90,7 @@ impl WireState {
                 overhead,
                 ahead: wire.ahead.0.min(MAX_AHEAD),
                 horizon: wire.horizon.0,
+                early: wire.early,
                 longest,
                 busy_until: Moment::at(0),
                 next_decision: 0,

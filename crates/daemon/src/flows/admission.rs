@@ -24,7 +24,7 @@ use netnice_api::driver::{DriverRequest, MIN_PACKET_BYTES, SEND_AHEAD_NS};
 use netnice_core::admission::timing::{PacketSizes, Promise, Stops, TimingFault, Transmitter};
 use netnice_core::contract::{Change, Contract, Direction, Setting, Slice};
 use netnice_core::link::Link;
-use netnice_core::sched::{Guarantee, Service, Wire};
+use netnice_core::sched::{EarlyOrder, Guarantee, Service, Wire};
 use netnice_core::units::{Amount, Bytes, Nanos, Rate};
 
 use super::alternatives::Misfit;
@@ -271,6 +271,7 @@ impl LinkCapacity {
             overhead: self.overhead,
             ahead: Nanos(by_classes.0.saturating_add(ahead.driver.0)),
             horizon: self.horizon,
+            early: EarlyOrder::AfterLeftOver,
             longest: self.longest,
         };
         let flows = u32::try_from(flows).unwrap_or(u32::MAX);

@@ -1,5 +1,6 @@
 //! Repeats figures 5 and 6 of the paper RTC (Mehra, Indiresan, Shin: Structuring communication
 //! software for quality-of-service guarantees) in the simulator; `packets` does so on packets.
+//! `early` has figure 7b, and `packet_blocks` the choice of P and of the packet size.
 //!
 //! The workload follows the paper: three channels and best effort pass a processor and then a link.
 //! The paper does not give the contracts of its channels, so those in [`CHANNELS`] are assumed.
@@ -15,7 +16,10 @@
 //! is not netnice, if a step of the simulation fails, or if a plot cannot be written.
 
 mod carry;
+mod early;
 mod hops;
+mod link_call;
+mod packet_blocks;
 mod packets;
 mod scale;
 
@@ -26,15 +30,17 @@ use netnice_core::admission::timing::{Processor, Promise, Transmitter, Work};
 use netnice_core::contract::{Channel, Contract};
 use netnice_core::sched::Wire;
 use netnice_core::units::{Bytes, Nanos};
-use netnice_sim::{FlowReport, Report, SimFlow, Simulation, Source};
+use netnice_sim::{EarlyProcessing, FlowReport, Report, SimFlow, Simulation, Source};
 use serde_json::json;
 
 use super::simulated::netnice_only;
 use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 pub use carry::carry;
+pub use early::figure7b_simulated;
 pub use hops::hops;
-pub use packets::{figure5, figure6, figure7a};
+pub use packet_blocks::packet_blocks;
+pub use packets::{figure5, figure6, figure7a, figure7b};
 pub use scale::scale;
 
 /// Figure 5: best effort offers more and more, and the channels keep to their contracts. No
@@ -51,7 +57,7 @@ pub fn figure5_simulated(context: &Context, outcome: &mut Outcome) -> Result<()>
     });
     let mut rows = Vec::new();
     for offered in LOADS {
-        let report = run_channels(context, offered, 1)?;
+        let report = run_channels(context, &Setup::default(), (offered, 1))?;
         rows.push((offered as f64, report));
     }
     let sum = |report: &Report, of: &dyn Fn(&FlowReport) -> u64| -> u64 {
@@ -109,7 +115,8 @@ pub fn figure6_simulated(context: &Context, outcome: &mut Outcome) -> Result<()>
     outcome.paper = json!("only channel 0 overflows; even what of it conforms meets its deadlines");
     let mut rows = Vec::new();
     for factor in 1..=6_u64 {
-        rows.push((factor as f64, run_channels(context, 1_900, factor)?));
+        let report = run_channels(context, &Setup::default(), (1_900, factor))?;
+        rows.push((factor as f64, report));
     }
     let (mut missed, mut dropped, mut got) = (0, 0, f64::MAX);
     let alone = rate(&rows[0].1.flows[0], &rows[0].1);
@@ -154,13 +161,47 @@ pub fn figure6_simulated(context: &Context, outcome: &mut Outcome) -> Result<()>
     })
 }
 
+/// The channels of a simulation, and how the processor handles them.
+#[derive(Clone, Copy)]
+struct Setup {
+    contracts: [&'static str; 3],
+    /// The processor's part of each deadline; `None` for the whole deadlines.
+    processing: Option<[Nanos; 3]>,
+    /// Packets between two preemption points.
+    block: NonZeroU32,
+    early: EarlyProcessing,
+    /// Messages of best effort that can wait.
+    queue: usize,
+}
+
+impl Default for Setup {
+    /// That of figures 5 and 6.
+    fn default() -> Setup {
+        Setup {
+            contracts: CHANNELS,
+            processing: None,
+            block: processor().block,
+            early: EarlyProcessing::default(),
+            queue: 64,
+        }
+    }
+}
+
 /// Simulates best effort of `best_effort` kB/s, and channel 0 at `factor` times its rate.
-fn run_channels(context: &Context, best_effort: u64, factor: u64) -> Result<Report> {
+fn run_channels(
+    context: &Context,
+    setup: &Setup,
+    (best_effort, factor): (u64, u64),
+) -> Result<Report> {
     let mut world = Simulation {
-        processor: Some(processor()),
+        processor: Some(Processor {
+            block: setup.block,
+            ..processor()
+        }),
+        early: setup.early,
         ..Simulation::new(wire()?)
     };
-    for (number, text) in CHANNELS.iter().enumerate() {
+    for (number, text) in setup.contracts.iter().enumerate() {
         let channel = channel(text)?;
         let factor = if number == 0 { factor } else { 1 };
         let count = u64::from(channel.bmax());
@@ -180,6 +221,7 @@ fn run_channels(context: &Context, best_effort: u64, factor: u64) -> Result<Repo
         // Messages that wait for their logical arrival, and messages being processed.
         let works = channel.deadline().0 * u64::from(channel.rmax().get()) / 1_000_000_000 + 1;
         flow.queue = (count + works) as usize;
+        flow.processing = setup.processing.map(|parts| parts[number]);
         world
             .flows
             .push(flow.from(Nanos(number as u64 * 1_000_000)));
@@ -187,7 +229,7 @@ fn run_channels(context: &Context, best_effort: u64, factor: u64) -> Result<Repo
     let size = Bytes(BEST_EFFORT);
     let every = Nanos(BEST_EFFORT * 1_000_000 / best_effort);
     let mut flow = SimFlow::new("best effort", "", Source::Constant { size, every })?;
-    flow.queue = 64;
+    flow.queue = setup.queue;
     world.flows.push(flow);
     let seconds = if context.quick { 4 } else { 60 };
     Ok(world.run(Nanos::from_secs(seconds), |_| ())?)

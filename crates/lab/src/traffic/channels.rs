@@ -18,6 +18,7 @@ use std::io::BufRead;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ use netnice_channel::{
     SendRefusal, Sender, SenderOptions, Stage, StageError, WhenFull, costs,
 };
 use netnice_core::contract::{Contract, Slice, Weight};
+use netnice_core::sched::EarlyOrder;
 use netnice_core::units::{Bytes, Nanos};
 use netnice_stack::{RuntimeDir, monotonic_ns, own};
 use serde::{Deserialize, Serialize};
@@ -63,9 +65,14 @@ pub struct ChannelPlan {
     pub block: u32,
     /// How early a message may be processed, in ns.
     pub horizon_ns: u64,
+    /// Such early messages come before best effort, not after it.
+    pub early_before_best_effort: bool,
     /// Processor time of the first and of each later packet of a message at the source, in ns, in a
     /// stage that computes for so long; 0 for no such stage.
     pub computes_ns: (u64, u64),
+    /// Time in ns for which that stage computes in addition if the packet before was another
+    /// channel's.
+    pub switch_ns: u64,
     /// Processor time to reserve at the source, for example `8ms/10ms`, and the least part of it
     /// that the thread of the handlers has, in ns.
     pub reservation: Option<(String, u64)>,
@@ -94,7 +101,8 @@ pub struct SendPlan {
 }
 
 /// The messages of a channel: `count` at once, of `size` bytes, one group each `every_ns`. Messages
-/// that find no room are dropped. With `count` 0 the channel sends nothing.
+/// that find no room are dropped, or wait; a channel that waits offers nothing after the end. With
+/// `count` 0 the channel sends nothing.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Messages {
     /// Bytes of a message, at least 8.
@@ -160,12 +168,17 @@ fn source(plan: &ChannelPlan, dir: &RuntimeDir, ends: (SocketAddr, SocketAddr)) 
     }
     let thread = HandlerThread::attach(dir, &options)?;
     let mut senders = Vec::new();
+    let last = Arc::new(AtomicUsize::new(0));
     for number in 0..plan.channels.len() {
         let mut channel = plan.channel(number)?;
         if plan.computes_ns != (0, 0) {
-            channel
-                .stages
-                .insert(0, Box::new(Computes(plan.computes_ns)));
+            let computes = Computes {
+                packets_ns: plan.computes_ns,
+                switch_ns: plan.switch_ns,
+                own: number,
+                last: last.clone(),
+            };
+            channel.stages.insert(0, Box::new(computes));
         }
         let options = SenderOptions {
             local: SocketAddr::new(ends.0.ip(), ends.0.port() + number as u16),
@@ -213,7 +226,8 @@ fn send(sender: &mut Sender, messages: &Messages, (begin, end): (u64, u64)) -> R
     let before = sender.counts();
     let mut sent = SentChannel::default();
     let mut at = begin + messages.first_ns;
-    while messages.count > 0 && at < end {
+    let is_over = || messages.waits && monotonic_ns() >= end;
+    while messages.count > 0 && at < end && !is_over() {
         sys::sleep_until(at);
         for _ in 0..messages.count {
             sent.offered += 1;
@@ -277,7 +291,7 @@ fn sink(plan: &ChannelPlan, dir: &RuntimeDir, local: SocketAddr) -> Result<()> {
             *queue = SINK_QUEUE;
         }
         if plan.computes_ns != (0, 0) {
-            channel.stages.insert(0, Box::new(Computes((0, 0))));
+            channel.stages.insert(0, Box::new(Computes::default()));
         }
         let receiver = listener.open(channel)?;
         let count = Arc::new(Mutex::new(ReceivedChannel::default()));
@@ -338,9 +352,14 @@ impl ChannelPlan {
         let (first, later) = self.computes_ns;
         // The stage states the cost of a later packet.
         processor.first.0 += first.saturating_sub(later);
+        processor.cache_miss.0 += self.switch_ns;
         Ok(HandlerThreadOptions::new(ExecutorSettings {
             processor,
             horizon: Nanos(self.horizon_ns),
+            early: match self.early_before_best_effort {
+                true => EarlyOrder::BeforeLeftOver,
+                false => EarlyOrder::AfterLeftOver,
+            },
         }))
     }
 
@@ -372,9 +391,18 @@ impl ChannelPlan {
     }
 }
 
-/// A stage that computes for some processor time: for the first packet of a message, and for each
-/// later one.
-struct Computes((u64, u64));
+/// A stage that computes for some processor time: for the first packet of a message, for each later
+/// one, and in addition after a packet of another channel.
+#[derive(Default)]
+struct Computes {
+    packets_ns: (u64, u64),
+    switch_ns: u64,
+    /// The number of the channel.
+    own: usize,
+    /// The number of the channel that had the last packet of all. The channels share it, and one
+    /// thread runs them.
+    last: Arc<AtomicUsize>,
+}
 
 impl Stage for Computes {
     fn overhead(&self) -> usize {
@@ -382,12 +410,15 @@ impl Stage for Computes {
     }
 
     fn cost(&self) -> Nanos {
-        Nanos(self.0.1)
+        Nanos(self.packets_ns.1)
     }
 
     fn seal(&mut self, header: &PacketHeader, _: &mut [u8], _: usize) {
-        let (first, later) = self.0;
-        let time = if header.part == 0 { first } else { later };
+        let (first, later) = self.packets_ns;
+        let mut time = if header.part == 0 { first } else { later };
+        if self.last.swap(self.own, Ordering::Relaxed) != self.own {
+            time += self.switch_ns;
+        }
         sys::burn(Duration::from_nanos(time));
     }
 

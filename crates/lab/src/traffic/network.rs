@@ -24,7 +24,6 @@ use netnice_channel::{
     ChannelClass, ChannelId, ChannelOptions, ExecutorSettings, HandlerThreadOptions, costs,
 };
 use netnice_core::contract::{Channel, Contract};
-use netnice_core::units::Nanos;
 use netnice_stack::{RuntimeDir, monotonic_ns, own};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -86,8 +85,7 @@ pub struct NetworkReceived {
 pub fn main(args: &NetworkArgs) -> Result<()> {
     let dir = RuntimeDir::choose(Some(args.runtime_dir.clone()), None);
     let processor = costs::measure(PACKET, BLOCK)?;
-    let horizon = Nanos(0);
-    let mut handlers = HandlerThreadOptions::new(ExecutorSettings { processor, horizon });
+    let mut handlers = HandlerThreadOptions::new(ExecutorSettings::new(processor));
     handlers.records_stops = true;
     handlers.bytes = 128 << 20;
     let mut options = NetworkOptions::new(handlers);

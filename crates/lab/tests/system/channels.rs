@@ -68,7 +68,9 @@ fn plan(channels: &[(&str, &[&str])]) -> ChannelPlan {
         largest: 1_400,
         block: 4,
         horizon_ns: 0,
+        early_before_best_effort: false,
         computes_ns: (0, 0),
+        switch_ns: 0,
         reservation: None,
         channels: channels.iter().map(planned).collect(),
     }

@@ -27,4 +27,5 @@ fn simulated_slice_experiments_hold() {
 fn simulated_channel_experiments_hold() {
     assert_holds("rtc-fig5-sim");
     assert_holds("rtc-fig6-sim");
+    assert_holds("rtc-fig7b-sim");
 }

@@ -11,7 +11,7 @@ use netnice_core::admission::timing::{
 };
 use netnice_core::contract::{Channel, Contract, MessageRate};
 use netnice_core::policer::Policer;
-use netnice_core::sched::{Guarantee, ServedAs, Service, Wire};
+use netnice_core::sched::{EarlyOrder, Guarantee, ServedAs, Service, Wire};
 use netnice_core::units::{Bytes, Nanos, Rate};
 
 use crate::{Random, SentPacket, SimFlow, Simulation, Source};
@@ -125,6 +125,8 @@ fn admitted_sets_miss_nothing(seeds: core::ops::Range<u64>) {
         };
         let wire = Wire {
             horizon: Nanos(random.within(0..=2) * 500_000),
+            early: [EarlyOrder::AfterLeftOver, EarlyOrder::BeforeLeftOver]
+                [random.within(0..=1) as usize],
             ..wire()
         };
         let link = transmitter(&wire, leftover, Resolution::SCHEDULER);

@@ -9,7 +9,7 @@ use super::limits::limited;
 use super::simulation::*;
 use crate::admission::timing::{PacketSizes, Promise, Transmitter};
 use crate::contract::{Channel, MessageRate, Overload};
-use crate::sched::{FlowId, Packet, ServedAs, Service, Wire, effective_bound};
+use crate::sched::{EarlyOrder, FlowId, Packet, ServedAs, Service, Wire, effective_bound};
 use crate::units::{Bytes, Instant, Nanos};
 
 pub(super) fn channel(mmax: u64, rmax: u32, bmax: u32, deadline: Nanos) -> Service {
@@ -287,6 +287,34 @@ fn early_packets_leave_only_when_no_other_packet_may() {
     let third = sim.sent_by(flow).last().unwrap();
     assert!(matches!(third.served_as, ServedAs::Guaranteed { .. }));
     assert!((20_000_000..20_000_000 + 250_000).contains(&third.start.0));
+    assert_eq!(sim.misses(), 0);
+}
+
+/// Paper RTC, section 5.3: the early message leaves beside a backlog, within the horizon, and what
+/// is due still leaves first.
+#[test]
+fn early_packets_displace_the_left_over_if_they_come_before_it() {
+    let mut sim = Simulation::new(Wire {
+        horizon: ms(8),
+        early: EarlyOrder::BeforeLeftOver,
+        ..Wire::new(mbit(100))
+    });
+    let flow = sim.flow(channel(1500, 100, 5, ms(4)));
+    let due = sim.flow(channel(15_000, 100, 5, ms(4)));
+    let others = sim.flow(Service::best_effort(weight(1)));
+    sim.greedy(others, 1500);
+    message(&mut sim, flow, &[1500]);
+    message(&mut sim, flow, &[1500]);
+    sim.run(1_950_000);
+    // Ten packets that are due, for 1.2 ms: the early one may leave from 2 ms on, and is behind
+    // them.
+    message(&mut sim, due, &[1500; 10]);
+    sim.run(9_000_000);
+    let early = sim.sent_by(flow).last().unwrap();
+    assert_eq!(early.served_as, ServedAs::Early);
+    assert!((3_100_000..3_500_000).contains(&early.start.0), "{early:?}");
+    assert!(sim.sent_by(due).all(|one| one.start < early.start));
+    assert_eq!(sim.sent_by(flow).count(), 2);
     assert_eq!(sim.misses(), 0);
 }
 

@@ -10,7 +10,7 @@ use super::limits::limited;
 use super::simulation::*;
 use crate::contract::Slice;
 use crate::sched::{
-    Class, END_OF_TIME, Next, Pacer, Packet, Scheduler, SchedulerError, Service, Wire,
+    Class, END_OF_TIME, EarlyOrder, Next, Pacer, Packet, Scheduler, SchedulerError, Service, Wire,
 };
 use crate::units::{Bytes, Instant, Nanos, Rate};
 
@@ -96,9 +96,10 @@ fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Runs a scenario. At its end every offered packet was sent, was flushed, or is queued.
-fn run_steps(start: u64, horizon: u64, ahead: u64, steps: Vec<Step>) {
+fn run_steps(start: u64, (horizon, early): (u64, EarlyOrder), ahead: u64, steps: Vec<Step>) {
     let mut sim = Simulation::new(Wire {
         horizon: Nanos(horizon),
+        early,
         ahead: Nanos(ahead),
         overhead: Bytes(24),
         ..Wire::new(mbit(100))
@@ -166,15 +167,19 @@ proptest! {
     #[test]
     fn packets_are_conserved(
         horizon in 0_u64..10_000_000,
+        early in prop_oneof![
+            Just(EarlyOrder::AfterLeftOver),
+            Just(EarlyOrder::BeforeLeftOver),
+        ],
         ahead in 0_u64..100_000,
         steps in steps(120),
     ) {
-        run_steps(0, horizon, ahead, steps);
+        run_steps(0, (horizon, early), ahead, steps);
     }
 
     #[test]
     fn packets_are_conserved_at_the_end_of_time(before in 0_u64..1 << 36, steps in steps(60)) {
-        run_steps(END_OF_TIME.0 - before, 1000, 0, steps);
+        run_steps(END_OF_TIME.0 - before, (1000, EarlyOrder::default()), 0, steps);
     }
 }
 

@@ -53,7 +53,7 @@ pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
         context.say(format!("best effort of {offered} kB/s"));
         rows.push((
             offered as f64,
-            run(context, &hosts, &mut ends, (offered, 1))?,
+            run(context, &hosts, &mut ends, (&SENT, offered, 1))?,
         ));
     }
     for (offered, row) in &rows {
@@ -94,7 +94,7 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
         context.say(format!("channel 0 at {factor} times its rate"));
         rows.push((
             factor as f64,
-            run(context, &hosts, &mut ends, (1_900, factor))?,
+            run(context, &hosts, &mut ends, (&SENT, 1_900, factor))?,
         ));
     }
     for (factor, row) in &rows {
@@ -146,10 +146,11 @@ pub fn figure7a(context: &Context, outcome: &mut Outcome) -> Result<()> {
         context.say(format!(
             "blocks of {block} packets, a queue of {queue} messages"
         ));
-        let mut plan = tight_plan(block);
+        let mut plan = tight_plan(block, &TIGHT);
         plan.channels[BEST_EFFORT].best_effort = (LONG_MESSAGE, queue);
         let mut ends = hosts.start(&plan)?;
-        rows.push((block, queue, run(context, &hosts, &mut ends, (14_400, 1))?));
+        let row = run(context, &hosts, &mut ends, (&SENT, 14_400, 1))?;
+        rows.push((block, queue, row));
     }
     for (block, queue, row) in &rows {
         let what = format!("blocks of {block}, queue of {queue}");
@@ -165,8 +166,51 @@ pub fn figure7a(context: &Context, outcome: &mut Outcome) -> Result<()> {
     hosts.note(outcome, "no reservation")
 }
 
+/// Figure 7b: messages are not interrupted, and early ones are processed before best effort; then
+/// with preemption points only, and then as netnice does it: early messages after best effort. In
+/// the first case messages of the channels must be late, and none without an excuse in the others.
+/// In the last case best effort must lose fewer messages than in the first. Fails as the module
+/// says.
+pub fn figure7b(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context)?;
+    outcome.paper = json!(
+        "misses and drops appear, and best effort gets less, when early messages come before it and \
+         preemption is possible at message boundaries only"
+    );
+    let hosts = Hosts::new("1gbit")?;
+    let mut lost = Vec::new();
+    for (block, first) in [(LONG_BLOCK_EARLY, true), (BLOCK, true), (BLOCK, false)] {
+        let order = if first { "before" } else { "after" };
+        let what = format!("blocks of {block} packets, early messages {order} best effort");
+        context.say(&what);
+        let mut plan = tight_plan(block, &EARLY);
+        plan.horizon_ns = HORIZON_NS;
+        plan.early_before_best_effort = first;
+        plan.channels[BEST_EFFORT].best_effort = (MESSAGE as u64, EARLY_QUEUE);
+        let mut ends = hosts.start(&plan)?;
+        let row = run(context, &hosts, &mut ends, (&SENT_EARLY, 4_800, 1))?;
+        outcome.ours(&what, row.table());
+        let bound = match block {
+            LONG_BLOCK_EARLY => Bound::AtLeast(1.0),
+            _ => Bound::AtMost(0.0),
+        };
+        let late = row.verdict.unexcused as f64;
+        outcome.check(
+            format!("late without an excuse: {what}"),
+            late,
+            "messages",
+            bound,
+        );
+        lost.push(row.sent[BEST_EFFORT].dropped as f64);
+    }
+    let what = "best effort dropped, of what it loses at message boundaries";
+    let part = lost[2] / lost[0].max(1.0) * 100.0;
+    outcome.check(what, part, "%", Bound::AtMost(90.0));
+    hosts.note(outcome, "no reservation")
+}
+
 /// The hosts, with netnice on both.
-struct Hosts {
+pub(super) struct Hosts {
     // The daemons end before the world.
     client: Netnice,
     server: Netnice,
@@ -174,8 +218,8 @@ struct Hosts {
 }
 
 /// Both ends of the channels.
-struct Ends {
-    source: ChannelProgram,
+pub(super) struct Ends {
+    pub(super) source: ChannelProgram,
     sink: ChannelProgram,
     received: Vec<ReceivedChannel>,
     /// Bytes of a best-effort message.
@@ -191,7 +235,7 @@ struct Row {
 }
 
 impl Hosts {
-    fn new(rate: &str) -> Result<Hosts> {
+    pub(super) fn new(rate: &str) -> Result<Hosts> {
         let world = World::pair(Pair::default())?;
         let start = |host: &str| -> Result<Netnice> {
             let mut netnice = world.netnice(host)?;
@@ -208,7 +252,7 @@ impl Hosts {
         })
     }
 
-    fn start(&self, plan: &ChannelPlan) -> Result<Ends> {
+    pub(super) fn start(&self, plan: &ChannelPlan) -> Result<Ends> {
         let (client, server) = (self.world.client(), self.world.server());
         let at: SocketAddr = (server.port().v4, SINK).into();
         let from = (client.port().v4, SOURCE).into();
@@ -226,7 +270,7 @@ impl Hosts {
 
     /// Adds what the experiment ran through, what processor time the handlers had, and how often
     /// the machine stopped the driver.
-    fn note(&self, outcome: &mut Outcome, time: &str) -> Result<()> {
+    pub(super) fn note(&self, outcome: &mut Outcome, time: &str) -> Result<()> {
         outcome.note(format!(
             "netniced and netnice-driver on two hosts, programs with netnice-channel; the handlers \
              have {time}"
@@ -236,12 +280,13 @@ impl Hosts {
     }
 }
 
-/// Sends for some seconds: best effort of so many kB/s, and channel 0 at `factor` times its rate.
+/// Sends for some seconds: what the channels send, best effort of so many kB/s, and channel 0 at
+/// `factor` times its rate.
 fn run(
     context: &Context,
     hosts: &Hosts,
     ends: &mut Ends,
-    (best_effort, factor): (u64, u64),
+    (sends, best_effort, factor): (&[(usize, u64, u64); 3], u64, u64),
 ) -> Result<Row> {
     let lasts_ns = if context.quick { 4 } else { 40 } * 1_000_000_000_u64;
     let group = |(number, (size, count, rate)): (usize, (usize, u64, u64))| Messages {
@@ -251,7 +296,7 @@ fn run(
         first_ns: number as u64 * 1_000_000,
         waits: false,
     };
-    let mut channels: Vec<Messages> = SENT.into_iter().enumerate().map(group).collect();
+    let mut channels: Vec<Messages> = sends.iter().copied().enumerate().map(group).collect();
     channels.push(Messages {
         size: ends.best_effort,
         count: 1,
@@ -362,7 +407,9 @@ fn plan(block: u32) -> ChannelPlan {
         largest: 1_440,
         block,
         horizon_ns: 0,
+        early_before_best_effort: false,
         computes_ns: (365_000, 115_000),
+        switch_ns: 0,
         reservation: Some(("8ms/10ms".to_owned(), 7_000_000)),
         channels: contracts.map(channel).collect(),
     }
@@ -370,11 +417,11 @@ fn plan(block: u32) -> ChannelPlan {
 
 /// The channels with deadlines that are kept only if best effort can be interrupted, without a
 /// reservation that would refuse them.
-fn tight_plan(block: u32) -> ChannelPlan {
+fn tight_plan(block: u32, contracts: &[&str; 3]) -> ChannelPlan {
     let mut plan = plan(block);
     plan.reservation = None;
-    for (channel, contract) in std::iter::zip(&mut plan.channels, TIGHT) {
-        channel.contract = contract.to_owned();
+    for (channel, contract) in std::iter::zip(&mut plan.channels, contracts) {
+        channel.contract = (*contract).to_owned();
     }
     plan
 }
@@ -392,6 +439,23 @@ const TIGHT: [&str; 3] = [
     "channel mmax=40KiB,rmax=15/s,bmax=6,deadline=17ms,processing=14ms",
     "channel mmax=30KiB,rmax=20/s,bmax=1,deadline=10ms,processing=8ms",
 ];
+
+/// The channels of figure 7b. A message of the first has 73 packets and takes 8.7 ms, longer than
+/// the deadline of the third.
+const EARLY: [&str; 3] = [
+    "channel mmax=100KiB,rmax=8/s,bmax=2,deadline=25ms,processing=22ms",
+    "channel mmax=40KiB,rmax=15/s,bmax=6,deadline=17ms,processing=14ms",
+    "channel mmax=30KiB,rmax=20/s,bmax=1,deadline=8ms,processing=6ms",
+];
+
+/// What they send, as [`SENT`].
+const SENT_EARLY: [(usize, u64, u64); 3] = [(102_400, 2, 8), (40_960, 6, 15), (30_720, 1, 20)];
+/// A block that has room for the longest of these messages.
+const LONG_BLOCK_EARLY: u32 = 73;
+/// Longer than the time from the arrival of a burst to the logical arrival of its last message.
+const HORIZON_NS: u64 = 500_000_000;
+/// Messages of best effort that can wait in figure 7b.
+const EARLY_QUEUE: u32 = 8;
 
 /// What the channels send: bytes of a message, messages at once, messages a second.
 const SENT: [(usize, u64, u64); 3] = [(61_440, 4, 15), (40_960, 6, 15), (30_720, 1, 20)];

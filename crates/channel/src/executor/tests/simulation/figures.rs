@@ -19,6 +19,7 @@ fn paper_settings() -> ExecutorSettings {
             leftover: Nanos(0),
         },
         horizon: Nanos(0),
+        early: EarlyOrder::default(),
     }
 }
 
@@ -212,6 +213,22 @@ fn without_preemption_points_channels_are_late() {
     assert_eq!(late(4), (0, 0));
     let (late, refused) = late(27);
     assert!(late > 0, "{late} late and {refused} refused");
+}
+
+/// Section 5.3, figure 7b: with preemption points no channel is late, whether early messages come
+/// after best effort or before it.
+#[test]
+fn the_order_of_early_messages_makes_no_channel_late() {
+    for early in [EarlyOrder::AfterLeftOver, EarlyOrder::BeforeLeftOver] {
+        let mut simulation = paper_simulation();
+        simulation.settings.horizon = Nanos::from_millis(500);
+        simulation.settings.early = early;
+        let fates = run_with(&simulation, 7_200, BULK, 1);
+        for fate in &fates[..3] {
+            let found = (fate.late, fate.processed_late, fate.refused);
+            assert_eq!(found, (0, 0, 0), "{early:?}");
+        }
+    }
 }
 
 /// Bytes of a best-effort message.

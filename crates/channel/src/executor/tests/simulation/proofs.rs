@@ -30,14 +30,18 @@ pub(super) fn cases_of_channels() -> impl Strategy<Value = Case> {
             channel.with_processing(processing).expect("a part")
         },
     );
-    let machine = (costs, 1_u32..9, 0_u64..4, 0_u64..30, any::<bool>());
+    let order = prop_oneof![
+        Just(EarlyOrder::AfterLeftOver),
+        Just(EarlyOrder::BeforeLeftOver),
+    ];
+    let machine = (costs, 1_u32..9, (0_u64..4, order), 0_u64..30, any::<bool>());
     let traffic = (
         prop::collection::vec(channel, 2..12),
         prop::collection::vec((0_u64..2_500, 1_u64..1_001), 1..20),
         any::<bool>(),
     );
     (machine, traffic).prop_map(
-        |((costs, block, horizon, stages, greedy), (requested, gaps, full))| {
+        |((costs, block, (horizon, early), stages, greedy), (requested, gaps, full))| {
             let us = Nanos::from_micros;
             let (switch, cache_miss, first, later, link_scheduling) = costs;
             Case {
@@ -53,6 +57,7 @@ pub(super) fn cases_of_channels() -> impl Strategy<Value = Case> {
                         leftover: Nanos(0),
                     },
                     horizon: Nanos::from_millis(horizon),
+                    early,
                 },
                 stages: us(stages),
                 greedy,

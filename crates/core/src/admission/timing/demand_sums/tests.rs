@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::DemandSums;
 use crate::admission::timing::{PacketSizes, Promise, Resolution, Stops, Transmitter};
 use crate::contract::{Contract, Direction};
-use crate::sched::Wire;
+use crate::sched::{EarlyOrder, Wire};
 use crate::units::{Bytes, Nanos, Rate};
 
 /// A link of this rate with its scheduler, with packets of up to 1514 bytes.
@@ -18,6 +18,7 @@ fn link(bits: u64, flows: u32) -> Transmitter {
         overhead: Bytes(24),
         ahead: Nanos::from_micros(50),
         horizon: Nanos(0),
+        early: EarlyOrder::AfterLeftOver,
         longest: Bytes(1514),
     };
     Transmitter::of(&wire, Bytes(1514), flows)
