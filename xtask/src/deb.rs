@@ -437,7 +437,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("zsh", "usr/share/zsh/vendor-completions/_netnice"),
     ("fish", "usr/share/fish/vendor_completions.d/netnice.fish"),
 ];
-const FILES: [(&str, &str, u32); 10] = [
+const FILES: [(&str, &str, u32); 11] = [
     ("packaging/postinst", "DEBIAN/postinst", 0o755),
     ("packaging/prerm", "DEBIAN/prerm", 0o755),
     ("packaging/postrm", "DEBIAN/postrm", 0o755),
