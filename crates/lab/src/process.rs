@@ -121,8 +121,8 @@ impl Proc {
         }
     }
 
-    /// Waits until the child has written `text` to its standard error, and returns all that it wrote
-    /// there. Fails after `within`, or if the child ends before.
+    /// Waits until the child has written `text` to its standard error, and returns all that it
+    /// wrote there. Fails after `within`, or if the child ends before.
     pub fn await_error_text(&mut self, text: &str, within: Duration) -> Result<String> {
         let until = Instant::now() + within;
         let mut all = String::new();

@@ -69,8 +69,8 @@ pub struct RelayOptions {
 }
 
 impl Default for RelayOptions {
-    /// 2 ms, 1,024 flows, 64 MiB, 2,048 buffers and no reservation. netniced permits a user other than
-    /// root 4,096 flows by default: those of four interfaces.
+    /// 2 ms, 1,024 flows, 64 MiB, 2,048 buffers and no reservation. netniced permits a user other
+    /// than root 4,096 flows by default: those of four interfaces.
     fn default() -> RelayOptions {
         RelayOptions {
             time: Nanos::from_millis(2),

@@ -3,22 +3,18 @@
 /// A refusal of netniced in one line, for another host: without the link, and without what is
 /// promised to others. Any other text is returned without its `refused: `.
 ///
-/// netniced's refusals have a first line and rows of two blanks, a label and a text; rows that begin
-/// with more blanks continue the one before.
+/// netniced's refusals have a first line and rows of two blanks, a label and a text; rows that
+/// begin with more blanks continue the one before.
 ///
 /// ```
 /// use netnice_api::channels::reason_for_others;
 ///
 /// let refusal = "refused: process 7 asks min 40mbit on eth0, which does not fit\n  \
-///                link        eth0 up 100 Mbit/s\n  \
 ///                held        flow:1  min 50mbit\n              flow:2  min 20mbit\n  \
-///                but         110 Mbit/s > 100 Mbit/s\n  \
-///                would fit   at most 30 Mbit/s";
-/// assert_eq!(
-///     reason_for_others(refusal),
-///     "process 7 asks min 40mbit on eth0, which does not fit: 110 Mbit/s > 100 Mbit/s; would fit: \
-///      at most 30 Mbit/s",
-/// );
+///                but         110 Mbit/s > 100 Mbit/s\n  would fit   at most 30 Mbit/s";
+/// let reason = "process 7 asks min 40mbit on eth0, which does not fit: 110 Mbit/s > 100 Mbit/s; \
+///               would fit: at most 30 Mbit/s";
+/// assert_eq!(reason_for_others(refusal), reason);
 /// ```
 pub fn reason_for_others(refusal: &str) -> String {
     let mut lines = refusal.lines();

@@ -1,8 +1,9 @@
-//! Replies to an unmodified UDP program (`--replies`): a second channel from the sink to the source,
-//! with the contract of the first one. The source offers a service for it, whose name contains the
-//! identifier of the first channel ([`Replies::offer`]); the sink opens it ([`ReplyOptions::send`]).
-//! A call fails with a [`CommandError`] if the service cannot be offered, or a thread or a socket
-//! cannot be made. A second channel that is refused or ends costs the replies only: a line says so.
+//! Replies to an unmodified UDP program (`--replies`): a second channel from the sink to the
+//! source, with the contract of the first one. The source offers a service for it, whose name
+//! contains the identifier of the first channel ([`Replies::offer`]); the sink opens it
+//! ([`ReplyOptions::send`]). A call fails with a [`CommandError`] if the service cannot be offered,
+//! or a thread or a socket cannot be made. A second channel that is refused or ends costs the
+//! replies only: a line says so.
 
 use std::io;
 use std::net::UdpSocket;

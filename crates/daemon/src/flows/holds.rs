@@ -29,9 +29,9 @@
 //! ([`super::promised_flows`]) first, and then the exact test with the work of one try. Beyond
 //! [`MOST_EXACT`] promises only the sums decide, and the deadline can be longer by an eighth. From
 //! the held deadline on the promises are kept with [`FURTHER`] more flows too, if that is possible:
-//! with each [`DUE_PER_CALL`] flows more a packet may wait for one more. Otherwise programs that set
-//! up channels at the same moment would exclude each other. Redirected minimums stay if the channel
-//! fits beside them with any deadline; if it does not, they give way, the last one first.
+//! with each [`DUE_PER_CALL`] flows more a packet may wait for one more. Otherwise programs that
+//! set up channels at the same moment would exclude each other. Redirected minimums stay if the
+//! channel fits beside them with any deadline; if it does not, they give way, the last one first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;

@@ -22,7 +22,6 @@ use netnice_channel::{
     ChannelClass, ChannelId, ChannelOptions, ExecutorSettings, HandlerThreadOptions, costs,
 };
 use netnice_core::contract::Contract;
-use netnice_core::units::Nanos;
 use netnice_stack::RuntimeDir;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -68,8 +67,7 @@ pub fn main(args: &ManyChannelsArgs) -> Result<()> {
     sys::raise_file_limit()?;
     let dir = RuntimeDir::choose(Some(args.runtime_dir.clone()), None);
     let processor = costs::measure(PACKET, BLOCK)?;
-    let horizon = Nanos(0);
-    let mut handlers = HandlerThreadOptions::new(ExecutorSettings { processor, horizon });
+    let mut handlers = HandlerThreadOptions::new(ExecutorSettings::new(processor));
     handlers.handlers = args.count;
     // The sink has one port for all.
     handlers.flows = u32::try_from(args.count)?;

@@ -1,11 +1,11 @@
-//! rtc-carry: unmodified UDP programs over `netnice channel carry`, from a client over a router to a
-//! server, beside floods of the kernel's UDP on every cable; and the same without netnice, on links of
-//! the same rate by HTB, with its usual queue.
+//! rtc-carry: unmodified UDP programs over `netnice channel carry`, from a client over a router to
+//! a server, beside floods of the kernel's UDP on every cable; and the same without netnice, on
+//! links of the same rate by HTB, with its usual queue.
 //!
 //! The programs are `iperf3 -u`, whose server answers (`--replies`), and Cyclone DDS's `ddsperf`.
 //! Their datagrams go to an address of the client, where `netnice channel carry` takes them, or a
-//! forwarder that sends them over a plain socket. The delay of a datagram is the time from the program's
-//! own stamp in it until the kernel delivers it at the server's loopback interface.
+//! forwarder that sends them over a plain socket. The delay of a datagram is the time from the
+//! program's own stamp in it until the kernel delivers it at the server's loopback interface.
 //!
 //! The function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
 //! is not netnice, if a program is not installed, if a channel is refused, or if a step of the

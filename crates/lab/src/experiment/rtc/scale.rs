@@ -3,10 +3,10 @@
 //!
 //! One program opens the channels, eight at a time; another one accepts them. The checks: how many
 //! are established in a second, how long one takes (of 99 in 100), and what the netnice-peer of two
-//! hosts send each other afterwards, when no message passes, to keep the channels. The bytes are those
-//! of the devices at both ends of the cable between client and router, with all headers. The memory of
-//! a channel at the router is what its netnice-peer and its netniced have more than before, for each
-//! channel.
+//! hosts send each other afterwards, when no message passes, to keep the channels. The bytes are
+//! those of the devices at both ends of the cable between client and router, with all headers. The
+//! memory of a channel at the router is what its netnice-peer and its netniced have more than
+//! before, for each channel.
 //!
 //! The function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
 //! is not netnice, if a channel is refused, or if a step of the measurement fails.

@@ -1,8 +1,8 @@
 //! Cyclone DDS's `ddsperf`: a publisher at the client and a subscriber at the server, best-effort.
 //!
-//! The subscriber announces an address of the client as its own (`ExternalNetworkAddress`), at which
-//! the datagrams are carried: discovery at one port, samples at the other. What it sends to the
-//! publisher (its discovery) passes the network plainly. A message has at most 1,400 bytes
+//! The subscriber announces an address of the client as its own (`ExternalNetworkAddress`), at
+//! which the datagrams are carried: discovery at one port, samples at the other. What it sends to
+//! the publisher (its discovery) passes the network plainly. A message has at most 1,400 bytes
 //! (`MaxMessageSize`): otherwise samples that wait leave in one datagram, longer than the channel's
 //! messages.
 

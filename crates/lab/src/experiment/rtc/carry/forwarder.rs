@@ -15,8 +15,8 @@ use anyhow::{Context as _, Result};
 use crate::worker::Worker;
 use crate::world::Host;
 
-/// Passes datagrams that arrive at `near` of the client to `between` of the server and from there to
-/// `far`, and answers back, until the value is dropped.
+/// Passes datagrams that arrive at `near` of the client to `between` of the server and from there
+/// to `far`, and answers back, until the value is dropped.
 pub(super) fn datagrams(
     (client, near): (&Host, SocketAddr),
     (server, between): (&Host, SocketAddr),

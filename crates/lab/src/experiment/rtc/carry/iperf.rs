@@ -1,5 +1,5 @@
-//! `iperf3 -u`. Its control connection, which is TCP, passes beside the network, so that it does not
-//! decide the test.
+//! `iperf3 -u`. Its control connection, which is TCP, passes beside the network, so that it does
+//! not decide the test.
 
 use std::time::Duration;
 
