@@ -21,29 +21,20 @@
 //!
 //! A hold is refused for the reasons for which a flow with its contract is refused
 //! (`super::open_flow`), if its contract has no channel or has a receive share, or if the channel
-//! does not fit even with the given deadline.
-//!
-//! # The search
-//! A bisection finds the deadline, up to [`PRECISION`] or 1/256 of it, whichever is more; its first
-//! steps halve the exponent, so it makes at most 16 tests. A test asks the sums
-//! ([`super::promised_flows`]) first, and then the exact test with the work of one try. Beyond
-//! [`MOST_EXACT`] promises only the sums decide, and the deadline can be longer by an eighth. From
-//! the held deadline on the promises are kept with [`FURTHER`] more flows too, if that is possible:
-//! with each [`DUE_PER_CALL`] flows more a packet may wait for one more. Otherwise programs that
-//! set up channels at the same moment would exclude each other. Redirected minimums stay if the
-//! channel fits beside them with any deadline; if it does not, they give way, the last one first.
+//! does not fit even with the given deadline. Redirected minimums stay if the channel fits beside
+//! them with any deadline; if it does not, they give way, the last one first.
+
+pub(super) mod shortest;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use netnice_api::Response;
 use netnice_api::direct::{DirectReply, HoldPromise, PromiseHeld, ReleaseHold};
-use netnice_core::admission::timing::Promise;
-use netnice_core::contract::{Change, Contract, IfName, Setting};
-use netnice_core::sched::DUE_PER_CALL;
+use netnice_core::contract::{Contract, IfName};
 use netnice_core::units::{Instant, Nanos, Rate};
 
-use super::admission::{Further, LinkCapacity};
+use super::admission::LinkCapacity;
 use super::endpoint::{local_address, route_mtu, unspecified};
 use super::network::Network;
 use super::promised_flows::PromiseHolder;
@@ -289,46 +280,6 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// The contract with the shortest deadline that fits on a link, up to the precision; `None` if
-    /// its own deadline does not fit either, or if that is not decided with little work.
-    fn shortest(
-        &mut self,
-        link: &IfName,
-        capacity: &LinkCapacity,
-        longest: &Contract,
-    ) -> Option<Contract> {
-        let channel = longest.channel()?;
-        let rate = capacity.max_direct;
-        let is_exact = self.promise_count(link) < MOST_EXACT;
-        let held = is_exact.then(|| self.promises(link, None));
-        let promises = held.and_then(|held| {
-            let promises = held.iter().filter_map(|one| capacity.promise(rate, one));
-            promises.collect::<Result<Vec<Promise>, _>>().ok()
-        });
-        let with = |deadline: u64| {
-            let channel = channel.resized(channel.mmax(), channel.rmax(), Nanos(deadline));
-            let change = Change {
-                channel: Some(Setting::Set(channel.ok()?)),
-                ..Change::default()
-            };
-            longest.apply(&change).ok()
-        };
-        let mut fits = |contract: &Contract, further: Further| {
-            self.fit_with_further(link, capacity, further, contract)
-                || promises
-                    .as_ref()
-                    .is_some_and(|promises| capacity.fits_beside(promises, further, contract))
-        };
-        let (below, highest) = (channel.processing().0, channel.deadline().0);
-        let none = Further::default();
-        let roomy = least(below, highest, |deadline| {
-            let further = Further::beside(FURTHER, Nanos(deadline - below));
-            with(deadline).filter(|one| fits(one, none) && fits(one, further))
-        });
-        let mut tight = |deadline| with(deadline).filter(|one| fits(one, none));
-        roomy.or_else(|| least(below, highest, &mut tight))
-    }
-
     /// The rate that was needed before the holds of a link, if there is no hold any more and the
     /// rate is certainly enough.
     pub(super) fn need_after_holds(
@@ -461,36 +412,3 @@ fn check_clauses(contract: &Contract) -> Result<(), RequestError> {
         (false, None) => Ok(()),
     }
 }
-
-/// The result of `fitting` for the smallest value above `below` and up to `highest` for which there
-/// is one, up to the precision of the module; `None` if there is none for `highest`. Larger values
-/// than a fitting one must fit too.
-pub(super) fn least<T>(
-    below: u64,
-    highest: u64,
-    mut fitting: impl FnMut(u64) -> Option<T>,
-) -> Option<T> {
-    let mut best = fitting(highest)?;
-    let (mut low, mut high) = (below, highest);
-    while high.saturating_sub(low) > (high / PARTS).max(PRECISION.0) {
-        let from = low.max(PRECISION.0);
-        let middle = match high / from {
-            0 | 1 => low + (high - low) / 2,
-            _ => (u128::from(from) * u128::from(high)).isqrt() as u64,
-        };
-        match fitting(middle) {
-            Some(found) => (high, best) = (middle, found),
-            None => low = middle,
-        }
-    }
-    Some(best)
-}
-
-/// The held deadline is longer than the shortest one by at most this time, or by one of [`PARTS`]
-/// parts of it.
-const PRECISION: Nanos = Nanos(1_000);
-const PARTS: u64 = 256;
-/// Flows for which a held promise leaves room.
-const FURTHER: usize = DUE_PER_CALL as usize;
-/// Beyond this number of promises the exact test would take milliseconds for each hold.
-const MOST_EXACT: usize = 128;

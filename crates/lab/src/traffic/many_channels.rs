@@ -68,10 +68,11 @@ pub fn main(args: &ManyChannelsArgs) -> Result<()> {
     let dir = RuntimeDir::choose(Some(args.runtime_dir.clone()), None);
     let processor = costs::measure(PACKET, BLOCK)?;
     let mut handlers = HandlerThreadOptions::new(ExecutorSettings::new(processor));
-    handlers.handlers = args.count;
+    // An earlier channel may not have ended yet.
+    handlers.handlers = args.count + SPARE;
     // The sink has one port for all.
-    handlers.flows = u32::try_from(args.count)?;
-    handlers.bytes = (args.count as u64) << 14;
+    handlers.flows = u32::try_from(args.count + SPARE)?;
+    handlers.bytes = ((args.count + SPARE) as u64) << 14;
     let network = Network::connect(&dir, NetworkOptions::new(handlers))?;
     match (&args.service, &args.to) {
         (Some(service), None) => sink(&network, service, args.count),
@@ -190,3 +191,6 @@ impl ManyChannels {
         Ok(ManyChannels { proc })
     }
 }
+
+/// Handlers and flows beyond the channels.
+const SPARE: usize = 16;

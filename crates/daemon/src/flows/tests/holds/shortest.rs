@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::flows::admission::MAX_SEARCHED;
-use crate::flows::holds::least;
+use crate::flows::holds::shortest::least;
 use crate::flows::promises::LinkPromises;
 
 #[test]
