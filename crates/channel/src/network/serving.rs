@@ -47,6 +47,8 @@ pub(super) struct Serving {
     /// By the number of the hold.
     holds: HashMap<u64, Hold>,
     next_look: Instant,
+    /// When netnice-peer was heard last.
+    heard: Instant,
 }
 
 /// A hold, and the channel that it becomes.
@@ -96,6 +98,7 @@ impl Serving {
             services: HashMap::new(),
             holds: HashMap::new(),
             next_look: Instant::now() + LOOK,
+            heard: Instant::now(),
         }
     }
 
@@ -142,10 +145,15 @@ impl Serving {
             let fds = [self.connection.as_fd(), self.queue.waker().as_fd()];
             sleep(&fds, Some(left)).map_err(ChannelError::from)?;
             readable = is_readable(&self.connection)?;
+            if !readable && self.heard.elapsed() > SILENCE {
+                let why = format!("it has been silent for {} s", SILENCE.as_secs());
+                return Err(NetworkError::Ended(why));
+            }
         }
         self.queue.waker().end_sleep();
         if readable {
             self.connection.read()?;
+            self.heard = Instant::now();
         }
         Ok(true)
     }
@@ -570,5 +578,8 @@ fn text(error: impl std::fmt::Display) -> String {
     reason_for_others(&error.to_string())
 }
 
+/// A netnice-peer that is not heard for so long has stopped: it sends something every 3 s. The other
+/// hosts end its channels after the same time.
+const SILENCE: Duration = Duration::from_secs(15);
 /// How often the thread looks whether flows have ended.
 const LOOK: Duration = Duration::from_millis(500);

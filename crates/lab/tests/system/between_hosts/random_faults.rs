@@ -33,7 +33,10 @@ enum Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Kill,
-    Stop,
+    /// Stop it for less than half a second.
+    Pause,
+    /// Stop it for longer than a host may be silent.
+    Silence,
 }
 
 impl Part {
@@ -271,7 +274,7 @@ impl Field {
                 sleep_up_to(random, 300);
                 self.restart(part);
             }
-            Fault::Stop => found.extend(self.stop(&mut round, pid, random).err()),
+            _ => found.extend(self.stop(&mut round, (pid, fault), random).err()),
         }
         found.extend(self.settles(&mut round, &NAMES, FREE).err());
         if watches {
@@ -289,11 +292,16 @@ impl Field {
         found
     }
 
-    /// Stops a part for a short time, or for longer than a host may be silent.
-    fn stop(&self, round: &mut Round, pid: u32, random: &mut Random) -> Result<(), String> {
+    /// Stops a part for some time.
+    fn stop(
+        &self,
+        round: &mut Round,
+        (pid, fault): (u32, Fault),
+        random: &mut Random,
+    ) -> Result<(), String> {
         sys::kill(pid as i32, libc::SIGSTOP).expect("stopped");
-        let settled = match random.below(4) {
-            0 => {
+        let settled = match fault {
+            Fault::Silence => {
                 std::thread::sleep(SILENCE);
                 let stopped = match round.part {
                     Part::Source => "client",
@@ -356,7 +364,11 @@ fn fault_at_random(count: usize) -> u64 {
     let mut found = Vec::new();
     for number in 0..count {
         let part = parts[random.below(parts.len() as u64) as usize];
-        let fault = [Fault::Kill, Fault::Stop][random.below(2) as usize];
+        let fault = match random.below(8) {
+            0..4 => Fault::Kill,
+            4..7 => Fault::Pause,
+            _ => Fault::Silence,
+        };
         let begin = Instant::now();
         let wrong = field.round(&mut random, part, fault);
         println!("{number}: {fault:?} of {part:?} took {:?}", begin.elapsed());
@@ -376,6 +388,14 @@ fn sleep_up_to(random: &mut Random, millis: u64) {
 #[test]
 fn random_deaths_and_stops_leave_no_promise_and_no_end_untold() {
     fault_at_random(4);
+}
+
+#[test]
+fn the_programs_of_a_silent_host_are_told() {
+    let mut field = Field::new();
+    let mut random = Random::new(1);
+    let wrong = field.round(&mut random, Part::Peer("client"), Fault::Silence);
+    assert!(wrong.is_empty(), "{wrong:?}");
 }
 
 #[test]
