@@ -578,8 +578,8 @@ fn text(error: impl std::fmt::Display) -> String {
     reason_for_others(&error.to_string())
 }
 
-/// A netnice-peer that is not heard for so long has stopped: it sends something every 3 s. The other
-/// hosts end its channels after the same time.
+/// A netnice-peer that is not heard for so long has stopped: it sends something every 3 s. The
+/// other hosts end its channels after the same time.
 const SILENCE: Duration = Duration::from_secs(15);
 /// How often the thread looks whether flows have ended.
 const LOOK: Duration = Duration::from_millis(500);
