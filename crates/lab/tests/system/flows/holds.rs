@@ -72,7 +72,9 @@ fn a_held_promise_is_the_shortest_until_a_flow_takes_its_place() -> Result<()> {
     let (_, beside) = hold(&mut other)?;
     assert!(beside > shortest, "{beside} beside {shortest}");
     other.run("release", "released")?;
-    let refused = other.run(&format!("open {held}"), "refused")?;
+    // Beside it there is room for one packet, and not for two.
+    let twice = held.replace("mmax=1500B", "mmax=3000B");
+    let refused = other.run(&format!("open {twice}"), "refused")?;
     let text = refused["refused"].as_str().context("a text")?;
     assert!(text.contains(&format!("hold:1  {held}")), "{text}");
     // The flow has the deadline that was held, though nothing else has room beside it.
