@@ -39,7 +39,7 @@ pub struct CarnageArgs {
     #[arg(long)]
     session: bool,
     /// End after so many seconds at the latest.
-    #[arg(long, default_value_t = 600)]
+    #[arg(long, default_value_t = 1_200)]
     for_s: u64,
 }
 

@@ -14,11 +14,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use serde_json::Value;
 
 use super::super::simulated::netnice_only;
 use crate::experiment::{Bound, Context, Outcome};
 use crate::process::EVENT_TIMEOUT;
-use crate::traffic::ManyChannels;
+use crate::traffic::{ManyChannels, OpenedChannels};
 use crate::world::{Netnice, Peer, PeerOptions, Routed, World};
 
 /// Opens the channels. Fails as the module says.
@@ -26,118 +27,133 @@ pub fn scale(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     outcome.paper = serde_json::json!("the paper has three channels");
     let count = if context.quick { 200 } else { 1_000 };
-    let world = World::routed(Routed::default())?;
-    let mut netnices: Vec<Netnice> = Vec::new();
-    let mut peers: Vec<Peer> = Vec::new();
-    for (host, links) in [
-        ("client", &["eth0"][..]),
-        ("router", &["eth0", "eth1"]),
-        ("server", &["eth0"]),
-    ] {
-        let netnice = world.netnice(host)?;
-        for link in links {
-            netnice
-                .run_line(&format!("link {link} --rate 1gbit"))?
-                .ok()?;
-        }
-        netnices.push(netnice);
-        peers.push(world.peer(host, &PeerOptions::default())?);
-    }
-    let [client, server] = ["client", "server"].map(|name| world.host(name));
-    let memory = || -> Result<u64> { Ok(peers[1].memory()? + netnices[1].daemon_memory()?) };
-    let sink = ManyChannels::sink(server, netnices[2].runtime(), "many", count)?;
+    let hosts = Hosts::new()?;
+    let runtime = hosts.netnices[2].runtime();
+    let sink = ManyChannels::sink(hosts.world.host("server"), runtime, "many", count)?;
     // The first channel starts what all channels use.
-    let one = ManyChannels::source(
-        client,
-        netnices[0].runtime(),
-        ("many@server", CONTRACT),
-        (1, 1),
-        EVENT_TIMEOUT,
-    )?;
-    drop(one);
+    drop(hosts.open(1)?);
     std::thread::sleep(Duration::from_secs(1));
-    let before = memory()?;
+    let before = hosts.memory()?;
     context.say(format!("{count} channels"));
-    let (source, opened) = ManyChannels::source(
-        client,
-        netnices[0].runtime(),
-        ("many@server", CONTRACT),
-        (count, AT_ONCE),
-        EVENT_TIMEOUT * 2,
+    let (source, opened) = hosts.open(count)?;
+    judge(outcome, &opened);
+    let after = hosts.memory()?.saturating_sub(before);
+    let what = "memory of a channel at the router, bytes";
+    outcome.ours(what, after / count as u64);
+    // What follows the set-up is over.
+    std::thread::sleep(Duration::from_secs(2));
+    hosts.watch(
+        outcome,
+        Duration::from_secs(if context.quick { 10 } else { 30 }),
     )?;
+    let begin = Instant::now();
+    drop(source);
+    let mut left = 1;
+    while left > 0 && begin.elapsed() < EVENT_TIMEOUT {
+        std::thread::sleep(Duration::from_millis(50));
+        left = hosts.promised()?;
+    }
+    let what = "promises left after the end";
+    outcome.check(what, left as f64, "", Bound::AtMost(0.0));
+    let what = "all free again after, ms";
+    outcome.ours(what, begin.elapsed().as_millis() as u64);
+    drop(sink);
+    outcome.note(format!(
+        "netniced, netnice-driver and netnice-peer on three hosts in one machine, links of 1 \
+         Gbit/s; each channel: {CONTRACT}; {AT_ONCE} set-ups at a time by one program"
+    ));
+    Ok(())
+}
+
+/// Checks how fast channels were set up.
+fn judge(outcome: &mut Outcome, opened: &OpenedChannels) {
     let mut took = opened.took_ns.clone();
     took.sort_unstable();
     let part = |part: f64| took[((took.len() - 1) as f64 * part) as usize] as f64 / 1e6;
     let rate = took.len() as f64 / (opened.lasted_ns as f64 / 1e9);
-    outcome.check(
-        "channels set up in a second",
-        rate,
-        "",
-        Bound::AtLeast(100.0),
-    );
-    outcome.check(
-        "time to set one up, of 99 %",
-        part(0.99),
-        "ms",
-        Bound::AtMost(200.0),
-    );
-    outcome.ours(
-        "time to set one up, ms: median, most",
-        (part(0.5), part(1.0)),
-    );
-    let after = memory()?.saturating_sub(before);
-    outcome.ours(
-        "memory of a channel at the router, bytes",
-        after / count as u64,
-    );
-    // What follows the set-up is over.
-    std::thread::sleep(Duration::from_secs(2));
-    let lasts = Duration::from_secs(if context.quick { 10 } else { 30 });
-    let begin = Instant::now();
-    let counters = client.ns.counters("eth0")?;
-    std::thread::sleep(lasts);
-    let now = client.ns.counters("eth0")?;
-    let seconds = begin.elapsed().as_secs_f64();
-    for (what, bytes) in [
-        ("from client to router", now.tx_bytes - counters.tx_bytes),
-        ("from router to client", now.rx_bytes - counters.rx_bytes),
-    ] {
-        let rate = bytes as f64 / seconds / 1e3;
-        let what = format!("to keep the channels, {what}");
-        outcome.check(what, rate, "kB/s", Bound::AtMost(10.0));
-    }
-    let begin = Instant::now();
-    drop(source);
-    let promised = |netnice: &Netnice| -> Result<usize> {
-        let shown = netnice.show()?;
-        let flows = shown["flows"].as_array().cloned().unwrap_or_default();
-        let has_channel = |flow: &&serde_json::Value| !flow["contract"]["channel"].is_null();
-        Ok(flows.iter().filter(has_channel).count())
-    };
-    let mut left = 1;
-    while left > 0 && begin.elapsed() < EVENT_TIMEOUT {
-        std::thread::sleep(Duration::from_millis(50));
-        left = 0;
-        for netnice in &netnices {
-            left += promised(netnice)?;
+    let what = "channels set up in a second";
+    outcome.check(what, rate, "", Bound::AtLeast(100.0));
+    let what = "time to set one up, of 99 %";
+    outcome.check(what, part(0.99), "ms", Bound::AtMost(200.0));
+    let what = "time to set one up, ms: median, most";
+    outcome.ours(what, (part(0.5), part(1.0)));
+}
+
+/// Three hosts with netnice.
+struct Hosts {
+    // The programs end before the daemons, and those before the world.
+    peers: Vec<Peer>,
+    netnices: Vec<Netnice>,
+    world: World,
+}
+
+impl Hosts {
+    fn new() -> Result<Hosts> {
+        let world = World::routed(Routed::default())?;
+        let (mut netnices, mut peers) = (Vec::new(), Vec::new());
+        for (host, links) in [
+            ("client", &["eth0"][..]),
+            ("router", &["eth0", "eth1"]),
+            ("server", &["eth0"]),
+        ] {
+            let netnice = world.netnice(host)?;
+            for link in links {
+                let line = format!("link {link} --rate 1gbit");
+                netnice.run_line(&line)?.ok()?;
+            }
+            netnices.push(netnice);
+            peers.push(world.peer(host, &PeerOptions::default())?);
         }
+        Ok(Hosts {
+            peers,
+            netnices,
+            world,
+        })
     }
-    outcome.check(
-        "promises left after the end",
-        left as f64,
-        "",
-        Bound::AtMost(0.0),
-    );
-    outcome.ours(
-        "all free again after, ms",
-        begin.elapsed().as_millis() as u64,
-    );
-    drop(sink);
-    outcome.note(format!(
-        "netniced, netnice-driver and netnice-peer on three hosts in one machine, links of 1 Gbit/s; \
-         each channel: {CONTRACT}; {AT_ONCE} set-ups at a time by one program"
-    ));
-    Ok(())
+
+    /// Opens so many channels from the client to the server.
+    fn open(&self, count: usize) -> Result<(ManyChannels, OpenedChannels)> {
+        let client = self.world.host("client");
+        let to = ("many@server", CONTRACT);
+        let runtime = self.netnices[0].runtime();
+        ManyChannels::source(client, runtime, to, (count, AT_ONCE), EVENT_TIMEOUT * 2)
+    }
+
+    /// The memory of netnice-peer and netniced at the router, in bytes.
+    fn memory(&self) -> Result<u64> {
+        Ok(self.peers[1].memory()? + self.netnices[1].daemon_memory()?)
+    }
+
+    /// The number of flows with a channel on all hosts.
+    fn promised(&self) -> Result<usize> {
+        let mut promised = 0;
+        for netnice in &self.netnices {
+            let shown = netnice.show()?;
+            let flows = shown["flows"].as_array().cloned().unwrap_or_default();
+            let has_channel = |flow: &&Value| !flow["contract"]["channel"].is_null();
+            promised += flows.iter().filter(has_channel).count();
+        }
+        Ok(promised)
+    }
+
+    /// Checks what client and router send each other to keep the channels.
+    fn watch(&self, outcome: &mut Outcome, lasts: Duration) -> Result<()> {
+        let client = self.world.host("client");
+        let begin = Instant::now();
+        let before = client.ns.counters("eth0")?;
+        std::thread::sleep(lasts);
+        let now = client.ns.counters("eth0")?;
+        let seconds = begin.elapsed().as_secs_f64();
+        for (what, bytes) in [
+            ("from client to router", now.tx_bytes - before.tx_bytes),
+            ("from router to client", now.rx_bytes - before.rx_bytes),
+        ] {
+            let rate = bytes as f64 / seconds / 1e3;
+            let what = format!("to keep the channels, {what}");
+            outcome.check(what, rate, "kB/s", Bound::AtMost(10.0));
+        }
+        Ok(())
+    }
 }
 
 const CONTRACT: &str = "channel mmax=500B,rmax=1/s,bmax=1,deadline=2s";

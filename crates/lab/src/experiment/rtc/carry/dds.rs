@@ -119,7 +119,7 @@ fn stamp(message: &[u8], _: u64) -> Option<u64> {
                 let bytes = behind.get(at..at + 4)?;
                 Some(u64::from(u32::from_le_bytes(bytes.try_into().ok()?)))
             };
-            return Some(word(0)? * 1_000_000_000 + (word(4)? * 1_000_000_000 >> 32));
+            return Some(word(0)? * 1_000_000_000 + ((word(4)? * 1_000_000_000) >> 32));
         }
         rest = behind.get(usize::from(length)..)?;
     }
