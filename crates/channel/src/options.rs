@@ -55,6 +55,22 @@ pub enum ChannelClass {
     },
 }
 
+impl ChannelClass {
+    /// The contract; `None` for best effort.
+    pub(crate) fn channel(&self) -> Option<Channel> {
+        match self {
+            ChannelClass::RealTime(channel) => Some(*channel),
+            ChannelClass::BestEffort { .. } => None,
+        }
+    }
+
+    /// The handler's part of the deadline; 0 for best effort.
+    pub(crate) fn processing(&self) -> Nanos {
+        let channel = self.channel();
+        channel.map_or(Nanos(0), |channel| channel.processing())
+    }
+}
+
 /// What happens to a message that finds its queue full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {

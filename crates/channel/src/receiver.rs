@@ -15,7 +15,7 @@ use crate::executor::{Counts, HandlerId, ReceivedMessage};
 use crate::handler_thread::{
     AdmittedChannel, Command, HandlerThread, ListenerShared, OpenSink, Owner, SinkShared,
 };
-use crate::options::{ChannelClass, ChannelOptions, End};
+use crate::options::{ChannelOptions, End};
 
 /// The parameters of a [`Listener`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,10 +123,7 @@ impl Listener {
     pub fn open(&self, channel: ChannelOptions) -> Result<Receiver, ChannelError> {
         channel.lengths(&self.port.owner.settings, End::Sink)?;
         let admitted = AdmittedChannel::new(&self.port.owner, &channel, End::Sink)?;
-        let bound = match channel.class {
-            ChannelClass::RealTime(own) => own.processing(),
-            ChannelClass::BestEffort { .. } => Nanos(0),
-        };
+        let bound = channel.class.processing();
         self.open_admitted(channel, admitted, bound)
     }
 

@@ -120,7 +120,9 @@ impl HandlerThread {
             ..UdpOptions::to(remote)
         };
         let socket = owner.open_socket(options, (on_link.buffers, 0))?;
-        let shared = Arc::new(SourceShared::new(deadline_of(&channel))?);
+        let own = channel.class.channel();
+        let deadline = own.map_or(Nanos(0), |own| own.deadline());
+        let shared = Arc::new(SourceShared::new(deadline)?);
         let (local, contract) = (socket.local(), socket.contract().to_owned());
         let open = |reply| {
             Command::OpenSource(Box::new(OpenSource {
@@ -248,14 +250,6 @@ pub(crate) fn contract_to_hold(
     let mmax = Bytes(on_link.mmax().0 + packets * headers(to));
     let held = Channel::new(mmax, on_link.rmax(), on_link.bmax(), LONGEST_HELD)?;
     Ok(Some(format!("channel {held}")))
-}
-
-/// The deadline of a channel at its source; 0 without one.
-fn deadline_of(channel: &ChannelOptions) -> Nanos {
-    match channel.class {
-        ChannelClass::RealTime(own) => own.deadline(),
-        ChannelClass::BestEffort { .. } => Nanos(0),
-    }
 }
 
 /// Bytes of the headers in front of the payload of a datagram to a host.

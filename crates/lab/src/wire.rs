@@ -66,11 +66,7 @@ impl Tap {
         file: &Path,
         of: impl Fn(&WireFlow) -> bool + Send + 'static,
     ) -> Result<Tap> {
-        let ring = ns.enter(|| {
-            let ring = ring::Ring::open(device)?;
-            ring.stamp_at_arrival()?;
-            Ok(ring)
-        })?;
+        let ring = Tap::stamping_ring(ns, device)?;
         let mut capture = capture::Capture::create(file)?;
         Tap::read(ns, device, ring, move |record, seen| match seen {
             Some((packet, head)) if of(&packet.flow) => {
@@ -89,16 +85,21 @@ impl Tap {
         device: &str,
         mut each: impl FnMut(&Packet, &[u8]) + Send + 'static,
     ) -> Result<Tap> {
-        let ring = ns.enter(|| {
-            let ring = ring::Ring::open(device)?;
-            ring.stamp_at_arrival()?;
-            Ok(ring)
-        })?;
+        let ring = Tap::stamping_ring(ns, device)?;
         Tap::read(ns, device, ring, move |_, seen| {
             if let Some((packet, head)) = seen {
                 each(packet, head);
             }
             Ok(())
+        })
+    }
+
+    /// A ring whose packets are stamped when the device receives them.
+    fn stamping_ring(ns: &Netns, device: &str) -> Result<ring::Ring> {
+        ns.enter(|| {
+            let ring = ring::Ring::open(device)?;
+            ring.stamp_at_arrival()?;
+            Ok(ring)
         })
     }
 

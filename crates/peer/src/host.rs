@@ -233,7 +233,9 @@ impl Host {
             let left = left.map_or(IDLE, |left| Duration::from_nanos(left.0).min(IDLE));
             tokio::select! {
                 event = self.transport.next() => {
-                    self.signalling.set_kernel_clock(kernel_clock::read());
+                    if event.is_about_clocks() {
+                        self.signalling.set_kernel_clock(kernel_clock::read());
+                    }
                     self.signalling.handle(event, now());
                 }
                 event = self.programs.next() => self.handle_program(event),
@@ -477,7 +479,7 @@ impl Host {
         tokio::spawn(async move {
             let address = names.address_of(&sink).await;
             let open = Box::new(open);
-            // If the host has stopped, nobody waits for it.
+            // It fails only if the host has ended.
             let _ = found.send(Found::Sink {
                 program,
                 uid,

@@ -20,7 +20,7 @@ use netnice_core::units::{Bytes, Nanos};
 use serde::{Deserialize, Serialize};
 
 pub use addresses::{LEAST_PACKET, MOST_PACKET, MOST_PARTS};
-pub(crate) use addresses::{check_address, check_addresses, check_packet, parts_of};
+pub(crate) use addresses::{check_address, check_addresses, check_packet, ip_headers, parts_of};
 pub use hops::{BadHops, HopBound, Hops};
 pub use report::{Counted, HopReport};
 pub use text::{BadName, HostName, Reason, ServiceName};

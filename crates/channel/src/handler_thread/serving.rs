@@ -31,7 +31,6 @@ use super::{
 use crate::error::ChannelError;
 use crate::executor::{Executor, HandlerId, PacketRefusal, Ran, ReceivedMessage, Step};
 use crate::laxity::LogicalArrivals;
-use crate::options::ChannelClass;
 use crate::waker::sleep;
 use closer::Closer;
 use flows::{Flows, Found, Source};
@@ -201,10 +200,8 @@ impl Serving {
     }
 
     fn open_sink(&mut self, open: OpenSink, now: Instant) -> Result<OpenedSink, ChannelError> {
-        let arrivals = match open.options.class {
-            ChannelClass::RealTime(channel) => Some(LogicalArrivals::new(channel.rmax())),
-            ChannelClass::BestEffort { .. } => None,
-        };
+        let own = open.options.class.channel();
+        let arrivals = own.map(|channel| LogicalArrivals::new(channel.rmax()));
         let handler = self.executor.open_receiver(open.options, now)?;
         let room = self.executor.room(handler);
         let Some(room) = room.ok().filter(|_| handler.index() < self.most_handlers) else {

@@ -102,7 +102,7 @@ impl Ends {
         let contract = contract.ok_or(ChannelError::BestEffortBetweenHosts)?;
         let promise = thread.owner.program.hold(sink, &contract)?;
         let link = deadline_of(promise.contract())?;
-        let bound = Nanos(processing(&options).0.saturating_add(link.0));
+        let bound = Nanos(options.class.processing().0.saturating_add(link.0));
         let way = Way {
             from: promise.from(),
             to: promise.via(),
@@ -158,7 +158,7 @@ impl Ends {
         let thread = self.thread(&route.iface)?;
         let admitted = admit(&thread, &mut options, End::Sink)?;
         let port = self.port(&thread, arrival.to)?;
-        let bound = processing(&options);
+        let bound = options.class.processing();
         Ok(HeldSink {
             options,
             admitted,
@@ -231,7 +231,7 @@ fn admit(
     options: &mut ChannelOptions,
     end: End,
 ) -> Result<AdmittedChannel, ChannelError> {
-    match processing(options) {
+    match options.class.processing() {
         Nanos(0) => AdmittedChannel::with_shortest(&thread.owner, options, end),
         _ => AdmittedChannel::new(&thread.owner, options, end),
     }
@@ -247,13 +247,6 @@ fn relax(options: &mut ChannelOptions, deadline: Nanos, more: u64) -> Result<(),
         options.class = ChannelClass::RealTime(channel.with_processing(part)?);
     }
     Ok(())
-}
-
-fn processing(options: &ChannelOptions) -> Nanos {
-    match options.class {
-        ChannelClass::RealTime(channel) => channel.processing(),
-        ChannelClass::BestEffort { .. } => Nanos(0),
-    }
 }
 
 /// Bytes that the stages add to each packet.

@@ -18,6 +18,7 @@
 mod carry;
 mod early;
 mod hops;
+mod hosts;
 mod link_call;
 mod packet_blocks;
 mod packets;

@@ -8,7 +8,7 @@
 //! The program keeps the channels open until its input ends. It fails if a channel is refused.
 
 use std::io::{Read, stdin};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,6 +26,7 @@ use netnice_stack::RuntimeDir;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::network::EndArgs;
 use crate::process::{self, EVENT_TIMEOUT, Proc};
 use crate::sys;
 use crate::world::Host;
@@ -33,24 +34,14 @@ use crate::world::Host;
 /// The arguments of `netnice-lab traffic many-channels`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ManyChannelsArgs {
-    /// Offer this service.
-    #[arg(long)]
-    service: Option<String>,
-    /// Open channels to this service, NAME@HOST.
-    #[arg(long, requires = "contract")]
-    to: Option<String>,
-    /// The contract of each, with a channel.
-    #[arg(long)]
-    contract: Option<String>,
+    #[command(flatten)]
+    end: EndArgs,
     /// The number of channels.
     #[arg(long)]
     count: usize,
     /// How many are asked for at a time.
     #[arg(long, default_value_t = 1)]
     at_once: usize,
-    /// The daemon's folder.
-    #[arg(long)]
-    runtime_dir: PathBuf,
 }
 
 /// The channels that a source has opened.
@@ -65,7 +56,7 @@ pub struct OpenedChannels {
 /// Runs the program until its input ends. Fails as the module says.
 pub fn main(args: &ManyChannelsArgs) -> Result<()> {
     sys::raise_file_limit()?;
-    let dir = RuntimeDir::choose(Some(args.runtime_dir.clone()), None);
+    let dir = RuntimeDir::choose(Some(args.end.runtime_dir.clone()), None);
     let processor = costs::measure(PACKET, BLOCK)?;
     let mut handlers = HandlerThreadOptions::new(ExecutorSettings::new(processor));
     // An earlier channel may not have ended yet.
@@ -74,7 +65,7 @@ pub fn main(args: &ManyChannelsArgs) -> Result<()> {
     handlers.flows = u32::try_from(args.count + SPARE)?;
     handlers.bytes = ((args.count + SPARE) as u64) << 14;
     let network = Network::connect(&dir, NetworkOptions::new(handlers))?;
-    match (&args.service, &args.to) {
+    match (&args.end.service, &args.end.to) {
         (Some(service), None) => sink(&network, service, args.count),
         (None, Some(to)) => source(&network, to, args),
         _ => bail!("either --service or --to"),
@@ -83,7 +74,7 @@ pub fn main(args: &ManyChannelsArgs) -> Result<()> {
 
 fn source(network: &Network, to: &str, args: &ManyChannelsArgs) -> Result<()> {
     let (service, host) = to.split_once('@').context("NAME@HOST")?;
-    let contract: Contract = args.contract.as_deref().unwrap_or_default().parse()?;
+    let contract: Contract = args.end.contract.as_deref().unwrap_or_default().parse()?;
     let contract = contract.channel().context("no channel")?;
     let open = || -> Result<(OutgoingChannel, u64)> {
         let class = ChannelClass::RealTime(contract);

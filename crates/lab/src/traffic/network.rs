@@ -33,24 +33,31 @@ use crate::process::{self, EVENT_TIMEOUT, Proc};
 use crate::sys;
 use crate::world::Host;
 
+/// Which end of channels a program has: one of the two options.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct EndArgs {
+    /// Offer this service.
+    #[arg(long)]
+    pub(super) service: Option<String>,
+    /// Open a channel to this service, NAME@HOST.
+    #[arg(long, requires = "contract")]
+    pub(super) to: Option<String>,
+    /// The contract, with a channel.
+    #[arg(long)]
+    pub(super) contract: Option<String>,
+    /// The daemon's folder.
+    #[arg(long)]
+    pub(super) runtime_dir: PathBuf,
+}
+
 /// The arguments of `netnice-lab traffic network`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct NetworkArgs {
-    /// Offer this service.
-    #[arg(long)]
-    service: Option<String>,
-    /// Open a channel to this service, NAME@HOST.
-    #[arg(long, requires = "contract")]
-    to: Option<String>,
-    /// The contract, with a channel.
-    #[arg(long)]
-    contract: Option<String>,
+    #[command(flatten)]
+    end: EndArgs,
     /// Processor time to reserve, for example `2ms/10ms`.
     #[arg(long)]
     cpu: Option<String>,
-    /// The daemon's folder.
-    #[arg(long)]
-    runtime_dir: PathBuf,
 }
 
 /// What a source has sent.
@@ -83,7 +90,7 @@ pub struct NetworkReceived {
 
 /// Runs the program until its input ends. Fails as the module says.
 pub fn main(args: &NetworkArgs) -> Result<()> {
-    let dir = RuntimeDir::choose(Some(args.runtime_dir.clone()), None);
+    let dir = RuntimeDir::choose(Some(args.end.runtime_dir.clone()), None);
     let processor = costs::measure(PACKET, BLOCK)?;
     let mut handlers = HandlerThreadOptions::new(ExecutorSettings::new(processor));
     handlers.records_stops = true;
@@ -94,10 +101,10 @@ pub fn main(args: &NetworkArgs) -> Result<()> {
         options.use_reservation(slice(cpu)?);
     }
     let network = Network::connect(&dir, options)?;
-    match (&args.service, &args.to) {
+    match (&args.end.service, &args.end.to) {
         (Some(service), None) => sink(&network, service),
         (None, Some(to)) => {
-            let text = args.contract.as_deref().unwrap_or_default();
+            let text = args.end.contract.as_deref().unwrap_or_default();
             let contract: Contract = text.parse()?;
             let channel = contract.channel().context("no channel")?;
             source(&network, to, channel)

@@ -18,7 +18,7 @@ impl Host {
         tokio::task::spawn_blocking(move || {
             let iface = routes(arrival.from);
             let request = Box::new(request);
-            // If the host has stopped, nobody waits for it.
+            // It fails only if the host has ended.
             let _ = found.send(Found::Arrival {
                 hold,
                 request,

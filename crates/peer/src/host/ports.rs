@@ -18,7 +18,6 @@
 //! come later; those that exist keep what was added for them, and count.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
 
 use netnice_api::channels::ListedPort;
 use netnice_channel::PacketHeader;
@@ -26,7 +25,7 @@ use netnice_core::admission::timing::EnteringChannel;
 use netnice_core::contract::IfName;
 use netnice_core::units::{Bytes, Nanos};
 
-use crate::message::parts_of;
+use crate::message::{ip_headers, parts_of};
 use crate::policy::{ETHERNET_TAGGED, ON_THE_WIRE, PortBefore};
 use crate::signalling::{HoldId, HoldRequest};
 
@@ -168,11 +167,8 @@ impl Ports {
 
 /// The longest message of a channel with all that the wire carries beside it.
 fn on_the_wire(request: &HoldRequest) -> Bytes {
-    let ip = match request.sink_address {
-        IpAddr::V4(_) => 28,
-        IpAddr::V6(_) => 48,
-    };
-    let headers = PacketHeader::LENGTH as u64 + ip + ETHERNET_TAGGED + ON_THE_WIRE;
+    let of_ip = ip_headers(request.sink_address);
+    let headers = PacketHeader::LENGTH as u64 + of_ip + ETHERNET_TAGGED + ON_THE_WIRE;
     let mmax = request.contract.mmax();
     // At most 16 MiB, and 65,535 parts.
     Bytes(mmax.0 + parts_of(mmax, request.packet) * headers)
@@ -180,6 +176,8 @@ fn on_the_wire(request: &HoldRequest) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use netnice_channel::ChannelId;
     use netnice_core::admission::timing::SwitchPort;
     use netnice_core::contract::{Channel, MessageRate};

@@ -155,7 +155,7 @@ impl Hosts {
         Hosts::with("")
     }
 
-    /// Hosts of which `b` has this policy.
+    /// Two hosts. The host `b` has this policy.
     fn with(policy: &str) -> Hosts {
         let folder = tempfile::tempdir().expect("a folder");
         let laboratory = Laboratory::new().expect("an authority");

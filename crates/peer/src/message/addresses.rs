@@ -49,6 +49,14 @@ pub(crate) fn parts_of(mmax: Bytes, packet: u16) -> u64 {
     mmax.0.div_ceil(payload.max(1)).max(1)
 }
 
+/// Bytes of the IP and the UDP header of a packet to a host.
+pub(crate) fn ip_headers(to: IpAddr) -> u64 {
+    match to {
+        IpAddr::V4(_) => 28,
+        IpAddr::V6(_) => 48,
+    }
+}
+
 /// Checks that messages of `mmax` can be sent in packets of at most this length.
 pub(crate) fn check_packet(mmax: Bytes, packet: u16) -> Result<(), AddressFault> {
     if !(LEAST_PACKET..=MOST_PACKET).contains(&packet) {

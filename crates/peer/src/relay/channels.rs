@@ -146,7 +146,7 @@ impl<L> RelayedChannel<L> {
         }
     }
 
-    /// Counts the laxity of each message of which the driver has returned the last packet.
+    /// Counts the laxity of each message whose last packet the driver has returned.
     fn judge(&mut self, outcome: &Outcome, stops: &RecentStops) {
         let has_left = outcome.status == Status::DONE;
         // The driver returns the packets of a flow in order. The socket keeps the last outcomes

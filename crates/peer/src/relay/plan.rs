@@ -9,14 +9,12 @@
 //! message for at most D − B, so at most Bmax + ⌊(D − B) Rmax⌋ messages wait at once if the source
 //! keeps to its contract; what exceeds that is dropped.
 
-use std::net::IpAddr;
-
 use netnice_channel::PacketHeader;
 use netnice_core::contract::{Channel, ContractError, Overload};
 use netnice_core::units::{Bytes, Nanos};
 use netnice_stack::udp::Buffers;
 
-use crate::message::{HopBound, parts_of};
+use crate::message::{HopBound, ip_headers, parts_of};
 use crate::signalling::HoldRequest;
 
 /// What a channel needs of a link.
@@ -59,10 +57,7 @@ impl Plan {
     pub(super) fn new(request: &HoldRequest, time: Nanos) -> Result<Plan, PlanFault> {
         let contract = request.contract;
         let parts = parts_of(contract.mmax(), request.packet);
-        let ip_headers = match request.sink_address {
-            IpAddr::V4(_) => 28,
-            IpAddr::V6(_) => 48,
-        };
+        let ip_headers = ip_headers(request.sink_address);
         let headers = PacketHeader::LENGTH as u64 + ip_headers + ETHERNET;
         let plan = Plan {
             contract,
@@ -160,6 +155,8 @@ const ETHERNET: u64 = 14;
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use netnice_channel::ChannelId;
     use netnice_core::contract::MessageRate;
 

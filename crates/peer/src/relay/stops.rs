@@ -4,7 +4,8 @@
 //! The thread sleeps until a driver has packets for it, so its sleeps have no end that is known
 //! before. The evidence of a stop is a packet that the driver received while the thread slept: the
 //! thread had to wake then. A wake-up takes [`WAKING`]; what it takes longer is a stop. So is the
-//! time for which the kernel had the thread wait for a processor.
+//! time for which the kernel had the thread wait for a processor. To know that time costs a system
+//! call: after each sleep, and at most every [`LOOK`] while the thread does not sleep.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +24,8 @@ pub(super) struct RelayStops {
     slept: Option<(Instant, Instant)>,
     /// When the first of the packets arrived that were found since.
     found: Option<Instant>,
+    /// When the kernel is asked again although the thread has not slept.
+    next_look: Instant,
 }
 
 /// Number and length of the stops, which other threads read.
@@ -53,6 +56,7 @@ impl RelayStops {
             shared,
             slept: None,
             found: None,
+            next_look: Instant(0),
         }
     }
 
@@ -77,6 +81,10 @@ impl RelayStops {
         let Some(thread) = &mut self.thread else {
             return;
         };
+        if slept.is_none() && now < self.next_look {
+            return;
+        }
+        self.next_look = now.after(LOOK);
         let stop = match slept {
             Some((began, woke)) => {
                 let due = found.map(|found| found.max(began).after(WAKING));
@@ -103,6 +111,8 @@ impl RelayStops {
 
 /// How long the driver and the kernel may take to wake the thread.
 const WAKING: Nanos = Nanos::from_micros(200);
+/// How far the beginning of a stop can be off while the thread does not sleep.
+const LOOK: Nanos = Nanos::from_millis(1);
 
 #[cfg(test)]
 mod tests {

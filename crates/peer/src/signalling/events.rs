@@ -181,6 +181,16 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// True if the answer, or what follows from it, depends on the clocks of two hosts.
+    pub fn is_about_clocks(&self) -> bool {
+        let Event::Received { message, .. } = self else {
+            return false;
+        };
+        matches!(message, Message::ClockAsk(_) | Message::ClockAnswer(_))
+    }
+}
+
 /// What the caller must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {

@@ -41,7 +41,7 @@ pub(super) struct Question {
     pub(super) until: Instant,
 }
 
-/// Who gets the answer.
+/// The program or the host that has asked, and gets the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Asker {
     Program,

@@ -23,12 +23,12 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::super::simulated::netnice_only;
+use super::hosts::{Hosts, LINKS};
 use crate::experiment::{Bound, Context, Outcome};
 use crate::process::{self, EVENT_TIMEOUT, Proc};
 use crate::sys;
-use crate::traffic::{self, Running, Udp};
 use crate::wire::{Tap, Transport};
-use crate::world::{Netnice, Peer, PeerOptions, Routed, World};
+use crate::world::{Routed, World};
 
 /// Datagrams of both programs over channels beside floods: none may be lost, none late. Without
 /// netnice some must be. Fails as the module says.
@@ -44,9 +44,14 @@ pub fn carry(context: &Context, outcome: &mut Outcome) -> Result<()> {
         );
         let name = program.name;
         context.say(format!("{name} over plain sockets"));
-        let plain = Hosts::plain()?.plainly(program, seconds)?;
+        let hosts = Hosts::plain()?;
+        hosts.add_address()?;
+        let plain = hosts.plainly(program, seconds)?;
+        drop(hosts);
         context.say(format!("{name} over channels"));
-        let (carried, said) = Hosts::new()?.carried(program, seconds)?;
+        let hosts = Hosts::new(RATE)?;
+        hosts.add_address()?;
+        let (carried, said) = hosts.carried(program, seconds)?;
         outcome.ours(&format!("{name}, plain"), plain.table());
         outcome.ours(&format!("{name}, carried"), carried.table());
         outcome.ours(&format!("{name}: what netnice said"), said);
@@ -112,56 +117,32 @@ struct Measured {
     delays: Vec<Duration>,
 }
 
-/// Three hosts, with netnice or without it.
-struct Hosts {
-    // The programs end before the daemons, and those before the world.
-    _peers: Vec<Peer>,
-    netnices: Vec<Netnice>,
-    world: World,
-}
-
 impl Hosts {
-    fn new() -> Result<Hosts> {
-        let world = World::routed(Routed::default())?;
-        let mut netnices = Vec::new();
-        let mut peers = Vec::new();
-        for (host, links) in HOSTS {
-            let netnice = world.netnice(host)?;
-            for link in links {
-                netnice
-                    .run_line(&format!("link {link} --rate 100mbit"))?
-                    .ok()?;
-            }
-            netnices.push(netnice);
-            peers.push(world.peer(host, &PeerOptions::default())?);
-        }
-        Hosts::of(world, netnices, peers)
-    }
-
     /// Without netnice.
     fn plain() -> Result<Hosts> {
         let world = World::routed(Routed::default())?;
-        for (host, links) in HOSTS {
+        for (host, links) in LINKS {
             let ns = &world.host(host).ns;
             for link in links {
                 ns.tc(&format!(
                     "qdisc add dev {link} root handle 1: htb default 1"
                 ))?;
-                let class = format!("class add dev {link} parent 1: classid 1:1 htb rate 100mbit");
+                let class = format!("class add dev {link} parent 1: classid 1:1 htb rate {RATE}");
                 ns.tc(&class)?;
             }
         }
-        Hosts::of(world, Vec::new(), Vec::new())
-    }
-
-    fn of(world: World, netnices: Vec<Netnice>, peers: Vec<Peer>) -> Result<Hosts> {
-        let client = world.host("client");
-        client.ns.ip(&format!("address add {EXTERNAL}/32 dev lo"))?;
         Ok(Hosts {
-            _peers: peers,
-            netnices,
+            peers: Vec::new(),
+            netnices: Vec::new(),
             world,
         })
+    }
+
+    /// Gives the client the address that programs send to.
+    fn add_address(&self) -> Result<()> {
+        let client = &self.world.host("client").ns;
+        client.ip(&format!("address add {EXTERNAL}/32 dev lo"))?;
+        Ok(())
     }
 
     /// The address of a receiver at the server.
@@ -200,14 +181,14 @@ impl Hosts {
             let replies = if program.answers { "--replies" } else { "" };
             let to = SocketAddr::new(self.at_server(program), *port);
             let line = format!("listen port{port} --udp {to} {cpu} {replies}");
-            let mut listen = self.start("server", &line)?;
+            let mut listen = self.run_channel("server", &line)?;
             listen.await_error_text("listens as", EVENT_TIMEOUT)?;
             let from = SocketAddr::new(at_client(program.is_local), *port);
             let line = format!(
                 "carry port{port}@server --udp {from} {cpu} {replies} {CONTRACT} --deadline {}ms",
                 deadline.as_millis()
             );
-            let mut carry = self.start("client", &line)?;
+            let mut carry = self.run_channel("client", &line)?;
             carry.await_error_text("netnice: channel", EVENT_TIMEOUT)?;
             ends.extend([carry, listen]);
         }
@@ -221,29 +202,11 @@ impl Hosts {
     }
 
     /// Starts a command of `netnice channel` at a host.
-    fn start(&self, host: &str, line: &str) -> Result<Proc> {
-        let at = HOSTS.iter().position(|(name, _)| *name == host);
+    fn run_channel(&self, host: &str, line: &str) -> Result<Proc> {
+        let at = LINKS.iter().position(|(name, _)| *name == host);
         let netnice = &self.netnices[at.context("a host")?];
         let words = ["channel"].into_iter().chain(line.split_whitespace());
         Proc::start(netnice.command(&words.collect::<Vec<_>>()))
-    }
-
-    /// Fills every cable with UDP of the kernel's sockets.
-    fn flood(&self) -> Result<Vec<Running>> {
-        let host = |name| self.world.host(name);
-        let ways = [
-            ("client", "server"),
-            ("server", "client"),
-            ("other", "server"),
-        ];
-        let mut floods = Vec::new();
-        for (number, (from, to)) in ways.into_iter().enumerate() {
-            let (from, to, port) = (host(from), host(to), 7_000 + number as u16);
-            let ends = [(from.port().v4, port).into(), (to.port().v4, port).into()];
-            let flood = Udp::source(ends[0], ends[1]).rate(200_000_000).size(1_400);
-            floods.push(traffic::start_now(from, &flood)?);
-        }
-        Ok(floods)
     }
 
     /// Runs a program, and notes the delays of what arrives at its first port.
@@ -303,18 +266,14 @@ fn at_client(is_local: bool) -> IpAddr {
     }
 }
 
-/// The hosts with their links.
-const HOSTS: [(&str, &[&str]); 3] = [
-    ("client", &["eth0"]),
-    ("router", &["eth0", "eth1"]),
-    ("server", &["eth0"]),
-];
 /// An address of the client for receivers that are at no loopback address.
 const EXTERNAL: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
 /// What the port of a plain forwarder at the server is above that of the program.
 const OUTSIDE: u16 = 100;
 /// More messages than the programs send, so that a burst is made up for.
 const CONTRACT: &str = "--mmax 1500B --rate 500/s --burst 8";
+/// The rate of the links.
+const RATE: &str = "100mbit";
 const DEADLINE: Duration = Duration::from_millis(120);
 /// The deadline of channels without processor time of their own.
 const LONG_DEADLINE: Duration = Duration::from_millis(500);

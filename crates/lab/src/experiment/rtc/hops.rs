@@ -20,19 +20,12 @@ use netnice_core::units::Instant;
 use serde_json::json;
 
 use super::super::simulated::netnice_only;
+use super::hosts::{Hosts, LINKS};
 use crate::alibi::{self, Alibi, Verdict};
 use crate::experiment::{Bound, Context, Outcome, front_door};
 use crate::process;
-use crate::traffic::{self, Carnage, NetworkProgram, NetworkReceived, NetworkSent, Tcp, Udp};
-use crate::world::{Netnice, Peer, PeerOptions, Routed, World};
-
-/// Three hosts with netnice.
-struct Hosts {
-    // The programs end before the daemons, and those before the world.
-    _peers: Vec<Peer>,
-    netnices: Vec<Netnice>,
-    world: World,
-}
+use crate::traffic::{self, Carnage, NetworkProgram, NetworkReceived, NetworkSent, Tcp};
+use crate::world::PeerOptions;
 
 /// A channel with its ends.
 struct Ends {
@@ -48,7 +41,7 @@ pub fn hops(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     outcome.paper = json!("the paper promises deadlines over several hops, and measures one");
     let lasts = Duration::from_secs(if context.quick { 10 } else { 600 });
-    let hosts = Hosts::new()?;
+    let hosts = Hosts::with_clocks()?;
     let mut all = Vec::new();
     for (name, contract, cpu) in CHANNELS {
         all.push(hosts.open(name, contract, cpu)?);
@@ -56,17 +49,8 @@ pub fn hops(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let client = hosts.world.host("client");
     let processors = std::thread::available_parallelism()?.get() as u32;
     let spinner = Carnage::new(processors, 0).start(client, None)?;
-    let (server, other) = (hosts.world.host("server"), hosts.world.host("other"));
-    let mut floods = Vec::new();
-    for (number, (from, to)) in [(client, server), (server, client), (other, server)]
-        .into_iter()
-        .enumerate()
-    {
-        let port = 7_000 + number as u16;
-        let ends = [(from.port().v4, port).into(), (to.port().v4, port).into()];
-        let flood = Udp::source(ends[0], ends[1]).rate(200_000_000).size(1_400);
-        floods.push(traffic::start_now(from, &flood)?);
-    }
+    let server = hosts.world.host("server");
+    let floods = hosts.flood()?;
     let to = (server.port().v4, 8_000).into();
     let sink = traffic::start_now(server, &Tcp::listen(to).sink())?;
     let program = Tcp::connect(to, 4).source().congestion("cubic");
@@ -163,50 +147,32 @@ fn judge(
 }
 
 impl Hosts {
-    fn new() -> Result<Hosts> {
-        let world = World::routed(Routed::default())?;
-        let mut netnices = Vec::new();
-        for (host, links) in HOSTS {
-            let mut netnice = world.netnice(host)?;
+    /// The router has clocks of its own, and reserves time for its relay.
+    fn with_clocks() -> Result<Hosts> {
+        let hosts = Hosts::start("100mbit", |host, netnice| {
             netnice.restart_with(&["--driver-stops"])?;
-            if host == ROUTER {
-                netnice.stop_daemon();
-                netnice.start_daemon_through(&AHEAD)?;
+            if host != ROUTER {
+                return Ok(PeerOptions::default());
             }
-            for link in links {
-                netnice
-                    .run_line(&format!("link {link} --rate 100mbit"))?
-                    .ok()?;
-            }
-            netnices.push(netnice);
-        }
-        let mut peers = Vec::new();
-        for (host, _) in HOSTS {
-            let options = match host {
-                ROUTER => PeerOptions {
-                    further: &["--relay-cpu", "500us", "--relay-time", "5ms"],
-                    through: &AHEAD,
-                    ..PeerOptions::default()
-                },
-                _ => PeerOptions::default(),
-            };
-            peers.push(world.peer(host, &options)?);
-        }
-        let relay = peers[1].pid().context("it runs")?;
+            netnice.stop_daemon();
+            netnice.start_daemon_through(&AHEAD)?;
+            Ok(PeerOptions {
+                further: &["--relay-cpu", "500us", "--relay-time", "5ms"],
+                through: &AHEAD,
+                ..PeerOptions::default()
+            })
+        })?;
+        let relay = hosts.peers[1].pid().context("it runs")?;
         check_clock(relay)?;
-        check_clock(netnices[1].pid().context("it runs")?)?;
+        check_clock(hosts.netnices[1].pid().context("it runs")?)?;
         // netnice names a process by its start, which its time namespace shifts.
         let (program, words) = AHEAD.split_first().context("a program")?;
-        let mut command = world.host(ROUTER).ns.command(program);
+        let mut command = hosts.world.host(ROUTER).ns.command(program);
         command.args(words).arg(process::binary("netnice")?);
         command.args(["set", &format!("pid:{relay}"), "--cpu", "500us/2ms"]);
-        command.env("NETNICE_RUNTIME_DIR", netnices[1].runtime());
+        command.env("NETNICE_RUNTIME_DIR", hosts.netnices[1].runtime());
         process::run(&mut command)?;
-        Ok(Hosts {
-            _peers: peers,
-            netnices,
-            world,
-        })
+        Ok(hosts)
     }
 
     fn open(&self, name: &'static str, contract: &str, cpu: &str) -> Result<Ends> {
@@ -228,7 +194,7 @@ impl Hosts {
     /// The stops of all drivers that messages pass, by the clock of the other hosts.
     fn driver_stops(&self) -> Result<Vec<Stop>> {
         let mut stops = Vec::new();
-        for ((host, links), netnice) in HOSTS.iter().zip(&self.netnices) {
+        for ((host, links), netnice) in LINKS.iter().zip(&self.netnices) {
             let ahead = if *host == ROUTER { AHEAD_NS } else { 0 };
             for link in *links {
                 let of_driver = front_door::stops(netnice, link)?.into_iter();
@@ -257,12 +223,6 @@ fn check_clock(pid: u32) -> Result<()> {
     Ok(())
 }
 
-/// The hosts with their links.
-const HOSTS: [(&str, &[&str]); 3] = [
-    ("client", &["eth0"]),
-    (ROUTER, &["eth0", "eth1"]),
-    ("server", &["eth0"]),
-];
 const ROUTER: &str = "router";
 
 /// Executes a program in a time namespace whose clocks are [`AHEAD_NS`] ahead.

@@ -413,7 +413,7 @@ const PAPER_CHANNEL: &str = "channel mmax=8KiB,rmax=20/s,bmax=1,deadline=30ms";
 const MACHINE_CHANNEL: &str = "channel mmax=8KiB,rmax=10/s,bmax=1,deadline=60ms,processing=30ms";
 /// More channels than fit.
 const MOST: usize = 1_000;
-/// Measurements of the costs of this machine, of which the least count.
+/// How often the costs of this machine are measured. The lowest values count.
 const MEASUREMENTS: u32 = 3;
 /// Bytes of the headers before a payload: Ethernet, IPv4 and UDP.
 const FRAME_HEADERS: u64 = 42;

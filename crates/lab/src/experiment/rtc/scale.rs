@@ -17,25 +17,25 @@ use anyhow::Result;
 use serde_json::Value;
 
 use super::super::simulated::netnice_only;
+use super::hosts::Hosts;
 use crate::experiment::{Bound, Context, Outcome};
 use crate::process::EVENT_TIMEOUT;
 use crate::traffic::{ManyChannels, OpenedChannels};
-use crate::world::{Netnice, Peer, PeerOptions, Routed, World};
 
 /// Opens the channels. Fails as the module says.
 pub fn scale(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     outcome.paper = serde_json::json!("the paper has three channels");
     let count = if context.quick { 200 } else { 1_000 };
-    let hosts = Hosts::new()?;
+    let hosts = Hosts::new("1gbit")?;
     let runtime = hosts.netnices[2].runtime();
     let sink = ManyChannels::sink(hosts.world.host("server"), runtime, "many", count)?;
     // The first channel starts what all channels use.
-    drop(hosts.open(1)?);
+    drop(hosts.open_many(1)?);
     std::thread::sleep(Duration::from_secs(1));
     let before = hosts.memory()?;
     context.say(format!("{count} channels"));
-    let (source, opened) = hosts.open(count)?;
+    let (source, opened) = hosts.open_many(count)?;
     judge(outcome, &opened);
     let after = hosts.memory()?.saturating_sub(before);
     let what = "memory of a channel at the router, bytes";
@@ -79,40 +79,9 @@ fn judge(outcome: &mut Outcome, opened: &OpenedChannels) {
     outcome.ours(what, (part(0.5), part(1.0)));
 }
 
-/// Three hosts with netnice.
-struct Hosts {
-    // The programs end before the daemons, and those before the world.
-    peers: Vec<Peer>,
-    netnices: Vec<Netnice>,
-    world: World,
-}
-
 impl Hosts {
-    fn new() -> Result<Hosts> {
-        let world = World::routed(Routed::default())?;
-        let (mut netnices, mut peers) = (Vec::new(), Vec::new());
-        for (host, links) in [
-            ("client", &["eth0"][..]),
-            ("router", &["eth0", "eth1"]),
-            ("server", &["eth0"]),
-        ] {
-            let netnice = world.netnice(host)?;
-            for link in links {
-                let line = format!("link {link} --rate 1gbit");
-                netnice.run_line(&line)?.ok()?;
-            }
-            netnices.push(netnice);
-            peers.push(world.peer(host, &PeerOptions::default())?);
-        }
-        Ok(Hosts {
-            peers,
-            netnices,
-            world,
-        })
-    }
-
     /// Opens so many channels from the client to the server.
-    fn open(&self, count: usize) -> Result<(ManyChannels, OpenedChannels)> {
+    fn open_many(&self, count: usize) -> Result<(ManyChannels, OpenedChannels)> {
         let client = self.world.host("client");
         let to = ("many@server", CONTRACT);
         let runtime = self.netnices[0].runtime();

@@ -174,25 +174,36 @@ impl Field {
         }
     }
 
-    /// Messages that a relay has passed on for the victim; `None` if it has no such channel.
-    fn relayed(&self) -> Option<u64> {
-        let netnice = self.hosts.netnice("router");
-        let output = netnice.run_line("channel ls --json").ok()?.ok().ok()?;
-        let listed: Value = serde_json::from_str(&output.stdout).ok()?;
+    /// Messages of the victim that its sink has; `None` if no host says so.
+    fn arrived(&self) -> Option<u64> {
+        let listed = self.answer("channel ls --json")?;
         let channels = listed["channels"].as_array()?;
-        let camera = channels
-            .iter()
-            .find(|channel| channel["service"] == "camera");
-        camera?["relayed"]["messages"].as_u64()
+        let camera = channels.iter().find(|one| one["service"] == "camera")?;
+        let line = format!("explain channel:{} --json", camera["channel"].as_str()?);
+        let explained = self.answer(&line)?;
+        let sink = explained["hops"].as_array()?.last()?;
+        sink["counts"]["messages"].as_u64()
+    }
+
+    /// The JSON that a command prints at the server.
+    fn answer(&self, line: &str) -> Option<Value> {
+        let output = self
+            .hosts
+            .netnice("server")
+            .run_line(line)
+            .ok()?
+            .ok()
+            .ok()?;
+        serde_json::from_str(&output.stdout).ok()
     }
 
     fn works(&self, victim: &mut Victim) -> bool {
         let both_run = victim.source.is_running() && victim.sink.is_running();
-        let Some(before) = self.relayed().filter(|_| both_run) else {
+        let Some(before) = self.arrived().filter(|_| both_run) else {
             return false;
         };
         std::thread::sleep(Duration::from_millis(100));
-        self.relayed().is_some_and(|now| now > before)
+        self.arrived().is_some_and(|now| now > before)
     }
 }
 
@@ -310,7 +321,7 @@ impl Field {
                 };
                 let others: Vec<&str> = NAMES.into_iter().filter(|name| *name != stopped).collect();
                 match round.part {
-                    // The data waits, and nobody is silent.
+                    // No host is silent: only the messages wait.
                     Part::Driver(_) => Ok(()),
                     _ => self.settles(round, &others, Duration::from_millis(500)),
                 }

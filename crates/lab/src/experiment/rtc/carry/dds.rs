@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::{Counted, Hosts, Program, at_client};
+use super::super::hosts::Hosts;
+use super::{Counted, Program, at_client};
 use crate::process::{EVENT_TIMEOUT, Proc};
 use crate::world::Host;
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use super::{Counted, Hosts, Program, forwarder};
+use super::super::hosts::Hosts;
+use super::{Counted, Program, forwarder};
 use crate::process::{EVENT_TIMEOUT, Proc};
 use crate::traffic::real_programs::iperf_server;
 
