@@ -256,8 +256,8 @@ impl Signalling {
     }
 
     /// Tells what the kernel states about the clock of this host; `None` if that is not
-    /// synchronised. Call it before each event for which [`Event::is_about_clocks`] holds: the error
-    /// grows with time.
+    /// synchronised. Call it before each event for which [`Event::is_about_clocks`] holds: the
+    /// error grows with time.
     pub fn set_kernel_clock(&mut self, clock: Option<KernelClock>) {
         self.kernel_clock = clock;
     }
