@@ -20,6 +20,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use netnice_channel::LogicalArrivals;
+use netnice_core::contract::MessageRate;
+use netnice_core::units::Instant;
 use serde_json::{Value, json};
 
 use super::super::simulated::netnice_only;
@@ -52,8 +55,8 @@ pub fn carry(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let hosts = Hosts::new(RATE)?;
         hosts.add_address()?;
         let (carried, said) = hosts.carried(program, seconds)?;
-        outcome.ours(&format!("{name}, plain"), plain.table());
-        outcome.ours(&format!("{name}, carried"), carried.table());
+        outcome.ours(&format!("{name}, plain"), plain.table()?);
+        outcome.ours(&format!("{name}, carried"), carried.table()?);
         outcome.ours(&format!("{name}: what netnice said"), said);
         judge(outcome, name, &plain, &carried);
     }
@@ -74,7 +77,7 @@ fn judge(outcome: &mut Outcome, name: &str, plain: &Measured, carried: &Measured
     );
     outcome.check(what, lost, "", Bound::AtMost(0.0));
     let what = format!("{name}, carried: datagrams whose delay was seen");
-    let seen = carried.delays.len() as f64;
+    let seen = carried.arrived.len() as f64;
     outcome.check(
         what,
         seen,
@@ -113,8 +116,9 @@ struct Counted {
 /// A run of a program.
 struct Measured {
     counted: Counted,
-    /// Of the datagrams that arrived at the first port.
-    delays: Vec<Duration>,
+    /// Of the datagrams that arrived at the first port: the program's stamp, and the arrival, in ns
+    /// of the wall clock. The earliest stamp first.
+    arrived: Vec<(u64, u64)>,
 }
 
 impl Hosts {
@@ -212,8 +216,8 @@ impl Hosts {
     /// Runs a program, and notes the delays of what arrives at its first port.
     fn measure(&self, program: &Program, seconds: u64) -> Result<Measured> {
         let server = self.world.host("server");
-        let delays = Arc::new(Mutex::new(Vec::new()));
-        let seen = delays.clone();
+        let arrived = Arc::new(Mutex::new(Vec::new()));
+        let seen = arrived.clone();
         let ahead = sys::now_ns().saturating_sub(netnice_stack::monotonic_ns());
         let (port, stamp) = (program.ports[0], program.stamp);
         let tap = Tap::start_watching(&server.ns, "lo", move |packet, head| {
@@ -223,38 +227,54 @@ impl Hosts {
                 .get(PAYLOAD..)
                 .filter(|_| is_its && packet.wire > LEAST);
             if let Some(stamp) = payload.and_then(|payload| stamp(payload, ahead)) {
-                let delay = Duration::from_nanos(packet.at_ns.saturating_sub(stamp));
-                seen.lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push(delay);
+                let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                seen.push((stamp, packet.at_ns));
             }
         })?;
         let counted = (program.run)(self, seconds)?;
         tap.stop(&server.ns)?;
-        let mut delays = delays.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut delays = std::mem::take(&mut *delays);
-        delays.sort_unstable();
-        Ok(Measured { counted, delays })
+        let mut arrived = arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut arrived = std::mem::take(&mut *arrived);
+        arrived.sort_unstable();
+        Ok(Measured { counted, arrived })
     }
 }
 
 impl Measured {
+    /// Datagrams that arrived later than the deadline after the program's stamp.
     fn late(&self) -> u64 {
-        let late = self.delays.iter().filter(|delay| **delay > DEADLINE);
-        late.count() as u64
+        let late = |(stamp, at): &&(u64, u64)| at.saturating_sub(*stamp) > DEADLINE_NS;
+        self.arrived.iter().filter(late).count() as u64
     }
 
-    fn table(&self) -> Value {
-        let part = |part: f64| {
-            let last = self.delays.len().saturating_sub(1);
-            let delay = self.delays.get((last as f64 * part) as usize);
-            delay.map(|delay| delay.as_secs_f64() * 1e3)
+    /// As [`Measured::late`], after the logical arrival: datagrams that a program sends faster than
+    /// the contract wait for it.
+    fn late_by_contract(&self) -> Result<u64> {
+        let rmax = MessageRate::new(RMAX).context("no rate")?;
+        let mut logical = LogicalArrivals::new(rmax);
+        let late = |(stamp, at): &&(u64, u64)| {
+            let arrival = logical.next(Instant(*stamp));
+            *at > arrival.0 + DEADLINE_NS
         };
-        json!({
-            "sent": self.counted.sent, "lost": self.counted.lost, "seen": self.delays.len(),
-            "late": self.late(),
+        Ok(self.arrived.iter().filter(late).count() as u64)
+    }
+
+    fn table(&self) -> Result<Value> {
+        let delays = self.arrived.iter();
+        let mut delays: Vec<u64> = delays
+            .map(|(stamp, at)| at.saturating_sub(*stamp))
+            .collect();
+        delays.sort_unstable();
+        let part = |part: f64| {
+            let last = delays.len().saturating_sub(1);
+            let delay = delays.get((last as f64 * part) as usize);
+            delay.map(|delay| *delay as f64 / 1e6)
+        };
+        Ok(json!({
+            "sent": self.counted.sent, "lost": self.counted.lost, "seen": delays.len(),
+            "late": self.late(), "late after the logical arrival": self.late_by_contract()?,
             "delay, ms": {"median": part(0.5), "99 %": part(0.99), "most": part(1.0)},
-        })
+        }))
     }
 }
 
@@ -272,9 +292,11 @@ const EXTERNAL: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
 const OUTSIDE: u16 = 100;
 /// More messages than the programs send, so that a burst is made up for.
 const CONTRACT: &str = "--mmax 1500B --rate 500/s --burst 8";
+const RMAX: u32 = 500;
 /// The rate of the links.
 const RATE: &str = "100mbit";
 const DEADLINE: Duration = Duration::from_millis(120);
+const DEADLINE_NS: u64 = DEADLINE.as_nanos() as u64;
 /// The deadline of channels without processor time of their own.
 const LONG_DEADLINE: Duration = Duration::from_millis(500);
 /// Processor time at each end.
