@@ -611,6 +611,12 @@ pub const REGISTRY: &[Experiment] = &[
         run: rtc::scale,
     },
     Experiment {
+        id: "rtc-layer",
+        what: "a packet of a channel beside a datagram of plain UDP: processor time",
+        minutes: (1.2, 0.2),
+        run: rtc::layer,
+    },
+    Experiment {
         id: "rtc-fig5-sim",
         what: "RTC, figure 5, simulated: best effort offers ever more beside real-time channels",
         minutes: (0.2, 0.05),

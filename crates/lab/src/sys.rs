@@ -181,6 +181,22 @@ pub(crate) fn time_on_cpu(pid: u32) -> ProcResult<u64> {
     Ok(Schedstat::from_file(format!("/proc/{pid}/schedstat"))?.sum_exec_runtime)
 }
 
+/// Nanoseconds that the threads of a process that have this name, or all of them, have been on a
+/// processor so far, without those that have ended. Fails if there is no such process.
+pub(crate) fn time_of_threads(pid: u32, name: Option<&str>) -> io::Result<u64> {
+    let mut sum = 0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let folder = thread?.path();
+        // A thread that ends meanwhile counts nothing.
+        let own = std::fs::read_to_string(folder.join("comm")).unwrap_or_default();
+        if name.is_none_or(|name| name == own.trim_end()) {
+            let spent = Schedstat::from_file(folder.join("schedstat"));
+            sum += spent.map_or(0, |spent| spent.sum_exec_runtime);
+        }
+    }
+    Ok(sum)
+}
+
 /// Processor time of a process so far in ns, with all of its threads, also those that have ended,
 /// and without its children. Fails if there is no such process; a zombie has its time.
 pub fn processor_time(pid: u32) -> io::Result<u64> {

@@ -36,7 +36,7 @@ mod switch_port;
 use core::fmt;
 
 pub use cpu::{DividedDeadline, HandlerWork, Processor, Work};
-pub use demand_sums::DemandSums;
+pub use demand_sums::{DemandSums, SumsAnswer};
 pub use handlers::Handlers;
 pub use link::{PacketSizes, Promise, Resolution, Transmitter};
 pub use path::{PathTooLong, share_slack};

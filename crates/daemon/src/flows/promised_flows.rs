@@ -3,12 +3,12 @@
 //! the driver that were asked for last ([`MAX_SUMS`]). With the sums, a flow is admitted or closed
 //! beside tens of thousands of others in microseconds. They never accept what does not fit. If they
 //! do not accept, the caller asks the exact test ([`super::admission`]), whose time grows with the
-//! number of promises. No function fails.
+//! number of promises, and which names the reason and what would fit. No function fails.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use netnice_core::admission::timing::{DemandSums, Promise};
+use netnice_core::admission::timing::{DemandSums, Promise, SumsAnswer};
 use netnice_core::contract::{Contract, IfName};
 use netnice_core::units::Rate;
 
@@ -141,14 +141,13 @@ impl PromisedFlows {
             .sums
             .iter()
             .position(|sums| sums.is_for(capacity, rate));
-        let sums = match known {
+        let mut sums = match known {
             Some(at) => self.sums.remove(at),
             None => RateSums::of(capacity, rate, &self.contracts),
         };
+        let demands = &mut sums.demands;
         let fits = sums.impossible == 0
-            && sums
-                .demands
-                .fits_from(&transmitter, &more, further.shortest);
+            && demands.decide(&transmitter, &more, further.shortest) == SumsAnswer::Fits;
         self.sums.insert(0, sums);
         self.sums.truncate(MAX_SUMS);
         fits

@@ -28,7 +28,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use netnice_api::{Client, Programs, ProgramsDoc, Request, Response, RuntimeDir};
 use procfs_core::FromRead;
-use procfs_core::process::Schedstat;
 use serde_json::json;
 
 use super::bench::{at, netnice_only, pause};
@@ -138,7 +137,7 @@ fn scale(
     top.wait_for("all programs", EVENT_TIMEOUT, listed)?;
     pause(3.0);
     let processes = [viewer.daemon, viewer.front, top.pid()];
-    let spent_before = processes.map(time_on_cpu);
+    let spent_before = processes.map(|pid| sys::time_of_threads(pid, None));
     let began = Instant::now();
     let seconds = if context.quick { 6.0 } else { 20.0 };
     pause(seconds);
@@ -148,7 +147,7 @@ fn scale(
         .iter_mut()
         .zip(spent_before.into_iter().zip(processes))
     {
-        *share = (time_on_cpu(pid)? - before?) as f64 / 1e7 / took;
+        *share = (sys::time_of_threads(pid, None)? - before?) as f64 / 1e7 / took;
     }
     let sum: f64 = shares.iter().sum();
     context.say(format!(
@@ -440,17 +439,6 @@ fn ebpf_objects(pid: u32) -> Result<usize> {
     Ok(links
         .filter(|link| link.to_string_lossy().contains("bpf"))
         .count())
-}
-
-/// Nanoseconds that all threads of a process have been on a processor. Fails if it has ended.
-fn time_on_cpu(pid: u32) -> Result<u64> {
-    let mut sum = 0;
-    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-        // A thread that ends meanwhile counts nothing.
-        let spent = Schedstat::from_file(thread?.path().join("schedstat"));
-        sum += spent.map_or(0, |spent| spent.sum_exec_runtime);
-    }
-    Ok(sum)
 }
 
 /// The front process of a daemon.

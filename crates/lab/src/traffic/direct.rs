@@ -103,7 +103,8 @@ pub fn main(args: &DirectArgs) -> Result<()> {
     let tally = Arc::new(Tally::default());
     let (args, counts) = (args.clone(), tally.clone());
     let run = args.run.clone();
-    std::thread::spawn(move || {
+    let thread = std::thread::Builder::new().name("flow".to_owned());
+    thread.spawn(move || {
         let end = match (args.source, args.echo) {
             (true, _) => {
                 counts.await_go();
@@ -116,7 +117,7 @@ pub fn main(args: &DirectArgs) -> Result<()> {
             counts.count_refused(&error.to_string());
             println!("{}", serde_json::json!({"closed": error.to_string()}));
         }
-    });
+    })?;
     run_until_end(&run, &tally, || 0)
 }
 

@@ -126,7 +126,8 @@ fn source(network: &Network, to: &str, contract: Channel) -> Result<()> {
         .iter()
         .map(|hop| (hop.host.clone(), hop.bound.0))
         .collect();
-    println!("{}", json!({ "ready": true, "hops": hops }));
+    let id = channel.id().to_string();
+    println!("{}", json!({ "ready": true, "hops": hops, "channel": id }));
     let thread = channel.handlers();
     let mut number: u64 = 0;
     for line in std::io::stdin().lock().lines() {
@@ -223,6 +224,8 @@ pub struct NetworkProgram {
     proc: Proc,
     /// The hosts of the channel with their bounds in ns, at a source.
     pub hops: Vec<(String, u64)>,
+    /// The digits of the channel's identifier, at a source.
+    pub channel: Option<String>,
 }
 
 impl NetworkProgram {
@@ -256,7 +259,12 @@ impl NetworkProgram {
             Some(hops) => serde_json::from_value(hops.clone())?,
             None => Vec::new(),
         };
-        Ok(NetworkProgram { proc, hops })
+        let channel = ready["channel"].as_str().map(str::to_owned);
+        Ok(NetworkProgram {
+            proc,
+            hops,
+            channel,
+        })
     }
 
     /// Begins to send messages of Mmax at Rmax. Fails if the program does not read.

@@ -65,7 +65,7 @@ impl Scale {
 }
 
 /// The demand of one promise.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Demand {
     /// The shortest interval with due work, in ticks.
     pub deadline: u128,
@@ -84,14 +84,14 @@ pub(super) struct Demand {
 }
 
 /// The growth of a demand for intervals longer than its deadline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Growth {
     Steps(Steps),
     Fluid(Fluid),
 }
 
 /// Jobs of `cost` ticks each, at least `denominator / numerator` ticks apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Steps {
     pub cost: u128,
     pub numerator: u128,
@@ -99,7 +99,7 @@ pub(super) struct Steps {
 }
 
 /// `burst` ticks at once, then `slope` / 2^40 of the resource.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Fluid {
     pub burst: u128,
     pub slope: u128,
@@ -232,6 +232,12 @@ fn divide(a: u128, b: u128) -> (u128, u128) {
     let (whole, mut rest) = (a / b, a % b);
     if whole >> (127 - SHIFT) != 0 || b >> 127 != 0 {
         return (u128::MAX, u128::MAX);
+    }
+    if b >> (128 - SHIFT) == 0 {
+        // The rest is below b.
+        let rest = rest << SHIFT;
+        let quotient = (whole << SHIFT) + rest / b;
+        return (quotient, quotient + u128::from(!rest.is_multiple_of(b)));
     }
     let mut quotient = whole;
     for _ in 0..SHIFT {

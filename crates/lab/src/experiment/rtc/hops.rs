@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use netnice_core::stops::Stop;
 use netnice_core::units::Instant;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::simulated::netnice_only;
 use super::hosts::{Hosts, LINKS};
@@ -71,6 +71,10 @@ pub fn hops(context: &Context, outcome: &mut Outcome) -> Result<()> {
     sink.stop()?;
     spinner.stop()?;
     let drivers = hosts.driver_stops()?;
+    for ends in &all {
+        let explained = hosts.explain(ends)?;
+        outcome.ours(&format!("{}: what each host kept", ends.name), explained);
+    }
     for (ends, sent) in all.iter_mut().zip(&sent) {
         let received = ends.sink.received()?;
         judge(outcome, ends, sent, &received, &drivers)?;
@@ -189,6 +193,13 @@ impl Hosts {
             source,
             sink,
         })
+    }
+
+    /// What `netnice explain` at the source says of the channel.
+    fn explain(&self, ends: &Ends) -> Result<Value> {
+        let channel = ends.source.channel.as_deref().context("a source")?;
+        let said = self.netnices[0].run_line(&format!("explain channel:{channel} --json"))?;
+        Ok(serde_json::from_str(&said.ok()?.stdout)?)
     }
 
     /// The stops of all drivers that messages pass, by the clock of the other hosts.

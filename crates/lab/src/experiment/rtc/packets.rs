@@ -30,7 +30,7 @@ use crate::experiment::{Bound, Context, Outcome, front_door};
 use crate::traffic::{
     ChannelPlan, ChannelProgram, Messages, PlannedChannel, ReceivedChannel, SendPlan, SentChannel,
 };
-use crate::world::{Netnice, Pair, World};
+use crate::world::{Host, Netnice, Pair, World};
 
 /// Figure 5: best effort offers more and more, and the channels keep to their contracts. No message
 /// may be late without an excuse, no message of a channel may be dropped or lost, and the mean
@@ -220,7 +220,7 @@ pub(super) struct Hosts {
 /// Both ends of the channels.
 pub(super) struct Ends {
     pub(super) source: ChannelProgram,
-    sink: ChannelProgram,
+    pub(super) sink: ChannelProgram,
     received: Vec<ReceivedChannel>,
     /// Bytes of a best-effort message.
     best_effort: usize,
@@ -252,12 +252,19 @@ impl Hosts {
         })
     }
 
-    pub(super) fn start(&self, plan: &ChannelPlan) -> Result<Ends> {
+    /// The client and the server, with a free port of each.
+    pub(super) fn ends(&self) -> [(&Host, &Netnice, SocketAddr); 2] {
         let (client, server) = (self.world.client(), self.world.server());
-        let at: SocketAddr = (server.port().v4, SINK).into();
-        let from = (client.port().v4, SOURCE).into();
-        let sink = ChannelProgram::start(server, self.server.runtime(), (at, None), plan)?;
-        let source = ChannelProgram::start(client, self.client.runtime(), (from, Some(at)), plan)?;
+        [
+            (client, &self.client, (client.port().v4, SOURCE).into()),
+            (server, &self.server, (server.port().v4, SINK).into()),
+        ]
+    }
+
+    pub(super) fn start(&self, plan: &ChannelPlan) -> Result<Ends> {
+        let [(client, ours, from), (server, theirs, at)] = self.ends();
+        let sink = ChannelProgram::start(server, theirs.runtime(), (at, None), plan)?;
+        let source = ChannelProgram::start(client, ours.runtime(), (from, Some(at)), plan)?;
         let received = vec![ReceivedChannel::default(); plan.channels.len()];
         let best_effort = plan.channels[BEST_EFFORT].best_effort.0 as usize;
         Ok(Ends {

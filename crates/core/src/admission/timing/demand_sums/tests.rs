@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use netnice_cases::cases;
 use proptest::prelude::*;
 
-use super::DemandSums;
+use super::{DemandSums, SumsAnswer};
 use crate::admission::timing::{PacketSizes, Promise, Resolution, Stops, Transmitter};
 use crate::contract::{Contract, Direction};
 use crate::sched::{EarlyOrder, Wire};
@@ -69,27 +69,39 @@ proptest! {
     #![proptest_config(cases(2_000))]
 
     #[test]
-    fn a_set_that_fits_by_its_sums_passes_the_exact_test(
+    fn each_answer_is_that_of_the_exact_test(
         promises in prop::collection::vec(any_promise(), 1..20),
-        more in prop::collection::vec(any_promise(), 0..2),
+        asked in prop::collection::vec((any_promise(), any::<bool>()), 0..6),
         mbit in 10u64..2_000,
         stops in prop::option::of((1u64..5_000, 10_000u64..1_000_000)),
+        shortest in prop_oneof![Just(0), 1u64..1_000_000],
         exact in any::<bool>(),
     ) {
-        let all: Vec<Promise> = promises.iter().chain(&more).copied().collect();
-        let mut link = link(mbit * 1_000_000, all.len() as u32);
+        let mut link = link(mbit * 1_000_000, promises.len() as u32);
         link.stops = stops.and_then(|(time, period)| {
             Stops::new(Nanos::from_micros(time), Nanos::from_micros(period)).ok()
         });
         if exact {
             link.resolution = Resolution::NONE;
         }
-        let Some(sums) = sums_of(&link, &promises) else {
+        let Some(mut sums) = sums_of(&link, &promises) else {
             return Ok(());
         };
-        if sums.fits(&link, &more) {
-            let carried = link.carries(&all);
-            prop_assert!(carried.is_ok(), "{carried:?} {all:?}");
+        // The points that a decision adds stay for the next ones, beside other promises.
+        let (mut held, shortest) = (promises, Nanos::from_micros(shortest));
+        for (more, stays) in asked {
+            let answer = sums.decide(&link, &[more], shortest);
+            let all: Vec<Promise> = held.iter().copied().chain([more]).collect();
+            let carried = link.carries_from(&all, shortest);
+            match answer {
+                SumsAnswer::Fits => prop_assert!(carried, "{all:?}"),
+                SumsAnswer::Misfit => prop_assert!(!carried, "{all:?}"),
+                SumsAnswer::Unknown => {}
+            }
+            if stays && sums.add(&more, 1).is_ok() {
+                sums.remove(&held[0]).expect("it was added");
+                held = all[1..].to_vec();
+            }
         }
     }
 
@@ -125,8 +137,38 @@ proptest! {
     }
 }
 
+/// Sets that use nearly all of the time before some deadline, one packet at a time.
 #[test]
-fn sixty_five_thousand_cells_fit_until_eight_ninths_of_the_time_are_used() {
+fn nearly_full_links_are_decided() {
+    for (rate, kind) in [
+        (100, "channel mmax=1400B,rmax=7/s,bmax=1,deadline=90ms"),
+        (100, "cell pcr=50kbit,cdvt=80ms"),
+    ] {
+        let link = link(rate * 1_000_000, 700);
+        let (mut sums, one) = (DemandSums::new(&link), promise(kind));
+        let mut held = Vec::new();
+        loop {
+            let answer = sums.decide(&link, &[one], Nanos(0));
+            let all: Vec<Promise> = held.iter().copied().chain([one]).collect();
+            assert_eq!(
+                answer == SumsAnswer::Fits,
+                link.carries(&all).is_ok(),
+                "{kind} {}",
+                held.len()
+            );
+            assert_ne!(answer, SumsAnswer::Unknown, "{kind} {}", held.len());
+            if answer == SumsAnswer::Misfit {
+                break;
+            }
+            sums.add(&one, 1).expect("it fits");
+            held = all;
+        }
+        assert!(held.len() > 500, "{kind} {}", held.len());
+    }
+}
+
+#[test]
+fn sixty_five_thousand_cells_fit_until_the_time_is_used() {
     let flows = 65_536;
     let link = link(1_000_000_000, flows);
     // 65,536 packets of 1538 bytes take 806 ms, those that are not examined yet 25 ms.
@@ -171,7 +213,7 @@ fn a_promise_that_is_impossible_alone_is_refused_and_not_counted() {
 #[test]
 fn sums_of_another_link_answer_nothing() {
     let (one, other) = (link(100_000_000, 1), link(200_000_000, 1));
-    let sums = DemandSums::new(&one);
+    let mut sums = DemandSums::new(&one);
     assert!(sums.fits(&one, &[]));
     assert!(!sums.fits(&other, &[]));
     let blocked = Transmitter {
