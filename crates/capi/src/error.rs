@@ -229,7 +229,7 @@ fn channel_errno(error: &ChannelError) -> i32 {
         },
         ChannelError::Flow(error) => stack_errno(error),
         ChannelError::PathTooNarrow { .. } | ChannelError::OtherPackets { .. } => libc::EMSGSIZE,
-        ChannelError::NotAdmitted { .. } => libc::ENOSPC,
+        ChannelError::NotAdmitted { .. } | ChannelError::PickedForOther(_) => libc::ENOSPC,
         ChannelError::TooManyBuffers { .. } | ChannelError::TooManyHandlers { .. } => libc::ENOBUFS,
         ChannelError::Open(_)
         | ChannelError::BestEffortBetweenHosts

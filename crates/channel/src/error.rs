@@ -57,6 +57,12 @@ pub enum ChannelError {
         /// [`Channel::processing`](netnice_core::contract::Channel::processing).
         refusal: TimingRefusal,
     },
+    /// The processor time is picked for the channels over another interface.
+    #[error(
+        "the processor time is picked for the channels over {0} only: name a time for channels over \
+         several interfaces"
+    )]
+    PickedForOther(String),
     /// The thread has no room for a further handler.
     #[error("the thread has {most} handlers, as many as it was started for")]
     TooManyHandlers {

@@ -57,6 +57,10 @@ pub struct HandlerThreadOptions {
     /// ([`netnice_stack::own::reserve`]), and channels whose handlers do not fit are refused. With
     /// `None` every channel is accepted, and its handlers are as late as the machine makes them.
     pub reservation: Option<Slice>,
+    /// Without a `reservation`: reserve for the program what the handlers need, the least that
+    /// carries them. As for [`netnice_stack::own::change`], this is for root and the group
+    /// `netnice`. A program with several such threads reserves for the last one only.
+    pub picks_reservation: bool,
     /// The part of the reservation that the thread has at least. Best-effort channels, for which
     /// nothing is promised, live on what the others do not use of it.
     pub least_part: Nanos,
@@ -75,6 +79,7 @@ impl HandlerThreadOptions {
             handlers: 256,
             settings,
             reservation: None,
+            picks_reservation: false,
             least_part: Nanos(0),
             records_stops: false,
         }
@@ -305,6 +310,11 @@ impl AdmittedChannel {
 }
 
 impl AdmittedChannel {
+    /// The channel has its final part of the deadline, for [`Admission::settle`].
+    pub(crate) fn settle(&self, channel: &ChannelOptions, end: End) -> Result<(), ChannelError> {
+        self.admission.settle(&self.admitted, channel, end)
+    }
+
     /// Admits the handler with the shortest part of the deadline that it can have, which becomes
     /// the one of `channel`. Without a reservation nothing is promised to the handler, and it has
     /// [`Admission::UNRESERVED`] beside its processing.

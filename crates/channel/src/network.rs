@@ -239,6 +239,12 @@ impl NetworkOptions {
         let part = Slice::new(Nanos(slice.slice().0 / 4 * 3), slice.period(), false);
         self.handlers.reservation = Some(part.unwrap_or(slice));
     }
+
+    /// Reserves for this program what its handlers need: the least processor time that carries them
+    /// ([`HandlerThreadOptions::picks_reservation`]). For channels over one interface.
+    pub fn pick_reservation(&mut self) {
+        self.handlers.picks_reservation = true;
+    }
 }
 
 impl Default for ServiceOptions {

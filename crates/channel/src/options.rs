@@ -219,6 +219,7 @@ impl ExecutorSettings {
             },
             resolution: Resolution::SCHEDULER,
             horizon: self.horizon,
+            late_end: Nanos(0),
         }
     }
 }

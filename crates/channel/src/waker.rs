@@ -71,7 +71,7 @@ impl Waker {
             }
             self.prepare_sleep();
             let slept = match is_ready() {
-                true => Ok(()),
+                true => Ok(0),
                 false => sleep(&[self.as_fd()], left),
             };
             self.end_sleep();
@@ -88,14 +88,21 @@ impl AsFd for Waker {
 }
 
 /// Waits until one of the descriptors is readable, or the time has passed. May return earlier.
-pub(crate) fn sleep(fds: &[BorrowedFd<'_>], longest: Option<Duration>) -> io::Result<()> {
+/// Returns which are readable: a bit for each, the first one the lowest.
+pub(crate) fn sleep(fds: &[BorrowedFd<'_>], longest: Option<Duration>) -> io::Result<u32> {
     let mut fds: Vec<PollFd<'_>> = fds
         .iter()
         .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
         .collect();
     let longest = longest.and_then(|longest| Timespec::try_from(longest).ok());
     match rustix::event::poll(&mut fds, longest.as_ref()) {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Ok(_) => {
+            let bits = fds.iter().enumerate();
+            let bit =
+                |(number, fd): (usize, &PollFd<'_>)| u32::from(!fd.revents().is_empty()) << number;
+            Ok(bits.map(bit).sum())
+        }
+        Err(Errno::INTR) => Ok(0),
         Err(error) => Err(error.into()),
     }
 }

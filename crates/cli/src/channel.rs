@@ -80,7 +80,7 @@ pub(crate) struct Open {
 #[derive(Debug)]
 pub(crate) struct EndOptions {
     /// Processor time to reserve.
-    pub cpu: Option<Slice>,
+    pub cpu: ReservedTime,
     /// The handler's part of the deadline; `None`: the shortest.
     pub processing: Option<Nanos>,
     /// Detect corrupted packets.
@@ -91,6 +91,17 @@ pub(crate) struct EndOptions {
     pub packet: Bytes,
     /// True: print nothing about channels that begin or end.
     pub quiet: bool,
+}
+
+/// Processor time of an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReservedTime {
+    /// None: its part of the deadline is no promise.
+    None,
+    /// The least that its handlers need.
+    Least,
+    /// So much.
+    Slice(Slice),
 }
 
 /// What the messages of a source are.
@@ -141,9 +152,13 @@ fn connect(dir: &RuntimeDir, end: &EndOptions) -> Result<Network, CommandError> 
     let processor = costs::measure(end.packet, BLOCK).map_err(of_channel)?;
     let handlers = HandlerThreadOptions::new(ExecutorSettings::new(processor));
     let mut options = NetworkOptions::new(handlers);
-    if let Some(slice) = end.cpu {
-        own::change(dir, &format!("cpu {}/{}", slice.slice(), slice.period()))?;
-        options.use_reservation(slice);
+    match end.cpu {
+        ReservedTime::None => {}
+        ReservedTime::Least => options.pick_reservation(),
+        ReservedTime::Slice(slice) => {
+            own::change(dir, &format!("cpu {}/{}", slice.slice(), slice.period()))?;
+            options.use_reservation(slice);
+        }
     }
     Ok(Network::connect(dir, options)?)
 }

@@ -1,8 +1,8 @@
 //! Decisions about one more channel beside 10,000 on a link: `cargo bench -p netnice-core --bench
 //! admission`.
 //!
-//! The channels are random: messages of 64 bytes to 4 KiB, 1 to 20 a second, deadlines of 20 ms to 2
-//! s. The exact test finds the least rate of a link that carries them. Then links are measured of
+//! The channels are random: messages of 64 bytes to 4 KiB, 1 to 20 a second, deadlines of 20 ms to
+//! 2 s. The exact test finds the least rate of a link that carries them. Then links are measured of
 //! which this is a part. Each decision is about a random channel. If it fits, it is added, and a
 //! random one removed, so that 10,000 stay. Some hundred decisions are compared with the exact
 //! test; the benchmark fails if one differs, or if there are fewer than [`LEAST`] decisions a

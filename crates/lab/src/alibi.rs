@@ -12,6 +12,8 @@
 //! - Packets that are missing in a window are excused as far as the time that stops took from the
 //!   window, with the debt at its beginning, would have carried them.
 //! - A gap between two packets is excused if one of the two is late by an excused stop.
+//! - A message that arrived at `a`, was due at `d` and ended at `e` is excused if the stops between
+//!   `a` and `e` took as much as it is late, of all the threads that it passed.
 //!
 //! Only certain evidence counts ([`StopKind::is_certain`](netnice_core::stops::StopKind)): a driver
 //! that became slower must not excuse itself.
@@ -146,6 +148,19 @@ impl Alibi {
             match late <= bound.saturating_add(self.excuse(due, left)) {
                 true => verdict.excused += 1,
                 false => verdict.unexcused += 1,
+            }
+        }
+        verdict
+    }
+
+    /// Judges messages by their logical arrival, by when they were due, and by when they ended.
+    pub fn judge_messages(&self, messages: impl IntoIterator<Item = [u64; 3]>) -> Verdict {
+        let mut verdict = Verdict::default();
+        for [arrived, due, ended] in messages {
+            match ended.saturating_sub(due) {
+                0 => {}
+                late if late <= self.stopped(arrived, ended) => verdict.excused += 1,
+                _ => verdict.unexcused += 1,
             }
         }
         verdict

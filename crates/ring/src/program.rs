@@ -190,6 +190,12 @@ impl Attachment {
         let _ = self.take_notification(Some(Duration::ZERO));
     }
 
+    /// As [`Attachment::end_sleep`] without a system call, if there is no notification. One that
+    /// comes meanwhile ends the next sleep early, which does no harm.
+    pub fn cancel_sleep(&self) {
+        self.sleep_flag.clear();
+    }
+
     /// Waits until a notice is set (true) or the timeout expires (false). With the timeout `None`
     /// it waits without limit. The call spins first ([`Attachment::spin`]), whatever the timeout,
     /// because that costs less than sleeping if the notice comes soon.

@@ -191,6 +191,24 @@ impl Program {
         }
     }
 
+    /// As [`Program::poll`], for a program that sleeps and wakes often, with fewer system calls:
+    /// `is_readable` says whether [`Program::as_fd`] was readable, and what the daemon sent is read
+    /// only if the driver did nothing. The program must call [`Program::poll`] from time to time
+    /// too, because a busy driver would hide the daemon's messages.
+    pub fn poll_woken(&self, is_readable: bool, mut each: impl FnMut(u32)) {
+        let moved = &self.shared.moved;
+        self.shared.poll_woken(is_readable, |slot| {
+            each(moved.shown(0, slot).unwrap_or(slot));
+        });
+        for (index, other) in moved.others().iter().enumerate() {
+            other.poll_woken(is_readable, |slot| {
+                if let Some(slot) = moved.shown(index + 1, slot) {
+                    each(slot);
+                }
+            });
+        }
+    }
+
     /// As [`Program::poll`] for what the driver did alone, without a system call: for a program
     /// that looks at its flows often while it does not sleep. It must call [`Program::poll`] from
     /// time to time too, because only the daemon reports that the driver ended.
@@ -281,13 +299,35 @@ impl Shared {
     fn poll(&self, mut each: impl FnMut(u32)) {
         self.attachment.end_sleep();
         self.take_notices(&mut each);
-        let report = |slot| {
-            self.set_pending(slot);
+        self.read_messages(each);
+    }
+
+    /// [`Program::poll_woken`] for this attachment.
+    fn poll_woken(&self, is_readable: bool, mut each: impl FnMut(u32)) {
+        if !is_readable {
+            self.attachment.cancel_sleep();
+            self.take_notices(each);
+            return;
+        }
+        self.attachment.end_sleep();
+        let mut some = false;
+        self.take_notices(|slot| {
+            some = true;
             each(slot);
-        };
+        });
+        if !some {
+            self.read_messages(each);
+        }
+    }
+
+    /// Reads what the daemon sent, and calls `each` for the flows that it names.
+    fn read_messages(&self, mut each: impl FnMut(u32)) {
         if let Some(control) = &self.control {
             control.read_notifications(&self.flows);
-            self.flows.take_notified().into_iter().for_each(report);
+            self.flows.take_notified().into_iter().for_each(|slot| {
+                self.set_pending(slot);
+                each(slot);
+            });
         }
     }
 

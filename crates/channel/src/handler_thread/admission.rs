@@ -5,13 +5,15 @@
 //!
 //! The part has the period of the reservation. It is the least that carries all handlers, and a
 //! quarter more if it has to grow, because the kernel fills a budget anew whenever it is changed,
-//! so the daemon permits few changes.
+//! so the daemon permits few changes. The reservation itself is the program's, or `picked`.
+
+mod picked;
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use netnice_core::admission::timing::{Alternative, Work};
+use netnice_core::admission::timing::{Alternative, Handlers, TimingRefusal, Work};
 use netnice_core::contract::Slice;
 use netnice_core::units::Nanos;
 use netnice_stack::{RuntimeDir, own};
@@ -24,28 +26,25 @@ use crate::options::{ChannelClass, ChannelOptions, End, ExecutorSettings, OpenEr
 /// The channels of a thread, as its processor time has to carry them.
 pub(crate) struct Admission {
     settings: ExecutorSettings,
-    /// The reservation of which the thread has a part; `None` without one.
-    reservation: Option<Reservation>,
-    held: Mutex<Held>,
-}
-
-struct Reservation {
     dir: RuntimeDir,
-    /// What is reserved for the program.
-    whole: Slice,
-    /// What the thread has of it at least.
-    least: Nanos,
-    /// The kernel ends a budget up to this much later than it should, and takes that back later.
-    tick: Nanos,
     /// The thread of the handlers.
     thread: u32,
+    /// The kernel ends a budget up to this much later than it should, and takes that back later.
+    tick: Nanos,
+    /// What the thread has of a reservation at least.
+    least: Nanos,
+    /// The reservation is picked here.
+    picks: bool,
+    held: Mutex<Held>,
 }
 
 #[derive(Default)]
 struct Held {
     next: u64,
     channels: HashMap<u64, Demand>,
-    /// What the thread has in each period.
+    /// What is reserved for the handlers of the program; `None` without a reservation.
+    whole: Option<Slice>,
+    /// What the thread has of it in each period.
     part: Nanos,
 }
 
@@ -70,25 +69,20 @@ impl Admission {
         options: &HandlerThreadOptions,
         thread: u32,
     ) -> Result<Admission, ChannelError> {
-        let of_slice = |whole: Slice| Reservation {
-            dir: dir.clone(),
-            whole,
-            least: options.least_part.min(whole.slice()),
-            tick: tick(),
-            thread,
-        };
-        let reservation = options.reservation.map(of_slice);
-        let mut held = Held::default();
-        if let Some(reservation) = &reservation
-            && reservation.least > Nanos(0)
-        {
-            reservation.ask(reservation.least, reservation.least, &mut held)?;
-        }
-        Ok(Admission {
+        let admission = Admission {
             settings: options.settings,
-            reservation,
-            held: Mutex::new(held),
-        })
+            dir: dir.clone(),
+            thread,
+            tick: tick(),
+            least: options.least_part,
+            picks: options.picks_reservation && options.reservation.is_none(),
+            held: Mutex::default(),
+        };
+        let mut held = admission.lock();
+        held.whole = options.reservation;
+        admission.ask_least(&mut held)?;
+        drop(held);
+        Ok(admission)
     }
 
     /// Admits a channel if all handlers are in time with it, and reserves what they need.
@@ -97,23 +91,15 @@ impl Admission {
         channel: &ChannelOptions,
         end: End,
     ) -> Result<Admitted, ChannelError> {
-        let work = channel.work(&self.settings, end)?;
-        let block = match work {
-            Some(_) => Nanos(0),
-            None => channel.longest_block(&self.settings, end)?,
-        };
+        let demand = self.demand(channel, end)?;
         let mut held = self.lock();
-        if let Some(reservation) = &self.reservation {
-            let least = self.least(reservation, &held, Demand { work, block })?;
-            if least > held.part {
-                let more = Nanos(least.0.saturating_add(least.0 / 4));
-                reservation.ask(more.min(reservation.whole.slice()), least, &mut held)?;
-            }
-        }
-        let number = held.next;
-        held.next += 1;
-        held.channels.insert(number, Demand { work, block });
-        Ok(Admitted(number))
+        let provided = match self.picks {
+            true => self.provide(&mut held, demand),
+            false => Ok(()),
+        };
+        let admitted = provided.and_then(|()| self.admit_into(&mut held, demand));
+        self.fit(&mut held);
+        admitted
     }
 
     /// What a handler without a reservation has of the deadline: this time, and
@@ -125,7 +111,8 @@ impl Admission {
     const UNRESERVED_PACKET: Nanos = Nanos::from_micros(25);
 
     /// As [`Admission::admit`], with the shortest `processing` with which the channel is admitted.
-    /// `channel` has it then. Best effort has none.
+    /// `channel` has it then. Best effort has none. A picked reservation is as long as can be had
+    /// for that, until [`Admission::settle`].
     pub(crate) fn admit_shortest(
         &self,
         channel: &mut ChannelOptions,
@@ -144,25 +131,49 @@ impl Admission {
             contract.map(ChannelClass::RealTime)
         };
         channel.class = with(Nanos(1)).map_err(OpenError::from)?;
-        let shortest = match self.reservation {
-            None => {
+        let mut held = self.lock();
+        let is_reserved = self.picks || held.whole.is_some();
+        let shortest = match is_reserved {
+            false => {
                 let (_, _, packets) = channel.lengths(&self.settings, end)?;
                 let packets = packets.saturating_mul(Admission::UNRESERVED_PACKET.0);
                 Nanos(packets.saturating_add(Admission::UNRESERVED.0))
             }
-            Some(_) => channel.longest_message(&self.settings, end)?,
+            true => channel.longest_message(&self.settings, end)?,
         };
         channel.class = with(shortest).map_err(OpenError::from)?;
-        match self.admit(channel, end) {
-            Err(ChannelError::NotAdmitted { whole, refusal }) => {
-                let Some(Alternative::Deadline(longer)) = refusal.alternative else {
-                    return Err(ChannelError::NotAdmitted { whole, refusal });
-                };
-                channel.class = with(longer).map_err(OpenError::from)?;
-                self.admit(channel, end)
-            }
-            other => other,
+        let demand = self.demand(channel, end)?;
+        if self.picks {
+            self.provide(&mut held, demand)?;
         }
+        let mut admitted = self.admit_into(&mut held, demand);
+        if let Err(ChannelError::NotAdmitted { refusal, .. }) = &admitted
+            && let Some(Alternative::Deadline(longer)) = refusal.alternative
+        {
+            channel.class = with(longer).map_err(OpenError::from)?;
+            admitted = self.admit_into(&mut held, self.demand(channel, end)?);
+        }
+        if admitted.is_err() {
+            self.fit(&mut held);
+        }
+        admitted
+    }
+
+    /// An admitted channel has its final `processing`. A picked reservation gets as short as the
+    /// handlers permit.
+    pub(crate) fn settle(
+        &self,
+        admitted: &Admitted,
+        channel: &ChannelOptions,
+        end: End,
+    ) -> Result<(), ChannelError> {
+        if self.picks {
+            let demand = self.demand(channel, end)?;
+            let mut held = self.lock();
+            held.channels.insert(admitted.0, demand);
+            self.fit(&mut held);
+        }
+        Ok(())
     }
 
     /// Ends what a channel was admitted for. The part gets smaller if the other handlers need less
@@ -170,40 +181,62 @@ impl Admission {
     pub(crate) fn release(&self, admitted: &Admitted) {
         let mut held = self.lock();
         held.channels.remove(&admitted.0);
-        let Some(reservation) = &self.reservation else {
-            return;
-        };
+        self.fit(&mut held);
         let nothing = Demand {
             work: None,
             block: Nanos(0),
         };
-        if let Ok(least) = self.least(reservation, &held, nothing)
-            && least.max(reservation.least).0 < held.part.0 / 2
+        if let Some(whole) = held.whole
+            && let Ok(least) = self.least(&whole, &held, nothing)
+            && least.max(self.least).0 < held.part.0 / 2
         {
-            let least = least.max(reservation.least);
+            let least = least.max(self.least);
             // Without the change the thread keeps more than it needs.
-            let _ = reservation.ask(least, least, &mut held);
+            let _ = self.ask(least, least, &mut held);
         }
     }
 
-    /// What the thread needs in each period for what it holds and one more channel.
-    fn least(
-        &self,
-        reservation: &Reservation,
-        held: &Held,
-        new: Demand,
-    ) -> Result<Nanos, ChannelError> {
+    /// What a channel needs.
+    fn demand(&self, channel: &ChannelOptions, end: End) -> Result<Demand, ChannelError> {
+        let work = channel.work(&self.settings, end)?;
+        let block = match work {
+            Some(_) => Nanos(0),
+            None => channel.longest_block(&self.settings, end)?,
+        };
+        Ok(Demand { work, block })
+    }
+
+    /// Admits a channel on what is reserved.
+    fn admit_into(&self, held: &mut Held, demand: Demand) -> Result<Admitted, ChannelError> {
+        if let Some(whole) = held.whole {
+            let least = self.least(&whole, held, demand)?;
+            if least > held.part {
+                let more = Nanos(least.0.saturating_add(least.0 / 4));
+                self.ask(more.min(whole.slice()), least, held)?;
+            }
+        }
+        let number = held.next;
+        held.next += 1;
+        held.channels.insert(number, demand);
+        Ok(Admitted(number))
+    }
+
+    /// The test of the handlers, and the work that is held.
+    fn handlers(&self, held: &Held, new: Demand) -> (Handlers, Vec<Work>) {
         let blocks = held.channels.values().map(|demand| demand.block);
         let block = blocks.fold(new.block, Nanos::max);
-        // What the kernel takes back is in the way of the handlers, as a block of best effort is.
-        let leftover = Nanos(block.0.saturating_add(reservation.tick.0));
-        let handlers = self.settings.handlers(leftover);
-        let works: Vec<Work> = held
-            .channels
-            .values()
-            .filter_map(|demand| demand.work)
-            .collect();
-        let whole = reservation.whole;
+        let works = held.channels.values().filter_map(|demand| demand.work);
+        let handlers = Handlers {
+            late_end: self.tick,
+            ..self.settings.handlers(block)
+        };
+        (handlers, works.collect())
+    }
+
+    /// What the thread needs in each period for what it holds and one more channel.
+    fn least(&self, whole: &Slice, held: &Held, new: Demand) -> Result<Nanos, ChannelError> {
+        let (handlers, works) = self.handlers(held, new);
+        let whole = *whole;
         let refused = |refusal| ChannelError::NotAdmitted { whole, refusal };
         let offers = [whole];
         match new.work {
@@ -216,7 +249,7 @@ impl Admission {
                 Some(slice) => Ok(slice.slice()),
                 None => match handlers.carries(&whole, &works) {
                     Ok(()) => Ok(whole.slice()),
-                    Err(fault) => Err(refused(netnice_core::admission::timing::TimingRefusal {
+                    Err(fault) => Err(refused(TimingRefusal {
                         fault,
                         alternative: None,
                     })),
@@ -225,12 +258,14 @@ impl Admission {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Asks for the least part, if there is one.
+    fn ask_least(&self, held: &mut Held) -> Result<(), ChannelError> {
+        match held.whole.map(|whole| self.least.min(whole.slice())) {
+            None | Some(Nanos(0)) => Ok(()),
+            Some(least) => self.ask(least, least, held),
+        }
     }
-}
 
-impl Reservation {
     /// Asks the daemon for a part of `wanted` for the thread, or at least `least`.
     fn ask(&self, wanted: Nanos, least: Nanos, held: &mut Held) -> Result<(), ChannelError> {
         let ask = |time: Nanos| {
@@ -246,6 +281,10 @@ impl Reservation {
             Err(error) => return Err(error.into()),
         };
         Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -364,20 +403,34 @@ mod tests {
     }
 
     #[test]
+    fn a_picked_reservation_is_asked_of_the_daemon_with_the_shortest_period() {
+        let mut admission = admission(None);
+        admission.picks = true;
+        let demand = admission.demand(&channel(100, "60ms"), End::Source);
+        let demand = demand.expect("valid");
+        let work = demand.work.expect("real time");
+        let held = Held::default();
+        // A shorter period leaves less of it without time.
+        let offers = admission.offers(&held, 8);
+        let best = admission.soonest(&held, (demand, work), &offers);
+        let best = best.expect("one carries it");
+        assert!(offers.iter().all(|offer| best.period() <= offer.period()));
+        // No daemon is there to give it, and then nothing is held.
+        let error = admission.admit(&channel(100, "60ms"), End::Source);
+        assert!(matches!(error, Err(ChannelError::Flow(_))), "{error:?}");
+        assert!(admission.lock().channels.is_empty());
+    }
+
+    #[test]
     fn the_part_is_the_least_that_carries_all_handlers() {
         let admission = admission(Some("9ms/10ms"));
-        let reservation = admission.reservation.as_ref().expect("one");
-        let demand = |channel: &ChannelOptions| Demand {
-            work: channel
-                .work(&admission.settings, End::Source)
-                .expect("valid"),
-            block: Nanos(0),
-        };
         let mut held = Held::default();
+        let whole = admission.lock().whole.expect("one");
+        let demand = |channel| admission.demand(channel, End::Source).expect("valid");
         let one = demand(&channel(50, "100ms"));
         let mut before = Nanos(0);
         for number in 0..10 {
-            let least = admission.least(reservation, &held, one).expect("it fits");
+            let least = admission.least(&whole, &held, one).expect("it fits");
             // 50 messages of 1 ms a second each: 5 % of a processor each.
             let share = Nanos((number + 1) * 500_000);
             assert!(least >= share && least > before, "{number}: {least}");

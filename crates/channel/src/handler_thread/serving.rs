@@ -377,7 +377,7 @@ impl Serving {
             && !self.flows.has_news()
             && !self.take_commands()
             && self.program.arm();
-        let mut slept = Ok(());
+        let mut slept = Ok(0);
         if may_sleep {
             let mut longest = due.map(|due| due.0.saturating_sub(began.0));
             if !self.closing.is_empty() || self.flows.has_ending() {
@@ -392,11 +392,12 @@ impl Serving {
         }
         self.shared.queue.waker().end_sleep();
         let flows = &mut self.flows;
-        self.program.poll(|slot| flows.note(slot));
+        let is_readable = slept.as_ref().is_ok_and(|fds| fds & 1 != 0);
+        self.program
+            .poll_woken(is_readable, |slot| flows.note(slot));
         flows.note_ending();
-        self.next_poll = Instant(began.0.saturating_add(POLL_INTERVAL.0));
         self.slept = Some((began, due));
-        slept
+        slept.map(drop)
     }
 
     fn end_source(&mut self, index: usize, why: &str) {

@@ -174,6 +174,11 @@ impl Ends {
             return Ok(thread.clone());
         }
         let mut options = self.options.handlers.clone();
+        if options.picks_reservation
+            && let Some(first) = self.threads.keys().next()
+        {
+            return Err(ChannelError::PickedForOther(first.clone()));
+        }
         options.iface = Some(iface.to_owned());
         let thread = HandlerThread::attach(&self.dir, &options)?;
         self.threads.insert(iface.to_owned(), thread.clone());
@@ -202,6 +207,7 @@ impl HeldSource {
         let mut options = self.options;
         let slack = bound.0.saturating_sub(self.bound.0);
         relax(&mut options, bound, slack / 2)?;
+        self.admitted.settle(&options, End::Source)?;
         let local = SocketAddr::new(self.way.from, 0);
         let sender = SenderOptions {
             local,
@@ -220,6 +226,7 @@ impl HeldSink {
         let slack = bound.0.saturating_sub(self.bound.0);
         let whole = Nanos(bound.0.saturating_add(1));
         relax(&mut options, whole, slack)?;
+        self.admitted.settle(&options, End::Sink)?;
         let receiver = self.port.open_admitted(options, self.admitted, bound)?;
         Ok((receiver, self.port))
     }

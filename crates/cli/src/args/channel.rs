@@ -11,7 +11,7 @@ use netnice_core::contract::{Channel, Contract};
 use netnice_core::units::{Bytes, Nanos};
 
 use super::{BadUsage, Common, Verb, quantity};
-use crate::channel::{ChannelCommand, EndOptions, Input, Listen, Open, Output};
+use crate::channel::{ChannelCommand, EndOptions, Input, Listen, Open, Output, ReservedTime};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ChannelArgs {
@@ -122,9 +122,9 @@ struct ToArgs {
 /// The options of both ends.
 #[derive(Debug, Args)]
 struct EndArgs {
-    /// Processor time to reserve for the handlers; without it their part of the deadline is no
-    /// promise
-    #[arg(long, value_name = "SLICE/PERIOD")]
+    /// Processor time to reserve, or `auto` for the least that the handlers need; without it their
+    /// part of the deadline is no promise
+    #[arg(long, value_name = "SLICE/PERIOD|auto")]
     cpu: Option<String>,
     /// The handler's part of the deadline [default: the shortest that it can keep]
     #[arg(long, value_name = "TIME")]
@@ -255,11 +255,13 @@ impl EndArgs {
     fn into_options(self) -> Result<EndOptions, BadUsage> {
         let part = self.processing.as_deref();
         let part = part.map(|part| quantity::<Nanos>("--processing", part));
-        let cpu = match self.cpu {
-            None => None,
+        let cpu = match self.cpu.as_deref() {
+            None => ReservedTime::None,
+            Some("auto") => ReservedTime::Least,
             Some(text) => {
                 let contract: Contract = format!("slice {text}").parse()?;
-                contract.slice()
+                let slice = contract.slice();
+                slice.map_or(ReservedTime::None, ReservedTime::Slice)
             }
         };
         let packet = quantity::<Bytes>("--packet", &self.packet)?;

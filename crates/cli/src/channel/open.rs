@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::input::{Messages, Next};
 use super::replies::{Replies, ReplyOptions};
-use super::{Input, Open, connect, hops_text, of_channel, signal_flag, stages};
+use super::{Input, Open, ReservedTime, connect, hops_text, of_channel, signal_flag, stages};
 use crate::error::CommandError;
 use crate::output::print_text;
 use crate::render::printable;
@@ -74,7 +74,7 @@ pub(super) fn execute(dir: &RuntimeDir, json: bool, open: Open) -> Result<Exit, 
         for warning in channel.hops().iter().filter_map(unguarded_text) {
             eprintln!("netnice: {warning}");
         }
-        if open.end.cpu.is_none() {
+        if open.end.cpu == ReservedTime::None {
             eprintln!(
                 "netnice: no processor time is reserved for this end (--cpu), so it is no promise"
             );

@@ -43,6 +43,31 @@ fn a_packet_is_excused_by_the_stop_that_covers_it_and_by_no_other() {
 }
 
 #[test]
+fn a_message_is_excused_by_stops_between_its_arrival_and_its_end() {
+    // Two threads were stopped for 500 and 300, of which 100 at the same time.
+    let alibi = Alibi::new(&[stop(1_000, 500), stop(1_400, 300)], 0, 0.0);
+    for (message, excused) in [
+        ([900, 2_000, 2_700], true),
+        ([900, 2_000, 2_701], false),
+        ([1_300, 2_000, 2_400], true),
+        ([1_300, 2_000, 2_401], false),
+        ([1_700, 2_000, 2_001], false),
+    ] {
+        let verdict = alibi.judge_messages([message]);
+        let expected = (u64::from(!excused), u64::from(excused));
+        assert_eq!(
+            (verdict.unexcused, verdict.excused),
+            expected,
+            "{message:?}"
+        );
+    }
+    assert_eq!(
+        alibi.judge_messages([[900, 2_000, 2_000]]),
+        Verdict::default()
+    );
+}
+
+#[test]
 fn the_catch_up_is_excused_and_ends() {
     // Half of the time is used: a stop of 500 takes 500 to catch up.
     let alibi = Alibi::new(&[stop(1_000, 500)], 0, 0.5);

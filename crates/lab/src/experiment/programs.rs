@@ -27,7 +27,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use netnice_api::{Client, Programs, ProgramsDoc, Request, Response, RuntimeDir};
-use procfs_core::FromRead;
 use serde_json::json;
 
 use super::bench::{at, netnice_only, pause};
@@ -35,6 +34,7 @@ use super::nice::Loopback;
 use super::{Bound, Context, Outcome};
 use crate::process::EVENT_TIMEOUT;
 use crate::stats;
+use crate::sys;
 use crate::terminal::Terminal;
 use crate::traffic::many_programs::{BriefPrograms, BriefTraffic, Drain, SteadyPrograms};
 use crate::wire::Tap;

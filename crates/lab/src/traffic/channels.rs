@@ -76,6 +76,9 @@ pub struct ChannelPlan {
     /// Processor time to reserve at the source, for example `8ms/10ms`, and the least part of it
     /// that the thread of the handlers has, in ns.
     pub reservation: Option<(String, u64)>,
+    /// The source records the stops of its handlers' thread, which costs a system call for each
+    /// packet.
+    pub records_stops: bool,
     /// The channels.
     pub channels: Vec<PlannedChannel>,
 }
@@ -160,7 +163,7 @@ pub fn main(args: &ChannelsArgs) -> Result<()> {
 
 fn source(plan: &ChannelPlan, dir: &RuntimeDir, ends: (SocketAddr, SocketAddr)) -> Result<()> {
     let mut options = plan.options()?;
-    options.records_stops = true;
+    options.records_stops = plan.records_stops;
     if let Some((time, least)) = &plan.reservation {
         own::change(dir, &format!("cpu {time}"))?;
         options.reservation = Some(slice(time)?);
@@ -342,6 +345,18 @@ fn counts(receivers: &[Arc<Mutex<ReceivedChannel>>], listener: &Listener) -> Val
         "channels": channels, "packets": port.packets, "foreign": port.foreign,
         "invalid": port.invalid, "lost": port.lost,
     })
+}
+
+impl PlannedChannel {
+    /// The deadline in ns; 0 for best effort. Fails if the contract does not parse.
+    pub(crate) fn deadline_ns(&self) -> Result<u64> {
+        if self.contract.is_empty() {
+            return Ok(0);
+        }
+        let contract: Contract = self.contract.parse()?;
+        let channel = contract.channel().context("no channel")?;
+        Ok(channel.deadline().0)
+    }
 }
 
 impl ChannelPlan {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::traffic::{self, Udp};
 use netnice_lab::world::{Netnice, Peer, PeerOptions, Routed, World};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::c_compiler::{Link, compile, install};
 
@@ -247,6 +247,56 @@ fn the_best_deadline_of_a_refusal_is_granted_and_a_shorter_one_is_not() {
     source.close_input();
     let status = source.wait(EVENT_TIMEOUT).expect("it ends");
     assert!(status.success(), "{}", source.take_stderr());
+}
+
+/// What is reserved for the processor time of a program, and its period, in ns.
+fn reserved(netnice: &Netnice, pid: u32) -> Option<(u64, u64)> {
+    let shown = netnice.show().expect("it shows");
+    let targets = shown["targets"].as_array().cloned().unwrap_or_default();
+    let own = |target: &&Value| target["target"] == json!(format!("pid:{pid}"));
+    let cpu = &targets.iter().find(own)?["contract"]["cpu"];
+    Some((cpu["slice_ns"].as_u64()?, cpu["period_ns"].as_u64()?))
+}
+
+#[test]
+fn picked_processor_time_is_the_least_that_keeps_the_bounds_and_ends_with_the_channel() {
+    let hosts = Hosts::new();
+    let sink = hosts.listen("camera --discard --cpu auto");
+    let share = |host: &str, pid: u32| {
+        let of_whole = |(slice, period): (u64, u64)| slice as f64 / period as f64;
+        reserved(hosts.netnice(host), pid).map(of_whole)
+    };
+    assert_eq!(share("server", sink.pid()), None, "it has no channel");
+    let mut shares = Vec::new();
+    for deadline in ["400ms", "150ms"] {
+        let line = format!("open camera@server {CAMERA} --deadline {deadline} --cpu auto");
+        let mut source = hosts.open(&line);
+        let both = [share("client", source.pid()), share("server", sink.pid())];
+        shares.push(both.map(|share| share.expect("reserved")));
+        source.close_input();
+        let status = source.wait(EVENT_TIMEOUT).expect("it ends");
+        assert!(status.success(), "{}", source.take_stderr());
+        let until = Instant::now() + EVENT_TIMEOUT;
+        while share("server", sink.pid()).is_some() {
+            assert!(Instant::now() < until, "it is given back");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    // A shorter deadline needs more, and neither needs the half that is had during the set-up.
+    for end in 0..2 {
+        let (long, short) = (shares[0][end], shares[1][end]);
+        assert!(0.0 < long && long < short && short < 0.5, "{shares:?}");
+    }
+    // The best deadline of a refusal is granted here too.
+    let line =
+        |deadline: &str| format!("open camera@server {CAMERA} --deadline {deadline} --cpu auto");
+    let text = hosts.refused(&line("4ms"));
+    let (_, best) = text.rsplit_once("a deadline of ").expect("a best deadline");
+    let best: netnice_core::units::Nanos = best.trim().parse().expect("a time");
+    // The costs are measured anew at each start.
+    let mut source = hosts.open(&line(&format!("{}us", best.0 / 1_000 * 3 / 2)));
+    source.close_input();
+    assert!(source.wait(EVENT_TIMEOUT).expect("it ends").success());
 }
 
 #[test]

@@ -72,6 +72,7 @@ fn plan(channels: &[(&str, &[&str])]) -> ChannelPlan {
         computes_ns: (0, 0),
         switch_ns: 0,
         reservation: None,
+        records_stops: true,
         channels: channels.iter().map(planned).collect(),
     }
 }

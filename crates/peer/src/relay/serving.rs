@@ -403,6 +403,21 @@ impl Serving {
         for (number, program) in &self.programs {
             program.poll(|slot| slots.push((*number, slot)));
         }
+        self.handle_polled(slots, now);
+    }
+
+    /// As [`Serving::poll`] after a sleep in which these programs were readable, in their order.
+    fn poll_woken(&mut self, readable: &[bool], now: Instant) {
+        let mut slots = Vec::new();
+        let readable = readable.iter().copied().chain(std::iter::repeat(false));
+        for ((number, program), is_readable) in self.programs.iter().zip(readable) {
+            program.poll_woken(is_readable, |slot| slots.push((*number, slot)));
+        }
+        self.handle_polled(slots, now);
+    }
+
+    /// These flows have something new.
+    fn handle_polled(&mut self, slots: Vec<(u64, u32)>, now: Instant) {
         self.note_slots(slots);
         for flow in std::mem::take(&mut self.ending) {
             self.note(flow);
@@ -444,7 +459,7 @@ impl Serving {
         for program in self.programs.values() {
             may_sleep &= program.arm();
         }
-        let mut slept = Ok(());
+        let (mut slept, mut readable) = (Ok(()), Vec::new());
         if may_sleep {
             let programs = self.programs.values().map(AsFd::as_fd);
             let fds = programs.chain([self.commands.as_fd()]);
@@ -466,9 +481,10 @@ impl Serving {
                 Ok(_) | Err(Errno::INTR) => Ok(()),
                 Err(error) => Err(error.into()),
             };
+            readable = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             self.stops.handle_slept(began, Instant(monotonic_ns()));
         }
-        self.poll(Instant(monotonic_ns()));
+        self.poll_woken(&readable, Instant(monotonic_ns()));
         slept
     }
 }

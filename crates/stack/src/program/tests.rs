@@ -452,6 +452,33 @@ fn flows_continue_after_the_connection_to_the_daemon_is_lost() {
 }
 
 #[test]
+fn a_program_that_wakes_often_learns_what_driver_and_daemon_did() {
+    let daemon = FakeDaemon::new("woken");
+    let program = attach(&daemon);
+    let (mut here, mut there) = pair(&program, false);
+    let until = Instant::now() + Duration::from_secs(20);
+    let wake = |program: &Program| {
+        let mut slots = Vec::new();
+        let is_readable = program.arm() && readable(program, 10);
+        program.poll_woken(is_readable, |slot| slots.push(slot));
+        slots
+    };
+    here.send(b"hello", SOON).unwrap();
+    while !wake(&program).contains(&there.slot()) {
+        assert!(Instant::now() < until);
+    }
+    assert_eq!(there.try_recv(&mut [0; 100]).unwrap().bytes, 5);
+    let flow = there.id().unwrap();
+    let notification = FlowNotification::Mtu { flow, mtu: 900 };
+    daemon.send(DaemonCommand::Notify(notification.clone()));
+    while there.longest() != 900 - 28 {
+        assert!(Instant::now() < until);
+        wake(&program);
+    }
+    assert_eq!(program.next_notification(), Some(notification));
+}
+
+#[test]
 fn a_program_resumes_its_attachment_when_a_daemon_listens_again() {
     let daemon = FakeDaemon::new("resume");
     let program = attach(&daemon);

@@ -41,11 +41,14 @@ fn the_contract_is_that_of_the_options() {
     let contract: Contract = text.parse().expect("valid");
     assert_eq!(Some(camera.channel), contract.channel());
     assert_eq!(camera.input, Input::Reads);
-    let cpu = camera.end.cpu.expect("reserved");
-    assert_eq!(
-        (cpu.slice(), cpu.period()),
-        (Nanos::from_millis(2), Nanos::from_millis(10))
-    );
+    let cpu = match camera.end.cpu {
+        ReservedTime::Slice(slice) => (slice.slice(), slice.period()),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(cpu, (Nanos::from_millis(2), Nanos::from_millis(10)));
+    let reserved = |more: &str| open(&format!("open {CAMERA}{more}")).end.cpu;
+    assert_eq!(reserved(""), ReservedTime::None);
+    assert_eq!(reserved(" --cpu auto"), ReservedTime::Least);
     let lines = open(&format!(
         "open {CAMERA} --lines --processing 4ms --overload drop"
     ));

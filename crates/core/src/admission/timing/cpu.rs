@@ -156,6 +156,8 @@ impl Processor {
         CpuResource {
             processor: *self,
             supply: Supply::WHOLE,
+            period: Nanos(0),
+            late_end: Nanos(0),
             resolution: Resolution::NONE,
             horizon: Nanos(0),
         }
@@ -185,6 +187,12 @@ impl Processor {
 pub(super) struct CpuResource {
     pub processor: Processor,
     pub supply: Supply,
+    /// The period of the reservation.
+    pub period: Nanos,
+    /// How much later than it should the kernel ends a budget ([`Handlers::late_end`]).
+    ///
+    /// [`Handlers::late_end`]: super::Handlers::late_end
+    pub late_end: Nanos,
     /// The scheduler's resolution of time, which the test subtracts from deadlines.
     pub resolution: Resolution,
     /// How long before its logical arrival a message may be processed if no other work is waiting.
@@ -307,12 +315,29 @@ impl CpuResource {
     ) -> Result<(), TimingFault> {
         let demands: Vec<Demand> = work.map(|work| self.demand(work)).collect();
         let scale = self.supply.scale();
+        let taken_back = match self.ends_budgets(&demands) {
+            true => self.late_end.0,
+            false => 0,
+        };
+        let leftover = u128::from(self.processor.leftover.0) + u128::from(taken_back);
+        let late_end = scale.ticks(self.late_end);
         let blocking = Blocking {
-            leftover: self.supply.work(self.processor.leftover.0.into()),
-            ahead: self.supply.delay(),
+            leftover: self.supply.work(leftover),
+            ahead: self.supply.delay().saturating_add(late_end),
             horizon: scale.ticks(self.horizon),
         };
         decide(&demands, scale, blocking, (Nanos(0), budget))
+    }
+
+    /// False if the handlers never use up more than a budget: so much arrives within a period at
+    /// most, and no other work fills the rest.
+    fn ends_budgets(&self, demands: &[Demand]) -> bool {
+        // In ticks, the work of a whole budget is as long as the period.
+        let period = self.supply.scale().ticks(self.period);
+        let arrive = demands.iter().map(|demand| demand.arrives_within(period));
+        let arrive = arrive.fold(0, u128::saturating_add);
+        let fills = self.processor.leftover > Nanos(0) || self.horizon > Nanos(0);
+        fills || arrive > period
     }
 
     fn demand(&self, work: &Work) -> Demand {

@@ -6,8 +6,8 @@
 //! The exact test (`edf`) requires h(t) + b(t) ≤ t for every t from the shortest relative deadline
 //! on, where h is the sum of the demand bound functions and b the blocking. This module looks at
 //! *points* t_0 < t_1 < … < t_m, at first at four in each octave from 4 us to 2.4 hours
-//! ([`LONGEST`]). Each of the following is sufficient for all t of [t_j, t_(j+1)), with b the largest
-//! blocking:
+//! ([`LONGEST`]). Each of the following is sufficient for all t of [t_j, t_(j+1)), with b the
+//! largest blocking:
 //!
 //! ```text
 //! l(t_j) + i + b ≤ t_j       l: the sum of the lines above the demand bound functions that have
@@ -16,9 +16,9 @@
 //! ```
 //!
 //! The first one, because the slopes of all lines together are at most one: so l(t) - t rises only
-//! where lines begin (the test of Devi 2003, for whole intervals). It is sufficient for t_(j+1) too,
-//! and for all t from t_m on, when all lines have begun. The second one, because h does not fall. On
-//! the other hand, h(t_j) + b' > t_j with b' the least blocking is a violation.
+//! where lines begin (the test of Devi 2003, for whole intervals). It is sufficient for t_(j+1)
+//! too, and for all t from t_m on, when all lines have begun. The second one, because h does not
+//! fall. On the other hand, h(t_j) + b' > t_j with b' the least blocking is a violation.
 //!
 //! If none of these tells for some j, a further point divides the interval, and is kept. Let w be
 //! h(t_(j+1)) + b. All t from w to t_(j+1) are kept, so the point lies there, half-way, for later
@@ -228,14 +228,7 @@ impl DemandSums {
         from: u128,
     ) -> SumsAnswer {
         let fails = |at: u128, due: u128| due.saturating_add(least) > at;
-        let tested = self.points.partition_point(|point| point.at < from);
-        let known = |point: &Point| Some((point.at, point.due?));
-        let mut known = self.points[tested..].iter().filter_map(known);
-        if known.any(|(at, due)| {
-            let bound = requested.lines_at(at).sum;
-            fails(at, due.saturating_add(bound))
-                && fails(at, due.saturating_add(requested.due_within(at)))
-        }) {
+        if self.is_violated(requested, least, from) {
             return SumsAnswer::Misfit;
         }
         let mut above = self.lines_with(requested, self.points.len() - 1);
@@ -312,6 +305,20 @@ impl DemandSums {
             }
         }
         SumsAnswer::Fits
+    }
+
+    /// True if the set fails at a point from `from` on where h is known.
+    fn is_violated(&self, requested: &Requested, least: u128, from: u128) -> bool {
+        let fails = |point: &Point, requires: u128| {
+            let due = point.due.map(|due| due.saturating_add(requires));
+            due.is_some_and(|due| due.saturating_add(least) > point.at)
+        };
+        let tested = self.points.partition_point(|point| point.at < from);
+        self.points[tested..].iter().any(|point| {
+            // The line is a bound that needs no division.
+            fails(point, requested.lines_at(point.at).sum)
+                && fails(point, requested.due_within(point.at))
+        })
     }
 
     /// The lines at the point with this index, with those of `requested`.

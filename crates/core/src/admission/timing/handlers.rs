@@ -11,6 +11,13 @@
 //! [`TimingFault`] are those of the reservation: work counts with the time that the reservation
 //! takes for it, and what is in the way includes 2 (P - Q').
 //!
+//! **Budgets that end late.** The kernel ends a budget up to [`Handlers::late_end`] later than it
+//! should (at its next tick), and takes that time back from the budgets that follow. So the
+//! handlers of other reservations may keep the processor for so much longer, which is in the way
+//! once. The own handlers lose so much work if they use a budget up. They do not if what arrives in
+//! a period takes at most the budget, no handler without a deadline uses the rest, and no message
+//! is processed early.
+//!
 //! On several processors, the kernel's scheduler of deadlines gives every reservation its time by
 //! the end of each period only while the reservations are not too many
 //! ([`Processors::keeps_deadlines`](crate::admission::processors::Processors::keeps_deadlines)).
@@ -37,6 +44,9 @@ pub struct Handlers {
     pub resolution: Resolution,
     /// How long before its logical arrival a message may be processed if no other work is waiting.
     pub horizon: Nanos,
+    /// How much later than it should the kernel ends the budget of a reservation. It takes that
+    /// time back from the budgets that follow.
+    pub late_end: Nanos,
 }
 
 impl Handlers {
@@ -46,6 +56,7 @@ impl Handlers {
             processor,
             resolution: Resolution::NONE,
             horizon: Nanos(0),
+            late_end: Nanos(0),
         }
     }
 
@@ -179,6 +190,8 @@ impl Handlers {
         Ok(CpuResource {
             processor: self.processor,
             supply: supply.ok_or_else(|| self.nothing_reserved(slice, period))?,
+            period,
+            late_end: self.late_end,
             resolution: self.resolution,
             horizon: self.horizon,
         })
@@ -188,6 +201,8 @@ impl Handlers {
         CpuResource {
             processor: self.processor,
             supply: Supply::WHOLE,
+            period: Nanos(0),
+            late_end: Nanos(0),
             resolution: self.resolution,
             horizon: self.horizon,
         }

@@ -117,6 +117,7 @@ fn over_channel(hosts: &Hosts, lasts: Duration) -> Result<Cost> {
         computes_ns: (0, 0),
         switch_ns: 0,
         reservation: None,
+        records_stops: false,
         channels: vec![PlannedChannel {
             contract: String::new(),
             best_effort: (MESSAGE as u64, 8),

@@ -39,6 +39,7 @@ use super::packets::Hosts;
 use super::{channel, link_call, processor, wire};
 use crate::experiment::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
+use crate::stats::median;
 use crate::traffic::{ChannelPlan, Messages, PlannedChannel, SendPlan};
 
 /// A value of P or a size, with what it brings.
@@ -61,30 +62,27 @@ pub fn packet_blocks(context: &Context, outcome: &mut Outcome) -> Result<()> {
          both at reasonable throughput; table 1 has P = 4 and 4 KiB"
     );
     let hosts = Hosts::new("1gbit")?;
-    let of_blocks =
-        |blocks: &[u32], plan: fn(u32) -> ChannelPlan, granted: fn(u32) -> Result<u32>| {
-            let row = |block: u32| -> Result<Row> {
-                context.say(format!("blocks of {block} packets"));
-                Ok(Row {
-                    value: block,
-                    channels: granted(block)?,
-                    rate: throughput(context, &hosts, &plan(block))?,
-                })
-            };
-            blocks
-                .iter()
-                .copied()
-                .map(row)
-                .collect::<Result<Vec<Row>>>()
-        };
-    let paper = of_blocks(&PAPER_BLOCKS, paper_plan, |block| {
-        paper_channels(block, processor().largest)
-    })?;
+    let paper = rows(
+        context,
+        &hosts,
+        (
+            "blocks of so many packets, the paper's costs",
+            &PAPER_BLOCKS,
+        ),
+        (paper_plan, &|block| {
+            paper_channels(block, processor().largest)
+        }),
+    )?;
     report(outcome, "P, the paper's costs", &paper)?;
-    let ours = of_blocks(
-        &BLOCKS,
-        |block| machine_plan(block, PACKET),
-        |block| machine_channels(block, PACKET),
+    // The costs of a packet do not depend on P.
+    let costs = MachineCosts::measure(PACKET)?;
+    let ours = rows(
+        context,
+        &hosts,
+        ("blocks of so many packets", &BLOCKS),
+        (|block| machine_plan(block, PACKET), &|block| {
+            costs.channels(block)
+        }),
     )?;
     report(outcome, "P, this machine's costs", &ours)?;
     judge(outcome, "P", &ours, BLOCK.get())?;
@@ -95,16 +93,15 @@ pub fn packet_blocks(context: &Context, outcome: &mut Outcome) -> Result<()> {
         "packet size, the paper's costs (simulated)",
         &sizes,
     )?;
-    let mut own = Vec::new();
-    for size in SIZES {
-        context.say(format!("packets of {size} bytes"));
-        let bytes = Bytes(size.into());
-        own.push(Row {
-            value: size,
-            channels: machine_channels(BLOCK.get(), bytes)?,
-            rate: throughput(context, &hosts, &machine_plan(BLOCK.get(), bytes))?,
-        });
-    }
+    let own = rows(
+        context,
+        &hosts,
+        ("packets of so many bytes", &SIZES),
+        (
+            |size| machine_plan(BLOCK.get(), Bytes(size.into())),
+            &|size| MachineCosts::measure(Bytes(size.into()))?.channels(BLOCK.get()),
+        ),
+    )?;
     report(outcome, "packet size, this machine's costs", &own)?;
     judge(outcome, "packet size", &own, PACKET.0 as u32)?;
     link_call::compare(context, outcome)?;
@@ -128,6 +125,33 @@ pub fn packet_blocks(context: &Context, outcome: &mut Outcome) -> Result<()> {
         outcome.plot(context, name, || chart(x, rows))?;
     }
     Ok(())
+}
+
+/// The number of channels that admission grants for a value.
+type Granted<'a> = &'a dyn Fn(u32) -> Result<u32>;
+
+/// What each value brings. All are measured in [`ROUNDS`] rounds, one after the other, and the
+/// median of each counts.
+fn rows(
+    context: &Context,
+    hosts: &Hosts,
+    (what, values): (&str, &[u32]),
+    (plan, granted): (fn(u32) -> ChannelPlan, Granted<'_>),
+) -> Result<Vec<Row>> {
+    let mut seen: Vec<(Vec<f64>, Vec<f64>)> = vec![Default::default(); values.len()];
+    for round in 0..ROUNDS {
+        context.say(format!("{what}: round {} of {ROUNDS}", round + 1));
+        for (value, (channels, rates)) in values.iter().zip(&mut seen) {
+            channels.push(granted(*value)?.into());
+            rates.push(throughput(context, hosts, &plan(*value))?);
+        }
+    }
+    let row = |(value, (channels, rates)): (&u32, (Vec<f64>, Vec<f64>))| Row {
+        value: *value,
+        channels: median(&channels) as u32,
+        rate: median(&rates),
+    };
+    Ok(values.iter().zip(seen).map(row).collect())
 }
 
 /// The value that the rule chooses. `None` of no rows.
@@ -277,25 +301,42 @@ fn paper_size(size: u32) -> Result<Row> {
     })
 }
 
-/// Channels on a tenth of a processor with the costs of this machine.
-fn machine_channels(block: u32, size: Bytes) -> Result<u32> {
-    let block = NonZeroU32::new(block).context("a block of no packet")?;
-    let mut costs = costs::measure(size, block)?;
-    let mut cost = costs::of_stage(&mut Encryption::new(&[0; 32], Nanos(0)), size);
-    // What runs beside can only make a measurement longer.
-    for _ in 1..MEASUREMENTS {
-        let again = costs::measure(size, block)?;
-        costs.switch = costs.switch.min(again.switch);
-        costs.cache_miss = costs.cache_miss.min(again.cache_miss);
-        costs.first = costs.first.min(again.first);
-        costs.later = costs.later.min(again.later);
-        cost = cost.min(costs::of_stage(
-            &mut Encryption::new(&[0; 32], Nanos(0)),
-            size,
-        ));
+/// The costs of this machine for packets of one size.
+struct MachineCosts {
+    packets: Processor,
+    encryption: Nanos,
+}
+
+impl MachineCosts {
+    fn measure(size: Bytes) -> Result<MachineCosts> {
+        let encryption = || costs::of_stage(&mut Encryption::new(&[0; 32], Nanos(0)), size);
+        let mut own = MachineCosts {
+            packets: costs::measure(size, BLOCK)?,
+            encryption: encryption(),
+        };
+        // What runs beside can only make a measurement longer.
+        for _ in 1..MEASUREMENTS {
+            let again = costs::measure(size, BLOCK)?;
+            let least = &mut own.packets;
+            least.switch = least.switch.min(again.switch);
+            least.cache_miss = least.cache_miss.min(again.cache_miss);
+            least.first = least.first.min(again.first);
+            least.later = least.later.min(again.later);
+            own.encryption = own.encryption.min(encryption());
+        }
+        Ok(own)
     }
-    let tenth = Slice::new(Nanos::from_millis(1), Nanos::from_millis(10), false)?;
-    channels_of(&ExecutorSettings::new(costs), cost, &tenth)
+
+    /// Channels on a tenth of a processor with blocks of `block` packets.
+    fn channels(&self, block: u32) -> Result<u32> {
+        let block = NonZeroU32::new(block).context("a block of no packet")?;
+        let settings = ExecutorSettings::new(Processor {
+            block,
+            ..self.packets
+        });
+        let tenth = Slice::new(Nanos::from_millis(1), Nanos::from_millis(10), false)?;
+        channels_of(&settings, self.encryption, &tenth)
+    }
 }
 
 /// Channels of [`MACHINE_CHANNEL`] on a reservation, with a stage of this cost, beside best effort
@@ -342,7 +383,7 @@ pub(super) fn channels_of(
 
 /// Payload of four channels of best effort that always have something to send, in kB/s.
 fn throughput(context: &Context, hosts: &Hosts, plan: &ChannelPlan) -> Result<f64> {
-    let lasts_ns = if context.quick { 1 } else { 5 } * 1_000_000_000_u64;
+    let lasts_ns = if context.quick { 300 } else { 2_000 } * 1_000_000_u64;
     let mut ends = hosts.start(plan)?;
     let greedy = Messages {
         size: BULK.0 as usize,
@@ -372,6 +413,7 @@ fn plan(block: u32, size: Bytes, stage: Option<&str>) -> ChannelPlan {
         computes_ns: (0, 0),
         switch_ns: 0,
         reservation: None,
+        records_stops: false,
         channels: vec![channel; 4],
     }
 }
@@ -396,6 +438,8 @@ fn machine_plan(block: u32, size: Bytes) -> ChannelPlan {
     }
 }
 
+/// Rounds of measurements.
+const ROUNDS: usize = 3;
 /// The part of the best throughput that is reasonable.
 const REASONABLE: f64 = 0.95;
 /// Packets between two preemption points.

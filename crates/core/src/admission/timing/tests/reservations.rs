@@ -1,6 +1,7 @@
 //! Checks the test for handlers behind a reservation against the inequality itself, and against
 //! simulated handlers that run only while a reservation gives them time.
 
+use alloc::format;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
@@ -182,6 +183,51 @@ fn the_costs_of_a_handler_count_for_each_of_its_packets() {
         let alternative = refusal.expect_err("too short").alternative;
         assert!(matches!(alternative, Some(Alternative::Deadline(_))));
     }
+}
+
+/// A message takes 720 us on half of a processor: 1,440 us, behind 2 · 2 ms.
+#[test]
+fn a_budget_that_ends_late_counts_for_handlers_that_can_use_it_up() {
+    let costs = Processor {
+        switch: Nanos(0),
+        cache_miss: Nanos(0),
+        first: Nanos::from_micros(560),
+        ..paper_processor()
+    };
+    let reservation = slice(Nanos::from_millis(2), Nanos::from_millis(4));
+    let handlers = Handlers {
+        late_end: Nanos::from_millis(3),
+        ..Handlers::new(costs)
+    };
+    let least = |handlers: &Handlers, rate: u32| {
+        let text = format!("channel mmax=1KiB,rmax={rate}/s,bmax=1,deadline=1us");
+        let refusal = handlers.admit(&reservation, &[], &work(&text));
+        match refusal.expect_err("too short").alternative {
+            Some(Alternative::Deadline(least)) => least.0 / 1_000,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(least(&Handlers::new(costs), 250), 1_440 + 4_000);
+    // Two messages in a period take less than 2 ms; others have the processor 3 ms longer.
+    assert_eq!(least(&handlers, 500), 1_440 + 4_000 + 3_000);
+    // Three take more: the kernel may take back 3 ms of the own time, which is 6 ms.
+    assert_eq!(least(&handlers, 501), 1_440 + 4_000 + 3_000 + 6_000);
+    let fills = |handlers: Handlers| least(&handlers, 250) - (1_440 + 4_000 + 3_000);
+    // So may a block of best effort, and so does it where it is processed before its time.
+    let best_effort = Processor {
+        leftover: Nanos::from_micros(100),
+        ..costs
+    };
+    let with_best_effort = Handlers {
+        processor: best_effort,
+        ..handlers
+    };
+    assert_eq!(fills(with_best_effort), 6_000 + 2 * 100);
+    let early = Handlers {
+        horizon: Nanos(1),
+        ..handlers
+    };
+    assert!(fills(early) >= 6_000);
 }
 
 /// 16 KiB in 4 packets; their headers make it 5 packets of the link.
