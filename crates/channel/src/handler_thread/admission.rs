@@ -159,20 +159,18 @@ impl Admission {
         admitted
     }
 
-    /// An admitted channel has its final `processing`. A picked reservation gets as short as the
-    /// handlers permit.
+    /// An admitted channel has its final `processing`, which leaves room for further channels. A
+    /// picked reservation gets as short as the handlers permit.
     pub(crate) fn settle(
         &self,
         admitted: &Admitted,
         channel: &ChannelOptions,
         end: End,
     ) -> Result<(), ChannelError> {
-        if self.picks {
-            let demand = self.demand(channel, end)?;
-            let mut held = self.lock();
-            held.channels.insert(admitted.0, demand);
-            self.fit(&mut held);
-        }
+        let demand = self.demand(channel, end)?;
+        let mut held = self.lock();
+        held.channels.insert(admitted.0, demand);
+        self.fit(&mut held);
         Ok(())
     }
 

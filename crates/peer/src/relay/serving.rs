@@ -17,6 +17,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 use netnice_channel::{ChannelId, PacketHeader};
 use netnice_core::units::{Instant, Nanos};
@@ -94,6 +95,8 @@ pub(super) struct Serving {
     /// There may be notifications.
     look_is_due: bool,
     stops: RelayStops,
+    /// When the thread found something last.
+    woken: Instant,
     ends: bool,
 }
 
@@ -129,6 +132,7 @@ impl Serving {
             next_look: Instant(0),
             look_is_due: false,
             stops: RelayStops::new(stops),
+            woken: Instant(0),
             ends: false,
         }
     }
@@ -454,7 +458,21 @@ impl Serving {
     }
 
     /// Sleeps until something is to be done. Fails if the system call fails.
+    ///
+    /// A thread that found something sleeps for [`APART`] without being woken: in a burst every
+    /// packet that arrives, and every one that leaves, would wake it, which costs more than passing
+    /// it on.
     fn sleep(&mut self) -> std::io::Result<()> {
+        let now = Instant(monotonic_ns());
+        let next = self.woken.after(APART);
+        if now < next {
+            std::thread::sleep(Duration::from_nanos(next.since(now).0));
+            self.poll_driver();
+            if !self.noted.is_empty() {
+                self.woken = Instant(monotonic_ns());
+                return Ok(());
+            }
+        }
         let mut may_sleep = true;
         for program in self.programs.values() {
             may_sleep &= program.arm();
@@ -484,7 +502,8 @@ impl Serving {
             readable = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             self.stops.handle_slept(began, Instant(monotonic_ns()));
         }
-        self.poll_woken(&readable, Instant(monotonic_ns()));
+        self.woken = Instant(monotonic_ns());
+        self.poll_woken(&readable, self.woken);
         slept
     }
 }
@@ -492,6 +511,8 @@ impl Serving {
 /// How many packets of a listener are read before the channels send. One listener with a flood of
 /// packets must not keep the other channels waiting.
 const READ_AT_ONCE: usize = 64;
+/// The shortest time between two times at which the thread wakes.
+const APART: Nanos = Nanos::from_micros(250);
 /// How often the daemon's connections are looked at while the thread does not sleep, how often its
 /// notifications are read, and the longest sleep while flows have ended without a reason.
 const POLL_INTERVAL: Nanos = Nanos::from_millis(100);

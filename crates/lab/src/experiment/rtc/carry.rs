@@ -196,12 +196,13 @@ impl Hosts {
             carry.await_error_text("netnice: channel", EVENT_TIMEOUT)?;
             ends.extend([carry, listen]);
         }
-        let measured = self.measure(program, seconds)?;
+        let measured = self.measure(program, seconds);
         let mut said = Vec::new();
         for end in &mut ends {
             end.terminate(EVENT_TIMEOUT);
             said.extend(end.take_stderr().lines().map(str::to_owned));
         }
+        let measured = measured.with_context(|| said.join("\n"))?;
         Ok((measured, said))
     }
 

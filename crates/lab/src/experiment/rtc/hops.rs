@@ -83,7 +83,7 @@ pub fn hops(context: &Context, outcome: &mut Outcome) -> Result<()> {
     outcome.note(
         "netniced, netnice-driver and netnice-peer on three hosts; floods of UDP on every cable and of \
          TCP from client to server, and a spinning thread for each processor; handlers with reservations, the relay with \
-         1 ms of every 3 ms; the router's clock is 1,000 s ahead; messages 0.2 ms farther apart than the contract permits",
+         0.5 ms of every 2 ms; the router's clock is 1,000 s ahead; messages 0.2 ms farther apart than the contract permits",
     );
     Ok(())
 }
@@ -155,7 +155,7 @@ impl Hosts {
             netnice.stop_daemon();
             netnice.start_daemon_through(&AHEAD)?;
             Ok(PeerOptions {
-                further: &["--relay-cpu", "1ms", "--relay-time", "3ms"],
+                further: &["--relay-cpu", "500us", "--relay-time", "5ms"],
                 through: &AHEAD,
                 ..PeerOptions::default()
             })
@@ -167,7 +167,7 @@ impl Hosts {
         let (program, words) = AHEAD.split_first().context("a program")?;
         let mut command = hosts.world.host(ROUTER).ns.command(program);
         command.args(words).arg(process::binary("netnice")?);
-        command.args(["set", &format!("pid:{relay}"), "--cpu", "1ms/3ms"]);
+        command.args(["set", &format!("pid:{relay}"), "--cpu", "500us/2ms"]);
         command.env("NETNICE_RUNTIME_DIR", hosts.netnices[1].runtime());
         process::run(&mut command)?;
         Ok(hosts)
@@ -241,17 +241,19 @@ const AHEAD: [&str; 5] = [
 const AHEAD_NS: u64 = 1_000_000_000_000;
 
 /// The channels, and the processor time of each end. Four reservations, that of the relay and those
-/// of the drivers must fit into two processors. The relay has time for the longest message with
-/// some others in each period, so that the kernel never takes it the processor within one.
+/// of the drivers must fit into two processors, so each end has a quarter of one and less. The
+/// deadlines of 60 and 30 ms that were wanted are refused here: of camera, because a handler can
+/// use up a budget that the kernel ends a tick (4 ms) late; of control, because of what the three
+/// hosts need beside each other.
 const CHANNELS: [(&str, &str, &str); 2] = [
     (
         "camera",
-        "channel mmax=64KiB,rmax=50/s,bmax=1,deadline=60ms",
+        "channel mmax=64KiB,rmax=50/s,bmax=1,deadline=85ms",
         "2ms/7ms",
     ),
     (
         "control",
-        "channel mmax=1KiB,rmax=200/s,bmax=1,deadline=30ms",
-        "400us/1ms",
+        "channel mmax=1KiB,rmax=200/s,bmax=1,deadline=50ms",
+        "550us/2ms",
     ),
 ];
