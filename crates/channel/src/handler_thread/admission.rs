@@ -57,6 +57,13 @@ struct Demand {
     block: Nanos,
 }
 
+impl Demand {
+    const NONE: Demand = Demand {
+        work: None,
+        block: Nanos(0),
+    };
+}
+
 /// A channel that was admitted, until [`Admission::release`].
 #[derive(Debug)]
 pub(crate) struct Admitted(u64);
@@ -93,13 +100,18 @@ impl Admission {
     ) -> Result<Admitted, ChannelError> {
         let demand = self.demand(channel, end)?;
         let mut held = self.lock();
-        let provided = match self.picks {
-            true => self.provide(&mut held, demand),
-            false => Ok(()),
-        };
-        let admitted = provided.and_then(|()| self.admit_into(&mut held, demand));
-        self.fit(&mut held);
-        admitted
+        let admitted = self
+            .provide(&mut held, demand)
+            .and_then(|()| self.admit_into(&mut held, demand));
+        let fitted = self.fit(&mut held);
+        let admitted = admitted?;
+        match fitted {
+            Ok(()) => Ok(admitted),
+            Err(error) => {
+                held.channels.remove(&admitted.0);
+                Err(error)
+            }
+        }
     }
 
     /// What a handler without a reservation has of the deadline: this time, and
@@ -110,9 +122,9 @@ impl Admission {
     pub(crate) const UNRESERVED: Nanos = Nanos::from_millis(2);
     const UNRESERVED_PACKET: Nanos = Nanos::from_micros(25);
 
-    /// As [`Admission::admit`], with the shortest `processing` with which the channel is admitted.
-    /// `channel` has it then. Best effort has none. A picked reservation is as long as can be had
-    /// for that, until [`Admission::settle`].
+    /// As [`Admission::admit`], with the shortest `processing` with which the channel is admitted,
+    /// and [`Admission::room`]. `channel` has it then. Best effort has none. A picked reservation
+    /// is as long as can be had for that, until [`Admission::settle`].
     pub(crate) fn admit_shortest(
         &self,
         channel: &mut ChannelOptions,
@@ -143,24 +155,42 @@ impl Admission {
         };
         channel.class = with(shortest).map_err(OpenError::from)?;
         let demand = self.demand(channel, end)?;
-        if self.picks {
-            self.provide(&mut held, demand)?;
-        }
-        let mut admitted = self.admit_into(&mut held, demand);
-        if let Err(ChannelError::NotAdmitted { refusal, .. }) = &admitted
+        let mut admitted = self
+            .provide(&mut held, demand)
+            .and_then(|()| self.admit_into(&mut held, demand));
+        if let Err(ChannelError::NotAdmitted { whole, refusal }) = &admitted
             && let Some(Alternative::Deadline(longer)) = refusal.alternative
         {
+            let room = self.room(whole, channel, end)?;
+            let longer = Nanos(longer.0.saturating_add(room.0));
             channel.class = with(longer).map_err(OpenError::from)?;
             admitted = self.admit_into(&mut held, self.demand(channel, end)?);
         }
         if admitted.is_err() {
-            self.fit(&mut held);
+            // The refusal counts, and the time that was picked for the channel stays if this fails.
+            let _ = self.fit(&mut held);
         }
         admitted
     }
 
-    /// An admitted channel has its final `processing`, which leaves room for further channels. A
-    /// picked reservation gets as short as the handlers permit.
+    /// How much longer than its shortest part of the deadline a channel has that is being set up:
+    /// for a block of another handler, as long as its own, on a reservation for the handlers. With
+    /// the shortest part no further channel would fit until the final one is known.
+    fn room(
+        &self,
+        whole: &Slice,
+        channel: &ChannelOptions,
+        end: End,
+    ) -> Result<Nanos, ChannelError> {
+        let block = u128::from(channel.longest_block(&self.settings, end)?.0);
+        let takes = (block * u128::from(whole.period().0)).div_ceil(whole.slice().0.into());
+        // The test subtracts up to a twenty-fourth from deadlines (`Resolution::SCHEDULER`).
+        let takes = takes + takes.div_ceil(16);
+        Ok(Nanos(u64::try_from(takes).unwrap_or(u64::MAX)))
+    }
+
+    /// An admitted channel has its final `processing`. A picked reservation gets as short as the
+    /// handlers permit.
     pub(crate) fn settle(
         &self,
         admitted: &Admitted,
@@ -170,8 +200,7 @@ impl Admission {
         let demand = self.demand(channel, end)?;
         let mut held = self.lock();
         held.channels.insert(admitted.0, demand);
-        self.fit(&mut held);
-        Ok(())
+        self.fit(&mut held)
     }
 
     /// Ends what a channel was admitted for. The part gets smaller if the other handlers need less
@@ -179,13 +208,10 @@ impl Admission {
     pub(crate) fn release(&self, admitted: &Admitted) {
         let mut held = self.lock();
         held.channels.remove(&admitted.0);
-        self.fit(&mut held);
-        let nothing = Demand {
-            work: None,
-            block: Nanos(0),
-        };
+        // Without the change the program keeps more than it needs.
+        let _ = self.fit(&mut held);
         if let Some(whole) = held.whole
-            && let Ok(least) = self.least(&whole, &held, nothing)
+            && let Ok(least) = self.least(&whole, &held, Demand::NONE)
             && least.max(self.least).0 < held.part.0 / 2
         {
             let least = least.max(self.least);
@@ -417,6 +443,25 @@ mod tests {
         let error = admission.admit(&channel(100, "60ms"), End::Source);
         assert!(matches!(error, Err(ChannelError::Flow(_))), "{error:?}");
         assert!(admission.lock().channels.is_empty());
+    }
+
+    #[test]
+    fn channels_that_are_being_set_up_leave_room_for_each_other() {
+        let admission = admission(Some("9ms/10ms"));
+        let whole = admission.lock().whole.expect("one");
+        for number in 0..5 {
+            let mut next = channel(50, "1ms");
+            // No daemon is there to give the part, which is found before.
+            let error = admission.admit_shortest(&mut next, End::Source);
+            assert!(
+                matches!(error, Err(ChannelError::Flow(_))),
+                "{number}: {error:?}"
+            );
+            let demand = admission.demand(&next, End::Source).expect("valid");
+            let least = admission.least(&whole, &admission.lock(), demand);
+            assert!(least.is_ok(), "{number}: {least:?}");
+            admission.lock().channels.insert(number, demand);
+        }
     }
 
     #[test]

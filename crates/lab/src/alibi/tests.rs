@@ -44,7 +44,7 @@ fn a_packet_is_excused_by_the_stop_that_covers_it_and_by_no_other() {
 
 #[test]
 fn a_message_is_excused_by_stops_between_its_arrival_and_its_end() {
-    // Two threads were stopped for 500 and 300, of which 100 at the same time.
+    // One thread was stopped from 1,000 to 1,500, another one from 1,400 to 1,700.
     let alibi = Alibi::new(&[stop(1_000, 500), stop(1_400, 300)], 0, 0.0);
     for (message, excused) in [
         ([900, 2_000, 2_700], true),

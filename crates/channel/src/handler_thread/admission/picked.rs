@@ -9,6 +9,7 @@
 //! [`Admission::provide`] fails with [`ChannelError::Flow`] if the daemon refuses all, and with
 //! [`ChannelError::NotAdmitted`] if the handler is in time on nothing that it asks for.
 
+use netnice_core::admission::processors::share_ppm;
 use netnice_core::admission::timing::{Alternative, Work};
 use netnice_core::contract::Slice;
 use netnice_core::units::Nanos;
@@ -20,8 +21,9 @@ use crate::error::ChannelError;
 impl Admission {
     /// Reserves as much as can be had for a new channel, and with the period with which its handler
     /// is in time first. The period of a reservation that carries others stays.
+    /// Does nothing if none is picked.
     pub(super) fn provide(&self, held: &mut Held, new: Demand) -> Result<(), ChannelError> {
-        let Some(work) = new.work else {
+        let Some(work) = new.work.filter(|_| self.picks) else {
             return Ok(());
         };
         let mut refused: Result<(), ChannelError> = Ok(());
@@ -65,36 +67,33 @@ impl Admission {
     }
 
     /// Makes a picked reservation the least that carries the handlers, and ends it with the last
-    /// channel. Without success it stays as it is.
-    pub(super) fn fit(&self, held: &mut Held) {
+    /// channel. If the daemon does not change it, it stays as it is. Fails if the thread does not
+    /// get its part of the changed one.
+    pub(super) fn fit(&self, held: &mut Held) -> Result<(), ChannelError> {
         let Some(whole) = held.whole.filter(|_| self.picks) else {
-            return;
+            return Ok(());
         };
         if held.channels.is_empty() {
             if own::change(&self.dir, "cpu none").is_ok() {
                 (held.whole, held.part) = (None, Nanos(0));
             }
-            return;
+            return Ok(());
         }
         let offers = match held.channels.len() {
             1 => self.offers(&Held::default(), PARTS[0]),
             _ => vec![whole],
         };
-        let nothing = Demand {
-            work: None,
-            block: Nanos(0),
-        };
-        let (handlers, works) = self.handlers(held, nothing);
+        let (handlers, works) = self.handlers(held, Demand::NONE);
         let Some(least) = handlers.least_reservation(&works, &offers) else {
-            return;
+            return Ok(());
         };
-        let less = share(&least, &whole) < share(&whole, &least) / 8 * 7;
-        if !less || self.reserve_for_program(least).is_err() {
-            return;
+        let is_less = share_ppm(&least) < share_ppm(&whole) / 8 * 7;
+        if !is_less || self.reserve_for_program(least).is_err() {
+            return Ok(());
         }
         // With another period the part has ended.
-        held.whole = Some(least);
-        let _ = self.ask(least.slice(), least.slice(), held);
+        (held.whole, held.part) = (Some(least), Nanos(0));
+        self.ask(least.slice(), least.slice(), held)
     }
 
     /// What the handlers can have at most with so many sixteenths of a processor, for each period;
@@ -136,11 +135,6 @@ impl Admission {
         let time = Nanos((part.slice().0.div_ceil(3) * 4).min(part.period().0));
         own::change(&self.dir, &format!("cpu {time}/{}", part.period())).map(drop)
     }
-}
-
-/// A number that orders slices by their shares, as `share(a, b) < share(b, a)`.
-fn share(a: &Slice, b: &Slice) -> u128 {
-    u128::from(a.slice().0) * u128::from(b.period().0)
 }
 
 /// Sixteenths of a processor that are asked for.

@@ -194,11 +194,6 @@ impl DemandSums {
         Ok(())
     }
 
-    /// True if the link certainly keeps all promises, and `more`, as [`DemandSums::decide`].
-    pub fn fits(&mut self, link: &Transmitter, more: &[Promise]) -> bool {
-        self.decide(link, more, Nanos(0)) == SumsAnswer::Fits
-    }
-
     /// Decides whether the link keeps all promises, and `more`, for work that is due within
     /// intervals of at least `shortest`. The link must be the one of [`DemandSums::new`], except
     /// for its blocking and its stops; of another one nothing is known.

@@ -125,15 +125,8 @@ fn judge(
         &format!("{name}: bounds of the hosts, ns"),
         &ends.source.hops,
     );
-    front_door::check_verdict(outcome, &format!("{name}: messages late"), verdict);
-    let most = sent.deadlines_ns.len() as f64 / 1_000.0;
-    let what = format!("{name}: late with an excuse");
-    outcome.check(
-        what,
-        verdict.excused as f64,
-        "messages",
-        Bound::AtMost(most),
-    );
+    let what = format!("{name}: messages late");
+    front_door::check_messages(outcome, &what, verdict, sent.deadlines_ns.len());
     let lost = sent.deadlines_ns.len().abs_diff(received.complete_ns.len()) as u64;
     let what = format!(
         "{name}: of {} messages, lost or wrong",

@@ -156,13 +156,7 @@ pub fn figure7a(context: &Context, outcome: &mut Outcome) -> Result<()> {
     for (block, queue, row) in &rows {
         let what = format!("blocks of {block}, queue of {queue}");
         outcome.ours(&what, row.table());
-        let late = row.verdict.unexcused as f64;
-        let what = format!("late without an excuse: {what}");
-        let bound = match *block {
-            LONG_BLOCK => Bound::AtLeast(1.0),
-            _ => Bound::AtMost(0.0),
-        };
-        outcome.check(what, late, "messages", bound);
+        row.judge_late(outcome, &what, *block == LONG_BLOCK);
     }
     hosts.note(outcome, "no reservation")
 }
@@ -191,17 +185,7 @@ pub fn figure7b(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let mut ends = hosts.start(&plan)?;
         let row = run(context, &hosts, &mut ends, (&SENT_EARLY, 4_800, 1))?;
         outcome.ours(&what, row.table());
-        let bound = match block {
-            LONG_BLOCK_EARLY => Bound::AtLeast(1.0),
-            _ => Bound::AtMost(0.0),
-        };
-        let late = row.verdict.unexcused as f64;
-        outcome.check(
-            format!("late without an excuse: {what}"),
-            late,
-            "messages",
-            bound,
-        );
+        row.judge_late(outcome, &what, block == LONG_BLOCK_EARLY);
         lost.push(row.sent[BEST_EFFORT].dropped as f64);
     }
     let what = "best effort dropped, of what it loses at message boundaries";
@@ -348,10 +332,10 @@ fn run(
 /// from number `from` on are neither dropped nor lost.
 fn judge(outcome: &mut Outcome, rows: &[&Row], from: usize) {
     let mut verdict = Verdict::default();
-    let (mut dropped, mut lost, mut least) = (0, 0, f64::MAX);
+    let (mut dropped, mut lost, mut least, mut messages) = (0, 0, f64::MAX, 0);
     for row in rows {
-        verdict.unexcused += row.verdict.unexcused;
-        verdict.excused += row.verdict.excused;
+        verdict += row.verdict;
+        messages += row.messages();
         let channels = std::iter::zip(&row.sent, &row.received).take(BEST_EFFORT);
         for (number, (sent, received)) in channels.enumerate() {
             dropped += if number < from { 0 } else { sent.dropped };
@@ -359,7 +343,7 @@ fn judge(outcome: &mut Outcome, rows: &[&Row], from: usize) {
             least = least.min(row.least_laxity(number));
         }
     }
-    front_door::check_verdict(outcome, "messages late", verdict);
+    front_door::check_messages(outcome, "messages late", verdict, messages);
     let what = match from {
         0 => "messages dropped, of the channels",
         _ => "messages dropped, but for channel 0",
@@ -371,6 +355,23 @@ fn judge(outcome: &mut Outcome, rows: &[&Row], from: usize) {
 }
 
 impl Row {
+    /// The number of messages of the channels that have left.
+    fn messages(&self) -> usize {
+        let channels = self.sent.iter().take(BEST_EFFORT);
+        channels.map(|channel| channel.left_ns.len()).sum()
+    }
+
+    /// Checks that messages were late without an excuse, or that none was and few with one.
+    fn judge_late(&self, outcome: &mut Outcome, what: &str, must_be_late: bool) {
+        if must_be_late {
+            let late = self.verdict.unexcused as f64;
+            let what = format!("late without an excuse: {what}");
+            return outcome.check(what, late, "messages", Bound::AtLeast(1.0));
+        }
+        let what = format!("messages late: {what}");
+        front_door::check_messages(outcome, &what, self.verdict, self.messages());
+    }
+
     /// kB/s of a channel that left before the end.
     fn rate(&self, number: usize) -> f64 {
         self.sent[number].bytes as f64 / 1e3 / self.lasts
