@@ -6,7 +6,8 @@
 //! an [`Executor`] cuts messages of best effort into packets, with a buffer, a system call to wake
 //! the driver and a reading of the clock for each packet. Processor time counts, so the time that
 //! other programs have meanwhile does not. Longer delays than that are stops of the machine
-//! (docs/reference/contracts.md, *Stops*) and no costs.
+//! (docs/reference/contracts.md, *Stops*) and no costs. Everything is measured in several rounds,
+//! and the median of their percentiles counts, so that one bad moment of the machine does not.
 
 use std::num::NonZeroU32;
 use std::os::fd::AsFd;
@@ -48,11 +49,17 @@ pub fn measure(largest: Bytes, block: NonZeroU32) -> Result<Processor, ChannelEr
     let mut packets = Packets::new(costs)?;
     // The first ones warm the caches up.
     packets.times(MESSAGES / 10, false)?;
-    let (first, later) = packets.times(MESSAGES, false)?;
-    let (cold, _) = packets.times(COLD_MESSAGES, true)?;
-    let (first, later, cold) = (high(first), high(later), high(cold));
+    let mut found: [Vec<Nanos>; 4] = Default::default();
+    for _ in 0..ROUNDS {
+        let (first, later) = packets.times(MESSAGES, false)?;
+        let (cold, _) = packets.times(COLD_MESSAGES, true)?;
+        for (of_one, times) in found.iter_mut().zip([first, later, cold, switches()?]) {
+            of_one.push(high(times));
+        }
+    }
+    let [first, later, cold, switch] = found.map(middle);
     Ok(Processor {
-        switch: switch()?,
+        switch,
         cache_miss: Nanos(cold.0.saturating_sub(first.0)),
         first,
         later: later.min(first),
@@ -179,9 +186,7 @@ impl Packets {
     /// the caches have other data before each message.
     fn times(&mut self, messages: usize, cold: bool) -> Result<(Vec<u64>, Vec<u64>), ChannelError> {
         let (mut first, mut later) = (Vec::new(), Vec::new());
-        if cold {
-            self.evicting.resize(CACHES, 0);
-        }
+        self.evicting.resize(if cold { CACHES } else { 0 }, 0);
         for number in 0..messages {
             for line in self.evicting.iter_mut().step_by(LINE) {
                 *line = line.wrapping_add(1);
@@ -215,8 +220,8 @@ struct Turn {
     number: AtomicU64,
 }
 
-/// The processor time of a switch of the kernel to a thread that waits for an eventfd and back.
-fn switch() -> Result<Nanos, ChannelError> {
+/// The processor times of switches of the kernel to a thread that waits for an eventfd and back.
+fn switches() -> Result<Vec<u64>, ChannelError> {
     let turn = Arc::new(Turn {
         wakers: [Waker::new()?, Waker::new()?],
         number: AtomicU64::new(0),
@@ -242,7 +247,13 @@ fn switch() -> Result<Nanos, ChannelError> {
     let thread = std::thread::Builder::new().spawn(move || play(&other, 1))?;
     let times = play(&turn, 0)?;
     let _ = thread.join();
-    Ok(high(times))
+    Ok(times)
+}
+
+/// The median.
+fn middle(mut of_rounds: Vec<Nanos>) -> Nanos {
+    of_rounds.sort_unstable();
+    of_rounds[of_rounds.len() / 2]
 }
 
 /// The 99.9th percentile; 0 of nothing.
@@ -254,14 +265,16 @@ fn high(mut times: Vec<u64>) -> Nanos {
 
 /// Packets of a message.
 const PACKETS: u64 = 8;
-/// Messages for the costs of packets.
-const MESSAGES: usize = 4_000;
-/// Messages with cold caches.
-const COLD_MESSAGES: usize = 1_000;
+/// Rounds of measurements.
+const ROUNDS: usize = 3;
+/// Messages of a round for the costs of packets.
+const MESSAGES: usize = 1_400;
+/// The same with cold caches.
+const COLD_MESSAGES: usize = 500;
 /// Packets for the cost of a stage.
 const SEALED: usize = 4_000;
-/// Switches of the kernel between two threads.
-const SWITCHES: u64 = 4_000;
+/// Switches of the kernel between two threads in a round.
+const SWITCHES: u64 = 1_400;
 /// Bytes of memory that displace everything from the caches of a processor's own.
 const CACHES: usize = 1 << 20;
 /// Bytes of a line of a cache.
