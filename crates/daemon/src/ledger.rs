@@ -48,7 +48,7 @@ mod traffic_quotas;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netnice_core::admission::processors::{Processors, Reservation};
+use netnice_core::admission::processors::Processors;
 use netnice_core::admission::{TargetEntry, TargetId};
 use netnice_core::claims::Claims;
 use netnice_core::contract::{Contract, IfName};
@@ -64,6 +64,7 @@ pub(crate) use held::{
 pub(crate) use links::{ManagedLink, describe_link, slice_text};
 use place::ContainmentIndex;
 pub(crate) use place::TargetPlace;
+pub(crate) use processors::DriverTime;
 pub(crate) use traffic_quotas::HeldQuota;
 
 use crate::error::RequestError;
@@ -91,7 +92,7 @@ pub(crate) struct Ledger {
     processors: Processors,
     /// What drivers need of the processors while a target has its time exactly. Not in the state
     /// file either.
-    driver_time: Vec<Reservation>,
+    driver_time: DriverTime,
     next_id: u32,
     /// The id up to which [`Ledger::heal`] has tried targets that are set aside.
     healed_to: u32,
@@ -109,7 +110,7 @@ impl Default for Ledger {
             redirects: BTreeMap::new(),
             awaiting: BTreeMap::new(),
             processors: Processors::default(),
-            driver_time: Vec::new(),
+            driver_time: DriverTime::default(),
             next_id: 1,
             healed_to: 0,
         }

@@ -6,7 +6,7 @@ use netnice_core::contract::Change;
 
 use super::Daemon;
 use crate::clock::Now;
-use crate::flows::driver_reservation::driver_reservation;
+use crate::flows::driver_reservation::{driver_reservation, least_reservation};
 use crate::processors::DriverThread;
 
 impl Daemon {
@@ -18,6 +18,7 @@ impl Daemon {
             name: format!("driver-{}", driver.link),
             thread: driver.thread,
             slice: driver_reservation(driver.used_ppm),
+            least: least_reservation(driver.used_ppm),
         });
         self.service.set_driver_threads(drivers.collect());
     }

@@ -18,6 +18,15 @@ use netnice_core::target::Target;
 use super::{AutoTime, HeldTarget, Ledger};
 use crate::error::RequestError;
 
+/// What drivers need of the processors while a target has its time exactly.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DriverTime {
+    /// What they ask for, which new reservations leave free.
+    pub asked: Vec<Reservation>,
+    /// What they need at least, for which a reservation in force ends.
+    pub least: Vec<Reservation>,
+}
+
 impl Ledger {
     /// The facts about the processors of the host.
     pub(crate) fn processors(&self) -> &Processors {
@@ -32,7 +41,7 @@ impl Ledger {
 
     /// Sets what drivers need of the processors while a target has its time exactly. Reservations
     /// leave that free.
-    pub(crate) fn set_driver_time(&mut self, driver_time: Vec<Reservation>) {
+    pub(crate) fn set_driver_time(&mut self, driver_time: DriverTime) {
         self.driver_time = driver_time;
     }
 
@@ -93,7 +102,7 @@ impl Ledger {
             (_, None) => Ok(()),
             (Some(before), Some(after)) if !after.is_larger_than(&before) => Ok(()),
             (_, Some(after)) => self
-                .admit_processor_time(held, after)
+                .admit_processor_time(held, after, &self.driver_time.asked)
                 .map_err(RequestError::NotAdmitted),
         }
     }
@@ -112,7 +121,9 @@ impl Ledger {
             (Some(before), Some(after)) if !after.is_larger_than(&before) => {
                 held.time_refused.clone()
             }
-            (_, Some(after)) => self.admit_processor_time(held, after).err(),
+            (_, Some(after)) => self
+                .admit_processor_time(held, after, &self.driver_time.asked)
+                .err(),
         };
         self.update(slot, |held| {
             held.time_refused = why;
@@ -123,8 +134,9 @@ impl Ledger {
         });
     }
 
-    /// Admits all reservations again: first those in force, then the others, each oldest target
-    /// first, and last what `cpu auto` needs beyond what it has. Returns the targets whose
+    /// Admits all reservations again: first those in force, beside what drivers need at least, then
+    /// the others, each oldest target first, and last what `cpu auto` needs beyond what it has.
+    /// Returns the targets whose
     /// reservation is in force only since now.
     pub(super) fn readmit_processor_time(&mut self) -> Vec<Target> {
         let mut wanted: Vec<(bool, u32, TargetId)> = self
@@ -144,7 +156,12 @@ impl Ledger {
             };
             let granted = held.granted_time().filter(|_| !was_refused);
             let asked = granted.or_else(|| held.asked(&held.entry.contract));
-            let refused = asked.and_then(|asked| self.admit_processor_time(held, asked).err());
+            let drivers = match was_refused {
+                true => &self.driver_time.asked,
+                false => &self.driver_time.least,
+            };
+            let refused =
+                asked.and_then(|asked| self.admit_processor_time(held, asked, drivers).err());
             let target = held.entry.target.clone();
             if *was_refused && refused.is_none() {
                 healed.push(target);
@@ -178,16 +195,22 @@ impl Ledger {
             (_, None) => false,
         };
         let asked = held.asked(contract).filter(|_| is_more);
-        let short = asked.and_then(|asked| self.admit_processor_time(held, asked).err());
+        let drivers = &self.driver_time.asked;
+        let short = asked.and_then(|asked| self.admit_processor_time(held, asked, drivers).err());
         self.update(slot, |held| match short {
             None => (held.auto.granted, held.auto.short) = (needed, None),
             short => held.auto.short = short,
         });
     }
 
-    /// Decides whether a target can have a slice beside the other reservations in force. Fails with
-    /// a text for people.
-    fn admit_processor_time(&self, held: &HeldTarget, slice: Slice) -> Result<(), String> {
+    /// Decides whether a target can have a slice beside the other reservations in force and those
+    /// of drivers. Fails with a text for people.
+    fn admit_processor_time(
+        &self,
+        held: &HeldTarget,
+        slice: Slice,
+        drivers: &[Reservation],
+    ) -> Result<(), String> {
         let (slot, target) = (held.entry.id, &held.entry.target);
         let has_time = |other: &&HeldTarget| other.reservation().is_some();
         if let Some(outer) = self.around(slot).find(has_time) {
@@ -213,7 +236,7 @@ impl Ledger {
         }
         let others = self.held.values().filter(|other| other.entry.id != slot);
         let others = others.filter_map(HeldTarget::reservation);
-        let others: Vec<Reservation> = others.chain(self.driver_time.iter().cloned()).collect();
+        let others: Vec<Reservation> = others.chain(drivers.iter().cloned()).collect();
         let admitted = self.processors.admit(&others, &held.reservation_of(slice));
         admitted.map_err(|refusal| refusal.to_string())
     }

@@ -1,6 +1,7 @@
 //! Reservations of the drivers' packet threads, while any target has its time exactly. If a driver
-//! cannot have one, no target has: the driver would be late behind it. The calls fail with the
-//! reason, or if the kernel refuses to take a reservation away.
+//! cannot have one, no target has: the driver would be late behind it. A driver whose use grows has
+//! what it asks for as far as the kernel admits it. The calls fail with the reason, or if the
+//! kernel refuses to take a reservation away.
 
 use netnice_core::contract::Slice;
 
@@ -17,8 +18,10 @@ pub(crate) struct DriverThread {
     pub name: String,
     /// The thread.
     pub thread: u32,
-    /// What it needs, from what it used lately.
+    /// What it asks for, from what it used lately.
     pub slice: Slice,
+    /// What it needs at least for that use.
+    pub least: Slice,
 }
 
 /// A reservation of a driver in force.
@@ -49,28 +52,27 @@ impl Keeper {
             if kept.is_some_and(|kept| suffices(&kept.slice, &driver.slice)) {
                 continue;
             }
-            let (budget, period) = (driver.slice.slice(), driver.slice.period());
-            match host.reserve_driver(&driver.name, driver.thread, budget, period) {
-                Ok(before) => {
+            match reserve(host, &driver, kept.map(|kept| kept.slice)) {
+                Ok(None) => {}
+                Ok(Some((slice, before))) => {
                     let before = kept.map_or(before, |kept| kept.before.clone());
                     let kept = KeptDriver {
                         name: driver.name,
-                        slice: driver.slice,
+                        slice,
                         before,
                     };
                     self.kept_drivers.insert(driver.thread, kept);
                     changed = true;
                 }
-                Err(why) => {
-                    return Err(match why {
-                        NotExact::Busy => format!(
-                            "the kernel admits no more for SCHED_DEADLINE, and {} needs {budget} \
-                             in every {period} beside it",
-                            driver.name
-                        ),
-                        NotExact::Refused(why) => why,
-                    });
+                Err(NotExact::Busy) => {
+                    let (budget, period) = (driver.least.slice(), driver.least.period());
+                    return Err(format!(
+                        "the kernel admits no more for SCHED_DEADLINE, and {} needs {budget} in \
+                         every {period} beside it",
+                        driver.name
+                    ));
                 }
+                Err(NotExact::Refused(why)) => return Err(why),
             }
         }
         match changed {
@@ -109,6 +111,28 @@ impl Keeper {
             .collect();
         self.save()?;
         released.into_iter().collect()
+    }
+}
+
+/// Gives a driver what it asks for. If the kernel does not admit that, it keeps what it `has`
+/// (`None` is returned) or gets the least, whichever is more. Returns what it has then, and what it
+/// had before.
+fn reserve<H: ProcessorTime>(
+    host: &mut H,
+    driver: &DriverThread,
+    has: Option<Slice>,
+) -> Result<Option<(Slice, DriverBefore)>, NotExact> {
+    let mut give = |slice: Slice| {
+        let (budget, period) = (slice.slice(), slice.period());
+        let before = host.reserve_driver(&driver.name, driver.thread, budget, period)?;
+        Ok(Some((slice, before)))
+    };
+    match give(driver.slice) {
+        Err(NotExact::Busy) if has.is_some_and(|has| has.slice() >= driver.least.slice()) => {
+            Ok(None)
+        }
+        Err(NotExact::Busy) => give(driver.least),
+        given => given,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests of the keeper on the tests' machine: the way of each reservation as threads come and go,
 //! what is left after each kind of end, and changes that fail.
 
+mod drivers;
 mod parts;
 
 use netnice_kernel::processor::groups::{CertainShare, Home, MOST_WEIGHT};
@@ -328,61 +329,6 @@ fn a_damaged_file_is_refused_by_its_name() {
         let error = error.expect_err("damaged").to_string();
         assert!(error.contains("processors.json"), "{error}");
     }
-}
-
-#[test]
-fn drivers_have_reservations_while_a_target_has_its_time_exactly() {
-    let (mut machine, mut keeper) = (machine(), Keeper::default());
-    let driver = |budget_us| DriverThread {
-        name: "driver-eth0".to_owned(),
-        thread: 500,
-        slice: Slice::new(Nanos::from_micros(budget_us), Nanos::from_millis(1), false)
-            .expect("a slice"),
-    };
-    let budget = |machine: &FakeMachine| {
-        let kept = machine.processor.drivers.get(&500);
-        kept.map(|(budget, _)| budget.0 / 1_000)
-    };
-    keeper.set_drivers(vec![driver(200)]);
-    keeper
-        .follow(&mut machine, &[wanted(1, (2, 10, true), &[10])])
-        .expect("granted");
-    assert_eq!(budget(&machine), None, "the group's way does not need it");
-    keeper
-        .follow(&mut machine, &[wanted(1, (2, 10, false), &[10])])
-        .expect("granted");
-    assert_eq!(
-        (exact(&machine), budget(&machine)),
-        (vec![(10, 2)], Some(200))
-    );
-    for (needs, has) in [(150, 200), (300, 300), (140, 140)] {
-        keeper.set_drivers(vec![driver(needs)]);
-        after(&mut keeper, &mut machine, 100);
-        assert_eq!(budget(&machine), Some(has), "needs {needs}");
-    }
-    keeper.follow(&mut machine, &[]).expect("ends");
-    assert_eq!(budget(&machine), None);
-    assert!(keeper.is_idle());
-}
-
-#[test]
-fn without_a_reservation_of_the_driver_no_time_is_exact() {
-    let (mut machine, mut keeper) = (machine(), Keeper::default());
-    machine.processor.no_driver = true;
-    keeper.set_drivers(vec![DriverThread {
-        name: "driver-eth0".to_owned(),
-        thread: 500,
-        slice: Slice::new(Nanos::from_micros(200), Nanos::from_millis(1), false).expect("a slice"),
-    }]);
-    keeper
-        .follow(&mut machine, &[wanted(1, (2, 10, false), &[10])])
-        .expect("granted");
-    assert_eq!(exact(&machine), []);
-    let status = keeper.status(1).expect("in force");
-    assert_eq!(
-        (status.way, status.reason.as_str()),
-        (Way::Group, "the driver has none")
-    );
 }
 
 #[test]

@@ -21,7 +21,7 @@ use crate::clock::Now;
 use crate::error::RequestError;
 use crate::host::Host;
 use crate::journal::EventKind;
-use crate::ledger::{Body, HeldTarget, Ledger};
+use crate::ledger::{Body, DriverTime, HeldTarget, Ledger};
 use crate::peer::Peer;
 use crate::processors::{DriverThread, ProcessorStatus, Way};
 use crate::reconcile::{Reconciler, Sending};
@@ -32,12 +32,21 @@ impl<H: Host> Service<H> {
     /// Sets the packet threads of the drivers that run now, and what each needs while a target has
     /// its processor time exactly.
     pub(crate) fn set_driver_threads(&mut self, drivers: Vec<DriverThread>) {
-        let reservation = |driver: &DriverThread| Reservation {
+        let reservation = |driver: &DriverThread, slice| Reservation {
             holder: driver.name.clone(),
-            slice: driver.slice,
+            slice,
             processors: BTreeSet::new(),
         };
-        let driver_time = drivers.iter().map(reservation).collect();
+        let driver_time = DriverTime {
+            asked: drivers
+                .iter()
+                .map(|one| reservation(one, one.slice))
+                .collect(),
+            least: drivers
+                .iter()
+                .map(|one| reservation(one, one.least))
+                .collect(),
+        };
         self.reconciler.books.ledger.set_driver_time(driver_time);
         self.reconciler.processors.set_drivers(drivers);
     }

@@ -82,6 +82,8 @@ pub struct NetworkReceived {
     pub wrong: u64,
     /// Messages that were given up.
     pub lost: u64,
+    /// All counts of the sink, for people.
+    pub counts: String,
     /// The stops of the handler's thread, as text.
     pub stops: Vec<String>,
     /// Why the channel has ended; empty if it has not.
@@ -208,6 +210,7 @@ fn receive(mut channel: IncomingChannel, received: &Mutex<NetworkReceived>) {
                 received.complete_ns.push(complete);
                 received.wrong += u64::from(!is_right);
                 received.lost = counts.incomplete + counts.dropped;
+                received.counts = format!("{counts:?}");
                 let stops = thread.take_stops();
                 received.stops.extend(stops.iter().map(ToString::to_string));
             }

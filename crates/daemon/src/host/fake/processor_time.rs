@@ -32,6 +32,8 @@ pub(crate) struct FakeProcessorTime {
     pub drivers: BTreeMap<u32, (Nanos, Nanos)>,
     /// Drivers cannot have a reservation.
     pub no_driver: bool,
+    /// The largest budget that the kernel admits for a driver; `None`: each.
+    pub most_of_driver: Option<Nanos>,
     /// Groups of others that do not pass the controller `cpu` on.
     pub lacking: BTreeSet<String>,
     /// Groups of others that were made to pass it on.
@@ -208,6 +210,13 @@ impl ProcessorTime for FakeMachine {
     ) -> Result<DriverBefore, NotExact> {
         if self.processor.no_driver {
             return Err(NotExact::Refused("the driver has none".to_owned()));
+        }
+        if self
+            .processor
+            .most_of_driver
+            .is_some_and(|most| budget > most)
+        {
+            return Err(NotExact::Busy);
         }
         self.processor.drivers.insert(thread, (budget, period));
         Ok(DriverBefore::default())

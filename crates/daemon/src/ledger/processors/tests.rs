@@ -1,6 +1,7 @@
 //! Tests of reservations of processor time: admission, degraded ones, and nested targets.
 
 use netnice_core::claims::Claimant;
+use netnice_core::units::Nanos;
 
 use super::*;
 use crate::ledger::{Body, CgroupRef, NewTarget, ProcessId, TargetPlace};
@@ -214,4 +215,35 @@ fn a_withdrawn_claim_leaves_an_earlier_one_that_may_not_fit() {
     let held = ledger.get(first).expect("held");
     assert!(held.time_refused.is_some());
     assert_eq!(held.entry.contract.to_string(), "cpu 9ms/10ms");
+}
+
+/// Regression: a driver that was busier took a target's reservation away, so as to have room for
+/// what comes suddenly.
+#[test]
+fn a_reservation_in_force_ends_only_for_what_drivers_need_at_least() {
+    let mut ledger = two_processors();
+    let first = open(&mut ledger, 10);
+    ask(&mut ledger, first, "cpu 5ms/10ms").expect("it fits");
+    let of_driver = |us| {
+        vec![Reservation {
+            holder: "driver-eth0".to_owned(),
+            slice: Slice::new(Nanos::from_micros(us), Nanos::from_millis(1), false).expect("valid"),
+            processors: BTreeSet::new(),
+        }]
+    };
+    let set = |ledger: &mut Ledger, asked, least| {
+        ledger.set_driver_time(DriverTime {
+            asked: [of_driver(asked), of_driver(asked)].concat(),
+            least: [of_driver(least), of_driver(least)].concat(),
+        });
+        ledger.heal();
+        holders(ledger)
+    };
+    assert_eq!(set(&mut ledger, 700, 640), ["pid:10"]);
+    let second = open(&mut ledger, 11);
+    let refused = ask(&mut ledger, second, "cpu 1ms/100ms").expect_err("drivers ask for it");
+    assert!(refused.contains("700us/1ms"), "{refused}");
+    assert!(set(&mut ledger, 700, 660).is_empty());
+    assert!(set(&mut ledger, 700, 640).is_empty(), "it was lost");
+    assert_eq!(set(&mut ledger, 640, 640), ["pid:10"]);
 }

@@ -266,6 +266,7 @@ fn drivers_have_reservations_while_a_thread_has_a_part() {
         name: "driver-eth0".to_owned(),
         thread: 500,
         slice: Slice::new(Nanos::from_micros(200), Nanos::from_millis(1), false).expect("a slice"),
+        least: Slice::new(Nanos::from_micros(100), Nanos::from_millis(1), false).expect("a slice"),
     }]);
     machine.processor.no_driver = true;
     let refused = give(&mut keeper, &mut machine, 110, 2).expect_err("no driver");

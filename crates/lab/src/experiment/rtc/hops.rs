@@ -71,6 +71,13 @@ pub fn hops(context: &Context, outcome: &mut Outcome) -> Result<()> {
     sink.stop()?;
     spinner.stop()?;
     let drivers = hosts.driver_stops()?;
+    let mut hosts = hosts;
+    for n in &mut hosts.netnices {
+        eprintln!("DBG {}", n.take_stderr());
+    }
+    for n in &mut hosts.peers {
+        eprintln!("PEER {}", n.take_stderr());
+    }
     for ends in &all {
         let explained = hosts.explain(ends)?;
         outcome.ours(&format!("{}: what each host kept", ends.name), explained);
@@ -110,6 +117,7 @@ fn judge(
         laxities.push((due as f64 - *complete as f64) / 1e6);
         ended.push([due - ends.deadline_ns, due, *complete]);
     }
+    outcome.ours(&format!("{name}: counts of the sink"), &received.counts);
     let verdict = alibi.judge_messages(ended);
     laxities.sort_by(f64::total_cmp);
     let part = |part: f64| {
@@ -148,7 +156,7 @@ impl Hosts {
             netnice.stop_daemon();
             netnice.start_daemon_through(&AHEAD)?;
             Ok(PeerOptions {
-                further: &["--relay-cpu", "500us", "--relay-time", "5ms"],
+                further: &["--relay-cpu", "2ms", "--relay-time", "5ms"],
                 through: &AHEAD,
                 ..PeerOptions::default()
             })
@@ -160,7 +168,7 @@ impl Hosts {
         let (program, words) = AHEAD.split_first().context("a program")?;
         let mut command = hosts.world.host(ROUTER).ns.command(program);
         command.args(words).arg(process::binary("netnice")?);
-        command.args(["set", &format!("pid:{relay}"), "--cpu", "500us/2ms"]);
+        command.args(["set", &format!("pid:{relay}"), "--cpu", "2ms/8ms"]);
         command.env("NETNICE_RUNTIME_DIR", hosts.netnices[1].runtime());
         process::run(&mut command)?;
         Ok(hosts)
@@ -241,7 +249,7 @@ const AHEAD_NS: u64 = 1_000_000_000_000;
 const CHANNELS: [(&str, &str, &str); 2] = [
     (
         "camera",
-        "channel mmax=64KiB,rmax=50/s,bmax=1,deadline=85ms",
+        "channel mmax=64KiB,rmax=50/s,bmax=1,deadline=95ms",
         "2ms/7ms",
     ),
     (
