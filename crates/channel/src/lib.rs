@@ -102,7 +102,7 @@ pub use header::{BadChannelId, ChannelId, HeaderError, PacketHeader};
 pub use laxity::{HopMeter, LogicalArrivals};
 pub use options::{
     ChannelClass, ChannelOptions, End, ExecutorSettings, LONGEST_BLOCK, LONGEST_MESSAGE,
-    LONGEST_QUEUE, OpenError, WhenFull,
+    LONGEST_QUEUE, OpenError, WhenFull, explain_spare, most_behind, spare_rate,
 };
 pub use reassembly::{PartRefusal, Reassembly};
 pub use receiver::{Listener, ListenerCounts, ListenerOptions, Receiver};

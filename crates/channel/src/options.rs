@@ -3,9 +3,10 @@
 //! [`ChannelOptions::work`]). A channel that cannot be opened is an [`OpenError`].
 
 use netnice_core::admission::timing::{HandlerWork, Handlers, Processor, Resolution, Work};
-use netnice_core::contract::{Channel, ContractError, Overload, Weight};
+use netnice_core::contract::{Channel, ContractError, MessageRate, Overload, Weight};
 use netnice_core::sched::{EarlyOrder, SchedulerError, Service};
 use netnice_core::units::{Bytes, Nanos};
+use netnice_stack::StackError;
 
 use super::header::{ChannelId, PacketHeader};
 use super::parts::Parts;
@@ -99,8 +100,27 @@ pub struct ChannelOptions {
     pub queue: Option<u32>,
     /// What a receiver does with a complete message that finds the queue of messages full.
     pub when_full: WhenFull,
+    /// How far a real-time channel may be behind after a stop of the machine, without a loss: at
+    /// the sink there is room for the messages of this time, too. If it is not 0, the handlers and
+    /// the link serve [`spare_rate`] in place of Rmax, so that a source that sends exactly Rmax
+    /// catches up, and not all later messages are late.
+    pub catches_up: Nanos,
     /// The stages, in the order in which the sender applies them.
     pub stages: Vec<Box<dyn Stage>>,
+}
+
+/// How far a channel over several hosts may be behind after a stop of one of them, without a loss:
+/// twice its deadline, and at most a second.
+pub fn most_behind(channel: &Channel) -> Nanos {
+    let twice = Nanos(channel.deadline().0.saturating_mul(2));
+    twice.min(Nanos::from_secs(1))
+}
+
+/// The rate at which a channel is served that catches up after a stop: an eighth
+/// above Rmax, and at least one message per second.
+pub fn spare_rate(rmax: MessageRate) -> MessageRate {
+    let spare = rmax.get().div_ceil(8);
+    MessageRate::new(rmax.get().saturating_add(spare)).unwrap_or(rmax)
 }
 
 /// The reason why a channel cannot be opened.
@@ -234,6 +254,7 @@ impl ChannelOptions {
             longest: None,
             queue: None,
             when_full: WhenFull::default(),
+            catches_up: Nanos(0),
             stages: Vec::new(),
         }
     }
@@ -248,7 +269,7 @@ impl ChannelOptions {
         let ChannelClass::RealTime(channel) = self.class else {
             return Ok(None);
         };
-        let (rmax, bmax) = (channel.rmax(), channel.bmax());
+        let (rmax, bmax) = (self.rate_served(&channel), channel.bmax());
         let mmax = sizes.mmax_on_link(channel.mmax());
         let own = Channel::new(mmax, rmax, bmax, channel.processing())?;
         Ok(Some(Work::Handler(HandlerWork {
@@ -259,7 +280,7 @@ impl ChannelOptions {
     }
 
     /// The channel as the link has it: Mmax counts the headers of all packets, and what the stages
-    /// add. `None` for best effort.
+    /// add, and Rmax is [`spare_rate`] if the channel catches up. `None` for best effort.
     ///
     /// # Errors
     /// [`OpenError`] if the channel cannot be opened with these settings.
@@ -269,11 +290,8 @@ impl ChannelOptions {
             return Ok(None);
         };
         let mmax = sizes.mmax_on_link(channel.mmax());
-        Ok(Some(channel.resized(
-            mmax,
-            channel.rmax(),
-            channel.deadline(),
-        )?))
+        let rmax = self.rate_served(&channel);
+        Ok(Some(channel.resized(mmax, rmax, channel.deadline())?))
     }
 
     /// The longest time for which the handler is not interrupted.
@@ -320,10 +338,19 @@ impl ChannelOptions {
             ChannelClass::BestEffort { weight, .. } => Ok(Service::best_effort(weight)),
             ChannelClass::RealTime(channel) => {
                 let takes = sizes.most(&settings.processor, sizes.packets);
-                let (rmax, bmax) = (channel.rmax(), channel.bmax());
+                let (rmax, bmax) = (self.rate_served(&channel), channel.bmax());
                 let own = Channel::new(Bytes(takes.0), rmax, bmax, channel.processing())?;
                 Ok(Service::Channel(own.with_overload(channel.overload())))
             }
+        }
+    }
+
+    /// The rate at which the handler and the link serve the channel, behind the gate that keeps it
+    /// to Rmax.
+    pub(crate) fn rate_served(&self, channel: &Channel) -> MessageRate {
+        match self.catches_up {
+            Nanos(0) => channel.rmax(),
+            _ => spare_rate(channel.rmax()),
         }
     }
 
@@ -369,7 +396,7 @@ impl Sizes {
             End::Source => stages,
             End::Sink => stages.saturating_add(switching(&settings.processor)),
         };
-        let (room, buffers) = queues(options, settings, packets)?;
+        let (room, buffers) = queues(options, settings, (packets, end))?;
         let sizes = Sizes {
             taken: taken.0 as usize,
             part: part as usize,
@@ -444,7 +471,7 @@ fn switching(costs: &Processor) -> u64 {
 fn queues(
     options: &ChannelOptions,
     settings: &ExecutorSettings,
-    packets: u64,
+    (packets, end): (u64, End),
 ) -> Result<(u64, u64), OpenError> {
     let channel = match options.class {
         ChannelClass::BestEffort { queue: 0, .. } => return Err(OpenError::NoQueue),
@@ -461,6 +488,10 @@ fn queues(
         u64::try_from(messages).unwrap_or(u64::MAX)
     };
     let bmax = u64::from(channel.bmax());
+    let behind = match end {
+        End::Source => 0,
+        End::Sink => options.catches_up.0,
+    };
     let needed = bmax.saturating_add(messages_within(channel.processing().0));
     let is_endless = matches!(channel.overload(), Overload::Decay | Overload::BestEffort);
     let room = match options.queue {
@@ -469,11 +500,28 @@ fn queues(
         }
         Some(queue) => queue.into(),
         None if is_endless => needed.saturating_mul(4),
-        None => needed,
+        None => needed.saturating_add(messages_within(behind)),
     };
     let whole = channel.deadline().0.saturating_add(settings.horizon.0);
+    let whole = whole.saturating_add(behind);
     let begun = messages_within(whole).saturating_add(1);
     Ok((room, begun.max(bmax).saturating_mul(packets)))
+}
+
+/// The refusal to hold the promise of a link for a channel of this Rmax, with a sentence that
+/// explains the higher rate in it.
+pub fn explain_spare(refusal: StackError, rmax: MessageRate) -> StackError {
+    match refusal {
+        StackError::Refused { by, text } => StackError::Refused {
+            by,
+            text: format!(
+                "{text} (a link serves a channel of rmax={rmax} as {}, so that it catches up \
+                 after a stop)",
+                spare_rate(rmax)
+            ),
+        },
+        other => other,
+    }
 }
 
 /// The longest message of a channel: 16 MiB.

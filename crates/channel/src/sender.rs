@@ -219,7 +219,7 @@ impl LinkChannel {
         };
         frames.mmax = on_link.mmax().0 + packets * headers;
         let mmax = Bytes(frames.mmax);
-        let (rmax, bmax, deadline) = (own.rmax(), own.bmax(), own.deadline());
+        let (rmax, bmax, deadline) = (on_link.rmax(), own.bmax(), own.deadline());
         // The gate is before the handler. Behind it nothing is held back again.
         let overload = match own.overload() {
             Overload::BestEffort => Overload::BestEffort,

@@ -201,7 +201,7 @@ impl Serving {
 
     fn open_sink(&mut self, open: OpenSink, now: Instant) -> Result<OpenedSink, ChannelError> {
         let own = open.options.class.channel();
-        let arrivals = own.map(|channel| LogicalArrivals::new(channel.rmax()));
+        let arrivals = own.map(|channel| LogicalArrivals::new(open.options.rate_served(&channel)));
         let handler = self.executor.open_receiver(open.options, now)?;
         let room = self.executor.room(handler);
         let Some(room) = room.ok().filter(|_| handler.index() < self.most_handlers) else {

@@ -18,7 +18,7 @@ use super::{NetworkOptions, ServiceOptions};
 use crate::error::ChannelError;
 use crate::handler_thread::{AdmittedChannel, HandlerThread};
 use crate::header::{ChannelId, PacketHeader};
-use crate::options::{ChannelClass, ChannelOptions, End, OpenError};
+use crate::options::{ChannelClass, ChannelOptions, End, OpenError, explain_spare, most_behind};
 use crate::receiver::{Listener, ListenerOptions, Receiver};
 use crate::sender::{Sender, SenderOptions, contract_to_hold};
 
@@ -94,13 +94,22 @@ impl Ends {
         mut options: ChannelOptions,
         sink: IpAddr,
     ) -> Result<HeldSource, ChannelError> {
+        options.catches_up = options
+            .class
+            .channel()
+            .map_or(Nanos(0), |own| most_behind(&own));
         let route = route_to(&self.dir, sink)?;
         let thread = self.thread(&route.iface)?;
         let settings = &self.options.handlers.settings;
         let admitted = admit(&thread, &mut options, End::Source)?;
         let contract = contract_to_hold(&options, settings, sink)?;
         let contract = contract.ok_or(ChannelError::BestEffortBetweenHosts)?;
-        let promise = thread.owner.program.hold(sink, &contract)?;
+        let promise = thread.owner.program.hold(sink, &contract);
+        let rmax = options.class.channel().map(|own| own.rmax());
+        let promise = promise.map_err(|why| match rmax {
+            Some(rmax) => explain_spare(why, rmax),
+            None => why,
+        })?;
         let link = deadline_of(promise.contract())?;
         let bound = Nanos(options.class.processing().0.saturating_add(link.0));
         let way = Way {
@@ -151,6 +160,7 @@ impl Ends {
             .map_err(OpenError::from)?;
         let mut options = ChannelOptions {
             when_full: service.when_full,
+            catches_up: most_behind(&asked),
             stages,
             ..ChannelOptions::new(channel, ChannelClass::RealTime(own))
         };

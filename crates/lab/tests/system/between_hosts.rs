@@ -315,7 +315,11 @@ fn what_cannot_be_had_is_refused_by_name_and_nothing_stays_held() {
         ),
         (open("camera@nowhere.invalid", "1KiB"), "nowhere.invalid"),
         (open("camera@client", "1KiB"), "between hosts"),
-        (open("camera@server", "200KiB"), "100KiB"),
+        (open("camera@server", "150KiB"), "100KiB"),
+        (
+            open("camera@server", "1MiB"),
+            "a link serves a channel of rmax=50/s as 57/s",
+        ),
         (open("camera@server", "1MiB"), "would fit"),
         (open("camera@server", "1KiB --packet 1200B"), "1200B"),
     ];

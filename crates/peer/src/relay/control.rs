@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 
-use netnice_channel::{HopMeter, LogicalArrivals};
+use netnice_channel::{HopMeter, LogicalArrivals, explain_spare, spare_rate};
 use netnice_core::contract::Contract;
 use netnice_core::units::{Bytes, Nanos};
 use netnice_stack::udp::{Buffers, Remote, UdpOptions};
@@ -231,7 +231,8 @@ impl<I: Interfaces> Control<I> {
         let program = self.attachment(iface)?.program.clone();
         let to = request.sink_address;
         let promise = self.interfaces.hold(&program, to, &contract);
-        let promise = promise.map_err(text)?;
+        let rmax = request.contract.rmax();
+        let promise = promise.map_err(|why| text(explain_spare(why, rmax)))?;
         let held = promise.contract.parse::<Contract>().ok();
         let bound = held.and_then(|held| held.channel());
         let set_aside = match bound {
@@ -320,7 +321,7 @@ impl<I: Interfaces> Control<I> {
             lease,
             reassembly,
             waiting: Default::default(),
-            arrivals: LogicalArrivals::new(entry.request.contract.rmax()),
+            arrivals: LogicalArrivals::new(spare_rate(entry.request.contract.rmax())),
             under_way: Default::default(),
             meter,
             room: entry.plan.room(bound),

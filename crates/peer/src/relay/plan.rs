@@ -3,14 +3,16 @@
 //! channel is beyond what one flow can have.
 //!
 //! Let B be the relay's final bound and D the deadline of the channel. As in
-//! docs/reference/channels.md (section 5), at most ⌊B Rmax⌋ + 1 messages have a logical arrival at
+//! docs/reference/channels.md (section 5), at most ⌊B Rmax′⌋ + 1 messages have a logical arrival at
 //! this relay and have not left, so the flow has buffers for as many, and for Bmax at least. A
 //! message that arrives before its logical arrival here waits. The hosts before this one keep a
 //! message for at most D − B, so at most Bmax + ⌊(D − B) Rmax⌋ messages wait at once if the source
-//! keeps to its contract; what exceeds that is dropped.
+//! keeps to its contract. There is room for the messages of [`most_behind`] more, which come at
+//! once after a stop of a host; what exceeds that is dropped. The flow has Rmax′ ([`spare_rate`]),
+//! so that what waits after a stop becomes less.
 
-use netnice_channel::PacketHeader;
-use netnice_core::contract::{Channel, ContractError, Overload};
+use netnice_channel::{PacketHeader, most_behind, spare_rate};
+use netnice_core::contract::{Channel, ContractError, MessageRate, Overload};
 use netnice_core::units::{Bytes, Nanos};
 use netnice_stack::udp::Buffers;
 
@@ -87,7 +89,10 @@ impl Plan {
     /// If the bound is not longer than the relay's part.
     pub(super) fn contract_with(&self, bound: Nanos) -> Result<String, PlanFault> {
         let own = &self.contract;
-        let channel = Channel::new(self.mmax, own.rmax(), own.bmax(), bound)?;
+        // Otherwise a stop of the relay would make all later messages of a source late that sends
+        // exactly Rmax.
+        let rmax = spare_rate(own.rmax());
+        let channel = Channel::new(self.mmax, rmax, own.bmax(), bound)?;
         // What waits, waits in the relay: behind it no message is held back again.
         let channel = channel.with_processing(self.time)?;
         Ok(format!(
@@ -112,15 +117,18 @@ impl Plan {
         })
     }
 
-    /// How many messages may wait for buffers, with this bound.
+    /// How many messages may wait for buffers, with this bound: those that the hosts before can
+    /// hold back, and those by which a channel may be behind after a stop.
     pub(super) fn room(&self, bound: Nanos) -> usize {
-        let before = Nanos(self.contract.deadline().0.saturating_sub(bound.0));
-        let room = u64::from(self.contract.bmax()).saturating_add(self.messages_in(before));
+        let before = self.contract.deadline().0.saturating_sub(bound.0);
+        let before = Nanos(before.saturating_add(most_behind(&self.contract).0));
+        let room = u64::from(self.contract.bmax())
+            .saturating_add(messages_in(before, self.contract.rmax()));
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
     fn sending(&self, bound: Nanos) -> Result<u32, PlanFault> {
-        let messages = self.messages_in(bound) + 1;
+        let messages = messages_in(bound, spare_rate(self.contract.rmax())) + 1;
         let messages = messages.max(self.contract.bmax().into());
         let needed = self.parts.saturating_mul(messages);
         match u32::try_from(needed) {
@@ -131,14 +139,13 @@ impl Plan {
             }
         }
     }
+}
 
-    /// How often 1/Rmax passes in a time.
-    fn messages_in(&self, time: Nanos) -> u64 {
-        let rmax = u128::from(self.contract.rmax().get());
-        let messages = u128::from(time.0) * rmax / 1_000_000_000;
-        // At most 2^43 ns at 1,000,000 a second.
-        u64::try_from(messages).unwrap_or(u64::MAX)
-    }
+/// How many messages a channel sends at a rate within a time.
+fn messages_in(time: Nanos, rate: MessageRate) -> u64 {
+    let messages = u128::from(time.0) * u128::from(rate.get()) / 1_000_000_000;
+    // At most 2^43 ns at 1,000,000 a second.
+    u64::try_from(messages).unwrap_or(u64::MAX)
 }
 
 /// The size of a buffer for packets of a link with this MTU: a power of two.
@@ -158,7 +165,6 @@ mod tests {
     use std::net::IpAddr;
 
     use netnice_channel::ChannelId;
-    use netnice_core::contract::MessageRate;
 
     use super::*;
     use crate::message::{HostName, ServiceName};
@@ -192,7 +198,7 @@ mod tests {
         let contract = plan.contract_with(Nanos::from_millis(10)).expect("valid");
         assert_eq!(
             contract,
-            "channel mmax=3103B,rmax=50/s,bmax=2,deadline=10ms,processing=2ms,overload=decay"
+            "channel mmax=3103B,rmax=57/s,bmax=2,deadline=10ms,processing=2ms,overload=decay"
         );
         let error = plan
             .contract_with(Nanos::from_millis(2))
@@ -219,11 +225,11 @@ mod tests {
             assert_eq!((buffers.bytes, buffers.receiving), (2_048, 0));
             (buffers.sending, plan.room(bound))
         };
-        assert_eq!(of(1, 9), (3, 10));
-        assert_eq!(of(1, 10), (6, 10));
-        assert_eq!(of(1, 49), (15, 6));
-        assert_eq!(of(7, 49), (21, 12));
-        assert_eq!(of(7, 100), (33, 7));
+        assert_eq!(of(1, 8), (3, 30));
+        assert_eq!(of(1, 9), (6, 30));
+        assert_eq!(of(1, 49), (18, 26));
+        assert_eq!(of(7, 49), (21, 32));
+        assert_eq!(of(7, 100), (36, 27));
     }
 
     #[test]
@@ -236,7 +242,7 @@ mod tests {
                 && error.to_string().contains("at most 16384"),
             "{error}"
         );
-        let one = request(16 << 20, 10, 1, Nanos::from_millis(99));
+        let one = request(16 << 20, 10, 1, Nanos::from_millis(83));
         let one = plan(&one).expect("one message at a time");
         let error = one
             .buffers(Nanos::from_millis(9), 1_499)

@@ -336,7 +336,7 @@ fn messages_pass_whole_and_unchanged_and_other_packets_do_not() {
     assert_eq!(
         lock(&world.links.0).contracts,
         // 10 parts with 32 + 42 bytes.
-        ["channel mmax=1740B,rmax=100/s,bmax=8,deadline=10ms,processing=2ms,overload=decay"]
+        ["channel mmax=1740B,rmax=113/s,bmax=8,deadline=10ms,processing=2ms,overload=decay"]
     );
     let mut source = world.source(SOURCE, port);
     let mut other = world.source([10, 78, 0, 8], port);

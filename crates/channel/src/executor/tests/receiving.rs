@@ -1,6 +1,10 @@
 //! The sink of a channel, and both ends together.
 
+use netnice_core::admission::timing::Work;
+use netnice_core::contract::MessageRate;
+
 use super::*;
+use crate::{End, spare_rate};
 
 const TEXT: &str = "mmax=300B,rmax=100/s,bmax=2,deadline=20ms,processing=5ms";
 
@@ -221,4 +225,65 @@ fn a_packet_counts_as_arrived_at_the_step_before() {
             "{idle} {first:?}"
         );
     }
+}
+
+/// Regression: after a stop of a host before it, a sink kept all later messages back of a source
+/// that sends exactly Rmax, and lost those that came at once.
+#[test]
+fn a_sink_that_catches_up_is_soon_in_time_again_and_loses_nothing() {
+    let behind = |catches_up: Nanos| {
+        let mut all = executor(Nanos(0));
+        let options = ChannelOptions {
+            catches_up,
+            ..real_time(1, TEXT)
+        };
+        let receiver = all.open_receiver(options, us(0)).expect("opens");
+        let mut kept = Kept::default();
+        let mut last = None;
+        for ms in 0..=2_000 {
+            // Messages 10 ms apart; those of the first 120 ms come at once.
+            let now = us(ms * 1_000);
+            let come = match ms {
+                120 => 1..13,
+                0 | 130.. if ms % 10 == 0 => ms / 10..ms / 10 + 1,
+                _ => 0..0,
+            };
+            for number in come {
+                // A full queue is counted.
+                let _ = all.handle_packet(packet(number, (0, 1), 3), now);
+            }
+            run(&mut all, now, &mut kept);
+            while let Some(message) = all.receive(receiver, now) {
+                last = Some((message.message, ms - 10 * message.message));
+            }
+        }
+        let lost = all.counts(receiver).expect("open").overflowed;
+        (last.expect("messages"), lost)
+    };
+    let ((_, late), lost) = behind(Nanos(0));
+    assert!(late >= 20 && lost >= 1, "{late} ms, {lost} lost");
+    let (last, lost) = behind(Nanos::from_millis(120));
+    assert!(
+        matches!(last, (200, 0..=1)) && lost == 0,
+        "{last:?}, {lost}"
+    );
+}
+
+#[test]
+fn a_channel_that_catches_up_is_served_an_eighth_faster() {
+    let mut options = real_time(1, TEXT);
+    let rates = |options: &ChannelOptions| {
+        let on_link = options.on_link(&settings()).expect("valid");
+        let Ok(Some(Work::Handler(handler))) = options.work(&settings(), End::Source) else {
+            panic!("a handler");
+        };
+        let on_link = on_link.expect("real-time").rmax().get();
+        (on_link, handler.channel.rmax().get())
+    };
+    assert_eq!(rates(&options), (100, 100));
+    options.catches_up = Nanos(1);
+    assert_eq!(rates(&options), (113, 113));
+    let rate = |rmax| spare_rate(MessageRate::new(rmax).expect("a rate")).get();
+    assert_eq!([1, 8, 9].map(rate), [2, 9, 11]);
+    assert_eq!(rate(1_000_000), 1_000_000);
 }
