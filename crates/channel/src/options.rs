@@ -101,9 +101,9 @@ pub struct ChannelOptions {
     /// What a receiver does with a complete message that finds the queue of messages full.
     pub when_full: WhenFull,
     /// How far a real-time channel may be behind after a stop of the machine, without a loss: at
-    /// the sink there is room for the messages of this time, too. If it is not 0, the handlers and
-    /// the link serve [`spare_rate`] in place of Rmax, so that a source that sends exactly Rmax
-    /// catches up, and not all later messages are late.
+    /// the sink there is room for the messages of this time, too, at most 1,024. If it is not 0,
+    /// the handlers and the link serve [`spare_rate`] in place of Rmax, so that a source that sends
+    /// exactly Rmax catches up, and not all later messages are late.
     pub catches_up: Nanos,
     /// The stages, in the order in which the sender applies them.
     pub stages: Vec<Box<dyn Stage>>,
@@ -490,7 +490,7 @@ fn queues(
     let bmax = u64::from(channel.bmax());
     let behind = match end {
         End::Source => 0,
-        End::Sink => options.catches_up.0,
+        End::Sink => messages_within(options.catches_up.0).min(MOST_BEHIND),
     };
     let needed = bmax.saturating_add(messages_within(channel.processing().0));
     let is_endless = matches!(channel.overload(), Overload::Decay | Overload::BestEffort);
@@ -500,11 +500,10 @@ fn queues(
         }
         Some(queue) => queue.into(),
         None if is_endless => needed.saturating_mul(4),
-        None => needed.saturating_add(messages_within(behind)),
+        None => needed.saturating_add(behind.min(LONGEST_QUEUE.saturating_sub(needed))),
     };
     let whole = channel.deadline().0.saturating_add(settings.horizon.0);
-    let whole = whole.saturating_add(behind);
-    let begun = messages_within(whole).saturating_add(1);
+    let begun = messages_within(whole).saturating_add(1 + behind);
     Ok((room, begun.max(bmax).saturating_mul(packets)))
 }
 
@@ -531,6 +530,9 @@ pub const LONGEST_MESSAGE: Bytes = Bytes(1 << 24);
 ///
 /// [`HandlerThread`]: crate::HandlerThread
 pub const LONGEST_QUEUE: u64 = 65_536;
+
+/// The largest number of messages for which a sink has more room after a stop.
+const MOST_BEHIND: u64 = 1_024;
 
 /// The longest block of packets, without a preemption point: 10 ms.
 pub const LONGEST_BLOCK: Nanos = Nanos::from_millis(10);

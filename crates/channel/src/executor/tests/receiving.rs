@@ -4,7 +4,7 @@ use netnice_core::admission::timing::Work;
 use netnice_core::contract::MessageRate;
 
 use super::*;
-use crate::{End, spare_rate};
+use crate::{End, LONGEST_QUEUE, spare_rate};
 
 const TEXT: &str = "mmax=300B,rmax=100/s,bmax=2,deadline=20ms,processing=5ms";
 
@@ -286,4 +286,21 @@ fn a_channel_that_catches_up_is_served_an_eighth_faster() {
     let rate = |rmax| spare_rate(MessageRate::new(rmax).expect("a rate")).get();
     assert_eq!([1, 8, 9].map(rate), [2, 9, 11]);
     assert_eq!(rate(1_000_000), 1_000_000);
+}
+
+#[test]
+fn room_after_a_stop_makes_no_queue_too_long() {
+    let lengths = |rmax, catches_up| {
+        let text = format!("mmax=100B,rmax={rmax}/s,bmax=2,deadline=700ms,processing=600ms");
+        let options = ChannelOptions {
+            catches_up,
+            ..real_time(1, &text)
+        };
+        options.lengths(&settings(), End::Sink).expect("it fits").0
+    };
+    let second = Nanos::from_secs(1);
+    assert_eq!([lengths(100, Nanos(0)), lengths(100, second)], [62, 162]);
+    assert_eq!(lengths(10_000, second), 6_002 + 1_024);
+    assert_eq!(lengths(109_000, Nanos(0)), 65_402);
+    assert_eq!(lengths(109_000, second), LONGEST_QUEUE);
 }
