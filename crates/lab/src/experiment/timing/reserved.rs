@@ -15,8 +15,10 @@
 //! not netnice, if a step of the measurement fails, or if the kernel refuses a reservation.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use netnice_core::units::Nanos;
 use netnice_kernel::processor::policy::{self, Policy};
 use serde_json::json;
 
@@ -114,7 +116,7 @@ impl Setting {
         let mut program = None;
         match self.class {
             Class::Fifo => {}
-            Class::Reserved(budget) => reserve(&thread, budget)?,
+            Class::Reserved(budget) => reserve(number(&thread)?, budget, PERIOD)?,
             Class::Kept => {
                 // The driver's budget follows from what it used lately.
                 pause(USED_LATELY);
@@ -165,13 +167,13 @@ impl Setting {
     }
 }
 
-/// A program that has 6 ms of each 10 ms of a processor, and uses them.
+/// A program that uses 6 ms of each 10 ms of a processor, which it has for certain.
 fn busy() -> Result<Proc> {
-    let mut command = process::own_group("chrt");
-    command.args(["-d", "--sched-runtime", "6000000"]);
-    command.args(["--sched-deadline", "10000000", "--sched-period", "10000000"]);
-    command.args(["0", "sh", "-c", "while :; do :; done"]);
-    Proc::start(command)
+    let mut command = process::own_group("sh");
+    command.args(["-c", "while :; do :; done"]);
+    let program = Proc::start(command)?;
+    reserve(program.pid(), 6_000_000, 10 * PERIOD)?;
+    Ok(program)
 }
 
 /// The budget of a thread in each [`PERIOD`], in ns; the whole period without a reservation.
@@ -200,23 +202,23 @@ fn packet_thread(front: &FrontDoor) -> Result<PathBuf> {
     anyhow::bail!("the driver has no thread `packets`")
 }
 
-/// Gives a thread so many ns of each millisecond. Such a thread may run on all processors.
-fn reserve(thread: &Path, budget: u64) -> Result<()> {
-    let number = number(thread)?.to_string();
+/// Gives a thread so many ns of each period. Such a thread may run on all processors. The kernel
+/// admits the time of threads that have ended again only after a while, so a refusal counts after a
+/// second.
+fn reserve(thread: u32, budget: u64, period: u64) -> Result<()> {
+    let number = thread.to_string();
     process::run(process::own_group("taskset").args(["-p", ALL_PROCESSORS, &number]))?;
-    process::run(process::own_group("chrt").args([
-        "-d",
-        "--sched-runtime",
-        &budget.to_string(),
-        "--sched-deadline",
-        "1000000",
-        "--sched-period",
-        "1000000",
-        "-p",
-        "0",
-        &number,
-    ]))?;
-    Ok(())
+    let until = Instant::now() + Duration::from_secs(1);
+    loop {
+        match policy::set_deadline(thread, Nanos(budget), Nanos(period)) {
+            Err(error) if Instant::now() < until => {
+                let is_busy = error.kind() == std::io::ErrorKind::ResourceBusy;
+                anyhow::ensure!(is_busy, "SCHED_DEADLINE {budget}/{period}: {error}");
+                pause(0.02);
+            }
+            done => return done.with_context(|| format!("SCHED_DEADLINE {budget}/{period}")),
+        }
+    }
 }
 
 /// The processor time of a thread, in ns.
