@@ -98,7 +98,7 @@ pub fn set_deadline(thread: u32, budget: Nanos, period: Nanos) -> io::Result<()>
 /// Gives a thread SCHED_OTHER. It keeps the nice value that it had before SCHED_DEADLINE.
 pub fn set_other(thread: u32) -> io::Result<()> {
     let nice = nice(thread)?;
-    set(
+    replace(
         thread,
         libc::sched_attr {
             sched_policy: libc::SCHED_OTHER as u32,
@@ -119,7 +119,7 @@ pub fn restore(thread: u32, former: Policy) -> io::Result<()> {
 
 /// Gives a thread SCHED_FIFO with a priority from 1 to 99.
 pub fn set_fifo(thread: u32, priority: u32) -> io::Result<()> {
-    set(
+    replace(
         thread,
         libc::sched_attr {
             sched_policy: libc::SCHED_FIFO as u32,
@@ -128,6 +128,28 @@ pub fn set_fifo(thread: u32, priority: u32) -> io::Result<()> {
         },
     )
 }
+
+/// Gives a thread another policy than SCHED_DEADLINE. If it has that, it first has the least
+/// budget: when a sleeping thread loses SCHED_DEADLINE, the kernel (seen on Linux 6.18) counts its
+/// time as held until a cpuset changes, and admits less from then on. A thread that is confined to
+/// some processors cannot have another budget.
+fn replace(thread: u32, attributes: libc::sched_attr) -> io::Result<()> {
+    let former = policy(thread)?;
+    let has_least = matches!(former, Policy::Deadline { .. })
+        && set_deadline(thread, LEAST_BUDGET, LONGEST_PERIOD).is_ok();
+    let replaced = set(thread, attributes);
+    if let (Err(_), true, Policy::Deadline { budget, period }) = (&replaced, has_least, former) {
+        // The thread keeps what it had. If it has ended, there is nothing to keep.
+        let _ = set_deadline(thread, budget, period);
+    }
+    replaced
+}
+
+/// The least budget of SCHED_DEADLINE: 2^10 ns.
+const LEAST_BUDGET: Nanos = Nanos(1 << 10);
+/// Below the longest period of SCHED_DEADLINE, 2^22 us by default. The least budget in it counts as
+/// no time at all.
+const LONGEST_PERIOD: Nanos = Nanos::from_secs(4);
 
 /// Sets the nice value, -20 to 19, of the calling thread and of the threads and processes that it
 /// makes later. If the calling process leads its session, also that of the session's autogroup, if
@@ -209,4 +231,31 @@ fn attributes() -> libc::sched_attr {
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     attributes.size = size_of::<libc::sched_attr>() as u32;
     attributes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Regression: the kernel admitted nothing any more after some times.
+    #[test]
+    fn a_sleeping_thread_gives_all_of_its_time_back() {
+        let mut sleeper = Command::new("sleep").arg("60").spawn().expect("it starts");
+        std::thread::sleep(Duration::from_millis(200));
+        let thread = sleeper.id();
+        // All together would be three processors for each processor.
+        let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
+        let result = (0..60 * processors).try_for_each(|_| {
+            set_deadline(thread, Nanos::from_micros(500), Nanos::from_millis(10))?;
+            set_other(thread)
+        });
+        let after = policy(thread);
+        sleeper.kill().expect("it lives");
+        sleeper.wait().expect("it ends");
+        result.expect("the kernel admits it");
+        assert_eq!(after.expect("it lived"), Policy::Other);
+    }
 }

@@ -292,8 +292,8 @@ const EXTERNAL: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
 /// What the port of a plain forwarder at the server is above that of the program.
 const OUTSIDE: u16 = 100;
 /// More messages than the programs send, so that a burst is made up for.
-const CONTRACT: &str = "--mmax 1500B --rate 500/s --burst 8";
-const RMAX: u32 = 500;
+const CONTRACT: &str = "--mmax 1500B --rate 440/s --burst 8";
+const RMAX: u32 = 440;
 /// The rate of the links.
 const RATE: &str = "100mbit";
 const DEADLINE: Duration = Duration::from_millis(120);
