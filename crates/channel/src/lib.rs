@@ -73,6 +73,7 @@
 //! reservation. docs/reference/channels.md specifies the packets.
 #![forbid(unsafe_code)]
 
+mod catch_up;
 mod commands;
 pub mod costs;
 mod error;
@@ -92,6 +93,7 @@ mod stage;
 mod stops;
 mod waker;
 
+pub use catch_up::{explain_spare, messages_within, most_behind, spare_rate};
 pub use error::ChannelError;
 pub use executor::{
     Accepted, AcceptedMessage, Counts, Executor, Gate, HandlerId, HandlerState, NoHandler,
@@ -102,7 +104,7 @@ pub use header::{BadChannelId, ChannelId, HeaderError, PacketHeader};
 pub use laxity::{HopMeter, LogicalArrivals};
 pub use options::{
     ChannelClass, ChannelOptions, End, ExecutorSettings, LONGEST_BLOCK, LONGEST_MESSAGE,
-    LONGEST_QUEUE, OpenError, WhenFull, explain_spare, most_behind, spare_rate,
+    LONGEST_QUEUE, OpenError, WhenFull,
 };
 pub use reassembly::{PartRefusal, Reassembly};
 pub use receiver::{Listener, ListenerCounts, ListenerOptions, Receiver};

@@ -6,8 +6,8 @@ use netnice_core::admission::timing::{HandlerWork, Handlers, Processor, Resoluti
 use netnice_core::contract::{Channel, ContractError, MessageRate, Overload, Weight};
 use netnice_core::sched::{EarlyOrder, SchedulerError, Service};
 use netnice_core::units::{Bytes, Nanos};
-use netnice_stack::StackError;
 
+use super::catch_up::{messages_within, spare_rate};
 use super::header::{ChannelId, PacketHeader};
 use super::parts::Parts;
 use super::stage::Stage;
@@ -107,20 +107,6 @@ pub struct ChannelOptions {
     pub catches_up: Nanos,
     /// The stages, in the order in which the sender applies them.
     pub stages: Vec<Box<dyn Stage>>,
-}
-
-/// How far a channel over several hosts may be behind after a stop of one of them, without a loss:
-/// twice its deadline, and at most a second.
-pub fn most_behind(channel: &Channel) -> Nanos {
-    let twice = Nanos(channel.deadline().0.saturating_mul(2));
-    twice.min(Nanos::from_secs(1))
-}
-
-/// The rate at which a channel is served that catches up after a stop: an eighth
-/// above Rmax, and at least one message per second.
-pub fn spare_rate(rmax: MessageRate) -> MessageRate {
-    let spare = rmax.get().div_ceil(8);
-    MessageRate::new(rmax.get().saturating_add(spare)).unwrap_or(rmax)
 }
 
 /// The reason why a channel cannot be opened.
@@ -483,16 +469,13 @@ fn queues(
     if channel.processing() == Nanos(0) {
         return Err(OpenError::NoProcessing(channel.deadline()));
     }
-    let messages_within = |time: u64| {
-        let messages = u128::from(time) * u128::from(channel.rmax().get()) / NANOS_PER_SECOND;
-        u64::try_from(messages).unwrap_or(u64::MAX)
-    };
+    let within = |time: Nanos| messages_within(time, channel.rmax());
     let bmax = u64::from(channel.bmax());
     let behind = match end {
         End::Source => 0,
-        End::Sink => messages_within(options.catches_up.0).min(MOST_BEHIND),
+        End::Sink => within(options.catches_up).min(MOST_MESSAGES_BEHIND),
     };
-    let needed = bmax.saturating_add(messages_within(channel.processing().0));
+    let needed = bmax.saturating_add(within(channel.processing()));
     let is_endless = matches!(channel.overload(), Overload::Decay | Overload::BestEffort);
     let room = match options.queue {
         Some(queue) if u64::from(queue) < needed => {
@@ -503,24 +486,8 @@ fn queues(
         None => needed.saturating_add(behind.min(LONGEST_QUEUE.saturating_sub(needed))),
     };
     let whole = channel.deadline().0.saturating_add(settings.horizon.0);
-    let begun = messages_within(whole).saturating_add(1 + behind);
+    let begun = within(Nanos(whole)).saturating_add(1 + behind);
     Ok((room, begun.max(bmax).saturating_mul(packets)))
-}
-
-/// The refusal to hold the promise of a link for a channel of this Rmax, with a sentence that
-/// explains the higher rate in it.
-pub fn explain_spare(refusal: StackError, rmax: MessageRate) -> StackError {
-    match refusal {
-        StackError::Refused { by, text } => StackError::Refused {
-            by,
-            text: format!(
-                "{text} (a link serves a channel of rmax={rmax} as {}, so that it catches up \
-                 after a stop)",
-                spare_rate(rmax)
-            ),
-        },
-        other => other,
-    }
 }
 
 /// The longest message of a channel: 16 MiB.
@@ -532,9 +499,7 @@ pub const LONGEST_MESSAGE: Bytes = Bytes(1 << 24);
 pub const LONGEST_QUEUE: u64 = 65_536;
 
 /// The largest number of messages for which a sink has more room after a stop.
-const MOST_BEHIND: u64 = 1_024;
+const MOST_MESSAGES_BEHIND: u64 = 1_024;
 
 /// The longest block of packets, without a preemption point: 10 ms.
 pub const LONGEST_BLOCK: Nanos = Nanos::from_millis(10);
-
-const NANOS_PER_SECOND: u128 = 1_000_000_000;

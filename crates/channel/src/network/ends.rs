@@ -15,10 +15,11 @@ use netnice_core::units::{Bytes, Nanos};
 use netnice_stack::{HeldPromise, RuntimeDir, StackError, route_to};
 
 use super::{NetworkOptions, ServiceOptions};
+use crate::catch_up::{explain_spare, most_behind};
 use crate::error::ChannelError;
 use crate::handler_thread::{AdmittedChannel, HandlerThread};
 use crate::header::{ChannelId, PacketHeader};
-use crate::options::{ChannelClass, ChannelOptions, End, OpenError, explain_spare, most_behind};
+use crate::options::{ChannelClass, ChannelOptions, End, OpenError};
 use crate::receiver::{Listener, ListenerOptions, Receiver};
 use crate::sender::{Sender, SenderOptions, contract_to_hold};
 
@@ -94,10 +95,9 @@ impl Ends {
         mut options: ChannelOptions,
         sink: IpAddr,
     ) -> Result<HeldSource, ChannelError> {
-        options.catches_up = options
-            .class
-            .channel()
-            .map_or(Nanos(0), |own| most_behind(&own));
+        let own = options.class.channel();
+        let own = own.ok_or(ChannelError::BestEffortBetweenHosts)?;
+        options.catches_up = most_behind(&own);
         let route = route_to(&self.dir, sink)?;
         let thread = self.thread(&route.iface)?;
         let settings = &self.options.handlers.settings;
@@ -105,11 +105,7 @@ impl Ends {
         let contract = contract_to_hold(&options, settings, sink)?;
         let contract = contract.ok_or(ChannelError::BestEffortBetweenHosts)?;
         let promise = thread.owner.program.hold(sink, &contract);
-        let rmax = options.class.channel().map(|own| own.rmax());
-        let promise = promise.map_err(|why| match rmax {
-            Some(rmax) => explain_spare(why, rmax),
-            None => why,
-        })?;
+        let promise = promise.map_err(|why| explain_spare(why, own.rmax()))?;
         let link = deadline_of(promise.contract())?;
         let bound = Nanos(options.class.processing().0.saturating_add(link.0));
         let way = Way {

@@ -15,8 +15,7 @@ pub(crate) fn driver_reservation(used_ppm: u32) -> Slice {
 }
 
 /// What such a packet thread needs at least: a quarter more than it has used, at least 10 % and at
-/// most 60 % of a processor. What is between this and [`driver_reservation`] ends no promise that
-/// others have.
+/// most 60 % of a processor. For more than this no reservation in force ends.
 pub(crate) fn least_reservation(used_ppm: u32) -> Slice {
     reservation(u64::from(used_ppm) * 5 / 4)
 }

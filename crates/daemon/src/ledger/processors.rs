@@ -136,8 +136,7 @@ impl Ledger {
 
     /// Admits all reservations again: first those in force, beside what drivers need at least, then
     /// the others, each oldest target first, and last what `cpu auto` needs beyond what it has.
-    /// Returns the targets whose
-    /// reservation is in force only since now.
+    /// Returns the targets whose reservation is in force only since now.
     pub(super) fn readmit_processor_time(&mut self) -> Vec<Target> {
         let mut wanted: Vec<(bool, u32, TargetId)> = self
             .held

@@ -232,30 +232,3 @@ fn attributes() -> libc::sched_attr {
     attributes.size = size_of::<libc::sched_attr>() as u32;
     attributes
 }
-
-#[cfg(test)]
-mod tests {
-    use std::process::Command;
-    use std::time::Duration;
-
-    use super::*;
-
-    /// Regression: the kernel admitted nothing any more after some times.
-    #[test]
-    fn a_sleeping_thread_gives_all_of_its_time_back() {
-        let mut sleeper = Command::new("sleep").arg("60").spawn().expect("it starts");
-        std::thread::sleep(Duration::from_millis(200));
-        let thread = sleeper.id();
-        // All together would be three processors for each processor.
-        let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
-        let result = (0..60 * processors).try_for_each(|_| {
-            set_deadline(thread, Nanos::from_micros(500), Nanos::from_millis(10))?;
-            set_other(thread)
-        });
-        let after = policy(thread);
-        sleeper.kill().expect("it lives");
-        sleeper.wait().expect("it ends");
-        result.expect("the kernel admits it");
-        assert_eq!(after.expect("it lived"), Policy::Other);
-    }
-}

@@ -298,6 +298,11 @@ fn picked_processor_time_is_the_least_that_keeps_the_bounds_and_ends_with_the_ch
     let best: netnice_core::units::Nanos = best.trim().parse().expect("a time");
     // The costs are measured anew at each start.
     let mut source = hosts.open(&line(&format!("{}us", best.0 / 1_000 * 3 / 2)));
+    let near_best = [share("client", source.pid()), share("server", sink.pid())];
+    let near_best = near_best.map(|share| share.expect("reserved"));
+    for end in 0..2 {
+        assert!(shares[0][end] < near_best[end], "{shares:?}, {near_best:?}");
+    }
     source.close_input();
     assert!(source.wait(EVENT_TIMEOUT).expect("it ends").success());
 }

@@ -11,8 +11,8 @@
 //! once after a stop of a host; what exceeds that is dropped. The flow has Rmax′ ([`spare_rate`]),
 //! so that what waits after a stop becomes less.
 
-use netnice_channel::{PacketHeader, most_behind, spare_rate};
-use netnice_core::contract::{Channel, ContractError, MessageRate, Overload};
+use netnice_channel::{PacketHeader, messages_within, most_behind, spare_rate};
+use netnice_core::contract::{Channel, ContractError, Overload};
 use netnice_core::units::{Bytes, Nanos};
 use netnice_stack::udp::Buffers;
 
@@ -123,12 +123,12 @@ impl Plan {
         let before = self.contract.deadline().0.saturating_sub(bound.0);
         let before = Nanos(before.saturating_add(most_behind(&self.contract).0));
         let room = u64::from(self.contract.bmax())
-            .saturating_add(messages_in(before, self.contract.rmax()));
+            .saturating_add(messages_within(before, self.contract.rmax()));
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
     fn sending(&self, bound: Nanos) -> Result<u32, PlanFault> {
-        let messages = messages_in(bound, spare_rate(self.contract.rmax())) + 1;
+        let messages = messages_within(bound, spare_rate(self.contract.rmax())) + 1;
         let messages = messages.max(self.contract.bmax().into());
         let needed = self.parts.saturating_mul(messages);
         match u32::try_from(needed) {
@@ -139,13 +139,6 @@ impl Plan {
             }
         }
     }
-}
-
-/// How many messages a channel sends at a rate within a time.
-fn messages_in(time: Nanos, rate: MessageRate) -> u64 {
-    let messages = u128::from(time.0) * u128::from(rate.get()) / 1_000_000_000;
-    // At most 2^43 ns at 1,000,000 a second.
-    u64::try_from(messages).unwrap_or(u64::MAX)
 }
 
 /// The size of a buffer for packets of a link with this MTU: a power of two.
@@ -165,6 +158,7 @@ mod tests {
     use std::net::IpAddr;
 
     use netnice_channel::ChannelId;
+    use netnice_core::contract::MessageRate;
 
     use super::*;
     use crate::message::{HostName, ServiceName};

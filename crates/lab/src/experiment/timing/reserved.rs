@@ -15,7 +15,6 @@
 //! not netnice, if a step of the measurement fails, or if the kernel refuses a reservation.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use netnice_core::units::Nanos;
@@ -202,23 +201,12 @@ fn packet_thread(front: &FrontDoor) -> Result<PathBuf> {
     anyhow::bail!("the driver has no thread `packets`")
 }
 
-/// Gives a thread so many ns of each period. Such a thread may run on all processors. The kernel
-/// admits the time of threads that have ended again only after a while, so a refusal counts after a
-/// second.
+/// Gives a thread so many ns of each period. Such a thread may run on all processors.
 fn reserve(thread: u32, budget: u64, period: u64) -> Result<()> {
     let number = thread.to_string();
     process::run(process::own_group("taskset").args(["-p", ALL_PROCESSORS, &number]))?;
-    let until = Instant::now() + Duration::from_secs(1);
-    loop {
-        match policy::set_deadline(thread, Nanos(budget), Nanos(period)) {
-            Err(error) if Instant::now() < until => {
-                let is_busy = error.kind() == std::io::ErrorKind::ResourceBusy;
-                anyhow::ensure!(is_busy, "SCHED_DEADLINE {budget}/{period}: {error}");
-                pause(0.02);
-            }
-            done => return done.with_context(|| format!("SCHED_DEADLINE {budget}/{period}")),
-        }
-    }
+    policy::set_deadline(thread, Nanos(budget), Nanos(period))
+        .with_context(|| format!("SCHED_DEADLINE {budget}/{period}"))
 }
 
 /// The processor time of a thread, in ns.
