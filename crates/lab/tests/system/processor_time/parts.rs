@@ -272,8 +272,8 @@ fn a_c_program_reserves_and_divides_its_own_time() {
     judge(output);
 }
 
-/// Regression: Linux 6.18 counts the time of a sleeping thread that loses SCHED_DEADLINE as held. So
-/// the third part was refused on two processors.
+/// Regression: Linux 6.18 counts the time of a sleeping thread that loses SCHED_DEADLINE as held.
+/// So the third part was refused on two processors.
 #[test]
 fn the_part_of_a_sleeping_thread_is_free_when_it_is_given_back() {
     let bed = TestBed::new().expect("a test bed");
