@@ -11,6 +11,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use netnice_core::units::Nanos;
+use netnice_kernel::processor::policy;
 use netnice_lab::process::{EVENT_TIMEOUT, Proc, own_group};
 use netnice_lab::processor_time::{self, Load};
 use netnice_lab::testbed::{TestBed, becomes_true};
@@ -528,3 +530,21 @@ impl Drop for VersionOne {
 
 /// A policy of linux/sched.h: SCHED_DEADLINE.
 const DEADLINE: u32 = 6;
+
+/// Regression: Linux 6.18 goes on counting the time of a sleeping thread that loses SCHED_DEADLINE.
+#[test]
+fn a_sleeping_thread_gives_all_of_its_time_back() {
+    let bed = TestBed::new().expect("a test bed");
+    let sleeper = bed.sleeper();
+    let thread = sleeper.pid();
+    let stat = || fs::read_to_string(format!("/proc/{thread}/stat")).expect("a process");
+    assert!(becomes_true(|| stat().contains("(sleep) S ")), "{}", stat());
+    // All together would be three processors for each processor.
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
+    for time in 0..60 * processors {
+        let set = policy::set_deadline(thread, Nanos::from_micros(500), Nanos::from_millis(10));
+        set.unwrap_or_else(|error| panic!("time {time}: {error}"));
+        policy::set_other(thread).expect("another policy");
+    }
+    assert_eq!(scheduling(thread)[0].policy, 0);
+}

@@ -271,21 +271,3 @@ fn a_c_program_reserves_and_divides_its_own_time() {
     let output = process::run(&mut bed.netnice.command(&line)).expect("it runs");
     judge(output);
 }
-
-/// Regression: Linux 6.18 counts the time of a sleeping thread that loses SCHED_DEADLINE as held.
-/// So the third part was refused on two processors.
-#[test]
-fn the_part_of_a_sleeping_thread_is_free_when_it_is_given_back() {
-    let bed = TestBed::new().expect("a test bed");
-    let sleeper = bed.sleeper();
-    let pid = sleeper.pid();
-    bed.run_ok(&format!("set pid:{pid} --cpu 9ms/10ms"));
-    let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
-    for _ in 0..(2 * processors).min(12) {
-        granted(reserve(&bed, (pid, pid), Some(8)));
-        granted(reserve(&bed, (pid, pid), None));
-        // The time is given again one period later.
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    assert_eq!(scheduling(pid)[0].policy, 0);
-}
