@@ -279,6 +279,12 @@ impl Direct {
         self.with("--log", &file.display().to_string())
     }
 
+    /// Copies all bytes of each datagram; without it the first 16.
+    pub fn copy_all(mut self) -> Direct {
+        self.args.extend(words(&["--copy-all"]));
+        self
+    }
+
     /// Burns `work` of processor time for each received packet; from each `step` packets to the
     /// next, by so much more.
     pub fn work(self, work: Duration, step: u64) -> Direct {

@@ -74,6 +74,9 @@ pub struct DirectArgs {
     /// Write a line for each received datagram: time (wall clock, ns) and payload bytes.
     #[arg(long, requires = "sink")]
     log: Option<PathBuf>,
+    /// Copy all bytes of each datagram; without it the first 16.
+    #[arg(long, requires = "sink")]
+    copy_all: bool,
     /// Burn so many microseconds of processor time for each received datagram, times the number of
     /// steps so far.
     #[arg(long, requires = "work_step", requires = "sink")]
@@ -229,7 +232,7 @@ fn refill(socket: &mut Socket, datagram: &[u8], pause: Duration) -> Result<(), S
 
 fn receive(mut socket: Socket, args: &DirectArgs, tally: &Tally) -> Result<(), StackError> {
     let overhead = 8 + frame_overhead(socket.local().is_ipv6());
-    let mut buffer = [0; 16];
+    let mut buffer = vec![0; if args.copy_all { LONGEST_DATAGRAM } else { 16 }];
     let mut log = args
         .log
         .as_deref()

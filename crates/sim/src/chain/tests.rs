@@ -100,6 +100,26 @@ fn a_standstill_delays_what_comes_in_it() {
     assert_eq!((report.missed(), report.missed_at_hops()), (1, 1));
 }
 
+/// After a stop that no allowance covers, the next hop spaces what comes at once. Served at the
+/// rate of its source a channel is late for ever; served an eighth faster it catches up in nine
+/// times what it is behind.
+#[test]
+fn a_channel_that_is_served_faster_catches_up_after_a_stop() {
+    let mut stopped = station();
+    let allowance = Stops::new(ms(50), ms(2_000)).expect("an allowance");
+    stopped.standstills = Some(Standstills::new(allowance, &[(ms(50), ms(80))]).expect("inside"));
+    // The source sends 400 messages per second.
+    let messages: Vec<(Nanos, u64)> = (0..390).map(|n| (us(2_500 * n), 1250)).collect();
+    let late = |rmax| {
+        let sent = routed(contract(1250, rmax, 1, ms(4)), &[ms(2); 2], &messages);
+        run(vec![stopped.clone(), station()], vec![sent]).missed()
+    };
+    // All that come after the stop has begun.
+    assert!((365..=370).contains(&late(400)), "{}", late(400));
+    // 9 times 30 ms, at 400 per second.
+    assert!((95..=115).contains(&late(450)), "{}", late(450));
+}
+
 /// A message of which a packet is lost ends at the next relay. Every message is counted once.
 #[test]
 fn an_incomplete_message_ends_at_the_relay() {

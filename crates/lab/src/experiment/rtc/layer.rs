@@ -1,6 +1,6 @@
 //! rtc-layer: what a packet of a channel costs its programs more than a datagram of the same length
 //! over plain UDP of `netnice-stack`, through what is shipped: netniced and netnice-driver on two
-//! hosts. No stage processes the packets.
+//! hosts. No stage processes the packets. Both sinks copy all bytes that arrive.
 //!
 //! Both ways send all the time, with packets of 1,400 bytes, over a link of [`RATE`], one after the
 //! other, several times. Counted is the processor time of the thread that sends or receives: that
@@ -99,7 +99,10 @@ impl Cost {
 /// Datagrams of the length of a channel's packets.
 fn plain(hosts: &Hosts, lasts: Duration) -> Result<Cost> {
     let [(client, ours, from), (server, theirs, to)] = hosts.ends();
-    let sink = Direct::sink(to).by(theirs.runtime()).buffers(BUFFERS);
+    let sink = Direct::sink(to)
+        .by(theirs.runtime())
+        .buffers(BUFFERS)
+        .copy_all();
     let sink = traffic::start(server, &sink, RunOptions::at_once())?;
     let source = Direct::source(from, to).by(ours.runtime());
     let source = source.size(PACKET.0 as u32).buffers(BUFFERS);

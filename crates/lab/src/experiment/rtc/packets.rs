@@ -174,13 +174,22 @@ pub fn figure7b(context: &Context, outcome: &mut Outcome) -> Result<()> {
     );
     let hosts = Hosts::new("1gbit")?;
     let mut lost = Vec::new();
-    for (block, first) in [(LONG_BLOCK_EARLY, true), (BLOCK, true), (BLOCK, false)] {
+    for (block, first, reserved) in [
+        (LONG_BLOCK_EARLY, true, None),
+        (BLOCK, true, None),
+        (BLOCK, false, None),
+        (BLOCK, false, Some(SHORT_PERIOD)),
+    ] {
         let order = if first { "before" } else { "after" };
-        let what = format!("blocks of {block} packets, early messages {order} best effort");
+        let mut what = format!("blocks of {block} packets, early messages {order} best effort");
+        if let Some((time, _)) = reserved {
+            what.push_str(&format!(", {time} reserved"));
+        }
         context.say(&what);
         let mut plan = tight_plan(block, &EARLY);
         plan.horizon_ns = HORIZON_NS;
         plan.early_before_best_effort = first;
+        plan.reservation = reserved.map(|(time, least)| (time.to_owned(), least));
         plan.channels[BEST_EFFORT].best_effort = (MESSAGE as u64, EARLY_QUEUE);
         let mut ends = hosts.start(&plan)?;
         let row = run(context, &hosts, &mut ends, (&SENT_EARLY, 4_800, 1))?;
@@ -462,6 +471,9 @@ const EARLY: [&str; 3] = [
     "channel mmax=40KiB,rmax=15/s,bmax=6,deadline=17ms,processing=14ms",
     "channel mmax=30KiB,rmax=20/s,bmax=1,deadline=8ms,processing=6ms",
 ];
+
+/// A reservation that carries them, and the least part of it for the handlers, in ns.
+const SHORT_PERIOD: (&str, u64) = ("1.6ms/2ms", 1_400_000);
 
 /// What they send, as [`SENT`].
 const SENT_EARLY: [(usize, u64, u64); 3] = [(102_400, 2, 8), (40_960, 6, 15), (30_720, 1, 20)];
