@@ -72,7 +72,7 @@ impl Waker {
             self.prepare_sleep();
             let slept = match is_ready() {
                 true => Ok(0),
-                false => sleep(&[self.as_fd()], left),
+                false => sleep([self.as_fd()], left),
             };
             self.end_sleep();
             slept?;
@@ -89,11 +89,11 @@ impl AsFd for Waker {
 
 /// Waits until one of the descriptors is readable, or the time has passed. May return earlier.
 /// Returns which are readable: a bit for each, the first one the lowest.
-pub(crate) fn sleep(fds: &[BorrowedFd<'_>], longest: Option<Duration>) -> io::Result<u32> {
-    let mut fds: Vec<PollFd<'_>> = fds
-        .iter()
-        .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
-        .collect();
+pub(crate) fn sleep<const N: usize>(
+    fds: [BorrowedFd<'_>; N],
+    longest: Option<Duration>,
+) -> io::Result<u32> {
+    let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     let longest = longest.and_then(|longest| Timespec::try_from(longest).ok());
     match rustix::event::poll(&mut fds, longest.as_ref()) {
         Ok(_) => {

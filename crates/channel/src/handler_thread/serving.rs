@@ -12,6 +12,7 @@
 
 mod closer;
 mod flows;
+mod packet_bytes;
 mod stop_log;
 
 use std::num::NonZeroU64;
@@ -34,6 +35,7 @@ use crate::laxity::LogicalArrivals;
 use crate::waker::sleep;
 use closer::Closer;
 use flows::{Flows, Found, Source};
+use packet_bytes::PacketBytes;
 pub(super) use stop_log::StopLog;
 
 /// The state of the thread.
@@ -41,7 +43,7 @@ pub(super) struct Serving {
     program: Program,
     shared: Arc<Shared>,
     most_handlers: usize,
-    executor: Executor<Vec<u8>, Vec<u8>>,
+    executor: Executor<Vec<u8>, PacketBytes>,
     flows: Flows,
     /// By the number of the handler.
     sinks: Vec<Option<Sink>>,
@@ -121,8 +123,8 @@ impl Serving {
                     }
                     Ok(())
                 }
-                Step::Wait(at) => self.sleep(Some(at)),
-                Step::Idle => self.sleep(None),
+                Step::Wait(at) => self.sleep(now, Some(at)),
+                Step::Idle => self.sleep(now, None),
             };
             if let Err(error) = slept {
                 break format!("its thread cannot sleep: {error}");
@@ -369,9 +371,8 @@ impl Serving {
         }
     }
 
-    /// Sleeps until something is to be done. Fails if the system call fails.
-    fn sleep(&mut self, due: Option<Instant>) -> std::io::Result<()> {
-        let began = now();
+    /// Sleeps until something is to be done; it is `began`. Fails if the system call fails.
+    fn sleep(&mut self, began: Instant, due: Option<Instant>) -> std::io::Result<()> {
         self.shared.queue.waker().prepare_sleep();
         let may_sleep = self.shared.ready.is_empty()
             && !self.flows.has_news()
@@ -385,7 +386,7 @@ impl Serving {
             }
             let longest = longest.map(Duration::from_nanos);
             let fds = [self.program.as_fd(), self.shared.queue.waker().as_fd()];
-            slept = sleep(&fds, longest);
+            slept = sleep(fds, longest);
             if let Some(stops) = &mut self.stops {
                 stops.handle_woken(due, now());
             }
@@ -436,7 +437,7 @@ impl Sink {
         }
     }
 
-    fn store_counts(&self, executor: &Executor<Vec<u8>, Vec<u8>>) {
+    fn store_counts(&self, executor: &Executor<Vec<u8>, PacketBytes>) {
         if let Ok(counts) = executor.counts(self.handler) {
             self.shared.counts.store(&counts);
         }

@@ -501,7 +501,7 @@ fn a_program_with_its_own_event_loop_is_woken() {
     for number in 0..200 {
         assert!(receiver.arm(), "nothing has come");
         sender.send(message(number), PATIENCE).expect("accepted");
-        crate::waker::sleep(&[std::os::fd::AsFd::as_fd(&receiver)], PATIENCE).expect("woken");
+        crate::waker::sleep([std::os::fd::AsFd::as_fd(&receiver)], PATIENCE).expect("woken");
         receiver.disarm();
         let received = receiver.try_receive().expect("a message");
         assert_eq!(received.message, number);

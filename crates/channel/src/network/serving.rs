@@ -143,7 +143,7 @@ impl Serving {
         if self.queue.is_empty() {
             let left = self.next_look.saturating_duration_since(Instant::now());
             let fds = [self.connection.as_fd(), self.queue.waker().as_fd()];
-            sleep(&fds, Some(left)).map_err(ChannelError::from)?;
+            sleep(fds, Some(left)).map_err(ChannelError::from)?;
             readable = is_readable(&self.connection)?;
             if !readable && self.heard.elapsed() > SILENCE {
                 let why = format!("it has been silent for {} s", SILENCE.as_secs());

@@ -10,6 +10,7 @@ use netnice_core::units::Instant;
 use netnice_stack::{Packet, Socket, StackError, Status};
 
 use super::super::{AdmittedChannel, Departure, Frames, ListenerShared, SourceShared};
+use super::packet_bytes::PacketBytes;
 use super::place;
 use crate::executor::{AcceptedMessage, HandlerId, OutgoingPacket, Transmit};
 
@@ -105,7 +106,7 @@ pub(super) struct Found {
 /// A packet that has arrived.
 pub(super) struct FoundPacket {
     pub(super) listener: usize,
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: PacketBytes,
     /// When the driver received it.
     pub(super) stamp: Instant,
 }
@@ -485,7 +486,7 @@ impl Listening {
             if let Ok(payload) = self.socket.payload(&datagram) {
                 found.packets.push(FoundPacket {
                     listener: index,
-                    bytes: payload.to_vec(),
+                    bytes: PacketBytes::copy_of(payload),
                     stamp,
                 });
             }
