@@ -431,6 +431,16 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Executor<M, P> {
         }
     }
 
+    /// Gives a receiver the memory of a message that the program does not need any more, for one of
+    /// the next messages. No effect if there is no such receiver.
+    pub fn reuse(&mut self, handler: HandlerId, message: Vec<u8>) {
+        if let Some(found) = self.handler_mut(handler)
+            && let Side::Receiving(receiving) = &mut found.side
+        {
+            receiving.reuse(message);
+        }
+    }
+
     /// Reports that the program has taken so many messages that were handed over
     /// ([`Executor::hand_over`]). More than were handed over count as those.
     ///

@@ -184,6 +184,8 @@ pub(crate) struct OpenSink {
 pub(crate) struct OpenedSink {
     pub(crate) handler: HandlerId,
     pub(crate) messages: rtrb::Consumer<ReceivedMessage>,
+    /// Messages that the program has read, whose memory is used again.
+    pub(crate) read: rtrb::Producer<Vec<u8>>,
 }
 
 /// What the thread reports to a sender.

@@ -29,7 +29,8 @@ pub struct Reassembly {
     is_over: bool,
     /// The incomplete messages, by number.
     incomplete: VecDeque<IncompleteMessage>,
-    /// The memory of an abandoned message, with its old bytes.
+    /// The memory of an abandoned message, or of one that is not needed any more, with its old
+    /// bytes.
     spare: Option<Vec<u8>>,
     abandoned: u64,
     abandoned_parts: u64,
@@ -144,6 +145,18 @@ impl Reassembly {
         Ok(self.complete(at))
     }
 
+    /// Takes the memory of a message for one of the next ones, unless it has longer memory. The old
+    /// bytes are never shown: a message is returned only when all of its parts have been written.
+    pub fn reuse(&mut self, mut message: Vec<u8>) {
+        // The last part of a message can be shorter than that of the next one.
+        let parts = message.len().div_ceil(self.size);
+        message.resize((parts * self.size).min(self.longest), 0);
+        let kept = self.spare.as_ref().map_or(0, Vec::len);
+        if message.len() > kept {
+            self.spare = Some(message);
+        }
+    }
+
     /// Number of messages that were abandoned although a part of them had arrived.
     pub fn abandoned(&self) -> u64 {
         self.abandoned
@@ -250,10 +263,7 @@ impl Reassembly {
         if let Some(message) = self.incomplete.pop_front() {
             self.abandoned += 1;
             self.abandoned_parts += u64::from(message.count - message.missing);
-            let kept = self.spare.as_ref().map_or(0, Vec::len);
-            if message.body.len() > kept {
-                self.spare = Some(message.body);
-            }
+            self.reuse(message.body);
         }
     }
 }

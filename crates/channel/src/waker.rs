@@ -71,7 +71,7 @@ impl Waker {
             }
             self.prepare_sleep();
             let slept = match is_ready() {
-                true => Ok(0),
+                true => Ok(()),
                 false => sleep([self.as_fd()], left),
             };
             self.end_sleep();
@@ -88,21 +88,14 @@ impl AsFd for Waker {
 }
 
 /// Waits until one of the descriptors is readable, or the time has passed. May return earlier.
-/// Returns which are readable: a bit for each, the first one the lowest.
 pub(crate) fn sleep<const N: usize>(
     fds: [BorrowedFd<'_>; N],
     longest: Option<Duration>,
-) -> io::Result<u32> {
+) -> io::Result<()> {
     let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     let longest = longest.and_then(|longest| Timespec::try_from(longest).ok());
     match rustix::event::poll(&mut fds, longest.as_ref()) {
-        Ok(_) => {
-            let bits = fds.iter().enumerate();
-            let bit =
-                |(number, fd): (usize, &PollFd<'_>)| u32::from(!fd.revents().is_empty()) << number;
-            Ok(bits.map(bit).sum())
-        }
-        Err(Errno::INTR) => Ok(0),
+        Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }

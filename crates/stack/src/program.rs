@@ -178,6 +178,34 @@ impl Program {
         self.shared.attachment.prepare_sleep() && all.all(Attachment::prepare_sleep)
     }
 
+    /// Sleeps until [`Program::as_fd`] or `also` is readable, at most for `longest`; it may end
+    /// earlier. [`Program::arm`] must have returned true. The result is whether [`Program::as_fd`]
+    /// is readable ([`Program::poll_woken`]). It costs less than poll(2), because
+    /// [`Program::as_fd`] contains other descriptors. Fails if the system call fails.
+    pub fn sleep(&self, also: BorrowedFd<'_>, longest: Option<Duration>) -> std::io::Result<bool> {
+        let control = self.shared.control.as_ref();
+        // A further attachment wakes this thread.
+        let alone = control.filter(|_| self.shared.moved.others().is_empty());
+        let messages = alone.map_or(also, Control::messages_fd);
+        let own = match alone {
+            Some(_) => self.shared.attachment.doorbell(),
+            None => self.as_fd(),
+        };
+        let mut fds = [own, messages, also].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let fds = if alone.is_some() {
+            &mut fds[..]
+        } else {
+            &mut fds[..2]
+        };
+        let longest = longest.and_then(|longest| Timespec::try_from(longest).ok());
+        match rustix::event::poll(fds, longest.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let is_readable = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        Ok(fds[..fds.len() - 1].iter().any(is_readable))
+    }
+
     /// Call this after sleeping in the program's own event loop, and after [`Program::arm`]
     /// returned false. It calls `each` with the slot ([`crate::Socket::slot`]) of every flow in
     /// which the driver moved an index, which the driver closed, or which a notification from the
@@ -269,7 +297,7 @@ impl Shared {
             return Ok((0, self.clone()));
         }
         let has_ended = |other: &Shared| other.flows.end_reason().is_some();
-        self.moved.attachment_to(iface, has_ended, || {
+        let attachment = self.moved.attachment_to(iface, has_ended, || {
             let (flows, bytes) = self.size;
             let attach = Attach {
                 iface: Some(iface.to_string()),
@@ -280,7 +308,10 @@ impl Shared {
             let (other, attachment) = Control::attach(control.dir(), attach)?;
             control.watch_too(attachment.doorbell(), &other)?;
             Ok(Shared::new(attachment, Some(other), self.size))
-        })
+        });
+        // A thread in `Program::sleep` may not wait for the doorbell of a further attachment yet.
+        control.wake_sleeper();
+        attachment
     }
 
     /// The name of the interface of the attachment; `None` without a daemon.

@@ -186,7 +186,10 @@ pub extern "C" fn netnice_channel_accept(service: c_int, timeout: c_int) -> c_in
         let handle = handles::service(service)?;
         let channel = handle.with(|service| Ok(service.accept(timeout)?))?;
         let kept = None;
-        handles::add_channel(ChannelHandle::new(OpenChannel::Incoming { channel, kept }))
+        handles::add_channel(ChannelHandle::new(OpenChannel::Incoming {
+            channel: Box::new(channel),
+            kept,
+        }))
     })
 }
 

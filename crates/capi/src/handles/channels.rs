@@ -42,7 +42,7 @@ pub(crate) enum OpenChannel {
     /// The end that receives.
     Incoming {
         /// The channel.
-        channel: IncomingChannel,
+        channel: Box<IncomingChannel>,
         /// A message that was too long for the memory of the call that took it.
         kept: Option<ReceivedMessage>,
     },

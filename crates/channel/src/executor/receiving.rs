@@ -198,6 +198,11 @@ impl<P> Receiving<P> {
         Some(message)
     }
 
+    /// The memory of a message that is not needed any more.
+    pub(super) fn reuse(&mut self, message: Vec<u8>) {
+        self.reassembly.reuse(message);
+    }
+
     /// The program has taken so many messages that were handed over.
     pub(super) fn handle_taken(&mut self, messages: u64) {
         self.handed_over = self.handed_over.saturating_sub(messages);

@@ -32,7 +32,6 @@ use super::{
 use crate::error::ChannelError;
 use crate::executor::{Executor, HandlerId, PacketRefusal, Ran, ReceivedMessage, Step};
 use crate::laxity::LogicalArrivals;
-use crate::waker::sleep;
 use closer::Closer;
 use flows::{Flows, Found, Source};
 use packet_bytes::PacketBytes;
@@ -65,6 +64,8 @@ struct Sink {
     handler: HandlerId,
     shared: Arc<SinkShared>,
     messages: rtrb::Producer<ReceivedMessage>,
+    /// Messages that the program has read.
+    read: rtrb::Consumer<Vec<u8>>,
     /// `None` for best effort.
     arrivals: Option<LogicalArrivals>,
     room: u64,
@@ -213,10 +214,12 @@ impl Serving {
         };
         let (messages, consumer) =
             rtrb::RingBuffer::new(usize::try_from(room).unwrap_or(usize::MAX));
+        let (producer, read) = rtrb::RingBuffer::new(MOST_READ);
         let sink = Sink {
             handler,
             shared: open.shared,
             messages,
+            read,
             arrivals,
             room,
             pushed: 0,
@@ -226,6 +229,7 @@ impl Serving {
         Ok(OpenedSink {
             handler,
             messages: consumer,
+            read: producer,
         })
     }
 
@@ -362,6 +366,9 @@ impl Serving {
                 sink.pushed += 1;
             }
             sink.shared.waker.wake();
+            if let Ok(read) = sink.read.pop() {
+                self.executor.reuse(sink.handler, read);
+            }
         }
         if sink.pushed - sink.known_taken >= sink.room {
             sink.shared.is_full.store(true, Ordering::Relaxed);
@@ -378,22 +385,22 @@ impl Serving {
             && !self.flows.has_news()
             && !self.take_commands()
             && self.program.arm();
-        let mut slept = Ok(0);
+        let mut slept = Ok(false);
         if may_sleep {
             let mut longest = due.map(|due| due.0.saturating_sub(began.0));
             if !self.closing.is_empty() || self.flows.has_ending() {
                 longest = Some(longest.unwrap_or(u64::MAX).min(ENDING_INTERVAL.0));
             }
             let longest = longest.map(Duration::from_nanos);
-            let fds = [self.program.as_fd(), self.shared.queue.waker().as_fd()];
-            slept = sleep(fds, longest);
+            let waker = self.shared.queue.waker().as_fd();
+            slept = self.program.sleep(waker, longest);
             if let Some(stops) = &mut self.stops {
                 stops.handle_woken(due, now());
             }
         }
         self.shared.queue.waker().end_sleep();
         let flows = &mut self.flows;
-        let is_readable = slept.as_ref().is_ok_and(|fds| fds & 1 != 0);
+        let is_readable = slept.as_ref().is_ok_and(|readable| *readable);
         self.program
             .poll_woken(is_readable, |slot| flows.note(slot));
         flows.note_ending();
@@ -454,6 +461,8 @@ fn place<T>(list: &mut Vec<Option<T>>, index: usize) -> &mut Option<T> {
 
 /// How many departures a sender keeps until the program reads them.
 const DEPARTURES: usize = 1024;
+/// How many messages that the program gave back ([`crate::Receiver::reuse`]) are kept.
+const MOST_READ: usize = 2;
 /// For how long a closed sender goes on to send what was queued.
 pub const LINGER: Duration = Duration::from_secs(10);
 /// How often the daemon's notifications are read while the thread does not sleep.

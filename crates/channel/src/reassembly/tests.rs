@@ -165,3 +165,32 @@ proptest! {
         }
     }
 }
+
+/// Messages with a shorter last part have memory for whole parts again.
+#[test]
+fn memory_of_a_message_that_was_read_is_used_again() {
+    let mut all = Reassembly::new(4, 16, 3).expect("sizes");
+    let mut whole = |number: u64, parts: [&[u8]; 3]| -> Vec<u8> {
+        assert_eq!(all.accept(number, (2, 3), parts[2]), Ok(None));
+        assert_eq!(all.accept(number, (0, 3), parts[0]), Ok(None));
+        let complete = all.accept(number, (1, 3), parts[1]).expect("accepted");
+        let body = complete.expect("complete");
+        if number == 0 {
+            all.reuse(body.clone());
+        }
+        body
+    };
+    assert_eq!(whole(0, [b"abcd", b"efgh", b"i"]), b"abcdefghi");
+    assert_eq!(whole(1, [b"ABCD", b"EFGH", b"IJ"]), b"ABCDEFGHIJ");
+    assert_eq!(whole(2, [b"1234", b"5678", b"9"]), b"123456789");
+
+    // The longer one of two is kept, and no more than the longest message.
+    for (given, kept) in [(5, 8), (3, 8), (18, 16)] {
+        all.reuse(vec![1; given]);
+        assert_eq!(all.spare.as_ref().map(Vec::len), Some(kept));
+    }
+    let spare = all.spare.as_ref().map(Vec::as_ptr);
+    assert_eq!(all.accept(3, (0, 4), b"abcd"), Ok(None));
+    assert!(all.spare.is_none());
+    assert_eq!(Some(all.incomplete[0].body.as_ptr()), spare);
+}

@@ -119,6 +119,7 @@ fn pass_on(mut channel: IncomingChannel, passing: &Passing) -> Result<(), Comman
             (_, Some(socket)) => unsent += u64::from(socket.send(&message.body).is_err()),
             (_, None) => {}
         }
+        channel.reuse(message.body);
     };
     if !quiet {
         let counts = channel.counts();

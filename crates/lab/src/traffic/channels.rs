@@ -320,6 +320,7 @@ fn receive(mut receiver: Receiver, count: &Mutex<ReceivedChannel>) {
             .body
             .iter()
             .eq(number.iter().cycle().take(message.body.len()));
+        receiver.reuse(message.body);
         let counts = receiver.counts();
         let mut count = count.lock().unwrap_or_else(PoisonError::into_inner);
         count.messages += 1;

@@ -114,19 +114,22 @@ pub extern "C" fn netnice_channel_receive(
             let OpenChannel::Incoming { channel, kept } = open else {
                 return Err(CallError::Direction("sends"));
             };
-            take(kept, || Ok(channel.receive(timeout)?), place, message)
+            let body = take(kept, || Ok(channel.receive(timeout)?), place, message)?;
+            let length = body.len();
+            channel.reuse(body);
+            Ok(length)
         })
     })
 }
 
-/// Copies the message that was kept, else the `next` one, to `place`. Returns its number of bytes.
-/// Fails and keeps the message if it is longer, and fails if there is none.
+/// Copies the message that was kept, else the `next` one, to `place`, and returns it. Fails and
+/// keeps the message if it is longer, and fails if there is none.
 fn take(
     kept: &mut Option<ReceivedMessage>,
     next: impl FnOnce() -> Result<ReceivedMessage, CallError>,
     place: &mut [u8],
     message: *mut Message,
-) -> Result<usize, CallError> {
+) -> Result<Vec<u8>, CallError> {
     let received = match kept.take() {
         Some(received) => received,
         None => next()?,
@@ -145,7 +148,7 @@ fn take(
         return Err(CallError::MessageRoom { whole, room });
     };
     place.copy_from_slice(&received.body);
-    Ok(whole)
+    Ok(received.body)
 }
 
 #[cfg(test)]
@@ -181,7 +184,7 @@ mod tests {
         assert_eq!(place, [0; 5]);
         let none = || Err(CallError::Network(ChannelError::WouldBlock.into()));
         let null = std::ptr::null_mut();
-        assert_eq!(take(&mut kept, none, &mut place, null).unwrap(), 5);
+        assert_eq!(take(&mut kept, none, &mut place, null).unwrap(), b"image");
         assert_eq!(&place, b"image");
         let error = take(&mut kept, none, &mut place, null).unwrap_err();
         assert_eq!(error.errno(), libc::EAGAIN);
