@@ -101,6 +101,7 @@ mod moving;
 pub mod own;
 mod program;
 pub mod protocol;
+mod readable;
 mod reports;
 pub mod segments;
 mod service;

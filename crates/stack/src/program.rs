@@ -24,12 +24,11 @@ use netnice_api::{Client, Response, RuntimeDir};
 use netnice_ring::layout::MAX_FLOWS;
 use netnice_ring::program::{Attachment, ProgramRings};
 use netnice_ring::{FlowLocation, Shape};
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
 
 use crate::control::{Control, FlowStatus, Flows, unexpected_response};
 use crate::error::StackError;
 use crate::moving::MovedFlows;
+use crate::readable::wait_readable;
 use crate::service::Service;
 
 /// A program's attachment to the direct path. It is cheap to clone. The attachment ends with the
@@ -178,32 +177,23 @@ impl Program {
         self.shared.attachment.prepare_sleep() && all.all(Attachment::prepare_sleep)
     }
 
-    /// Sleeps until [`Program::as_fd`] or `also` is readable, at most for `longest`; it may end
+    /// Sleeps until [`Program::as_fd`] or `also` is readable, at most for `longest`. It may end
     /// earlier. [`Program::arm`] must have returned true. The result is whether [`Program::as_fd`]
-    /// is readable ([`Program::poll_woken`]). It costs less than poll(2), because
-    /// [`Program::as_fd`] contains other descriptors. Fails if the system call fails.
+    /// is readable ([`Program::poll_woken`]). This costs less than poll(2), because
+    /// [`Program::as_fd`] contains other descriptors.
+    ///
+    /// # Errors
+    /// If the system call fails.
     pub fn sleep(&self, also: BorrowedFd<'_>, longest: Option<Duration>) -> std::io::Result<bool> {
-        let control = self.shared.control.as_ref();
-        // A further attachment wakes this thread.
-        let alone = control.filter(|_| self.shared.moved.others().is_empty());
-        let messages = alone.map_or(also, Control::messages_fd);
-        let own = match alone {
-            Some(_) => self.shared.attachment.doorbell(),
-            None => self.as_fd(),
+        let [first, second] = match &self.shared.control {
+            // An attachment that is made meanwhile wakes this thread.
+            Some(control) if self.shared.moved.others().is_empty() => {
+                [self.shared.attachment.doorbell(), control.messages_fd()]
+            }
+            _ => [self.as_fd(); 2],
         };
-        let mut fds = [own, messages, also].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let fds = if alone.is_some() {
-            &mut fds[..]
-        } else {
-            &mut fds[..2]
-        };
-        let longest = longest.and_then(|longest| Timespec::try_from(longest).ok());
-        match rustix::event::poll(fds, longest.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let is_readable = |fd: &PollFd<'_>| !fd.revents().is_empty();
-        Ok(fds[..fds.len() - 1].iter().any(is_readable))
+        let [first, second, _] = wait_readable([first, second, also], longest)?;
+        Ok(first || second)
     }
 
     /// Call this after sleeping in the program's own event loop, and after [`Program::arm`]
@@ -478,19 +468,11 @@ impl Shared {
         if self.attachment.spin() || !self.attachment.prepare_sleep() {
             return Ok(());
         }
-        let left = left.map(|left| Timespec {
-            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        });
         // Not the descriptor of all attachments: another thread may lead for another one.
         let fds = [self.attachment.doorbell(), control.messages_fd()];
-        let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let woken = rustix::event::poll(&mut fds, left.as_ref());
+        let woken = wait_readable(fds, left);
         self.attachment.end_sleep();
-        match woken {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        woken?;
         control.read_notifications(&self.flows);
         self.pass_notifications();
         Ok(())

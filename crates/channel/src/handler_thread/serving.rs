@@ -378,7 +378,7 @@ impl Serving {
         }
     }
 
-    /// Sleeps until something is to be done; it is `began`. Fails if the system call fails.
+    /// Sleeps until something is to be done. `began` is the present. Fails if the call fails.
     fn sleep(&mut self, began: Instant, due: Option<Instant>) -> std::io::Result<()> {
         self.shared.queue.waker().prepare_sleep();
         let may_sleep = self.shared.ready.is_empty()
@@ -400,7 +400,7 @@ impl Serving {
         }
         self.shared.queue.waker().end_sleep();
         let flows = &mut self.flows;
-        let is_readable = slept.as_ref().is_ok_and(|readable| *readable);
+        let is_readable = matches!(slept, Ok(true));
         self.program
             .poll_woken(is_readable, |slot| flows.note(slot));
         flows.note_ending();

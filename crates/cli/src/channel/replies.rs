@@ -135,7 +135,10 @@ fn receive(service: &Service, port: &DatagramPort, ends: &AtomicBool) {
         };
         while !ends.load(Ordering::Relaxed) {
             match channel.receive(Some(LOOK)) {
-                Ok(message) => port.answer(&message.body),
+                Ok(message) => {
+                    port.answer(&message.body);
+                    channel.reuse(message.body);
+                }
                 Err(ChannelError::WouldBlock) => {}
                 Err(_) => break,
             }

@@ -130,9 +130,10 @@ pub fn set_fifo(thread: u32, priority: u32) -> io::Result<()> {
 }
 
 /// Gives a thread another policy than SCHED_DEADLINE. If it has that, it first has the least
-/// budget: when a sleeping thread loses SCHED_DEADLINE, the kernel (seen on Linux 6.18) counts its
-/// time as held, and admits less, until a cpuset changes or somebody reads `sched_rt_runtime_us`. A
-/// thread that is confined to some processors cannot have another budget.
+/// budget. The reason is an error of the kernel (seen on Linux 6.18): when a sleeping thread loses
+/// SCHED_DEADLINE, its time still counts as held, so the kernel admits less. It counts anew only
+/// when a cpuset changes, or when `sched_rt_runtime_us` is read. A thread that is confined to some
+/// processors cannot have another budget.
 fn replace(thread: u32, attributes: libc::sched_attr) -> io::Result<()> {
     let former = policy(thread)?;
     let has_least = matches!(former, Policy::Deadline { .. })

@@ -406,6 +406,24 @@ fn the_reservation_of_an_ended_program_is_free() {
 }
 
 /// A plain user may not reserve processor time for its own process, and not through a name either.
+/// Regression: Linux 6.18 goes on counting the time of a sleeping thread that loses SCHED_DEADLINE.
+#[test]
+fn a_sleeping_thread_gives_all_of_its_time_back() {
+    let bed = TestBed::new().expect("a test bed");
+    let sleeper = bed.sleeper();
+    let thread = sleeper.pid();
+    let stat = || fs::read_to_string(format!("/proc/{thread}/stat")).expect("a process");
+    assert!(becomes_true(|| stat().contains("(sleep) S ")), "{}", stat());
+    // All together would be three processors for each processor.
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
+    for time in 0..60 * processors {
+        let set = policy::set_deadline(thread, Nanos::from_micros(500), Nanos::from_millis(10));
+        set.unwrap_or_else(|error| panic!("time {time}: {error}"));
+        policy::set_other(thread).expect("another policy");
+    }
+    assert_eq!(scheduling(thread)[0].policy, 0);
+}
+
 #[test]
 fn a_plain_user_may_not_reserve() {
     let bed = TestBed::new().expect("a test bed");
@@ -530,21 +548,3 @@ impl Drop for VersionOne {
 
 /// A policy of linux/sched.h: SCHED_DEADLINE.
 const DEADLINE: u32 = 6;
-
-/// Regression: Linux 6.18 goes on counting the time of a sleeping thread that loses SCHED_DEADLINE.
-#[test]
-fn a_sleeping_thread_gives_all_of_its_time_back() {
-    let bed = TestBed::new().expect("a test bed");
-    let sleeper = bed.sleeper();
-    let thread = sleeper.pid();
-    let stat = || fs::read_to_string(format!("/proc/{thread}/stat")).expect("a process");
-    assert!(becomes_true(|| stat().contains("(sleep) S ")), "{}", stat());
-    // All together would be three processors for each processor.
-    let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
-    for time in 0..60 * processors {
-        let set = policy::set_deadline(thread, Nanos::from_micros(500), Nanos::from_millis(10));
-        set.unwrap_or_else(|error| panic!("time {time}: {error}"));
-        policy::set_other(thread).expect("another policy");
-    }
-    assert_eq!(scheduling(thread)[0].policy, 0);
-}

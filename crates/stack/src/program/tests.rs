@@ -627,3 +627,40 @@ fn one_descriptor_reports_packets_and_notifications() {
     let error = there.try_recv(&mut [0; 10]).unwrap_err();
     assert_eq!(error.to_string(), "the flow is closed: its time is over");
 }
+
+#[test]
+fn a_sleep_ends_for_the_driver_the_daemon_and_another_descriptor() {
+    let daemon = FakeDaemon::new("sleep");
+    let program = attach(&daemon);
+    let (mut here, mut there) = pair(&program, false);
+    let other = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+    program.poll(|_| ());
+    let sleep = |longest| {
+        assert!(program.arm());
+        let readable = program.sleep(other.as_fd(), longest).unwrap();
+        let mut slots = Vec::new();
+        program.poll_woken(readable, |slot| slots.push(slot));
+        (readable, slots)
+    };
+    assert_eq!(sleep(Some(Duration::from_millis(20))), (false, vec![]));
+    rustix::io::write(&other, &1u64.to_ne_bytes()).unwrap();
+    assert_eq!(sleep(SOON), (false, vec![]));
+    rustix::io::read(&other, &mut [0; 8]).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            here.try_send(b"hello").unwrap();
+        });
+        let (mut readable, mut slots) = sleep(SOON);
+        while !slots.contains(&there.slot()) {
+            assert!(readable);
+            (readable, slots) = sleep(SOON);
+        }
+    });
+    assert_eq!(there.try_recv(&mut [0; 10]).unwrap().bytes, 5);
+    let down = FlowNotification::Link { up: false };
+    daemon.send(DaemonCommand::Notify(down.clone()));
+    while program.next_notification() != Some(down.clone()) {
+        assert!(sleep(SOON).0);
+    }
+}

@@ -14,10 +14,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
-use rustix::io::Errno;
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::error::StackError;
+use crate::readable::wait_readable;
 
 /// What became possible at a stream or a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,7 +155,8 @@ impl Poller {
     /// # Errors
     /// [`StackError::Wait`] if the system call fails.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool, StackError> {
-        wait_readable(self.as_fd(), timeout)
+        let readable = wait_readable([self.as_fd()], timeout).map_err(StackError::Wait)?;
+        Ok(readable == [true])
     }
 
     /// Takes the oldest events, `most` at most, and calls `each` with them. Returns their number.
@@ -258,19 +259,6 @@ pub(super) fn set(descriptor: &OwnedFd) {
 fn clear(descriptor: &OwnedFd) {
     // It fails only if the counter is 0.
     let _ = rustix::io::read(descriptor, &mut [0; 8]);
-}
-
-fn wait_readable(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<bool, StackError> {
-    let left = timeout.map(|left| Timespec {
-        tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-        tv_nsec: left.subsec_nanos().into(),
-    });
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    match rustix::event::poll(&mut fds, left.as_ref()) {
-        Ok(ready) => Ok(ready > 0),
-        Err(Errno::INTR) => Ok(false),
-        Err(error) => Err(StackError::Wait(error.into())),
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,6 +1,5 @@
 //! The bytes of a packet that arrived ([`PacketBytes`]), in memory that the next packet of the same
-//! thread uses again. A malloc(3) and a free(3) for each packet would cost about as much as copying
-//! it. Nothing here fails.
+//! thread uses again. So a packet needs no malloc(3) and free(3). Nothing here fails.
 
 use std::cell::RefCell;
 

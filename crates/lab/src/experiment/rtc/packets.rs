@@ -186,10 +186,7 @@ pub fn figure7b(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let mut plan = tight_plan(block, &EARLY);
         if promised {
             what.push_str(", with a reservation");
-            plan.reservation = self::plan(block).reservation;
-            for (channel, contract) in std::iter::zip(&mut plan.channels, PROMISED) {
-                channel.contract = contract.to_owned();
-            }
+            plan = plan_of(block, &PROMISED);
         }
         context.say(&what);
         plan.horizon_ns = HORIZON_NS;
@@ -424,12 +421,17 @@ impl Row {
 
 /// The channels and best effort, with blocks of so many packets.
 fn plan(block: u32) -> ChannelPlan {
+    plan_of(block, &CHANNELS)
+}
+
+/// These channels and best effort, on a reservation.
+fn plan_of(block: u32, contracts: &[&str; 3]) -> ChannelPlan {
     let channel = |contract: &str| PlannedChannel {
         contract: contract.to_owned(),
         best_effort: (MESSAGE as u64, 64),
         stages: Vec::new(),
     };
-    let contracts = CHANNELS.iter().copied().chain([""]);
+    let contracts = contracts.iter().copied().chain([""]);
     ChannelPlan {
         largest: 1_440,
         block,
@@ -446,12 +448,10 @@ fn plan(block: u32) -> ChannelPlan {
 /// The channels with deadlines that are kept only if best effort can be interrupted, without a
 /// reservation that would refuse them.
 fn tight_plan(block: u32, contracts: &[&str; 3]) -> ChannelPlan {
-    let mut plan = plan(block);
-    plan.reservation = None;
-    for (channel, contract) in std::iter::zip(&mut plan.channels, contracts) {
-        channel.contract = (*contract).to_owned();
+    ChannelPlan {
+        reservation: None,
+        ..plan_of(block, contracts)
     }
-    plan
 }
 
 /// Two bursty channels and a periodic one.
