@@ -22,7 +22,6 @@ mod payload;
 mod peer;
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use netnice_ring::Status;
 use netnice_ring::program::Chunk;
@@ -62,8 +61,6 @@ pub(super) struct Engine {
     hops: u8,
     mtu: u32,
     failed: bool,
-    /// Until when the daemon may say why a flow is closed.
-    reason_until: Option<Instant>,
     /// The driver knows that the connection of the flow is over.
     is_over: bool,
     /// This end has reset the connection of the flow.
@@ -133,7 +130,6 @@ impl Engine {
             hops,
             mtu,
             failed: false,
-            reason_until: None,
             is_over: false,
             was_reset: false,
             silent: Vec::new(),
@@ -193,12 +189,6 @@ impl Engine {
     /// Does everything that can be done now. Fails if a flow has ended.
     pub(super) fn work(&mut self) -> Result<(), StackError> {
         let result = self.work_once();
-        if let Err(StackError::Closed(None)) = &result {
-            let now = monotonic();
-            if now < *self.reason_until.get_or_insert(now + REASON_WAIT) {
-                return Ok(());
-            }
-        }
         if result.is_err() && !self.failed {
             self.fail();
         }
@@ -272,8 +262,7 @@ impl Engine {
     /// When the engine has something to do next.
     pub(super) fn due(&mut self) -> Option<Instant> {
         let now = self.unfinished.then_some(Instant::ZERO);
-        let reason = self.reason_until.filter(|_| !self.failed);
-        now.or_else(|| self.endpoint.poll_timeout().into_iter().chain(reason).min())
+        now.or_else(|| self.endpoint.poll_timeout())
     }
 
     /// True if a flow has ended.
@@ -680,8 +669,6 @@ pub(super) fn monotonic() -> Instant {
     Instant::from_nanos(monotonic_ns())
 }
 
-/// The driver closes a flow before the daemon says why. All calls shall fail with the same reason.
-const REASON_WAIT: Duration = Duration::from_millis(200);
 /// Segments that are received before those that answer them leave.
 const BATCH: usize = 32;
 /// Batches in one call: a call ends although more arrives.

@@ -1,6 +1,7 @@
 //! Tests of connections that get a flow of their own.
 
 use super::*;
+use crate::fake_daemon::DaemonCommand;
 use crate::tcp::{PromoteError, PromoteOptions};
 
 /// A flow with this contract and few buffers.
@@ -50,7 +51,7 @@ fn exchange(client: &Stream, server: &Stream, count: usize, act: impl FnOnce()) 
     });
 }
 
-pub(super) fn flow_number(stream: &Stream) -> u32 {
+fn flow_number(stream: &Stream) -> u32 {
     stream.place.enter(|engine, _| engine.flow_number())
 }
 
