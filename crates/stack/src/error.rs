@@ -107,8 +107,9 @@ pub enum StackError {
     #[error("the next hop to {0} is unknown: request it first")]
     UnknownNextHop(IpAddr),
     /// The flow is closed, with the reason if the daemon gave one. Before the daemon's message with
-    /// the reason arrives, calls fail with [`WouldBlock`](StackError::WouldBlock) for at most a
-    /// second.
+    /// the reason arrives, calls on a [`Socket`](crate::Socket) fail with
+    /// [`WouldBlock`](StackError::WouldBlock) for at most a second. On a connection of TCP, calls
+    /// that may wait do so for it, at most for a second; other calls fail without the reason.
     #[error("the flow is closed{}", with_reason(.0))]
     Closed(Option<String>),
     /// All flows have ended, with the reason that the daemon gave: the driver ended, or it

@@ -80,9 +80,9 @@ pub use options::{Buffers, Remote, UdpOptions};
 pub use receiving::Received;
 pub use sending::OUTCOMES;
 
-/// Longest time for which calls on a closed flow fail with [`StackError::WouldBlock`], because the
-/// daemon's message with the reason has not arrived.
-const REASON_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest time for which calls on a closed flow wait or fail with [`StackError::WouldBlock`],
+/// because the daemon's message with the reason has not arrived.
+pub(crate) const REASON_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A flow with its buffers and headers. Dropping the socket closes the flow if a daemon opened
 /// it, and waits up to 5 s for the daemon's response. Packets that wait in the rings are then not

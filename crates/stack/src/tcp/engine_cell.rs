@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -17,6 +17,7 @@ use super::watches::Wanted;
 use crate::error::StackError;
 use crate::program::Shared;
 use crate::service::Served;
+use crate::udp::REASON_TIMEOUT;
 
 /// An engine that calls and the service thread enter one after the other.
 pub(super) struct EngineCell {
@@ -32,6 +33,8 @@ pub(super) struct EngineCell {
     pub(super) asking_until: AtomicU64,
     /// The cell itself, for that thread.
     own: Weak<EngineCell>,
+    /// When a call first failed because the flow is closed, and the daemon had not said why.
+    closed: OnceLock<Instant>,
 }
 
 impl EngineCell {
@@ -45,6 +48,7 @@ impl EngineCell {
             engine: Mutex::new(engine),
             due: AtomicU64::new(0),
             users: AtomicU64::new(1),
+            closed: OnceLock::new(),
         });
         shared.service.add(cell.clone(), || {
             let shared = shared.clone();
@@ -106,8 +110,17 @@ impl EngineCell {
         block_on(
             timeout,
             |waker| self.attempt_or_wait(wanted, &mut attempt, waker).0,
+            |error| self.awaits_reason(error),
             |waker| self.give_up(wanted, waker),
         )
+    }
+
+    /// Whether a call that may wait makes another attempt, because the daemon's message with the
+    /// reason for this error can still arrive. Reads its messages.
+    pub(super) fn awaits_reason(&self, error: &StackError) -> bool {
+        matches!(error, StackError::Closed(None))
+            && self.shared.refresh()
+            && self.closed.get_or_init(Instant::now).elapsed() < REASON_TIMEOUT
     }
 
     /// A call does not wait any more.
@@ -239,6 +252,7 @@ impl Drop for Woken {
 pub(super) fn block_on<T>(
     timeout: Option<Duration>,
     mut attempt: impl FnMut(Option<&Waker>) -> Result<T, StackError>,
+    awaits_reason: impl Fn(&StackError) -> bool,
     give_up: impl FnOnce(&Waker),
 ) -> Result<T, StackError> {
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
@@ -247,10 +261,11 @@ pub(super) fn block_on<T>(
         // The first attempt of a call that must not wait makes no waker.
         let waits = timeout != Some(Duration::ZERO);
         let waker = waits.then(|| &*waker.get_or_insert_with(waker_of_this_thread));
-        match attempt(waker) {
-            Err(StackError::WouldBlock) => {}
+        let longest = match attempt(waker) {
+            Err(StackError::WouldBlock) => LONGEST_SLEEP,
+            Err(error) if waits && awaits_reason(&error) => REASON_INTERVAL,
             other => return other,
-        }
+        };
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left == Some(Duration::ZERO) {
             if let Some(waker) = waker {
@@ -259,7 +274,7 @@ pub(super) fn block_on<T>(
             return Err(StackError::WouldBlock);
         }
         // Returns at once if the thread was woken meanwhile.
-        std::thread::park_timeout(left.unwrap_or(LONGEST_SLEEP));
+        std::thread::park_timeout(left.unwrap_or(longest).min(longest));
     }
 }
 
@@ -319,6 +334,8 @@ fn waker_of_this_thread() -> Waker {
 const SHORTEST_SLEEP: Duration = Duration::from_micros(10);
 /// The thread looks at everything once in such a time.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+/// How often a call on a closed flow looks for the daemon's message with the reason.
+const REASON_INTERVAL: Duration = Duration::from_millis(1);
 /// Buffers that were free for so long are offered to the next connections that wait for one.
 const BUFFERS_PAUSE: Duration = Duration::from_millis(1);
 /// Attempts of a call before it leaves the engine to others.

@@ -102,6 +102,7 @@ impl StreamPlace {
         block_on(
             timeout,
             |waker| self.attempt_or_wait(wanted, &mut attempt, waker).0,
+            |error| self.read().cell.awaits_reason(error),
             |waker| {
                 let place = self.read();
                 place.cell.give_up(wanted(place.id), waker);

@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use netnice_api::direct::FlowNotification;
 use netnice_tcp::connection::{CloseReason, WriteError};
 use netnice_tcp::header::{Flags, Header};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::frame::{Layout, Sums};
 use super::{Event, HeldBack, ListenOptions, Listener, Poller, Stream, TcpOptions};
-use crate::fake_daemon::FakeDaemon;
+use crate::fake_daemon::{DaemonCommand, FakeDaemon};
 use crate::headers::{FlowAddress, Headers};
 use crate::segments::{SegmentEndpoint, SegmentFlow};
 use crate::udp::Buffers;
@@ -629,4 +630,36 @@ fn long_writes_leave_in_records_of_several_segments() {
     }
     let joined = client.flow_counters().joined + server.flow_counters().joined;
     assert!(joined > 100, "{joined}");
+}
+
+/// Regression: the call that found the flow closed before the daemon had said why failed without
+/// the reason, and later calls with it.
+#[test]
+fn calls_that_wait_fail_with_the_reason_that_comes_after_the_end() {
+    let said = "the flow is closed: its route is over wire1";
+    for reason in [Some("its route is over wire1"), None] {
+        let bed = Bed::new("reason");
+        let (client, _server) = bed.pair();
+        let flow = promotion::flow_number(&client);
+        std::thread::scope(|scope| {
+            let read = || client.read(&mut [0; 10], SOON).unwrap_err().to_string();
+            let reader = scope.spawn(read);
+            bed.daemon.send(DaemonCommand::CloseSilently(flow));
+            std::thread::sleep(Duration::from_millis(20));
+            if let Some(why) = reason {
+                let why = why.into();
+                let closed = FlowNotification::Closed { flow, why };
+                bed.daemon.send(DaemonCommand::Notify(closed));
+            }
+            // Without a reason the calls fail a moment later.
+            let said = if reason.is_some() {
+                said
+            } else {
+                "the flow is closed"
+            };
+            assert_eq!(reader.join().unwrap(), said);
+            let written = client.write(b"more", SOON).unwrap_err();
+            assert_eq!(written.to_string(), said);
+        });
+    }
 }

@@ -1,7 +1,6 @@
 //! Tests of connections that get a flow of their own.
 
 use super::*;
-use crate::fake_daemon::DaemonCommand;
 use crate::tcp::{PromoteError, PromoteOptions};
 
 /// A flow with this contract and few buffers.
@@ -51,7 +50,7 @@ fn exchange(client: &Stream, server: &Stream, count: usize, act: impl FnOnce()) 
     });
 }
 
-fn flow_number(stream: &Stream) -> u32 {
+pub(super) fn flow_number(stream: &Stream) -> u32 {
     stream.place.enter(|engine, _| engine.flow_number())
 }
 
