@@ -14,6 +14,7 @@
 //! program ends with its input. It fails if a channel cannot be opened or ends, and for an unknown
 //! command.
 
+use std::collections::VecDeque;
 use std::io::BufRead;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -26,7 +27,7 @@ use anyhow::{Context, Result, bail};
 use netnice_channel::{
     ChannelClass, ChannelError, ChannelId, ChannelOptions, Checksum, Encryption, ExecutorSettings,
     HandlerThread, HandlerThreadOptions, Listener, ListenerOptions, PacketHeader, Receiver,
-    SendRefusal, Sender, SenderOptions, Stage, StageError, WhenFull, costs,
+    SendRefusal, Sender, SenderOptions, Stage, StageError, WhenFull, costs, messages_within,
 };
 use netnice_core::contract::{Contract, Slice, Weight};
 use netnice_core::sched::EarlyOrder;
@@ -129,6 +130,11 @@ pub struct SentChannel {
     pub accepted: u64,
     /// Messages that found no room.
     pub dropped: u64,
+    /// Of these, messages that came too soon after those before: the queue was full of messages
+    /// whose processing was not due.
+    pub too_soon: u64,
+    /// The longest time from that of a group to its offer.
+    pub offered_late_ns: u64,
     /// Packets that did not leave.
     pub unsent: u64,
     /// Bytes of the messages that have left before the end of the run.
@@ -200,16 +206,17 @@ fn source(plan: &ChannelPlan, dir: &RuntimeDir, ends: (SocketAddr, SocketAddr)) 
         let sends: SendPlan = serde_json::from_str(sends).context("what to send")?;
         thread.take_stops();
         let begin = monotonic_ns() + LEAD_NS;
-        let runs: Vec<_> = std::iter::zip(&senders, sends.channels)
-            .map(|(sender, messages)| {
-                let sender = sender.clone();
-                let span = (begin, begin + sends.lasts_ns);
-                std::thread::spawn(move || {
-                    let mut sender = sender.lock().unwrap_or_else(PoisonError::into_inner);
-                    send(&mut sender, &messages, span)
-                })
-            })
-            .collect();
+        let mut runs = Vec::new();
+        for ((sender, messages), planned) in
+            std::iter::zip(&senders, sends.channels).zip(&plan.channels)
+        {
+            let (sender, queue) = (sender.clone(), planned.queue()?);
+            let span = (begin, begin + sends.lasts_ns);
+            runs.push(std::thread::spawn(move || {
+                let mut sender = sender.lock().unwrap_or_else(PoisonError::into_inner);
+                send(&mut sender, &messages, queue, span)
+            }));
+        }
         let mut channels = Vec::new();
         for run in runs {
             channels.push(run.join().expect("no panic")?);
@@ -224,27 +231,45 @@ fn source(plan: &ChannelPlan, dir: &RuntimeDir, ends: (SocketAddr, SocketAddr)) 
     Ok(())
 }
 
-/// Sends messages from one time to another, and waits until all have left.
-fn send(sender: &mut Sender, messages: &Messages, (begin, end): (u64, u64)) -> Result<SentChannel> {
+/// Sends messages from one time to another on a channel with such a queue, and waits until all have
+/// left.
+fn send(
+    sender: &mut Sender,
+    messages: &Messages,
+    mut queue: Option<NotDue>,
+    (begin, end): (u64, u64),
+) -> Result<SentChannel> {
     let before = sender.counts();
     let mut sent = SentChannel::default();
     let mut at = begin + messages.first_ns;
     let is_over = || messages.waits && monotonic_ns() >= end;
     while messages.count > 0 && at < end && !is_over() {
         sys::sleep_until(at);
+        sent.offered_late_ns = sent.offered_late_ns.max(monotonic_ns() - at);
         for _ in 0..messages.count {
             sent.offered += 1;
             let number = (before.accepted + sent.accepted).to_be_bytes();
             let body: Vec<u8> = number.into_iter().cycle().take(messages.size).collect();
             let accepted = match messages.waits {
-                true => sender.send(body, None).map(drop),
-                false => sender.try_send(body).map(drop).map_err(|(_, error)| error),
+                true => sender.send(body, None),
+                false => sender.try_send(body).map_err(|(_, error)| error),
             };
             match accepted {
-                Ok(()) => sent.accepted += 1,
+                Ok(accepted) => {
+                    sent.accepted += 1;
+                    if let Some(queue) = &mut queue {
+                        queue.logical_ns.push_back(accepted.logical.0);
+                    }
+                }
                 Err(
                     ChannelError::WouldBlock | ChannelError::Refused(SendRefusal::Dropped { .. }),
-                ) => sent.dropped += 1,
+                ) => {
+                    sent.dropped += 1;
+                    let is_full = queue
+                        .as_mut()
+                        .is_some_and(|queue| queue.is_full(monotonic_ns()));
+                    sent.too_soon += u64::from(is_full);
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -348,7 +373,45 @@ fn counts(receivers: &[Arc<Mutex<ReceivedChannel>>], listener: &Listener) -> Val
     })
 }
 
+/// The messages of a real-time channel whose processing is not due: they can be in its queue
+/// however well netnice works.
+struct NotDue {
+    /// The room in the queue.
+    room: u64,
+    processing_ns: u64,
+    /// The logical arrivals of the messages that were accepted.
+    logical_ns: VecDeque<u64>,
+}
+
+impl NotDue {
+    /// Whether these messages take all the room.
+    fn is_full(&mut self, now: u64) -> bool {
+        let is_due = |logical: &u64| logical + self.processing_ns <= now;
+        while self.logical_ns.front().is_some_and(is_due) {
+            self.logical_ns.pop_front();
+        }
+        self.logical_ns.len() as u64 >= self.room
+    }
+}
+
 impl PlannedChannel {
+    /// The source's queue before it has messages; `None` for best effort. Fails if the contract
+    /// does not parse.
+    fn queue(&self) -> Result<Option<NotDue>> {
+        if self.contract.is_empty() {
+            return Ok(None);
+        }
+        let contract: Contract = self.contract.parse()?;
+        let channel = contract.channel().context("no channel")?;
+        // The queue's theorem (docs/reference/channels.md, section 5).
+        let during = messages_within(channel.processing(), channel.rmax());
+        Ok(Some(NotDue {
+            room: u64::from(channel.bmax()) + during,
+            processing_ns: channel.processing().0,
+            logical_ns: VecDeque::new(),
+        }))
+    }
+
     /// The deadline in ns; 0 for best effort. Fails if the contract does not parse.
     pub(crate) fn deadline_ns(&self) -> Result<u64> {
         if self.contract.is_empty() {
