@@ -1,7 +1,7 @@
 //! Lets a channel over several hosts be in time again after a stop of one of them
 //! (docs/reference/contracts.md, *After a stop*): handlers and links serve it a little faster than
-//! Rmax ([`spare_rate`]), and there is room for what comes at once then ([`most_behind`]). Nothing
-//! here fails.
+//! Rmax ([`MessageRate::with_spare`]), and there is room for what comes at once then
+//! ([`most_behind`]). Nothing here fails.
 
 use netnice_core::contract::{Channel, MessageRate};
 use netnice_core::units::Nanos;
@@ -12,13 +12,6 @@ use netnice_stack::StackError;
 pub fn most_behind(channel: &Channel) -> Nanos {
     let twice = Nanos(channel.deadline().0.saturating_mul(2));
     twice.min(Nanos::from_secs(1))
-}
-
-/// The rate at which a channel that catches up is served: an eighth above Rmax, and at least one
-/// message per second above it, as far as rates go.
-pub fn spare_rate(rmax: MessageRate) -> MessageRate {
-    let spare = rmax.get().div_ceil(8);
-    MessageRate::new(rmax.get().saturating_add(spare)).unwrap_or(rmax)
 }
 
 /// How many messages a channel sends at a rate within a time.
@@ -36,7 +29,7 @@ pub fn explain_spare(refusal: StackError, rmax: MessageRate) -> StackError {
             text: format!(
                 "{text} (a link serves a channel of rmax={rmax} as {}, so that it catches up \
                  after a stop)",
-                spare_rate(rmax)
+                rmax.with_spare()
             ),
         },
         other => other,

@@ -93,7 +93,7 @@ mod stage;
 mod stops;
 mod waker;
 
-pub use catch_up::{explain_spare, messages_within, most_behind, spare_rate};
+pub use catch_up::{explain_spare, messages_within, most_behind};
 pub use error::ChannelError;
 pub use executor::{
     Accepted, AcceptedMessage, Counts, Executor, Gate, HandlerId, HandlerState, NoHandler,

@@ -7,7 +7,7 @@ use netnice_core::contract::{Channel, ContractError, MessageRate, Overload, Weig
 use netnice_core::sched::{EarlyOrder, SchedulerError, Service};
 use netnice_core::units::{Bytes, Nanos};
 
-use super::catch_up::{messages_within, spare_rate};
+use super::catch_up::messages_within;
 use super::header::{ChannelId, PacketHeader};
 use super::parts::Parts;
 use super::stage::Stage;
@@ -102,8 +102,8 @@ pub struct ChannelOptions {
     pub when_full: WhenFull,
     /// How far a real-time channel may be behind after a stop of the machine, without a loss: at
     /// the sink there is room for the messages of this time, too, at most 1,024. If it is not 0,
-    /// the handlers and the link serve [`spare_rate`] in place of Rmax, so that a source that sends
-    /// exactly Rmax catches up, and not all later messages are late.
+    /// the handlers and the link serve [`MessageRate::with_spare`] in place of Rmax, so that a
+    /// source that sends exactly Rmax catches up, and not all later messages are late.
     pub catches_up: Nanos,
     /// The stages, in the order in which the sender applies them.
     pub stages: Vec<Box<dyn Stage>>,
@@ -266,7 +266,8 @@ impl ChannelOptions {
     }
 
     /// The channel as the link has it: Mmax counts the headers of all packets, and what the stages
-    /// add, and Rmax is [`spare_rate`] if the channel catches up. `None` for best effort.
+    /// add, and Rmax is [`MessageRate::with_spare`] if the channel catches up. `None` for best
+    /// effort.
     ///
     /// # Errors
     /// [`OpenError`] if the channel cannot be opened with these settings.
@@ -336,7 +337,7 @@ impl ChannelOptions {
     pub(crate) fn rate_served(&self, channel: &Channel) -> MessageRate {
         match self.catches_up {
             Nanos(0) => channel.rmax(),
-            _ => spare_rate(channel.rmax()),
+            _ => channel.rmax().with_spare(),
         }
     }
 

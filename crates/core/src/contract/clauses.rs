@@ -299,6 +299,22 @@ impl MessageRate {
     pub fn get(self) -> u32 {
         self.0
     }
+
+    /// The rate at which hosts serve a channel over several hosts, so that it catches up after a
+    /// stop of one of them (docs/reference/contracts.md, *After a stop*): an eighth above this one,
+    /// rounded up, and at most the highest rate.
+    ///
+    /// ```
+    /// use netnice_core::contract::MessageRate;
+    ///
+    /// let with_spare = |rmax| MessageRate::new(rmax).map(|rmax| rmax.with_spare().get());
+    /// assert_eq!([1, 8, 9].map(with_spare), [Some(2), Some(9), Some(11)]);
+    /// assert_eq!(with_spare(1_000_000), Some(1_000_000));
+    /// ```
+    pub fn with_spare(self) -> MessageRate {
+        let spare = self.0.div_ceil(8);
+        MessageRate::new(self.0.saturating_add(spare)).unwrap_or(self)
+    }
 }
 
 impl fmt::Display for MessageRate {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 
-use netnice_channel::{HopMeter, LogicalArrivals, explain_spare, spare_rate};
+use netnice_channel::{HopMeter, LogicalArrivals, explain_spare};
 use netnice_core::contract::Contract;
 use netnice_core::units::{Bytes, Nanos};
 use netnice_stack::udp::{Buffers, Remote, UdpOptions};
@@ -321,7 +321,7 @@ impl<I: Interfaces> Control<I> {
             lease,
             reassembly,
             waiting: Default::default(),
-            arrivals: LogicalArrivals::new(spare_rate(entry.request.contract.rmax())),
+            arrivals: LogicalArrivals::new(entry.request.contract.rmax().with_spare()),
             under_way: Default::default(),
             meter,
             room: entry.plan.room(bound),

@@ -8,10 +8,11 @@
 //! message that arrives before its logical arrival here waits. The hosts before this one keep a
 //! message for at most D − B, so at most Bmax + ⌊(D − B) Rmax⌋ messages wait at once if the source
 //! keeps to its contract. There is room for the messages of [`most_behind`] more, which come at
-//! once after a stop of a host; what exceeds that is dropped. The flow has Rmax′ ([`spare_rate`]),
-//! so that what waits after a stop becomes less.
+//! once after a stop of a host; what exceeds that is dropped. The flow has Rmax′
+//! ([`netnice_core::contract::MessageRate::with_spare`]), so that what waits after a stop becomes
+//! less.
 
-use netnice_channel::{PacketHeader, messages_within, most_behind, spare_rate};
+use netnice_channel::{PacketHeader, messages_within, most_behind};
 use netnice_core::contract::{Channel, ContractError, Overload};
 use netnice_core::units::{Bytes, Nanos};
 use netnice_stack::udp::Buffers;
@@ -91,7 +92,7 @@ impl Plan {
         let own = &self.contract;
         // Otherwise a stop of the relay would make all later messages of a source late that sends
         // exactly Rmax.
-        let rmax = spare_rate(own.rmax());
+        let rmax = own.rmax().with_spare();
         let channel = Channel::new(self.mmax, rmax, own.bmax(), bound)?;
         // What waits, waits in the relay: behind it no message is held back again.
         let channel = channel.with_processing(self.time)?;
@@ -128,7 +129,7 @@ impl Plan {
     }
 
     fn sending(&self, bound: Nanos) -> Result<u32, PlanFault> {
-        let messages = messages_within(bound, spare_rate(self.contract.rmax())) + 1;
+        let messages = messages_within(bound, self.contract.rmax().with_spare()) + 1;
         let messages = messages.max(self.contract.bmax().into());
         let needed = self.parts.saturating_mul(messages);
         match u32::try_from(needed) {

@@ -78,7 +78,8 @@ pub struct Cable {
 /// A channel on its way, and its traffic.
 #[derive(Clone, Debug)]
 pub struct RoutedChannel {
-    /// The contract. Its deadline covers the hops, and not the cables.
+    /// The contract that the stations serve; its Rmax can be above that of the messages. Its
+    /// deadline covers the hops, and not the cables.
     pub contract: Channel,
     /// The stations from the source on.
     pub hops: Vec<Hop>,

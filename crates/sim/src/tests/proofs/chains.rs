@@ -7,7 +7,7 @@
 use core::num::NonZeroU32;
 
 use netnice_core::admission::timing::{Processor, Stops};
-use netnice_core::contract::{Channel, Slice};
+use netnice_core::contract::{Channel, MessageRate, Slice};
 use netnice_core::sched::Wire;
 use netnice_core::units::{Bytes, Nanos, Rate};
 
@@ -180,13 +180,20 @@ fn some_path(random: &mut Random, stations: usize) -> Vec<usize> {
 }
 
 /// A random channel whose messages need up to a fifth of the slowest link. The deadline is that of
-/// the least bounds, or up to a third longer, or any.
-fn some_channel(random: &mut Random, ledger: &PathLedger, path: &[usize]) -> Option<Channel> {
+/// the least bounds, or up to a third longer, or any. Returns the contract of its source, and the
+/// one that the hosts serve: the same, or one with a higher rate (Rmax′), as between hosts.
+fn some_channel(
+    random: &mut Random,
+    ledger: &PathLedger,
+    path: &[usize],
+) -> Option<(Channel, Channel)> {
     let rate = random.within(5..=400) as u32;
     let most = 50_000_000 / 8 / 5 / u64::from(rate);
     let mmax = random.within(64..=most.clamp(65, 20_000));
     let bmax = random.within(1..=4) as u32;
-    let with = |deadline: u64| channel(mmax, rate, bmax, deadline);
+    let own = MessageRate::new(rate)?;
+    let served = pick(random, &[own, own.with_spare()]).get();
+    let with = |deadline: u64| channel(mmax, served, bmax, deadline);
     let least = match ledger.clone().reserve(&with(1), path) {
         Err(PathRefusal::TooLong(too_long)) => too_long.least.0,
         _ => return None,
@@ -196,7 +203,7 @@ fn some_channel(random: &mut Random, ledger: &PathLedger, path: &[usize]) -> Opt
         1 | 2 => least + least / 100 * random.within(0..=33),
         _ => random.within(MS..=100 * MS),
     };
-    Some(with(deadline))
+    Some((channel(mmax, rate, bmax, deadline), with(deadline)))
 }
 
 /// Times and lengths of messages that keep to the contract: as many as it allows, or with pauses
@@ -231,7 +238,7 @@ pub(super) fn some_chain(random: &mut Random, kind: Kind, figures: &mut Figures)
     let together = random.below(2) == 0;
     for _ in 0..random.within(3..=12) {
         let path = some_path(random, stations.len());
-        let Some(contract) = some_channel(random, &ledger, &path) else {
+        let Some((kept, contract)) = some_channel(random, &ledger, &path) else {
             continue;
         };
         let Ok(reserved) = ledger.reserve(&contract, &path) else {
@@ -256,7 +263,7 @@ pub(super) fn some_chain(random: &mut Random, kind: Kind, figures: &mut Figures)
         channels.push(RoutedChannel {
             contract,
             hops: reserved.hops,
-            messages: some_messages(random, &contract, first),
+            messages: some_messages(random, &kept, first),
         });
     }
     Chain {
