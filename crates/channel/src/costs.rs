@@ -7,7 +7,8 @@
 //! the driver and a reading of the clock for each packet. Processor time counts, so the time that
 //! other programs have meanwhile does not. Longer delays than that are stops of the machine
 //! (docs/reference/contracts.md, *Stops*) and no costs. Everything is measured in several rounds,
-//! and the median of their percentiles counts, so that one bad moment of the machine does not.
+//! and the median of their percentiles counts, so that one bad moment of the machine does not. A
+//! round has more than a thousand measurements, so that its percentile leaves one out at least.
 
 use std::num::NonZeroU32;
 use std::os::fd::AsFd;
@@ -266,11 +267,11 @@ fn high(mut times: Vec<u64>) -> Nanos {
 /// Packets of a message.
 const PACKETS: u64 = 8;
 /// Rounds of measurements.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 /// Messages of a round for the costs of packets.
 const MESSAGES: usize = 1_400;
 /// The same with cold caches.
-const COLD_MESSAGES: usize = 500;
+const COLD_MESSAGES: usize = 1_100;
 /// Packets for the cost of a stage.
 const SEALED: usize = 4_000;
 /// Switches of the kernel between two threads in a round.
