@@ -570,3 +570,30 @@ pub(super) fn slice(text: &str) -> Result<Slice> {
 const LEAD_NS: u64 = 20_000_000;
 /// Messages that a receiver of the sink queues.
 const SINK_QUEUE: u32 = 4_096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_is_full_of_messages_that_are_not_due_until_one_of_them_is() {
+        let planned = |contract: &str| PlannedChannel {
+            contract: contract.to_owned(),
+            best_effort: (1, 1),
+            stages: Vec::new(),
+        };
+        let contract = "channel mmax=1KiB,rmax=100/s,bmax=2,deadline=30ms,processing=20ms";
+        let queue = planned(contract).queue().expect("a contract");
+        let mut queue = queue.expect("real-time");
+        // Bmax, and two messages in the time for processing.
+        assert_eq!(queue.room, 4);
+        let ms = |time: u64| time * 1_000_000;
+        queue.logical_ns.extend([0, 10, 20].map(ms));
+        assert!(!queue.is_full(ms(1)));
+        queue.logical_ns.push_back(ms(30));
+        assert!(queue.is_full(ms(1)));
+        assert!(queue.is_full(ms(20) - 1));
+        assert!(!queue.is_full(ms(20)));
+        assert!(planned("").queue().expect("best effort").is_none());
+    }
+}
