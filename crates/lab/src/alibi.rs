@@ -15,13 +15,21 @@
 //! - A message that arrived at `a`, was due at `d` and ended at `e` is excused if the stops between
 //!   `a` and `e` took as much as it is late, of all the threads that it passed.
 //!
+//! - A connection that may catch up a tolerance loses what makes the debt longer than that.
+//!
 //! Only certain evidence counts ([`StopKind::is_certain`](netnice_core::stops::StopKind)): a driver
-//! that became slower must not excuse itself.
+//! that became slower must not excuse itself. A virtual machine is also stopped in the midst of its
+//! work. Such a stop counts if the kernel knows of it: the longest ones, as far as the time covers
+//! them that the machine beneath took from the processors ([`Alibi::with_stolen`]).
 //!
 //! Times are ns of one clock; the caller converts them ([`Alibi::new`] has the offset of the clock
 //! of stops).
 
+use std::time::{Duration, Instant};
+
 use netnice_core::stops::{NotAStop, Stop};
+
+use crate::sys;
 
 /// The stops of a thread, as evidence.
 #[derive(Debug, Default)]
@@ -40,6 +48,33 @@ struct Span {
     debt: f64,
 }
 
+/// What the machine beneath takes from this machine's processors, from a moment on.
+pub struct StolenTime {
+    since: Instant,
+    before: Duration,
+}
+
+impl StolenTime {
+    /// Counts from now on.
+    pub fn watch() -> StolenTime {
+        StolenTime {
+            since: Instant::now(),
+            before: sys::stolen_time(),
+        }
+    }
+
+    /// The time so far, of all processors together.
+    pub fn total(&self) -> Duration {
+        sys::stolen_time().saturating_sub(self.before)
+    }
+
+    /// The time so far as a share of the time that has passed, at most 1.
+    pub fn share(&self) -> f64 {
+        let passed = self.since.elapsed().as_secs_f64();
+        (self.total().as_secs_f64() / passed.max(f64::MIN_POSITIVE)).min(1.0)
+    }
+}
+
 /// How many packets failed a bound, with and without a stop that excuses them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Verdict {
@@ -54,9 +89,14 @@ impl Alibi {
     /// them times of the packets' clock. `used` is the part of the time for which the link is used,
     /// from 0 to below 1; a link that is used all the time never catches up.
     pub fn new(stops: &[Stop], ahead: u64, used: f64) -> Alibi {
-        let mut sorted: Vec<(u64, u64)> = stops
+        Alibi::with_stolen(stops, Duration::ZERO, ahead, used)
+    }
+
+    /// As [`Alibi::new`], where the kernel counts that the machine beneath took `stolen` from the
+    /// processors meanwhile. What the certain stops leave of it is evidence for others.
+    pub fn with_stolen(stops: &[Stop], stolen: Duration, ahead: u64, used: f64) -> Alibi {
+        let mut sorted: Vec<(u64, u64)> = evident(stops, stolen)
             .iter()
-            .filter(|stop| stop.kind.is_certain())
             .map(|stop| {
                 let start = stop.start.0.saturating_add(ahead);
                 (start, start.saturating_add(stop.length.0))
@@ -90,11 +130,35 @@ impl Alibi {
         self.parts(from, until).sum()
     }
 
+    /// The most that stops took of any time of this length, in ns.
+    pub fn most_stopped(&self, length: u64) -> u64 {
+        let taken = self.stops.iter().map(|span| {
+            let until = span.start.saturating_add(length);
+            self.stopped(span.start, until)
+        });
+        taken.max().unwrap_or(0)
+    }
+
     /// What stops between two times took from a busy link, in ns: of each the part beyond
     /// `work_ahead`, for which the NIC had packets.
     pub fn taken(&self, from: u64, until: u64, work_ahead: u64) -> u64 {
         let parts = self.parts(from, until);
         parts.map(|part| part.saturating_sub(work_ahead)).sum()
+    }
+
+    /// What a connection that may catch up `tolerance` ns loses by stops between two times, in ns.
+    pub fn forfeited(&self, from: u64, until: u64, tolerance: u64) -> u64 {
+        let (mut at, mut debt, mut lost) = (from, self.debt(from).min(tolerance as f64), 0.0);
+        for span in self.stops.iter().filter(|span| span.end > from) {
+            let (start, end) = (span.start.max(from), span.end.min(until));
+            if start >= end {
+                break;
+            }
+            debt = self.caught_up(debt, start - at) + (end - start) as f64;
+            lost += (debt - tolerance as f64).max(0.0);
+            (at, debt) = (end, debt.min(tolerance as f64));
+        }
+        lost as u64
     }
 
     /// The length of each stop between two times.
@@ -116,13 +180,17 @@ impl Alibi {
         if at < span.end {
             return span.debt - (span.end - at) as f64;
         }
-        let passed = (at - span.end) as f64;
+        self.caught_up(span.debt, at - span.end)
+    }
+
+    /// What is left of a debt after `passed` ns without a stop.
+    fn caught_up(&self, debt: f64, passed: u64) -> f64 {
         match self.catch_up {
-            0.0 if passed > 0.0 => 0.0,
-            0.0 => span.debt,
+            0.0 if passed > 0 => 0.0,
+            0.0 => debt,
             // A link without spare time never catches up.
-            rate if rate.is_infinite() => span.debt,
-            rate => (span.debt - passed / rate).max(0.0),
+            rate if rate.is_infinite() => debt,
+            rate => (debt - passed as f64 / rate).max(0.0),
         }
     }
 
@@ -181,6 +249,22 @@ impl std::ops::AddAssign for Verdict {
         self.unexcused += other.unexcused;
         self.excused += other.excused;
     }
+}
+
+/// The stops that count: the certain ones, and of the others the longest, as far as `stolen` covers
+/// them beside the certain ones.
+fn evident(stops: &[Stop], stolen: Duration) -> Vec<Stop> {
+    let (mut evident, mut others): (Vec<Stop>, Vec<Stop>) =
+        stops.iter().partition(|stop| stop.kind.is_certain());
+    let certain: u64 = evident.iter().map(|stop| stop.length.0).sum();
+    let mut left = (stolen.as_nanos() as u64).saturating_sub(certain);
+    others.sort_unstable_by_key(|stop| std::cmp::Reverse(stop.length.0));
+    evident.extend(others.into_iter().take_while(|stop| {
+        let covered = stop.length.0 <= left;
+        left = left.saturating_sub(stop.length.0);
+        covered
+    }));
+    evident
 }
 
 /// Reads a log of stops: one in each line. A last line without its end is ignored, since a driver

@@ -23,7 +23,7 @@ use nix::sys::signal::{self, SigSet, SigmaskHow, Signal};
 use nix::sys::time::TimeVal;
 use nix::unistd::{ForkResult, Pid};
 use procfs_core::process::{Schedstat, Stat};
-use procfs_core::{FromRead, ProcResult};
+use procfs_core::{ExplicitSystemInfo, FromRead, FromReadSI, KernelStats, ProcResult};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -166,6 +166,20 @@ pub(crate) fn cpu_time() -> (Duration, Duration) {
     let of = |t: TimeVal| Duration::new(t.tv_sec() as u64, t.tv_usec() as u32 * 1000);
     let times = usage.map(|usage| (of(usage.user_time()), of(usage.system_time())));
     times.unwrap_or_default()
+}
+
+/// Time that the machine beneath has taken from this machine's processors so far, of all together,
+/// in steps of 10 ms: the kernel's "steal" (proc_stat(5)). Zero if the kernel does not count it.
+pub(crate) fn stolen_time() -> Duration {
+    let units = ExplicitSystemInfo {
+        boot_time_secs: 0,
+        ticks_per_second: 100,
+        page_size: 4096,
+        is_little_endian: cfg!(target_endian = "little"),
+    };
+    let counts = KernelStats::from_file("/proc/stat", &units);
+    let stolen = counts.ok().and_then(|counts| counts.total.steal_duration());
+    stolen.unwrap_or_default()
 }
 
 /// Seconds of processor time that a process has used so far, with all of its threads, in steps of

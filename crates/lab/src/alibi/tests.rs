@@ -111,6 +111,8 @@ fn stops_that_overlap_count_once() {
     assert_eq!(alibi.stopped(0, 1_000), 150);
     assert_eq!(alibi.stopped(120, 130), 10);
     assert_eq!(alibi.number(), 2);
+    assert_eq!(alibi.most_stopped(1_000), 150);
+    assert_eq!((alibi.most_stopped(120), alibi.most_stopped(40)), (120, 40));
     let moved = Alibi::new(&[stop(150, 100)], 1_000, 0.0);
     assert_eq!((moved.stopped(0, 1_000), moved.stopped(0, 1_200)), (0, 50));
 }
@@ -127,6 +129,44 @@ fn missing_packets_are_excused_as_far_as_the_time_carries_them() {
     assert_eq!(judge(7, 0, 2_000), (4, 3));
     assert_eq!(judge(2, 1_250, 2_000), (2, 0));
     assert_eq!(judge(2, 0, 1_000), (2, 0));
+}
+
+#[test]
+fn what_exceeds_the_tolerance_is_lost() {
+    // A third of the link is free: of a debt, one ns is caught up in two.
+    let stops = [stop(1_000, 300), stop(1_400, 300), stop(5_000, 90)];
+    let alibi = Alibi::new(&stops, 0, 2.0 / 3.0);
+    assert_eq!(alibi.forfeited(0, 9_000, 1_000), 0);
+    // The second stop finds 250 of the first.
+    assert_eq!(alibi.forfeited(0, 9_000, 500), 50);
+    // 200 are left of the first, and 150 when the second begins.
+    assert_eq!(alibi.forfeited(0, 9_000, 200), 100 + 250);
+    assert_eq!(alibi.forfeited(0, 1_250, 200), 50);
+    assert_eq!(alibi.forfeited(1_200, 1_300, 200), 100);
+    assert_eq!(alibi.forfeited(2_500, 9_000, 80), 10);
+    assert_eq!(Alibi::new(&stops, 0, 0.0).forfeited(0, 9_000, 200), 200);
+    assert_eq!(Alibi::new(&stops, 0, 1.0).forfeited(0, 9_000, 0), 690);
+}
+
+#[test]
+fn a_stop_amid_work_counts_if_the_time_was_stolen() {
+    let slow = |start, length| Stop {
+        kind: StopKind::Slow,
+        ..stop(start, length)
+    };
+    let stops = [
+        slow(100, 50),
+        stop(1_000, 10),
+        slow(2_000, 70),
+        slow(3_000, 40),
+    ];
+    let counted = |stolen| {
+        let alibi = Alibi::with_stolen(&stops, Duration::from_nanos(stolen), 0, 0.0);
+        alibi.stopped(0, 9_000)
+    };
+    // The certain stop needs no such evidence, and uses its part of it up. Then the longest.
+    assert_eq!((counted(0), counted(79), counted(80)), (10, 10, 80));
+    assert_eq!((counted(129), counted(130), counted(1_000)), (80, 130, 170));
 }
 
 #[test]

@@ -15,7 +15,7 @@
 //! those that a recorded stop of the driver excuses (`crate::alibi`). HTB with the same rate is
 //! measured beside the cells for comparison. Over the wire with delay only the rates are judged,
 //! 97 % each: the wire itself is late by some tens of microseconds. In the quick form rates have
-//! 3 % of tolerance, and gaps are not judged.
+//! 3 % of tolerance, what was stolen from the processors counts as sent, and gaps are not judged.
 //!
 //! [`run`] fails if the subject is not netnice, or if a step of the measurement fails.
 
@@ -30,6 +30,7 @@ use super::front_door;
 use super::goodput::{Counts, FRAME, TcpService};
 use super::sent_packets::check_flow;
 use super::{Bound, Context, Outcome, timing};
+use crate::alibi::{Alibi, StolenTime};
 use crate::process::Proc;
 use crate::stats;
 use crate::traffic::{self, Running, Tcp, Udp};
@@ -74,6 +75,8 @@ struct Measured {
     /// In us, without excused ones.
     gaps: Vec<f64>,
     excused: u64,
+    /// The part of the window that was stolen from the processors.
+    stolen: f64,
 }
 
 /// Runs the experiment. Fails as the module says.
@@ -261,18 +264,23 @@ fn measure(context: &Context, case: &Case) -> Result<Measured> {
     let file = world.folder().join("any.pcap");
     let tap = Tap::start_capturing(&server.ns, &server.port().device, &file, is_judged)?;
     let before = Counts::read(&client.ns, &server.ns)?;
+    let stolen = StolenTime::watch();
     pause(seconds);
     let after = Counts::read(&client.ns, &server.ns)?;
     let record = tap.stop(&server.ns)?;
+    let share = stolen.share();
     record.validate()?;
     let stops = match &netnice {
         Some(netnice) => front_door::stops(netnice, &device)?,
         None => Vec::new(),
     };
+    let used = case.promise.bits() / case.promise.link();
+    let alibi = front_door::alibi(&stops, stolen.total(), used);
     source.stop()?;
     let received = sink.stop()?;
     drop((flood, other));
-    judge(case, (record, &file), received, [before, after], &stops)
+    let counts = [before, after];
+    judge(case, (record, &file), received, counts, (&alibi, share))
 }
 
 /// Starts the receiver and the sender of a measurement.
@@ -324,7 +332,7 @@ fn judge(
     (record, file): (Record, &Path),
     received: traffic::Report,
     counts: [Counts; 2],
-    stops: &[netnice_core::stops::Stop],
+    (alibi, stolen): (&Alibi, f64),
 ) -> Result<Measured> {
     let times = record.times(is_judged);
     let (Some(from), Some(until)) = (times.first().copied(), times.last().copied()) else {
@@ -345,15 +353,15 @@ fn judge(
         }
         Load::Udp => None,
     };
-    let alibi = front_door::alibi(stops, case.promise.bits() / case.promise.link());
     let spacing = (FRAME * 8e9 / case.promise.bits()) as u64;
-    let timing = timing::Measured::new(&times, (spacing, CDVT_US * 1000), 0, &alibi);
+    let timing = timing::Measured::new(&times, (spacing, CDVT_US * 1000), 0, alibi);
     Ok(Measured {
         early,
         wire: 100.0 * bytes * 8.0 / span / case.promise.bits(),
         service,
         gaps: timing.gaps,
         excused: timing.excused,
+        stolen,
     })
 }
 
@@ -389,6 +397,7 @@ fn report(context: &Context, outcome: &mut Outcome, case: &Case, measured: &Meas
         "gap p99, us": percentile(99.0),
         "gaps": measured.gaps.len(),
         "excused": measured.excused,
+        "stolen, %": (measured.stolen * 1000.0).round() / 10.0,
     });
     context.say(format!("{name}: {row}"));
     outcome.ours(name, row);
@@ -401,8 +410,9 @@ fn report(context: &Context, outcome: &mut Outcome, case: &Case, measured: &Meas
     }
     let part = if case.is_far { 0.03 } else { 0.01 };
     let least = 100.0 - 100.0 * context.tolerance(part);
+    let judged = |rate| context.with_stolen(rate, 100.0, measured.stolen);
     let what = format!("{name}: of the contract on the wire");
-    outcome.check(what, measured.wire, "%", Bound::AtLeast(least));
+    outcome.check(what, judged(measured.wire), "%", Bound::AtLeast(least));
     let is_min = case.promise == Promise::Min;
     if !is_min {
         let what = format!("{name}: at most the contract on the wire");
@@ -412,7 +422,7 @@ fn report(context: &Context, outcome: &mut Outcome, case: &Case, measured: &Meas
         let part = if case.is_far { 0.03 } else { 0.02 };
         let least = 100.0 - 100.0 * context.tolerance(part);
         let what = format!("{name}: goodput");
-        outcome.check(what, service.goodput, "%", Bound::AtLeast(least));
+        outcome.check(what, judged(service.goodput), "%", Bound::AtLeast(least));
     }
     if case.is_far {
         return;

@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 
 use super::bench::{at, netnice_only};
 use super::{Bound, Context, Outcome, front_door};
-use crate::alibi::Alibi;
+use crate::alibi::{Alibi, StolenTime};
 use crate::process::EVENT_TIMEOUT;
 use crate::stats;
 use crate::traffic::{self, Commanded, Direct, MessageShape, Udp};
@@ -103,12 +103,13 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let tap = Tap::start_capturing(&server.ns, &server.port().device, &file, is_channel)?;
     let seconds = if context.quick { 20 } else { 600 };
     let messages = seconds * 1_000_000_000 / EVERY;
+    let stolen = StolenTime::watch();
     channel.command(&format!("periodic {EVERY} {messages}"))?;
     let sent = channel.answer("first_ns", Duration::from_secs(seconds) + EVENT_TIMEOUT)?;
     // The last packets pass the cable.
     std::thread::sleep(Duration::from_millis(300));
     let stops = front_door::stops(&netnice, "eth0")?;
-    let alibi = front_door::alibi(&stops, GUARANTEED);
+    let alibi = front_door::alibi(&stops, stolen.total(), GUARANTEED);
     let record = tap.stop(&server.ns)?;
     for source in beside {
         source.stop()?;

@@ -22,7 +22,7 @@ use netnice_core::stops::{Stop, StopKind};
 
 use super::Outcome;
 use super::bench::pause;
-use crate::alibi::{self, Alibi, Verdict};
+use crate::alibi::{self, Alibi, StolenTime, Verdict};
 use crate::direct::{self, SINK};
 use crate::sys;
 use crate::traffic::{self, Direct, Running};
@@ -34,6 +34,7 @@ pub struct FrontDoor {
     pub netnice: Netnice,
     /// The hosts.
     pub world: World,
+    stolen: StolenTime,
     _sink: UdpSocket,
 }
 
@@ -54,6 +55,7 @@ impl FrontDoor {
         Ok(FrontDoor {
             netnice,
             world,
+            stolen: StolenTime::watch(),
             _sink: sink,
         })
     }
@@ -104,7 +106,12 @@ impl FrontDoor {
     /// What the driver's stops so far excuse. `used` is the part of the link that is in use. Times
     /// are those of a tap. Fails as [`FrontDoor::stops`] does.
     pub fn alibi(&self, used: f64) -> Result<Alibi> {
-        Ok(alibi(&self.stops()?, used))
+        Ok(alibi(&self.stops()?, self.stolen(), used))
+    }
+
+    /// What the machine beneath took from the processors so far.
+    pub fn stolen(&self) -> Duration {
+        self.stolen.total()
     }
 }
 
@@ -120,10 +127,11 @@ pub fn stops(netnice: &Netnice, device: &str) -> Result<Vec<Stop>> {
     Ok(alibi::parse(&log)?)
 }
 
-/// What these stops excuse; the rest as [`FrontDoor::alibi`].
-pub fn alibi(stops: &[Stop], used: f64) -> Alibi {
+/// What these stops excuse, if so much was stolen from the processors meanwhile
+/// ([`Alibi::with_stolen`]); the rest as [`FrontDoor::alibi`].
+pub fn alibi(stops: &[Stop], stolen: Duration, used: f64) -> Alibi {
     let ahead = sys::now_ns().saturating_sub(netnice_kernel::process::monotonic().0);
-    Alibi::new(stops, ahead, used)
+    Alibi::with_stolen(stops, stolen, ahead, used)
 }
 
 /// Adds the note that says what the experiment ran through, and how often the machine stopped the

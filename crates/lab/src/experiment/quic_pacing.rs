@@ -7,7 +7,8 @@
 //! spreads the window over the round trip. *netnice* has twice that window, so quinn's pacer and
 //! window never decide, and a `cell` contract of the rate (example `quic` of netnice-stack, module
 //! `paced_socket`). Both have the same program, socket options and receiver. They alternate; the
-//! values are medians of the rounds.
+//! values are medians of the rounds. In the quick form what was stolen from the processors counts
+//! as sent.
 //!
 //! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if the subject is
 //! not netnice, if a connection or its content fails, or if a step of the measurement fails.
@@ -19,6 +20,7 @@ use serde_json::{Value, json};
 
 use super::bench::{netnice_only, pause};
 use super::{Bound, Context, Outcome};
+use crate::alibi::StolenTime;
 use crate::process::{self, EVENT_TIMEOUT, Proc};
 use crate::stats;
 use crate::sys;
@@ -48,6 +50,8 @@ struct Run {
     sleeps: f64,
     /// Rate of the packets in Mbit/s.
     rate: f64,
+    /// The part of the time that was stolen from the processors.
+    stolen: f64,
 }
 
 /// Measures both pacers at each rate. Fails as the module says.
@@ -87,7 +91,8 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
             aim: rate,
             share: context.tolerance(0.01),
         };
-        outcome.check(what, netnice.rate, "Mbit/s", bound);
+        let judged = context.with_stolen(netnice.rate, rate, netnice.stolen);
+        outcome.check(what, judged, "Mbit/s", bound);
     }
     Ok(())
 }
@@ -98,6 +103,7 @@ struct Medians {
     cost: f64,
     sleeps: f64,
     rate: f64,
+    stolen: f64,
 }
 
 impl Medians {
@@ -109,6 +115,7 @@ impl Medians {
             cost: middle(&|run| run.cost),
             sleeps: middle(&|run| run.sleeps),
             rate: middle(&|run| run.rate),
+            stolen: middle(&|run| run.stolen),
         }
     }
 
@@ -126,6 +133,7 @@ impl Medians {
             "processor time, ns per kB": rounded(self.cost),
             "sleeps per MB": rounded(self.sleeps),
             "rate, Mbit/s": rounded(self.rate),
+            "stolen, %": rounded(self.stolen * 100.0),
         })
     }
 }
@@ -150,7 +158,9 @@ impl Subject {
         sender.write_line("go")?;
         pause(SETTLE);
         let begin = sys::now_ns();
+        let stolen = StolenTime::watch();
         pause(seconds - SETTLE - 0.1);
+        let stolen = stolen.share();
         let end = sys::now_ns();
         let within = Duration::from_secs_f64(seconds) + EVENT_TIMEOUT;
         let report = sender.next_json("sent", within)?;
@@ -167,6 +177,7 @@ impl Subject {
             cost: number(&report["processor_ns"])? / sent * 1e3,
             sleeps: number(&report["sleeps"])? / sent * 1e6,
             rate: record.rate(|flow| flow.inbound, begin, end) / 1e6,
+            stolen,
         })
     }
 

@@ -15,6 +15,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use netnice_core::stops::Stop;
@@ -43,11 +44,13 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     outcome.paper = json!("straight lines; small deviations where two want the same slot");
     let (mut wrong, mut missing) = (0, 0);
     let mut lost = Verdict::default();
+    // A test has to pass where the machine takes a quarter of the time: then little is caught up.
+    let alibi = stops.alibi(if context.quick { 1.0 } else { USED });
     for (number, one) in (0..).zip(&connections) {
         let (early, short) = police(outcome, &record, &file, number, one)?;
         wrong += early;
         missing += missing_on_the_wire(&file, port(number))?;
-        lost += excuse_lost(&record, number, one, short, &stops);
+        lost += excuse_lost(&record, number, one, short, &alibi);
     }
     let what = "packets that netnice check finds early";
     outcome.check(what, wrong as f64, "", Bound::AtMost(0.0));
@@ -110,9 +113,12 @@ fn send_shaped(
     Ok((front, record, file, stops))
 }
 
-/// The stops of the driver, and the offset from their clock to that of packets.
+/// The stops of the driver.
 struct Stops {
     stops: Vec<Stop>,
+    /// What was stolen from the processors meanwhile.
+    stolen: Duration,
+    /// The offset from the clock of stops to that of packets, in ns.
     ahead: u64,
 }
 
@@ -121,33 +127,45 @@ impl Stops {
     fn read(front: &FrontDoor) -> Result<Stops> {
         let stops = front.stops()?;
         let ahead = sys::now_ns().saturating_sub(netnice_kernel::process::monotonic().0);
-        Ok(Stops { stops, ahead })
+        Ok(Stops {
+            stops,
+            stolen: front.stolen(),
+            ahead,
+        })
     }
 
-    /// What the stops excuse that take half of the tolerance or more, if `used` of the link is in
-    /// use.
-    fn long(&self, used: f64) -> Alibi {
+    /// What the stops excuse, if `used` of the link is in use.
+    fn alibi(&self, used: f64) -> Alibi {
+        Alibi::with_stolen(&self.stops, self.stolen, self.ahead, used)
+    }
+
+    /// What the stops excuse that take half of the tolerance or more.
+    fn long(&self) -> Alibi {
         let long = |stop: &&Stop| stop.length.0 >= TOLERANCE * SLOT / 2;
         let long: Vec<Stop> = self.stops.iter().filter(long).copied().collect();
-        Alibi::new(&long, self.ahead, used)
+        Alibi::with_stolen(&long, self.stolen, self.ahead, 0.0)
     }
 }
 
-/// Judges the packets that a connection lost beyond one, `short` in all. Only a stop that takes
-/// half of the tolerance or more can cost packets: as many as the connection may send during it.
+/// Judges the packets that a connection lost beyond one, `short` in all. Stops cost packets if they
+/// make a connection late by more than half of the tolerance: as many as it may send in that time.
 fn excuse_lost(
     record: &Record,
     number: u16,
     one: &Connection,
     short: u64,
-    stops: &Stops,
+    alibi: &Alibi,
 ) -> Verdict {
     let times = record.times(from_port(port(number)));
     let (from, until) = (times.first().copied(), times.last().copied());
-    let alibi = stops.long(0.0);
     let beyond = short.saturating_sub(1);
     let (from, until) = (from.unwrap_or_default(), until.unwrap_or_default());
-    alibi.judge_missing(beyond, from, until, one.peak * SLOT)
+    let lost = alibi.forfeited(from, until, TOLERANCE * SLOT / 2);
+    let excused = beyond.min(lost.div_ceil(one.peak * SLOT));
+    Verdict {
+        unexcused: beyond - excused,
+        excused,
+    }
 }
 
 /// Compares a connection's packets with its contract: the packets that are early, those that are
@@ -203,9 +221,11 @@ pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
         outcome,
         |vc, from, until| first.share(vc, from, until),
         |from, until| first.stopped(from, until),
+        |from, until| first.taken(from, until),
     );
     let second = overload("--min 5mbit", scale)?;
-    let least = second.share(2, 210, 400);
+    let kept = second.share(2, 210, 400);
+    let least = kept.max(f64::min(5.0, kept + 5.0 * second.taken(210, 400)));
     let what = "VC 2 in the overload with a minimum of 5 %";
     outcome.check(what, least, "%", Bound::AtLeast(4.95));
     let missing = first.missing + second.missing;
@@ -270,7 +290,14 @@ impl OverloadRun {
     /// The part of the time between two of the paper's slots that stops of the driver took which
     /// are too long for the tolerance of a connection.
     fn stopped(&self, from: u64, until: u64) -> f64 {
-        let alibi = self.stops.long(0.0);
+        let alibi = self.stops.long();
+        let (from, until) = self.span(from, until);
+        alibi.stopped(from, until) as f64 / (until - from) as f64
+    }
+
+    /// The part of the time between two of the paper's slots that stops of the driver took.
+    fn taken(&self, from: u64, until: u64) -> f64 {
+        let alibi = self.stops.alibi(0.0);
         let (from, until) = self.span(from, until);
         alibi.stopped(from, until) as f64 / (until - from) as f64
     }
@@ -367,6 +394,8 @@ const LINK: u64 = 100_000_000;
 const PACKET: u64 = 1500;
 /// A packet's time on the link, in ns.
 const SLOT: u64 = 120_000;
+/// The part of the link that the connections of figure 3 use while one of them sends a burst.
+const USED: f64 = 0.87;
 /// The slice of the link that the classes of figure 4 divide. The kernel's classes keep a part.
 const SERVER: &str = "9ms/10ms";
 /// The last of the paper's slots in figure 4.

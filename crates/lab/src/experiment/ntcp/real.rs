@@ -13,9 +13,11 @@
 //! alone on the link has its slice at the begin of each period, so the burst is p - s. A packet may
 //! overdraw the slice, and later periods repay the debt: unless whole packets make up the slice,
 //! the burst is p. Beside other flows a flow has its slice anywhere in the period, in the worst
-//! case at the end of one and at the begin of the next: the burst is twice that. The driver's
-//! work-ahead is added, because the cable between the hosts has no rate: the tap sees a packet when
-//! the driver hands it over, up to 1 ms before it would leave a link of 10 Mbit/s.
+//! case at the end of one and at the begin of the next: the burst is twice that. A stop of the
+//! driver moves the slice in its period too: what stops took from a period is added to the burst of
+//! a flow that is alone, up to twice the burst. The driver's work-ahead is added, because the cable
+//! between the hosts has no rate: the tap sees a packet when the driver hands it over, up to 1 ms
+//! before it would leave a link of 10 Mbit/s.
 //!
 //! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
 //! is not netnice, if a step of the measurement fails, or if a plot cannot be written.
@@ -420,6 +422,7 @@ impl TcpLink {
         let from = sys::now_ns();
         pause(seconds as f64);
         let until = sys::now_ns();
+        let alibi = self.front.alibi(0.0)?;
         let record = self.end(tap)?;
         let (sent, sink) = (end(sender)?, sink.stop()?);
         let times = full_frames(&record, number, self.frame);
@@ -432,9 +435,11 @@ impl TcpLink {
         let short = packets.filter(|one| one.wire != self.frame).count();
         let goodput = sink.received_payload().rate(begin, until);
         let wanted = slice.packets(self.frame);
+        let burst = slice.burst(self.frame);
+        let moved = alibi.most_stopped(slice.period()).min(burst);
         Ok(Transfer {
             wanted,
-            early: police(&file, number, &slice, slice.burst(self.frame))?,
+            early: police(&file, number, &slice, burst + moved)?,
             counts: bins(&times, begin, until, slice.period()),
             times,
             begin,

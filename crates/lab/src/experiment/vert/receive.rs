@@ -130,7 +130,7 @@ pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     }
     outcome.paper = json!("the second one's losses rise, the first is unperturbed");
     check_losses(outcome, &load, &consumed, &sent)?;
-    check_missed(outcome, &load, &consumed, missed, &stops);
+    check_missed(outcome, &load, &consumed, missed, (&stops, front.stolen()));
     samples.check(outcome, &load, &consumed[1]);
     outcome.plot(context, "vert-fig7", || chart(&consumed, &samples))
 }
@@ -276,7 +276,7 @@ fn check_missed(
     load: &Load,
     consumed: &[Consumed],
     missed: u64,
-    stops: &[Stop],
+    (stops, stolen): (&[Stop], Duration),
 ) {
     let long = |stop: &&Stop| stop.length.0 >= LONG_STOP;
     let long: Vec<Stop> = stops.iter().filter(long).copied().collect();
@@ -284,7 +284,7 @@ fn check_missed(
     let from = times.clone().min().copied().unwrap_or(0);
     let until = times.max().copied().unwrap_or(0);
     let each = SECOND * FRAME * 8 / load.rates.iter().sum::<u64>();
-    let verdict = alibi(&long, 0.0).judge_missing(missed, from, until, each);
+    let verdict = alibi(&long, stolen, 0.0).judge_missing(missed, from, until, each);
     let what = "frames that the kernel lost before the driver";
     check_verdict(outcome, what, verdict);
 }
