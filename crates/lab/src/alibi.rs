@@ -1,5 +1,6 @@
-//! Decides which late or missing packets a recorded stop excuses ([`Alibi`]). Nothing else excuses
-//! a packet. All functions are pure, and none fails, except reading the text of a log.
+//! Decides which late or missing packets a recorded stop excuses ([`Alibi`]), and reads how much
+//! time is stolen from the machine ([`StolenTime`]). No function fails, except reading the text of
+//! a log.
 //!
 //! A stop delays what is due in it until its end. Then several packets are due at once, and the
 //! sender needs time to catch up: on a link that is used for the part u of the time, a stop of
@@ -12,15 +13,15 @@
 //! - Packets that are missing in a window are excused as far as the time that stops took from the
 //!   window, with the debt at its beginning, would have carried them.
 //! - A gap between two packets is excused if one of the two is late by an excused stop.
+//! - A connection that may catch up a tolerance loses what makes the debt longer than that.
 //! - A message that arrived at `a`, was due at `d` and ended at `e` is excused if the stops between
 //!   `a` and `e` took as much as it is late, of all the threads that it passed.
 //!
-//! - A connection that may catch up a tolerance loses what makes the debt longer than that.
-//!
-//! Only certain evidence counts ([`StopKind::is_certain`](netnice_core::stops::StopKind)): a driver
-//! that became slower must not excuse itself. A virtual machine is also stopped in the midst of its
-//! work. Such a stop counts if the kernel knows of it: the longest ones, as far as the time covers
-//! them that the machine beneath took from the processors ([`Alibi::with_stolen`]).
+//! Certain stops always count ([`StopKind::is_certain`](netnice_core::stops::StopKind)). A driver
+//! that became slower must not excuse itself, so `slow` stops alone are no evidence. But a virtual
+//! machine is also stopped in the midst of its work. Of the slow stops the longest count, as far as
+//! the time that the hypervisor took from the processors covers them ([`Alibi::with_stolen`]). The
+//! kernel counts that time in steps of 10 ms, so it is not known when it was taken.
 //!
 //! Times are ns of one clock; the caller converts them ([`Alibi::new`] has the offset of the clock
 //! of stops).
@@ -48,10 +49,10 @@ struct Span {
     debt: f64,
 }
 
-/// What the machine beneath takes from this machine's processors, from a moment on.
+/// The time that the hypervisor takes from this machine's processors, from a moment on.
 pub struct StolenTime {
     since: Instant,
-    before: Duration,
+    before: Vec<Duration>,
 }
 
 impl StolenTime {
@@ -59,21 +60,36 @@ impl StolenTime {
     pub fn watch() -> StolenTime {
         StolenTime {
             since: Instant::now(),
-            before: sys::stolen_time(),
+            before: sys::stolen_times(),
         }
     }
 
-    /// The time so far, of all processors together.
+    /// The time so far, of all processors together. Zero if the kernel does not count it.
     pub fn total(&self) -> Duration {
-        sys::stolen_time().saturating_sub(self.before)
+        self.each().iter().sum()
     }
 
-    /// The time so far as a share of the time that has passed, at most 1.
+    /// The time so far as a share of the time that has passed: of the two processors from which
+    /// most was taken together, since what a program sends passes several threads. At most
+    /// [`MOST_STOLEN`].
     pub fn share(&self) -> f64 {
         let passed = self.since.elapsed().as_secs_f64();
-        (self.total().as_secs_f64() / passed.max(f64::MIN_POSITIVE)).min(1.0)
+        let mut each = self.each();
+        each.sort_unstable();
+        let taken: Duration = each.iter().rev().take(2).sum();
+        (taken.as_secs_f64() / passed.max(f64::MIN_POSITIVE)).min(MOST_STOLEN)
+    }
+
+    fn each(&self) -> Vec<Duration> {
+        let (now, before) = (sys::stolen_times(), self.before.iter());
+        let each = now.iter().zip(before);
+        each.map(|(now, before)| now.saturating_sub(*before))
+            .collect()
     }
 }
+
+/// The greatest share of stolen time that is allowed for. A rate of nothing fails in any case.
+pub const MOST_STOLEN: f64 = 0.5;
 
 /// How many packets failed a bound, with and without a stop that excuses them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -92,8 +108,8 @@ impl Alibi {
         Alibi::with_stolen(stops, Duration::ZERO, ahead, used)
     }
 
-    /// As [`Alibi::new`], where the kernel counts that the machine beneath took `stolen` from the
-    /// processors meanwhile. What the certain stops leave of it is evidence for others.
+    /// As [`Alibi::new`], if the hypervisor took `stolen` from the processors while the stops were
+    /// recorded. What the certain stops leave of that time is evidence for the longest slow ones.
     pub fn with_stolen(stops: &[Stop], stolen: Duration, ahead: u64, used: f64) -> Alibi {
         let mut sorted: Vec<(u64, u64)> = evident(stops, stolen)
             .iter()
@@ -114,8 +130,7 @@ impl Alibi {
             if start >= end {
                 continue;
             }
-            let debt = alibi.debt(start) + (end - start) as f64;
-            alibi.stops.push(Span { start, end, debt });
+            alibi.push(start, end);
         }
         alibi
     }
@@ -130,13 +145,22 @@ impl Alibi {
         self.parts(from, until).sum()
     }
 
-    /// The most that stops took of any time of this length, in ns.
-    pub fn most_stopped(&self, length: u64) -> u64 {
-        let taken = self.stops.iter().map(|span| {
-            let until = span.start.saturating_add(length);
-            self.stopped(span.start, until)
-        });
-        taken.max().unwrap_or(0)
+    /// The most by which stops between two times delay `work` ns of sending without a pause, in ns.
+    pub fn longest_delay(&self, from: u64, until: u64, work: u64) -> u64 {
+        let inside = |span: &&Span| span.start >= from && span.end <= until;
+        let spans: Vec<&Span> = self.stops.iter().filter(inside).collect();
+        let delay = |first: usize| {
+            let (mut end, mut delay) = (spans[first].start.saturating_add(work), 0);
+            for span in &spans[first..] {
+                if span.start > end {
+                    break;
+                }
+                let length = span.end - span.start;
+                (end, delay) = (end.saturating_add(length), delay + length);
+            }
+            delay
+        };
+        (0..spans.len()).map(delay).max().unwrap_or(0)
     }
 
     /// What stops between two times took from a busy link, in ns: of each the part beyond
@@ -146,9 +170,28 @@ impl Alibi {
         parts.map(|part| part.saturating_sub(work_ahead)).sum()
     }
 
-    /// What a connection that may catch up `tolerance` ns loses by stops between two times, in ns.
+    /// The same without stops that are shorter than `least` ns.
+    pub fn without_short(&self, least: u64) -> Alibi {
+        let mut long = Alibi {
+            stops: Vec::new(),
+            catch_up: self.catch_up,
+        };
+        for span in self.stops.iter().filter(|one| one.end - one.start >= least) {
+            long.push(span.start, span.end);
+        }
+        long
+    }
+
+    /// Adds a stop behind all others.
+    fn push(&mut self, start: u64, end: u64) {
+        let debt = self.debt(start) + (end - start) as f64;
+        self.stops.push(Span { start, end, debt });
+    }
+
+    /// What a connection that sends between two times and may catch up `tolerance` ns loses by
+    /// stops, in ns.
     pub fn forfeited(&self, from: u64, until: u64, tolerance: u64) -> u64 {
-        let (mut at, mut debt, mut lost) = (from, self.debt(from).min(tolerance as f64), 0.0);
+        let (mut at, mut debt, mut lost) = (from, 0.0, 0.0);
         for span in self.stops.iter().filter(|span| span.end > from) {
             let (start, end) = (span.start.max(from), span.end.min(until));
             if start >= end {
@@ -236,7 +279,14 @@ impl Alibi {
 
     /// Judges `missing` packets of a window, each of which takes `each` ns of the link.
     pub fn judge_missing(&self, missing: u64, from: u64, until: u64, each: u64) -> Verdict {
-        let excused = missing.min(self.excuse(from, until).div_ceil(each.max(1)));
+        Verdict::of_missing(missing, self.excuse(from, until), each)
+    }
+}
+
+impl Verdict {
+    /// Of `missing` packets, as many are excused as `time` ns carry, each of which takes `each` ns.
+    pub fn of_missing(missing: u64, time: u64, each: u64) -> Verdict {
+        let excused = missing.min(time.div_ceil(each.max(1)));
         Verdict {
             unexcused: missing - excused,
             excused,

@@ -112,12 +112,13 @@ impl Context {
         }
     }
 
-    /// The value to judge for a measured rate of at least `aim`. In a full run it is the rate. A
-    /// quick run is also a test, which has to pass on a machine from which much is stolen: there
-    /// what the rate would have carried in the share `stolen` of the time counts as carried.
+    /// The value to judge for a measured rate whose promise is `aim`. In a full run it is the rate.
+    /// A quick run is also a test, which has to pass on a machine from which much time is stolen:
+    /// there what the promise would have carried in the share `stolen` of the time is added, up to
+    /// the promise.
     pub(crate) fn with_stolen(&self, rate: f64, aim: f64, stolen: f64) -> f64 {
-        if self.quick {
-            rate.max(aim.min(rate + aim * stolen))
+        if self.quick && rate < aim {
+            (rate + aim * stolen).min(aim)
         } else {
             rate
         }

@@ -168,9 +168,9 @@ pub(crate) fn cpu_time() -> (Duration, Duration) {
     times.unwrap_or_default()
 }
 
-/// Time that the machine beneath has taken from this machine's processors so far, of all together,
-/// in steps of 10 ms: the kernel's "steal" (proc_stat(5)). Zero if the kernel does not count it.
-pub(crate) fn stolen_time() -> Duration {
+/// Time that the hypervisor has taken from each of this machine's processors so far, in steps of 10
+/// ms: the kernel's *steal* (proc_stat(5)). Empty if the kernel does not count it.
+pub(crate) fn stolen_times() -> Vec<Duration> {
     let units = ExplicitSystemInfo {
         boot_time_secs: 0,
         ticks_per_second: 100,
@@ -178,8 +178,9 @@ pub(crate) fn stolen_time() -> Duration {
         is_little_endian: cfg!(target_endian = "little"),
     };
     let counts = KernelStats::from_file("/proc/stat", &units);
-    let stolen = counts.ok().and_then(|counts| counts.total.steal_duration());
-    stolen.unwrap_or_default()
+    let each = counts.map(|counts| counts.cpu_time).unwrap_or_default();
+    let stolen = each.iter().map(|one| one.steal_duration());
+    stolen.collect::<Option<_>>().unwrap_or_default()
 }
 
 /// Seconds of processor time that a process has used so far, with all of its threads, in steps of

@@ -111,8 +111,7 @@ fn stops_that_overlap_count_once() {
     assert_eq!(alibi.stopped(0, 1_000), 150);
     assert_eq!(alibi.stopped(120, 130), 10);
     assert_eq!(alibi.number(), 2);
-    assert_eq!(alibi.most_stopped(1_000), 150);
-    assert_eq!((alibi.most_stopped(120), alibi.most_stopped(40)), (120, 40));
+
     let moved = Alibi::new(&[stop(150, 100)], 1_000, 0.0);
     assert_eq!((moved.stopped(0, 1_000), moved.stopped(0, 1_200)), (0, 50));
 }
@@ -142,10 +141,26 @@ fn what_exceeds_the_tolerance_is_lost() {
     // 200 are left of the first, and 150 when the second begins.
     assert_eq!(alibi.forfeited(0, 9_000, 200), 100 + 250);
     assert_eq!(alibi.forfeited(0, 1_250, 200), 50);
-    assert_eq!(alibi.forfeited(1_200, 1_300, 200), 100);
+    // A connection that begins in a stop owes nothing of what was before.
+    assert_eq!(alibi.forfeited(1_200, 1_300, 60), 40);
     assert_eq!(alibi.forfeited(2_500, 9_000, 80), 10);
+    assert_eq!(alibi.without_short(91).forfeited(2_500, 9_000, 80), 0);
+    assert_eq!(alibi.without_short(90).forfeited(0, 9_000, 500), 50);
     assert_eq!(Alibi::new(&stops, 0, 0.0).forfeited(0, 9_000, 200), 200);
     assert_eq!(Alibi::new(&stops, 0, 1.0).forfeited(0, 9_000, 0), 690);
+}
+
+#[test]
+fn stops_delay_work_while_it_lasts() {
+    let stops = [stop(1_000, 100), stop(1_150, 30), stop(1_400, 50)];
+    let alibi = Alibi::new(&stops, 0, 0.0);
+    let delay = |work| alibi.longest_delay(0, 9_000, work);
+    assert_eq!((delay(0), delay(49), delay(50)), (100, 100, 130));
+    // 270 of work, and 130 of the first two stops.
+    assert_eq!((delay(269), delay(270)), (130, 180));
+    assert_eq!(alibi.longest_delay(1_001, 9_000, 270), 80);
+    assert_eq!(alibi.longest_delay(0, 1_179, 270), 100);
+    assert_eq!(Alibi::default().longest_delay(0, 9_000, 270), 0);
 }
 
 #[test]

@@ -15,7 +15,8 @@
 //! those that a recorded stop of the driver excuses (`crate::alibi`). HTB with the same rate is
 //! measured beside the cells for comparison. Over the wire with delay only the rates are judged,
 //! 97 % each: the wire itself is late by some tens of microseconds. In the quick form rates have
-//! 3 % of tolerance, what was stolen from the processors counts as sent, and gaps are not judged.
+//! 3 % of tolerance, what they would have carried in stolen time counts as carried, and gaps are
+//! not judged.
 //!
 //! [`run`] fails if the subject is not netnice, or if a step of the measurement fails.
 
@@ -26,7 +27,7 @@ use anyhow::{Context as _, Result};
 use serde_json::json;
 
 use super::bench::{SECOND, at, netnice_only, pause};
-use super::front_door;
+use super::front_door::DriverStops;
 use super::goodput::{Counts, FRAME, TcpService};
 use super::sent_packets::check_flow;
 use super::{Bound, Context, Outcome, timing};
@@ -216,6 +217,7 @@ fn measure(context: &Context, case: &Case) -> Result<Measured> {
     let (client, server) = (world.client(), world.server());
     let device = client.port().device.clone();
     let mut netnice = None;
+    let running = StolenTime::watch();
     if case.promise.options().is_some() {
         let mut daemon = world.netnice("client")?;
         daemon.restart_with(&["--driver-stops"])?;
@@ -270,12 +272,11 @@ fn measure(context: &Context, case: &Case) -> Result<Measured> {
     let record = tap.stop(&server.ns)?;
     let share = stolen.share();
     record.validate()?;
-    let stops = match &netnice {
-        Some(netnice) => front_door::stops(netnice, &device)?,
-        None => Vec::new(),
-    };
     let used = case.promise.bits() / case.promise.link();
-    let alibi = front_door::alibi(&stops, stolen.total(), used);
+    let alibi = match &netnice {
+        Some(netnice) => DriverStops::read(netnice, &device, &running)?.alibi(used),
+        None => Alibi::default(),
+    };
     source.stop()?;
     let received = sink.stop()?;
     drop((flood, other));

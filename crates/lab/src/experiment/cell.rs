@@ -61,6 +61,11 @@ impl Connection {
         }
     }
 
+    /// Slots between two cells in the long run.
+    fn sustained(&self) -> u64 {
+        self.bucket.map_or(self.peak, |(slots, ..)| slots)
+    }
+
     /// Cells in a burst of a dual bucket; `None` for other buckets.
     fn dual_burst(&self) -> Option<u64> {
         let (_, cells, kind) = self.bucket?;
@@ -185,7 +190,6 @@ pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
         outcome,
         |vc, from, until| link_share(&sent, vc, from, until),
         |_, _| 0.0,
-        |_, _| 0.0,
     );
     let (_, kept) = overload(Rate::new(LINK / 20))?;
     let share = link_share(&kept, 2, 210, 400);
@@ -236,14 +240,12 @@ struct OverloadCheck {
 impl OverloadCheck {
     /// Adds the checks. `share` returns the percent of the link that a connection got between two
     /// slots, and `stopped` the part of that time which the machine took from the sender. What a
-    /// connection with a slope would have sent in it counts as sent. `taken` returns the part of
-    /// the time that all stops took, however short: by so much the shares may differ more.
+    /// connection with a slope would have sent in it counts as sent.
     fn run(
         &self,
         outcome: &mut Outcome,
         share: impl Fn(u16, u64, u64) -> f64,
         stopped: impl Fn(u64, u64) -> f64,
-        taken: impl Fn(u64, u64) -> f64,
     ) {
         let mut excused = BTreeMap::new();
         let mut with_excused = |vc: u16, slope: f64, from: u64, until: u64| {
@@ -264,7 +266,7 @@ impl OverloadCheck {
             let row: BTreeMap<_, _> = found.collect();
             outcome.ours(&format!("slots {from} to {until}, % of the link"), row);
         }
-        let (alike, apart) = self.farthest_from_ratio(&share, &taken);
+        let (alike, apart) = self.farthest_from_ratio(&share);
         let what = "equal connections, farthest from each other";
         outcome.check(what, alike * 100.0, "%", Bound::AtMost(self.ratio));
         let what = "unequal ones, farthest from the ratio of what they asked";
@@ -286,22 +288,16 @@ impl OverloadCheck {
         outcome.ours("excused by stops, % of the link, sum of the spans", excused);
     }
 
-    /// How far VC 4, 5 and 6 are from each other, and from four times what VC 1 gets, as shares,
-    /// beyond what stops excuse. The link without VC 3 is shared 1 : 4, 1 : 4 : 4 and 1 : 4 : 4 :
-    /// 4.
-    fn farthest_from_ratio(
-        &self,
-        share: impl Fn(u16, u64, u64) -> f64,
-        taken: impl Fn(u64, u64) -> f64,
-    ) -> (f64, f64) {
+    /// How far VC 4, 5 and 6 are from each other, and from four times what VC 1 gets, as shares.
+    /// The link without VC 3 is shared 1 : 4, 1 : 4 : 4 and 1 : 4 : 4 : 4.
+    fn farthest_from_ratio(&self, share: impl Fn(u16, u64, u64) -> f64) -> (f64, f64) {
         let (mut alike, mut apart) = (0.0_f64, 0.0_f64);
         for (last, (from, until)) in (4..).zip(self.spans[1..4].iter().copied()) {
             let unit = share(1, from, until);
-            let beyond = |off: f64| off.abs() - taken(from, until);
             let all: Vec<f64> = (4..=last).map(|vc| share(vc, from, until)).collect();
             for one in &all {
-                apart = apart.max(beyond(one / (4.0 * unit) - 1.0));
-                alike = alike.max(beyond(one / all[0] - 1.0));
+                apart = apart.max((one / (4.0 * unit) - 1.0).abs());
+                alike = alike.max((one / all[0] - 1.0).abs());
             }
         }
         (alike, apart)

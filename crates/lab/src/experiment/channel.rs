@@ -27,7 +27,8 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::bench::{at, netnice_only};
-use super::{Bound, Context, Outcome, front_door};
+use super::front_door::{DriverStops, check_verdict};
+use super::{Bound, Context, Outcome};
 use crate::alibi::{Alibi, StolenTime};
 use crate::process::EVENT_TIMEOUT;
 use crate::stats;
@@ -68,6 +69,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     outcome.paper = json!("every message of a granted channel is in time");
     let world = World::switched(&[Cable::rated("client", CABLE, 50), Cable::free("server")])?;
     let mut netnice = world.netnice("client")?;
+    let stolen = StolenTime::watch();
     netnice.restart_with(&["--driver-stops"])?;
     netnice.run_line(&format!("link eth0 --rate {}kbit", LINK / 1000))?;
     let (client, server) = (world.client(), world.server());
@@ -103,19 +105,18 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let tap = Tap::start_capturing(&server.ns, &server.port().device, &file, is_channel)?;
     let seconds = if context.quick { 20 } else { 600 };
     let messages = seconds * 1_000_000_000 / EVERY;
-    let stolen = StolenTime::watch();
     channel.command(&format!("periodic {EVERY} {messages}"))?;
     let sent = channel.answer("first_ns", Duration::from_secs(seconds) + EVENT_TIMEOUT)?;
     // The last packets pass the cable.
     std::thread::sleep(Duration::from_millis(300));
-    let stops = front_door::stops(&netnice, "eth0")?;
-    let alibi = front_door::alibi(&stops, stolen.total(), GUARANTEED);
+    let stops = DriverStops::read(&netnice, "eth0", &stolen)?;
+    let alibi = stops.alibi(GUARANTEED);
     let record = tap.stop(&server.ns)?;
     for source in beside {
         source.stop()?;
     }
     if let Some(folder) = &context.keep {
-        let stops: Vec<String> = stops.iter().map(ToString::to_string).collect();
+        let stops: Vec<String> = stops.stops.iter().map(ToString::to_string).collect();
         let packets = record.times(|flow: &WireFlow| flow.inbound && flow.source.1 == PORT);
         let run = json!({"sent": sent, "packets_ns": packets, "stops": stops});
         std::fs::create_dir_all(folder)?;
@@ -197,7 +198,7 @@ fn judge(
             stats::percentile(&laxity, percent),
         );
     }
-    front_door::check_verdict(outcome, "messages late", verdict);
+    check_verdict(outcome, "messages late", verdict);
     for (port, contract, least) in BESIDE {
         let rate = record.rate(from_port(port), span.0, span.1);
         outcome.ours(&format!("{contract}, Mbit/s"), rate / 1e6);

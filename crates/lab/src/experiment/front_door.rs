@@ -6,7 +6,7 @@
 //! Packets have 1500 bytes with all headers, and the link has no overhead for each packet, so a
 //! packet takes exactly 120 us at 100 Mbit/s, as in the papers. A tap at the other end of the cable
 //! keeps each packet with the time of its arrival. The driver writes when the machine stopped it
-//! (`netniced --driver-stops`); [`FrontDoor::alibi`] reads that file.
+//! (`netniced --driver-stops`); [`FrontDoor::stops`] reads that file.
 //!
 //! Making the world fails if the kernel refuses a step, or if the daemon does not start or refuses
 //! the link. A sender fails to start if the daemon refuses its flow. The other methods fail if a
@@ -99,19 +99,41 @@ impl FrontDoor {
 
     /// The stops of the driver so far. Call it while the driver runs. Fails if the driver writes no
     /// file, or a line is not that of a stop.
-    pub fn stops(&self) -> Result<Vec<Stop>> {
-        stops(&self.netnice, &self.world.client().port().device)
+    pub fn stops(&self) -> Result<DriverStops> {
+        let device = &self.world.client().port().device;
+        DriverStops::read(&self.netnice, device, &self.stolen)
     }
 
-    /// What the driver's stops so far excuse. `used` is the part of the link that is in use. Times
-    /// are those of a tap. Fails as [`FrontDoor::stops`] does.
-    pub fn alibi(&self, used: f64) -> Result<Alibi> {
-        Ok(alibi(&self.stops()?, self.stolen(), used))
+    /// The part of the time that was stolen from the processors so far.
+    pub fn stolen(&self) -> f64 {
+        self.stolen.share()
+    }
+}
+
+/// The stops of a driver, as evidence for the packets of a tap.
+pub struct DriverStops {
+    /// The stops so far.
+    pub stops: Vec<Stop>,
+    /// What was stolen from the processors meanwhile.
+    stolen: Duration,
+    /// The offset from the clock of stops to that of packets, in ns.
+    ahead: u64,
+}
+
+impl DriverStops {
+    /// The stops of the driver of `device` so far, if `stolen` was watched from before its start.
+    /// Fails as [`stops`] does.
+    pub fn read(netnice: &Netnice, device: &str, stolen: &StolenTime) -> Result<DriverStops> {
+        Ok(DriverStops {
+            stops: stops(netnice, device)?,
+            stolen: stolen.total(),
+            ahead: sys::now_ns().saturating_sub(netnice_kernel::process::monotonic().0),
+        })
     }
 
-    /// What the machine beneath took from the processors so far.
-    pub fn stolen(&self) -> Duration {
-        self.stolen.total()
+    /// What the stops excuse if `used` of the link is in use. Times are those of a tap.
+    pub fn alibi(&self, used: f64) -> Alibi {
+        Alibi::with_stolen(&self.stops, self.stolen, self.ahead, used)
     }
 }
 
@@ -125,13 +147,6 @@ pub fn stops(netnice: &Netnice, device: &str) -> Result<Vec<Stop>> {
     let log = std::fs::read_to_string(&file);
     let log = log.with_context(|| format!("the driver's stops in {}", file.display()))?;
     Ok(alibi::parse(&log)?)
-}
-
-/// What these stops excuse, if so much was stolen from the processors meanwhile
-/// ([`Alibi::with_stolen`]); the rest as [`FrontDoor::alibi`].
-pub fn alibi(stops: &[Stop], stolen: Duration, used: f64) -> Alibi {
-    let ahead = sys::now_ns().saturating_sub(netnice_kernel::process::monotonic().0);
-    Alibi::with_stolen(stops, stolen, ahead, used)
 }
 
 /// Adds the note that says what the experiment ran through, and how often the machine stopped the

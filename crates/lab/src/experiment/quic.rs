@@ -8,8 +8,8 @@
 //!
 //! Judged are the conformance of each connection's packets, by `netnice check`, and its goodput:
 //! what the receiving program read in a second, as a share of what the contract's rate leaves
-//! behind the headers ([`payload_share`]). In the quick form what was stolen from the processors
-//! counts as read. Times between packets are in the measured values only.
+//! behind the headers ([`payload_share`]). In the quick form what the rate would have carried in
+//! stolen time counts as read. Times between packets are in the measured values only.
 //!
 //! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if the subject is
 //! not netnice, if a flow is not granted, if a connection or its content fails, or if a step of the
@@ -97,7 +97,7 @@ fn judge(outcome: &mut Outcome, context: &Context, what: &str, rates: &[u64], se
         "without a contract, Mbit/s": seen.goodput.get(rates.len()).map(|rate| rounded(&(rate / 1e6))),
         "gap p1, us": seen.gaps.iter().map(|gap| rounded(&gap.0)).collect::<Vec<_>>(),
         "gap p99, us": seen.gaps.iter().map(|gap| rounded(&gap.1)).collect::<Vec<_>>(),
-        "stolen, share of the time": rounded(&seen.stolen),
+        "stolen, %": rounded(&(seen.stolen * 100.0)),
     });
     context.say(format!("{what}: {row}"));
     outcome.ours(what, row);

@@ -7,8 +7,8 @@
 //! spreads the window over the round trip. *netnice* has twice that window, so quinn's pacer and
 //! window never decide, and a `cell` contract of the rate (example `quic` of netnice-stack, module
 //! `paced_socket`). Both have the same program, socket options and receiver. They alternate; the
-//! values are medians of the rounds. In the quick form what was stolen from the processors counts
-//! as sent.
+//! values are medians of the rounds. In the quick form what the rate would have carried in
+//! stolen time counts as sent.
 //!
 //! [`run`] adds its checks and the measured values to an [`Outcome`]. It fails if the subject is
 //! not netnice, if a connection or its content fails, or if a step of the measurement fails.

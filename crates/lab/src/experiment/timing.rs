@@ -242,7 +242,7 @@ fn driver(megabit: u64, seconds: u64) -> Result<(Vec<u64>, u64, Alibi)> {
     sender.go()?;
     let begins = Subject::Driver.settling_time(12_000_000 / megabit) as f64 / SECOND as f64;
     pause(begins + seconds as f64);
-    let alibi = front.alibi(megabit as f64 / 1e3)?;
+    let alibi = front.stops()?.alibi(megabit as f64 / 1e3);
     let record = tap.stop(&front.world.server().ns)?;
     record.validate()?;
     sender.stop()?;

@@ -76,8 +76,8 @@ fn to_port(flow: &WireFlow) -> bool {
 }
 
 /// Programs that were taken in while they sent: nothing early and nothing above the contract in any
-/// run; 97 % of it as goodput and nothing overtaken in one of three, since a busy machine takes the
-/// processor from the driver.
+/// run; 97 % of it as goodput, less what was stolen from the processors, and nothing overtaken in
+/// one of three, since a busy machine takes the processor from the driver.
 #[test]
 fn running_programs_keep_cells_slices_and_minimums() {
     let experiment = experiment::find("any-program").expect("an experiment");

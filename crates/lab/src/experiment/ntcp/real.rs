@@ -13,11 +13,11 @@
 //! alone on the link has its slice at the begin of each period, so the burst is p - s. A packet may
 //! overdraw the slice, and later periods repay the debt: unless whole packets make up the slice,
 //! the burst is p. Beside other flows a flow has its slice anywhere in the period, in the worst
-//! case at the end of one and at the begin of the next: the burst is twice that. A stop of the
-//! driver moves the slice in its period too: what stops took from a period is added to the burst of
-//! a flow that is alone, up to twice the burst. The driver's work-ahead is added, because the cable
-//! between the hosts has no rate: the tap sees a packet when the driver hands it over, up to 1 ms
-//! before it would leave a link of 10 Mbit/s.
+//! case at the end of one and at the begin of the next: the burst is twice that. Stops of the
+//! driver move the slice in its period too: the most by which they delayed a whole slice is added
+//! to the burst of a flow that is alone, up to twice the burst. The driver's work-ahead is added,
+//! because the cable between the hosts has no rate: the tap sees a packet when the driver hands it
+//! over, up to 1 ms before it would leave a link of 10 Mbit/s.
 //!
 //! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
 //! is not netnice, if a step of the measurement fails, or if a plot cannot be written.
@@ -61,7 +61,7 @@ pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let what = "periods of 3 ms with neither 2 nor 3 packets";
     outcome.check(what, others.count() as f64, "", Bound::AtMost(0.0));
     odd.check_mean(outcome, "3 ms", 0.008);
-    stops.extend(link.front.stops()?);
+    stops.extend(link.front.stops()?.stops);
     drop(link);
     let link = TcpLink::new(ETHERNET_FRAME)?;
     let long = link.alone(Slice::new(2400, 50), 0, seconds)?;
@@ -71,7 +71,7 @@ pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
         "2.4 ms, frames of 1514 bytes",
         context.tolerance(0.01),
     );
-    stops.extend(link.front.stops()?);
+    stops.extend(link.front.stops()?.stops);
     note_stops(outcome, &stops);
     outcome.plot(context, "ntcp-fig4", || {
         let chart = Chart::new("NTCP, figure 4", "time, s", "sent, kB");
@@ -116,7 +116,7 @@ pub fn rates(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let rate = slice.of(stats::mean(&transfer.counts));
         found.push((slice.milliseconds(), rate));
     }
-    note_stops(outcome, &link.front.stops()?);
+    note_stops(outcome, &link.front.stops()?.stops);
     outcome.plot(context, "ntcp-rate", || {
         let last = found.last().map_or(0.0, |(slice, _)| *slice);
         let theory = vec![(0.0, 0.0), (last, last / 200.0 * LINK as f64 / 1e6)];
@@ -173,7 +173,7 @@ pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let sources: Result<Vec<Report>> = senders.into_iter().map(end).collect();
     let sinks: Result<Vec<Report>> = receivers.into_iter().map(Running::stop).collect();
     let (sources, sinks) = (sources?, sinks?);
-    note_stops(outcome, &link.front.stops()?);
+    note_stops(outcome, &link.front.stops()?.stops);
     judge_stages(outcome, &record, &sinks, from, step);
     for (number, name, begin) in [(0, "c1", from), (2, "c3", from + 2 * step)] {
         let slice = &slices[usize::from(number)];
@@ -417,12 +417,13 @@ impl TcpLink {
         let mut sender = self.sender(number, number, &slice)?;
         let (tap, file) = self.tap()?;
         let before = self.out_of_order()?;
+        let started = sys::now_ns();
         sender.go()?;
         pause(SETTLE);
         let from = sys::now_ns();
         pause(seconds as f64);
         let until = sys::now_ns();
-        let alibi = self.front.alibi(0.0)?;
+        let alibi = self.front.stops()?.alibi(0.0);
         let record = self.end(tap)?;
         let (sent, sink) = (end(sender)?, sink.stop()?);
         let times = full_frames(&record, number, self.frame);
@@ -436,10 +437,10 @@ impl TcpLink {
         let goodput = sink.received_payload().rate(begin, until);
         let wanted = slice.packets(self.frame);
         let burst = slice.burst(self.frame);
-        let moved = alibi.most_stopped(slice.period()).min(burst);
+        let moved = alibi.longest_delay(started, until, slice.slice * 1000);
         Ok(Transfer {
             wanted,
-            early: police(&file, number, &slice, burst + moved)?,
+            early: police(&file, number, &slice, burst + moved.min(burst))?,
             counts: bins(&times, begin, until, slice.period()),
             times,
             begin,

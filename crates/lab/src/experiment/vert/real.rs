@@ -57,8 +57,9 @@ pub fn figure5a(context: &Context, outcome: &mut Outcome) -> Result<()> {
     )?;
     pause(seconds as f64);
     let until = sys::now_ns();
-    let alibi = front.alibi(0.86)?;
-    note(outcome, &front.stops()?);
+    let stops = front.stops()?;
+    let alibi = stops.alibi(0.86);
+    note(outcome, &stops.stops);
     let record = tap.stop(&world.server().ns)?;
     record.validate()?;
     let begins: Result<Vec<u64>> = senders.into_iter().map(first_packet).collect();
@@ -178,8 +179,9 @@ pub fn figure5b(context: &Context, outcome: &mut Outcome) -> Result<()> {
     }
     let until = from + 6 * step;
     wait_until(until);
-    let alibi = front.alibi(0.35)?;
-    note(outcome, &front.stops()?);
+    let stops = front.stops()?;
+    let alibi = stops.alibi(0.35);
+    note(outcome, &stops.stops);
     let record = tap.stop(&front.world.server().ns)?;
     record.validate()?;
     outcome.paper = json!("the first drops step by step, the guaranteed hold");
@@ -352,8 +354,9 @@ fn through_driver(world: World, outcome: &mut Outcome, phases: Phases) -> Result
         sender.go()?;
     }
     pause(phases.length());
-    let alibi = front.alibi(0.0)?;
-    note(outcome, &front.stops()?);
+    let stops = front.stops()?;
+    let alibi = stops.alibi(0.0);
+    note(outcome, &stops.stops);
     let record = tap.stop(&front.world.server().ns)?;
     record.validate()?;
     let mut lost = 0;

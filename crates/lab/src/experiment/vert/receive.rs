@@ -20,11 +20,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use netnice_core::stops::Stop;
 use serde_json::{Value, json};
 
 use super::super::bench::{SECOND, at, netnice_only, pause};
-use super::super::front_door::{FrontDoor, alibi, check_verdict, note};
+use super::super::front_door::{DriverStops, FrontDoor, check_verdict, note};
 use super::super::sent_packets::bins;
 use super::super::{Bound, Context, Outcome};
 use crate::alibi::Verdict;
@@ -116,7 +115,7 @@ pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     }
     let missed = missed(&front)?;
     let stops = front.stops()?;
-    note(outcome, &stops);
+    note(outcome, &stops.stops);
     let last = samples.last();
     let mut consumed = Vec::new();
     for (number, consumer) in consumers.into_iter().enumerate() {
@@ -130,7 +129,7 @@ pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     }
     outcome.paper = json!("the second one's losses rise, the first is unperturbed");
     check_losses(outcome, &load, &consumed, &sent)?;
-    check_missed(outcome, &load, &consumed, missed, (&stops, front.stolen()));
+    check_missed(outcome, &load, &consumed, missed, &stops);
     samples.check(outcome, &load, &consumed[1]);
     outcome.plot(context, "vert-fig7", || chart(&consumed, &samples))
 }
@@ -276,15 +275,14 @@ fn check_missed(
     load: &Load,
     consumed: &[Consumed],
     missed: u64,
-    (stops, stolen): (&[Stop], Duration),
+    stops: &DriverStops,
 ) {
-    let long = |stop: &&Stop| stop.length.0 >= LONG_STOP;
-    let long: Vec<Stop> = stops.iter().filter(long).copied().collect();
+    let long = stops.alibi(0.0).without_short(LONG_STOP);
     let times = consumed.iter().flat_map(|one| &one.times);
     let from = times.clone().min().copied().unwrap_or(0);
     let until = times.max().copied().unwrap_or(0);
     let each = SECOND * FRAME * 8 / load.rates.iter().sum::<u64>();
-    let verdict = alibi(&long, stolen, 0.0).judge_missing(missed, from, until, each);
+    let verdict = long.judge_missing(missed, from, until, each);
     let what = "frames that the kernel lost before the driver";
     check_verdict(outcome, what, verdict);
 }
