@@ -284,7 +284,8 @@ impl Alibi {
 }
 
 impl Verdict {
-    /// Of `missing` packets, as many are excused as `time` ns carry, each of which takes `each` ns.
+    /// Judges `missing` packets. Each takes `each` ns, so `time` ns excuse `time / each` of them,
+    /// rounded up.
     pub fn of_missing(missing: u64, time: u64, each: u64) -> Verdict {
         let excused = missing.min(time.div_ceil(each.max(1)));
         Verdict {

@@ -111,7 +111,6 @@ fn stops_that_overlap_count_once() {
     assert_eq!(alibi.stopped(0, 1_000), 150);
     assert_eq!(alibi.stopped(120, 130), 10);
     assert_eq!(alibi.number(), 2);
-
     let moved = Alibi::new(&[stop(150, 100)], 1_000, 0.0);
     assert_eq!((moved.stopped(0, 1_000), moved.stopped(0, 1_200)), (0, 50));
 }

@@ -43,7 +43,7 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let (mut wrong, mut missing) = (0, 0);
     let mut lost = Verdict::default();
     // The link is also busy while time is stolen: then less is caught up.
-    let stolen = if context.quick { front.stolen() } else { 0.0 };
+    let stolen = context.allowed(front.stolen());
     let alibi = stops.alibi((USED + stolen).min(1.0));
     for (number, one) in (0..).zip(&connections) {
         let (early, short) = police(outcome, &record, &file, number, one)?;
@@ -173,7 +173,7 @@ pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
     note(outcome, &first.stops.stops);
     let most = |full: f64| if context.quick { 5.0 } else { full };
     // The share of stolen time is that of the run, and the spans of a quick one are short.
-    let stolen = if context.quick { first.stolen } else { 0.0 };
+    let stolen = context.allowed(first.stolen);
     let check = OverloadCheck {
         spans: [(5, 200), (205, 250), (255, 300), (305, 400), (405, 600)],
         settled: 440,
