@@ -232,6 +232,7 @@ fn channel_errno(error: &ChannelError) -> i32 {
         ChannelError::NotAdmitted { .. } | ChannelError::PickedForOther(_) => libc::ENOSPC,
         ChannelError::TooManyBuffers { .. } | ChannelError::TooManyHandlers { .. } => libc::ENOBUFS,
         ChannelError::Open(_)
+        | ChannelError::Costs { .. }
         | ChannelError::BestEffortBetweenHosts
         | ChannelError::LongMessages { .. }
         | ChannelError::MessageRate(_) => libc::EINVAL,

@@ -32,9 +32,11 @@ mod value;
 use std::cell::RefCell;
 use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 
 use libc::{c_char, c_int, c_longlong, id_t};
 use netnice_api::RuntimeDir;
+use netnice_channel::costs;
 
 use error::CallError;
 use subject::Subject;
@@ -92,11 +94,19 @@ fn guarded(work: impl FnOnce() -> Result<i64, CallError>) -> c_longlong {
     -1
 }
 
-/// The runtime folder of the daemon: from the environment, else the default. In set-user-ID
-/// execution (AT_SECURE) the environment is ignored.
+/// The runtime folder of the daemon: from the environment, else the default.
 fn runtime_dir() -> RuntimeDir {
-    // SAFETY: getauxval reads a table that the kernel created when the process started.
-    let trusts = unsafe { libc::getauxval(libc::AT_SECURE) } == 0;
-    let variable = std::env::var_os(RuntimeDir::VARIABLE).filter(|_| trusts);
+    let variable = std::env::var_os(RuntimeDir::VARIABLE).filter(|_| trusts_environment());
     RuntimeDir::choose(None, variable)
+}
+
+/// The file of what processing costs on this machine, if the environment names one.
+fn costs_file() -> Option<PathBuf> {
+    costs::named_file().filter(|_| trusts_environment())
+}
+
+/// False in set-user-ID execution (AT_SECURE), in which the environment is ignored.
+fn trusts_environment() -> bool {
+    // SAFETY: getauxval reads a table that the kernel created when the process started.
+    unsafe { libc::getauxval(libc::AT_SECURE) == 0 }
 }

@@ -1,6 +1,6 @@
-//! The costs of processing on this machine ([`measure`]), as the admission of handlers counts them
-//! (paper RTC, table 1). [`measure`] fails with [`ChannelError`] if a thread or an eventfd cannot
-//! be made.
+//! The costs of processing on this machine ([`of_machine`], [`measure`]), as the admission of
+//! handlers counts them (paper RTC, table 1). Functions fail with [`ChannelError`] if a thread or an
+//! eventfd cannot be made, or the file of costs cannot be used.
 //!
 //! Each cost is the 99.9th percentile of some thousand measurements of what a handler really does:
 //! an [`Executor`] cuts messages of best effort into packets, with a buffer, a system call to wake
@@ -10,8 +10,11 @@
 //! and the median of their percentiles counts, so that one bad moment of the machine does not. A
 //! round has more than a thousand measurements, so that its percentile leaves one out at least.
 
+mod kept;
+
 use std::num::NonZeroU32;
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -29,6 +32,50 @@ use crate::header::{ChannelId, PacketHeader};
 use crate::options::{ChannelClass, ChannelOptions, ExecutorSettings, OpenError, WhenFull};
 use crate::stage::{Checksum, Encryption, Stage};
 use crate::waker::Waker;
+use kept::CostsFile;
+
+/// The costs that a file has for such packets and blocks; else they are measured ([`measure`]), and
+/// kept in the file, which need not exist. Measurements differ by some percent from start to start.
+/// With costs that are kept, a program that is refused and started again with the best deadline is
+/// granted it.
+///
+/// # Errors
+/// As [`measure`]; and [`ChannelError::Costs`] if the file cannot be read or written, or is no file
+/// of costs.
+pub fn of_machine(
+    largest: Bytes,
+    block: NonZeroU32,
+    file: Option<&Path>,
+) -> Result<Processor, ChannelError> {
+    let Some(file) = file.map(CostsFile::read).transpose()? else {
+        return measure(largest, block);
+    };
+    let thing = format!("packets of {} bytes in blocks of {block}", largest.0);
+    let names = ["switch", "cache-miss", "first", "later"];
+    if let Some([switch, cache_miss, first, later]) = file.find(&thing, names)? {
+        return Ok(Processor {
+            switch,
+            cache_miss,
+            first,
+            later,
+            ..unmeasured(largest, block)
+        });
+    }
+    let costs = measure(largest, block)?;
+    let found = [costs.switch, costs.cache_miss, costs.first, costs.later];
+    let mut named = names.map(|name| (name, Nanos(0)));
+    for ((_, cost), found) in named.iter_mut().zip(found) {
+        *cost = found;
+    }
+    file.keep(&thing, named)?;
+    Ok(costs)
+}
+
+/// The file of costs that the environment variable `NETNICE_COSTS` names, if it does.
+pub fn named_file() -> Option<PathBuf> {
+    let named = std::env::var_os("NETNICE_COSTS");
+    named.filter(|path| !path.is_empty()).map(PathBuf::from)
+}
 
 /// Measures the costs of processing packets of up to `largest` bytes, with the channel's header, in
 /// blocks of `block` packets. Takes less than half a second on an idle machine.
@@ -37,16 +84,7 @@ use crate::waker::Waker;
 /// [`ChannelError::Open`] if `largest` or `block` are too small or too large for a channel, and
 /// [`ChannelError::System`] if a system call fails.
 pub fn measure(largest: Bytes, block: NonZeroU32) -> Result<Processor, ChannelError> {
-    let costs = Processor {
-        switch: Nanos(0),
-        cache_miss: Nanos(0),
-        first: Nanos(1),
-        later: Nanos(1),
-        link_scheduling: Nanos(0),
-        block,
-        largest,
-        leftover: Nanos(0),
-    };
+    let costs = unmeasured(largest, block);
     let mut packets = Packets::new(costs)?;
     // The first ones warm the caches up.
     packets.times(MESSAGES / 10, false)?;
@@ -66,6 +104,20 @@ pub fn measure(largest: Bytes, block: NonZeroU32) -> Result<Processor, ChannelEr
         later: later.min(first),
         ..costs
     })
+}
+
+/// A processor on which packets cost next to nothing.
+fn unmeasured(largest: Bytes, block: NonZeroU32) -> Processor {
+    Processor {
+        switch: Nanos(0),
+        cache_miss: Nanos(0),
+        first: Nanos(1),
+        later: Nanos(1),
+        link_scheduling: Nanos(0),
+        block,
+        largest,
+        leftover: Nanos(0),
+    }
 }
 
 /// The processor time of a stage for a packet of up to `largest` bytes, with the channel's header.
@@ -99,17 +151,39 @@ pub struct StageMaker {
 }
 
 impl StageMaker {
-    /// Measures the stages for packets of up to `largest` bytes: a checksum if it is wanted, and
-    /// encryption if there is a secret.
-    pub fn new(checksum: bool, secret: Option<[u8; 32]>, largest: Bytes) -> StageMaker {
-        let cost = |stage: &mut dyn Stage| of_stage(stage, largest);
-        StageMaker {
-            checksum: checksum.then(|| cost(&mut Checksum::new(Nanos(0)))),
-            encryption: secret.map(|secret| {
-                let cost = cost(&mut Encryption::new(&secret, Nanos(0)));
-                (secret, cost)
-            }),
-        }
+    /// The stages for packets of up to `largest` bytes: a checksum if it is wanted, and encryption
+    /// if there is a secret. What they cost is measured, or taken from a `file` as by [`of_machine`].
+    ///
+    /// # Errors
+    /// [`ChannelError::Costs`] if that file cannot be read or written, or is no file of costs.
+    pub fn new(
+        checksum: bool,
+        secret: Option<[u8; 32]>,
+        largest: Bytes,
+        file: Option<&Path>,
+    ) -> Result<StageMaker, ChannelError> {
+        let file = file.map(CostsFile::read).transpose()?;
+        let cost = |name: &str, stage: &mut dyn Stage| -> Result<Nanos, ChannelError> {
+            let Some(file) = &file else {
+                return Ok(of_stage(stage, largest));
+            };
+            let thing = format!("{name} of {} bytes", largest.0);
+            if let Some([kept]) = file.find(&thing, ["packet"])? {
+                return Ok(kept);
+            }
+            let cost = of_stage(stage, largest);
+            file.keep(&thing, [("packet", cost)])?;
+            Ok(cost)
+        };
+        let checksum = checksum.then(|| cost("checksum", &mut Checksum::new(Nanos(0))));
+        let encryption = secret.map(|secret| {
+            let cost = cost("encryption", &mut Encryption::new(&secret, Nanos(0)))?;
+            Ok::<_, ChannelError>((secret, cost))
+        });
+        Ok(StageMaker {
+            checksum: checksum.transpose()?,
+            encryption: encryption.transpose()?,
+        })
     }
 
     /// The stages of a channel. Its key is derived from the secret
@@ -290,6 +364,29 @@ mod tests {
         assert_eq!(high(Vec::new()), Nanos(0));
         assert_eq!(high((1..=1_000).collect()), Nanos(999));
         assert_eq!(high(vec![7]), Nanos(7));
+    }
+
+    #[test]
+    fn what_was_measured_once_is_kept_for_the_next_program() {
+        let path = std::env::temp_dir().join(format!("netnice-costs-{}-of", std::process::id()));
+        let block = NonZeroU32::new(4).expect("above zero");
+        let both = || {
+            let costs = of_machine(Bytes(1_400), block, Some(&path))?;
+            let stages = StageMaker::new(true, Some([7; 32]), Bytes(1_400), Some(&path))?;
+            Ok::<_, ChannelError>((costs, stages.checksum, stages.encryption))
+        };
+        let first = both().expect("measured");
+        let second = both().expect("read");
+        // Other packets have costs of their own.
+        let other = of_machine(Bytes(200), block, Some(&path)).expect("measured");
+        let text = std::fs::read_to_string(&path).expect("it was written");
+        std::fs::remove_file(&path).expect("it was ours");
+        assert_eq!(first, second);
+        assert_eq!(other.largest, Bytes(200));
+        assert_eq!(text.lines().count(), 4, "{text}");
+        let nowhere = Some(Path::new("/nonexistent/costs"));
+        let error = of_machine(Bytes(200), block, nowhere).expect_err("no folder");
+        assert!(error.to_string().contains("/nonexistent/costs"), "{error}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! fails.
 
 use std::io;
+use std::path::PathBuf;
 
 use netnice_core::admission::timing::TimingRefusal;
 use netnice_core::contract::Slice;
@@ -27,6 +28,14 @@ pub enum ChannelError {
     /// The flow was not opened, or a call on it failed.
     #[error(transparent)]
     Flow(#[from] StackError),
+    /// The file of costs cannot be used.
+    #[error("{}, the file of costs: {problem}", .file.display())]
+    Costs {
+        /// The file.
+        file: PathBuf,
+        /// What the matter is.
+        problem: String,
+    },
     /// The path to the remote host cannot carry the packets of the channel.
     #[error(
         "the path carries {most} in one packet, and the channel's packets have up to {largest}"

@@ -89,6 +89,8 @@ pub(crate) struct EndOptions {
     pub key: Option<PathBuf>,
     /// The longest packet with its header.
     pub packet: Bytes,
+    /// The file with what processing costs on this machine; `None`: it is measured.
+    pub costs: Option<PathBuf>,
     /// True: print nothing about channels that begin or end.
     pub quiet: bool,
 }
@@ -149,7 +151,8 @@ pub(crate) fn execute(
 
 /// The connection to netnice-peer, with handlers as the options say.
 fn connect(dir: &RuntimeDir, end: &EndOptions) -> Result<Network, CommandError> {
-    let processor = costs::measure(end.packet, BLOCK).map_err(of_channel)?;
+    let processor =
+        costs::of_machine(end.packet, BLOCK, end.costs.as_deref()).map_err(of_channel)?;
     let handlers = HandlerThreadOptions::new(ExecutorSettings::new(processor));
     let mut options = NetworkOptions::new(handlers);
     match end.cpu {
@@ -174,7 +177,7 @@ fn signal_flag() -> Result<Arc<AtomicBool>, CommandError> {
     Ok(ends)
 }
 
-/// Reads the secret, and measures what the stages cost on this machine.
+/// Reads the secret, and finds out what the stages cost on this machine.
 fn stages(end: &EndOptions) -> Result<StageMaker, CommandError> {
     let secret = end.key.as_deref().map(|file| {
         let bytes = std::fs::read(file)
@@ -187,7 +190,7 @@ fn stages(end: &EndOptions) -> Result<StageMaker, CommandError> {
         })
     });
     let secret = secret.transpose()?;
-    Ok(StageMaker::new(end.checksum, secret, end.packet))
+    StageMaker::new(end.checksum, secret, end.packet, end.costs.as_deref()).map_err(of_channel)
 }
 
 fn of_channel(error: ChannelError) -> CommandError {

@@ -264,7 +264,11 @@ impl NetworkParameters {
                 Some(count)
             }
         };
-        let settings = ExecutorSettings::new(costs::measure(packet, BLOCK)?);
+        let settings = ExecutorSettings::new(costs::of_machine(
+            packet,
+            BLOCK,
+            crate::costs_file().as_deref(),
+        )?);
         let handlers = HandlerThreadOptions {
             reservation,
             ..HandlerThreadOptions::new(settings)

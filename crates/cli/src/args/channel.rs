@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use netnice_channel::ChannelId;
+use netnice_channel::costs;
 use netnice_channel::network::{LEAST_PACKET, MOST_PACKET, PACKET};
 use netnice_core::contract::{Channel, Contract};
 use netnice_core::units::{Bytes, Nanos};
@@ -138,6 +139,10 @@ struct EndArgs {
     /// The longest packet, with its header; both ends need the same
     #[arg(long, value_name = "SIZE", default_value_t = PACKET.to_string())]
     packet: String,
+    /// Keep in FILE what processing costs on this machine, and measure it only if it is not there
+    /// [default: $NETNICE_COSTS, else measured at each start]
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
     /// Print no lines about channels that begin or end
     #[arg(long, short)]
     quiet: bool,
@@ -278,6 +283,7 @@ impl EndArgs {
             checksum: self.checksum,
             key: self.key,
             packet,
+            costs: self.costs.or_else(costs::named_file),
             quiet: self.quiet,
         })
     }

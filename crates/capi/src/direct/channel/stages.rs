@@ -1,5 +1,5 @@
-//! The stages of a channel's packets, by the flags and the secret of C: [`stages`] fails for no
-//! reason but memory that is not there.
+//! The stages of a channel's packets, by the flags and the secret of C: [`stages`] fails if
+//! memory is not there, or the file of costs cannot be used.
 
 use libc::c_uint;
 use netnice_channel::ExecutorSettings;
@@ -9,7 +9,7 @@ use super::CHECKSUM;
 use crate::error::CallError;
 use crate::pointers;
 
-/// Copies the secret (NULL: no encryption), and measures what the stages cost on this machine.
+/// Copies the secret (NULL: no encryption), and finds out what the stages cost on this machine.
 pub(super) fn stages(
     secret: *const u8,
     flags: c_uint,
@@ -20,5 +20,7 @@ pub(super) fn stages(
         false => Some(pointers::read(secret.cast(), "the secret")?),
     };
     let largest = settings.processor.largest;
-    Ok(StageMaker::new(flags & CHECKSUM != 0, secret, largest))
+    let file = crate::costs_file();
+    let maker = StageMaker::new(flags & CHECKSUM != 0, secret, largest, file.as_deref())?;
+    Ok(maker)
 }
