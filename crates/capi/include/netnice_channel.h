@@ -31,7 +31,7 @@ struct netnice_network {
                                   busy machine makes messages late */
     unsigned long long period; /* ns; 0 if `slice` is 0 */
     unsigned int packet;       /* longest packet with its header of 32 bytes, 128 to 1658 bytes;
-                                  0: 1400; both ends of a channel need the same */
+                                  0: 1452; both ends of a channel need the same */
     unsigned int receiving;    /* number of buffers for packets that have arrived at an address
                                   of this host, at most 16384; 0: 1024 */
     unsigned int flags;        /* 0 */

@@ -566,9 +566,9 @@ fn check_name(what: &'static str, name: &str, most: usize) -> Result<(), Network
 pub const LONGEST_SERVICE: usize = 64;
 /// The longest name of a host, in bytes (RFC 1035).
 pub const LONGEST_HOST: usize = 253;
-/// The longest packet with its header, unless a program or a user says another: both ends need the
-/// same.
-pub const PACKET: Bytes = Bytes(1_400);
+/// The longest packet with its header, unless a program or a user says another: the longest that a
+/// path MTU of 1,500 bytes lets through over IPv6. Both ends need the same.
+pub const PACKET: Bytes = Bytes(1_452);
 /// The least length of the longest packet: what is below has little room behind its header.
 pub const LEAST_PACKET: Bytes = Bytes(128);
 /// The greatest length: what is above does not pass the direct path.

@@ -29,9 +29,10 @@ pub struct Reassembly {
     is_over: bool,
     /// The incomplete messages, by number.
     incomplete: VecDeque<IncompleteMessage>,
-    /// The memory of an abandoned message, or of one that is not needed any more, with its old
-    /// bytes.
-    spare: Option<Vec<u8>>,
+    /// The memory of abandoned messages, and of those that are not needed any more, with their old
+    /// bytes; at most [`MOST_SPARE`], and one more than there can be further incomplete
+    /// messages. The longest is last.
+    spare: Vec<Vec<u8>>,
     abandoned: u64,
     abandoned_parts: u64,
 }
@@ -100,7 +101,7 @@ impl Reassembly {
             next: 0,
             is_over: false,
             incomplete: VecDeque::new(),
-            spare: None,
+            spare: Vec::new(),
             abandoned: 0,
             abandoned_parts: 0,
         })
@@ -145,16 +146,25 @@ impl Reassembly {
         Ok(self.complete(at))
     }
 
-    /// Takes the memory of a message for one of the next ones, unless it has longer memory. The old
-    /// bytes are never shown: a message is returned only when all of its parts have been written.
+    /// Takes the memory of a message for one of the next ones. Of more than can be kept, the longest
+    /// is. The old bytes are never shown: a message is returned only when all of its
+    /// parts have been written.
     pub fn reuse(&mut self, mut message: Vec<u8>) {
         // The last part of a message can be shorter than that of the next one.
         let parts = message.len().div_ceil(self.size);
         message.resize((parts * self.size).min(self.longest), 0);
-        let kept = self.spare.as_ref().map_or(0, Vec::len);
-        if message.len() > kept {
-            self.spare = Some(message);
-        }
+        let at = self
+            .spare
+            .partition_point(|kept| kept.len() < message.len());
+        self.spare.insert(at, message);
+        self.free_spare();
+    }
+
+    /// Frees the memory of the shortest messages, beyond what is kept.
+    fn free_spare(&mut self) {
+        let most = (self.most + 1 - self.incomplete.len()).min(MOST_SPARE);
+        let more = self.spare.len().saturating_sub(most);
+        self.spare.drain(..more);
     }
 
     /// Number of messages that were abandoned although a part of them had arrived.
@@ -176,7 +186,7 @@ impl Reassembly {
     /// Bytes of memory for parts, whether or not they have been written.
     pub fn memory(&self) -> usize {
         let bytes = |message: &IncompleteMessage| message.body.capacity();
-        let spare = self.spare.as_ref().map_or(0, Vec::capacity);
+        let spare = self.spare.iter().map(Vec::capacity).sum::<usize>();
         self.incomplete.iter().map(bytes).sum::<usize>() + spare
     }
 
@@ -226,7 +236,8 @@ impl Reassembly {
             at -= 1;
         }
         let length = (usize::from(count) * self.size).min(self.longest);
-        let spare = self.spare.take_if(|spare| spare.len() >= length);
+        let fits = self.spare.iter().position(|spare| spare.len() >= length);
+        let spare = fits.map(|at| self.spare.remove(at));
         let message = IncompleteMessage {
             number,
             count,
@@ -237,6 +248,7 @@ impl Reassembly {
             body: spare.unwrap_or_else(|| vec![0; length]),
         };
         self.incomplete.insert(at, message);
+        self.free_spare();
         Ok(at)
     }
 
@@ -257,8 +269,7 @@ impl Reassembly {
         Some(body)
     }
 
-    /// Abandons the message with the lowest number. Of its memory and the spare one, the longer one
-    /// is kept.
+    /// Abandons the message with the lowest number. Its memory is spare.
     fn abandon_first(&mut self) {
         if let Some(message) = self.incomplete.pop_front() {
             self.abandoned += 1;
@@ -267,6 +278,10 @@ impl Reassembly {
         }
     }
 }
+
+/// The memory of how many messages is kept for the next ones. The program reads a message while its
+/// handler collects the next one, and can be one behind.
+const MOST_SPARE: usize = 2;
 
 #[cfg(test)]
 mod tests;

@@ -5,8 +5,8 @@
 //! The file has a line for each thing that was measured:
 //!
 //! ```text
-//! packets of 1400 bytes in blocks of 4: switch=2.1us cache-miss=910ns first=3.4us later=1.9us
-//! checksum of 1400 bytes: packet=154ns
+//! packets of 1452 bytes in blocks of 4: switch=2.1us cache-miss=910ns first=3.4us later=1.9us
+//! checksum of 1452 bytes: packet=154ns
 //! ```
 //! Of several lines for the same thing the first one counts. Programs that measure at the same time
 //! each append a line, so the costs of one of them are kept.
@@ -104,7 +104,7 @@ const LARGEST: u64 = 1 << 16;
 mod tests {
     use super::*;
 
-    const THING: &str = "packets of 1400 bytes in blocks of 4";
+    const THING: &str = "packets of 1452 bytes in blocks of 4";
 
     /// A file with this text, that a test reads.
     fn file(name: &str, text: &str) -> Result<CostsFile, ChannelError> {

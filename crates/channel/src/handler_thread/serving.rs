@@ -366,7 +366,7 @@ impl Serving {
                 sink.pushed += 1;
             }
             sink.shared.waker.wake();
-            if let Ok(read) = sink.read.pop() {
+            while let Ok(read) = sink.read.pop() {
                 self.executor.reuse(sink.handler, read);
             }
         }

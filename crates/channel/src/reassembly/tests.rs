@@ -184,13 +184,19 @@ fn memory_of_a_message_that_was_read_is_used_again() {
     assert_eq!(whole(1, [b"ABCD", b"EFGH", b"IJ"]), b"ABCDEFGHIJ");
     assert_eq!(whole(2, [b"1234", b"5678", b"9"]), b"123456789");
 
-    // The longer one of two is kept, and no more than the longest message.
-    for (given, kept) in [(5, 8), (3, 8), (18, 16)] {
+    // The longest two are kept, each of no more than the longest message.
+    all.spare.clear();
+    let kept: [(usize, &[usize]); 4] = [(5, &[8]), (3, &[4, 8]), (18, &[8, 16]), (7, &[8, 16])];
+    for (given, kept) in kept {
         all.reuse(vec![1; given]);
-        assert_eq!(all.spare.as_ref().map(Vec::len), Some(kept));
+        let lengths: Vec<usize> = all.spare.iter().map(Vec::len).collect();
+        assert_eq!(lengths, kept);
     }
-    let spare = all.spare.as_ref().map(Vec::as_ptr);
-    assert_eq!(all.accept(3, (0, 4), b"abcd"), Ok(None));
-    assert!(all.spare.is_none());
-    assert_eq!(Some(all.incomplete[0].body.as_ptr()), spare);
+    // A message takes the shortest one that is long enough.
+    let spare: Vec<*const u8> = all.spare.iter().map(|spare| spare.as_ptr()).collect();
+    assert_eq!(all.accept(3, (0, 2), b"abcd"), Ok(None));
+    assert_eq!(all.accept(4, (0, 2), b"abcd"), Ok(None));
+    assert!(all.spare.is_empty());
+    let bodies: Vec<*const u8> = all.incomplete.iter().map(|one| one.body.as_ptr()).collect();
+    assert_eq!(bodies, spare);
 }

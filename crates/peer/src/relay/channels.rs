@@ -192,7 +192,9 @@ impl<L> RelayedChannel<L> {
                 ) => self.counts.refused += 1,
                 Err(error) => return Err(error),
             }
-            self.waiting.pop_front();
+            if let Some(message) = self.waiting.pop_front() {
+                self.reassembly.reuse(message);
+            }
         }
         Ok(())
     }

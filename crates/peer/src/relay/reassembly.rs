@@ -111,6 +111,11 @@ impl Reassembly {
         })
     }
 
+    /// Uses the memory of a message that was sent for one of the next ones.
+    pub(super) fn reuse(&mut self, message: WholeMessage) {
+        self.parts.reuse(message.bytes);
+    }
+
     /// What became of the packets so far.
     pub(super) fn counts(&self) -> ReassemblyCounts {
         self.counts

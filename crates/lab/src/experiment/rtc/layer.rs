@@ -2,7 +2,7 @@
 //! over plain UDP of `netnice-stack`, through what is shipped: netniced and netnice-driver on two
 //! hosts. No stage processes the packets. Both sinks copy all bytes that arrive.
 //!
-//! Both ways send all the time, with packets of 1,400 bytes, over a link of [`RATE`], one after the
+//! Both ways send all the time, with packets of 1,452 bytes, over a link of [`RATE`], one after the
 //! other, several times. Counted is the processor time of the thread that sends or receives: that
 //! of the handlers, and that which calls the socket. A message of the channel has 48 packets, so
 //! what its program does for a message (it fills and reads the bytes in threads of its own) is not

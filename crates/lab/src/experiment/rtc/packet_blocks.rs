@@ -449,7 +449,7 @@ const PAPER_BLOCKS: [u32; 5] = [1, 2, 4, 8, 16];
 /// Bytes of packets in the simulator.
 const PAPER_SIZES: [u32; 6] = [512, 1_024, 2_048, 4_096, 8_192, 16_384];
 /// Bytes of packets of direct flows. The last is the longest that an MTU of 1,500 lets through.
-const SIZES: [u32; 6] = [128, 256, 512, 1_024, 1_400, 1_472];
+const SIZES: [u32; 6] = [128, 256, 512, 1_024, 1_452, 1_472];
 /// A message of best effort.
 const BULK: Bytes = Bytes(65_536);
 /// The channel that is asked for again and again, with the paper's costs and with this machine's.
