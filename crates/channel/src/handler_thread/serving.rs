@@ -341,14 +341,12 @@ impl Serving {
     /// A packet was processed.
     fn handle_ran(&mut self, ran: Ran, now: Instant) {
         let index = ran.handler.index();
-        match self.flows.source_mut(index) {
-            Some(source) => {
-                let refused = source.handle_processed(ran.ends);
-                if refused > 0 {
-                    let _ = self.executor.handle_sent(ran.handler, refused, now);
-                }
-            }
-            None => self.deliver(index, now),
+        if self.flows.source(index).is_none() {
+            return self.deliver(index, now);
+        }
+        let refused = self.flows.handle_processed(&ran, now);
+        if refused > 0 {
+            let _ = self.executor.handle_sent(ran.handler, refused, now);
         }
     }
 
@@ -380,6 +378,7 @@ impl Serving {
 
     /// Sleeps until something is to be done. `began` is the present. Fails if the call fails.
     fn sleep(&mut self, began: Instant, due: Option<Instant>) -> std::io::Result<()> {
+        self.flows.flush();
         self.shared.queue.waker().prepare_sleep();
         let may_sleep = self.shared.ready.is_empty()
             && !self.flows.has_news()
