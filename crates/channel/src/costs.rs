@@ -1,6 +1,6 @@
 //! The costs of processing on this machine ([`of_machine`], [`measure`]), as the admission of
-//! handlers counts them (paper RTC, table 1). Functions fail with [`ChannelError`] if a thread or an
-//! eventfd cannot be made, or the file of costs cannot be used.
+//! handlers counts them (paper RTC, table 1). Functions fail with [`ChannelError`] if a thread or
+//! an eventfd cannot be made, or the file of costs cannot be used.
 //!
 //! Each cost is the 99.9th percentile of some thousand measurements of what a handler really does:
 //! an [`Executor`] cuts messages of best effort into packets, with a buffer, a system call to wake
@@ -88,19 +88,21 @@ pub fn measure(largest: Bytes, block: NonZeroU32) -> Result<Processor, ChannelEr
     let mut packets = Packets::new(costs)?;
     // The first ones warm the caches up.
     packets.times(MESSAGES / 10, false)?;
-    let mut found: [Vec<Nanos>; 4] = Default::default();
+    let mut found: [Vec<Nanos>; 5] = Default::default();
     for _ in 0..ROUNDS {
         let (first, later) = packets.times(MESSAGES, false)?;
         let (cold, _) = packets.times(COLD_MESSAGES, true)?;
-        for (of_one, times) in found.iter_mut().zip([first, later, cold, switches()?]) {
+        let (sleeps, wakes) = switches()?;
+        for (of_one, times) in found.iter_mut().zip([first, later, cold, sleeps, wakes]) {
             of_one.push(high(times));
         }
     }
-    let [first, later, cold, switch] = found.map(middle);
+    let [first, later, cold, switch, wake] = found.map(middle);
     Ok(Processor {
         switch,
         cache_miss: Nanos(cold.0.saturating_sub(first.0)),
-        first,
+        // With each message the handler wakes the program's thread.
+        first: Nanos(first.0.saturating_add(wake.0)),
         later: later.min(first),
         ..costs
     })
@@ -152,7 +154,8 @@ pub struct StageMaker {
 
 impl StageMaker {
     /// The stages for packets of up to `largest` bytes: a checksum if it is wanted, and encryption
-    /// if there is a secret. What they cost is measured, or taken from a `file` as by [`of_machine`].
+    /// if there is a secret. What they cost is measured, or taken from a `file` as by
+    /// [`of_machine`].
     ///
     /// # Errors
     /// [`ChannelError::Costs`] if that file cannot be read or written, or is no file of costs.
@@ -295,14 +298,15 @@ struct Turn {
     number: AtomicU64,
 }
 
-/// The processor times of switches of the kernel to a thread that waits for an eventfd and back.
-fn switches() -> Result<Vec<u64>, ChannelError> {
+/// The processor times of switches of the kernel to a thread that waits for an eventfd and back,
+/// and those of waking the other thread. Where processors sleep, that takes much longer.
+fn switches() -> Result<(Vec<u64>, Vec<u64>), ChannelError> {
     let turn = Arc::new(Turn {
         wakers: [Waker::new()?, Waker::new()?],
         number: AtomicU64::new(0),
     });
-    let play = |turn: &Turn, side: u64| -> std::io::Result<Vec<u64>> {
-        let mut times = Vec::new();
+    let play = |turn: &Turn, side: u64| -> std::io::Result<(Vec<u64>, Vec<u64>)> {
+        let (mut sleeps, mut wakes) = (Vec::new(), Vec::new());
         let far = Some(std::time::Instant::now() + Duration::from_secs(10));
         for round in 0..SWITCHES {
             let mine = 2 * round + side;
@@ -312,11 +316,13 @@ fn switches() -> Result<Vec<u64>, ChannelError> {
             if !has_turn {
                 break;
             }
+            let woken = thread_time();
             turn.number.store(mine + 1, Ordering::Release);
             turn.wakers[1 - side as usize].wake();
-            times.push(thread_time() - before);
+            sleeps.push(woken - before);
+            wakes.push(thread_time() - woken);
         }
-        Ok(times)
+        Ok((sleeps, wakes))
     };
     let other = turn.clone();
     let thread = std::thread::Builder::new().spawn(move || play(&other, 1))?;

@@ -146,9 +146,9 @@ impl Reassembly {
         Ok(self.complete(at))
     }
 
-    /// Takes the memory of a message for one of the next ones. Of more than can be kept, the longest
-    /// is. The old bytes are never shown: a message is returned only when all of its
-    /// parts have been written.
+    /// Takes the memory of a message for one of the next ones. Of more than can be kept, the
+    /// longest are. The old bytes are never shown: a message is returned only when all of its parts
+    /// have been written.
     pub fn reuse(&mut self, mut message: Vec<u8>) {
         // The last part of a message can be shorter than that of the next one.
         let parts = message.len().div_ceil(self.size);

@@ -22,7 +22,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use netnice_core::units::{Instant, Nanos};
-use netnice_stack::Program;
+use netnice_stack::{Program, Sleeper};
 use rustix::thread::set_current_timer_slack;
 
 use super::{
@@ -40,6 +40,8 @@ pub(super) use stop_log::StopLog;
 /// The state of the thread.
 pub(super) struct Serving {
     program: Program,
+    /// Sleeps for commands too.
+    sleeper: Sleeper,
     shared: Arc<Shared>,
     most_handlers: usize,
     executor: Executor<Vec<u8>, PacketBytes>,
@@ -83,6 +85,7 @@ impl Serving {
         stops: Option<StopLog>,
     ) -> Result<Serving, ChannelError> {
         Ok(Serving {
+            sleeper: Sleeper::new(&program, shared.queue.waker().as_fd())?,
             program,
             shared,
             most_handlers: options.handlers,
@@ -391,8 +394,7 @@ impl Serving {
                 longest = Some(longest.unwrap_or(u64::MAX).min(ENDING_INTERVAL.0));
             }
             let longest = longest.map(Duration::from_nanos);
-            let waker = self.shared.queue.waker().as_fd();
-            slept = self.program.sleep(waker, longest);
+            slept = self.sleeper.sleep(longest);
             if let Some(stops) = &mut self.stops {
                 stops.handle_woken(due, now());
             }

@@ -24,11 +24,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use netnice_channel::network::BLOCK;
 use netnice_channel::{
     ChannelClass, ChannelError, ChannelId, ChannelOptions, Checksum, Encryption, ExecutorSettings,
     HandlerThread, HandlerThreadOptions, Listener, ListenerOptions, PacketHeader, Receiver,
     SendRefusal, Sender, SenderOptions, Stage, StageError, WhenFull, costs, messages_within,
 };
+use netnice_core::admission::timing::Processor;
 use netnice_core::contract::{Contract, Slice, Weight};
 use netnice_core::sched::EarlyOrder;
 use netnice_core::units::{Bytes, Nanos};
@@ -62,7 +64,8 @@ pub struct ChannelsArgs {
 pub struct ChannelPlan {
     /// The longest packet with the channel's header, in bytes.
     pub largest: u64,
-    /// Packets between two preemption points.
+    /// Packets between two preemption points at the source. The sink has the default, because it
+    /// counts a switch for each packet, which may come alone.
     pub block: u32,
     /// How early a message may be processed, in ns.
     pub horizon_ns: u64,
@@ -300,7 +303,11 @@ fn collect(sender: &mut Sender, messages: &Messages, end: u64, sent: &mut SentCh
 }
 
 fn sink(plan: &ChannelPlan, dir: &RuntimeDir, local: SocketAddr) -> Result<()> {
-    let mut options = plan.options()?;
+    let mut options = ChannelPlan {
+        block: BLOCK.get(),
+        ..plan.clone()
+    }
+    .options()?;
     // All of a second at 100 Mbit/s.
     let buffers = 8_192;
     options.bytes = 64 << 20;
@@ -423,11 +430,29 @@ impl PlannedChannel {
     }
 }
 
+/// The costs of processing on this machine, measured [`MEASUREMENTS`] times. The lowest values
+/// count: what runs beside can only make a measurement longer, and just after the start of a world
+/// the kernel's own work does.
+pub(crate) fn least_costs(largest: Bytes, block: NonZeroU32) -> Result<Processor> {
+    let mut least = costs::measure(largest, block)?;
+    for _ in 1..MEASUREMENTS {
+        let again = costs::measure(largest, block)?;
+        least.switch = least.switch.min(again.switch);
+        least.cache_miss = least.cache_miss.min(again.cache_miss);
+        least.first = least.first.min(again.first);
+        least.later = least.later.min(again.later);
+    }
+    Ok(least)
+}
+
+/// How often costs are measured.
+const MEASUREMENTS: u32 = 3;
+
 impl ChannelPlan {
     fn options(&self) -> Result<HandlerThreadOptions> {
         let largest = Bytes(self.largest);
         let block = NonZeroU32::new(self.block).context("a block of 0 packets")?;
-        let mut processor = costs::measure(largest, block)?;
+        let mut processor = least_costs(largest, block)?;
         let (first, later) = self.computes_ns;
         // The stage states the cost of a later packet.
         processor.first.0 += first.saturating_sub(later);

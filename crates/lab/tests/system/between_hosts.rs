@@ -257,9 +257,9 @@ fn the_best_deadline_of_a_refusal_is_granted_and_a_shorter_one_is_not() {
     assert!(status.success(), "{}", source.take_stderr());
 }
 
-/// What processing costs, as the programs count it: some times what it takes on an idle machine, so
-/// that what is admitted does not depend on the moment. (On an emulated machine, a single packet can
-/// take longer than a program would admit.)
+/// What processing costs, as the programs count it: some times what it takes on an idle machine,
+/// so that what is admitted does not depend on the moment. (On an emulated machine, a single packet
+/// can take longer than a program would admit.)
 const COSTS: &str = "\
 packets of 1452 bytes in blocks of 4: switch=10us cache-miss=5us first=15us later=8us
 checksum of 1452 bytes: packet=1us

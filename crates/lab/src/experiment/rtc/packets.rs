@@ -303,7 +303,8 @@ fn run(
     let group = |(number, (size, count, rate)): (usize, (usize, u64, u64))| Messages {
         size,
         count,
-        every_ns: count * 1_000_000_000 / rate / if number == 0 { factor } else { 1 },
+        every_ns: (count * 1_000_000_000 / rate + DRIFT_NS[number])
+            / if number == 0 { factor } else { 1 },
         first_ns: number as u64 * 1_000_000,
         waits: false,
     };
@@ -506,6 +507,10 @@ const EARLY_QUEUE: u32 = 8;
 
 /// What the channels send: bytes of a message, messages at once, messages a second.
 const SENT: [(usize, u64, u64); 3] = [(61_440, 4, 15), (40_960, 6, 15), (30_720, 1, 20)];
+/// By how much bursts are farther apart than that. So within a run their phases to each other and
+/// to the periods of the reservation (10 ms) change, and a run does not depend on those at its
+/// beginning. A thread that sends late also catches up.
+const DRIFT_NS: [u64; 3] = [700_000, 1_100_000, 130_000];
 /// The number of best effort in a plan.
 const BEST_EFFORT: usize = 3;
 /// Bytes of a best-effort message.
