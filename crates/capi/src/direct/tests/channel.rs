@@ -230,10 +230,10 @@ fn a_refusal_has_its_host_its_reason_and_the_best_deadline() {
         let asking = std::thread::spawn(refused);
         let asked = at_peer.refuse(best);
         assert_eq!((&*asked.service, &*asked.sink), ("camera", "recorder"));
-        // Eight packets of up to 1,348 bytes, with 20 bytes more each of checksum and encryption.
+        // Eight packets of up to 1,400 bytes, with 20 bytes more each of checksum and encryption.
         assert_eq!(
             (asked.contract.mmax, asked.contract.packet),
-            (10_160, 1_400)
+            (10_160, 1_452)
         );
         let (result, errno, deadline, host, text) = asking.join().unwrap();
         assert_eq!((result, errno), (-1, number), "{text}");
