@@ -62,11 +62,13 @@ pub fn of_machine(
         });
     }
     let costs = measure(largest, block)?;
-    let found = [costs.switch, costs.cache_miss, costs.first, costs.later];
-    let mut named = names.map(|name| (name, Nanos(0)));
-    for ((_, cost), found) in named.iter_mut().zip(found) {
-        *cost = found;
-    }
+    let [switch, cache_miss, first, later] = names;
+    let named = [
+        (switch, costs.switch),
+        (cache_miss, costs.cache_miss),
+        (first, costs.first),
+        (later, costs.later),
+    ];
     file.keep(&thing, named)?;
     Ok(costs)
 }

@@ -64,7 +64,6 @@ mod unruly;
 
 pub use bare_tcp::BareTcp;
 pub use carnage::{Carnage, RunningCarnage};
-pub(crate) use channels::least_costs;
 pub use channels::{
     ChannelPlan, ChannelProgram, Messages, PlannedChannel, ReceivedChannel, SendPlan, SentChannel,
 };

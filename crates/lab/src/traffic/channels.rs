@@ -30,7 +30,6 @@ use netnice_channel::{
     HandlerThread, HandlerThreadOptions, Listener, ListenerOptions, PacketHeader, Receiver,
     SendRefusal, Sender, SenderOptions, Stage, StageError, WhenFull, costs, messages_within,
 };
-use netnice_core::admission::timing::Processor;
 use netnice_core::contract::{Contract, Slice, Weight};
 use netnice_core::sched::EarlyOrder;
 use netnice_core::units::{Bytes, Nanos};
@@ -430,29 +429,11 @@ impl PlannedChannel {
     }
 }
 
-/// The costs of processing on this machine, measured [`MEASUREMENTS`] times. The lowest values
-/// count: what runs beside can only make a measurement longer, and just after the start of a world
-/// the kernel's own work does.
-pub(crate) fn least_costs(largest: Bytes, block: NonZeroU32) -> Result<Processor> {
-    let mut least = costs::measure(largest, block)?;
-    for _ in 1..MEASUREMENTS {
-        let again = costs::measure(largest, block)?;
-        least.switch = least.switch.min(again.switch);
-        least.cache_miss = least.cache_miss.min(again.cache_miss);
-        least.first = least.first.min(again.first);
-        least.later = least.later.min(again.later);
-    }
-    Ok(least)
-}
-
-/// How often costs are measured.
-const MEASUREMENTS: u32 = 3;
-
 impl ChannelPlan {
     fn options(&self) -> Result<HandlerThreadOptions> {
         let largest = Bytes(self.largest);
         let block = NonZeroU32::new(self.block).context("a block of 0 packets")?;
-        let mut processor = least_costs(largest, block)?;
+        let mut processor = costs::measure(largest, block)?;
         let (first, later) = self.computes_ns;
         // The stage states the cost of a later packet.
         processor.first.0 += first.saturating_sub(later);

@@ -40,7 +40,7 @@ use super::{channel, link_call, processor, wire};
 use crate::experiment::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 use crate::stats::median;
-use crate::traffic::{self, ChannelPlan, Messages, PlannedChannel, SendPlan};
+use crate::traffic::{ChannelPlan, Messages, PlannedChannel, SendPlan};
 
 /// A value of P or a size, with what it brings.
 #[derive(Clone, Copy, Debug)]
@@ -309,11 +309,22 @@ struct MachineCosts {
 
 impl MachineCosts {
     fn measure(size: Bytes) -> Result<MachineCosts> {
-        let encryption = |_| costs::of_stage(&mut Encryption::new(&[0; 32], Nanos(0)), size);
-        Ok(MachineCosts {
-            packets: traffic::least_costs(size, BLOCK)?,
-            encryption: (0..3).map(encryption).fold(Nanos::MAX, Nanos::min),
-        })
+        let encryption = || costs::of_stage(&mut Encryption::new(&[0; 32], Nanos(0)), size);
+        let mut own = MachineCosts {
+            packets: costs::measure(size, BLOCK)?,
+            encryption: encryption(),
+        };
+        // What runs beside can only make a measurement longer.
+        for _ in 1..MEASUREMENTS {
+            let again = costs::measure(size, BLOCK)?;
+            let least = &mut own.packets;
+            least.switch = least.switch.min(again.switch);
+            least.cache_miss = least.cache_miss.min(again.cache_miss);
+            least.first = least.first.min(again.first);
+            least.later = least.later.min(again.later);
+            own.encryption = own.encryption.min(encryption());
+        }
+        Ok(own)
     }
 
     /// Channels on a tenth of a processor with blocks of `block` packets.
@@ -446,6 +457,8 @@ const PAPER_CHANNEL: &str = "channel mmax=8KiB,rmax=20/s,bmax=1,deadline=30ms";
 const MACHINE_CHANNEL: &str = "channel mmax=8KiB,rmax=10/s,bmax=1,deadline=60ms,processing=30ms";
 /// More channels than fit.
 const MOST: usize = 1_000;
+/// How often the costs of this machine are measured. The lowest values count.
+const MEASUREMENTS: u32 = 3;
 /// Bytes of the headers before a payload: Ethernet, IPv4 and UDP.
 const FRAME_HEADERS: u64 = 42;
 
