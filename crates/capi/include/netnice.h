@@ -405,8 +405,9 @@ struct netnice_outcome {
 /* Stores the result of the next returned packet. 1: there was one; 0: there is
  * none. A program that needs no results need not call this: the buffers of sent
  * packets come back all the same. The flow keeps the results of the last 1024
- * returned packets that were not read yet; each further one replaces the oldest,
- * so gaps in `number` are packets whose results were lost. */
+ * returned packets that were not read yet, or of as many as it has buffers for
+ * sending if those are more; each further one replaces the oldest, so gaps in
+ * `number` are packets whose results were lost. */
 int netnice_flow_outcome(int flow, struct netnice_outcome *outcome);
 
 /*

@@ -243,7 +243,9 @@ impl Socket {
 
     /// The result of a queued packet; `None` if the driver has returned no further packet. Returns
     /// each result once, in the order in which the driver returned the packets. The socket keeps
-    /// the last [`OUTCOMES`] results.
+    /// the last [`OUTCOMES`] results, or as many as it has buffers for sending if those are more. So
+    /// a program that has not read the results of so many buffers, and uses none of them again
+    /// before it has, loses no result.
     ///
     /// # Errors
     /// If the flow has ended.
@@ -477,7 +479,7 @@ impl Socket {
     pub(super) fn add_outcome(&mut self, number: u64, status: Status, stamp: u64) {
         self.returned += 1;
         self.messages.returned(self.returned);
-        if self.outcomes.len() == OUTCOMES {
+        if self.outcomes.len() == OUTCOMES.max(self.sending as usize) {
             self.outcomes.pop_front();
         }
         self.outcomes.push_back(Outcome {
@@ -488,7 +490,7 @@ impl Socket {
     }
 }
 
-/// Largest number of results that a socket keeps for later calls of [`Socket::outcome`].
+/// Number of results that a socket keeps for later calls of [`Socket::outcome`], at least.
 pub const OUTCOMES: usize = 1024;
 /// Largest number of remote endpoints for which a flow keeps headers.
 const MAX_ROUTES: usize = 4096;

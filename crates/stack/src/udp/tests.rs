@@ -209,6 +209,28 @@ fn datagrams_arrive_over_ipv4_and_ipv6() {
     }
 }
 
+/// The handler of a channel counts its free buffers by the results.
+#[test]
+fn a_socket_keeps_the_results_of_as_many_packets_as_it_has_buffers() {
+    let buffers = 2 * OUTCOMES as u32;
+    let mut wire = Wire::with_shape(Shape {
+        chunks: buffers + SHAPE.receive_entries / 2,
+        transmit_entries: 2 * buffers,
+        ..SHAPE
+    });
+    let (mut socket, _other) = wire.sockets(false);
+    // The results of the first round wait in the socket then, those of the second in the ring.
+    for _ in 0..2 {
+        for _ in 0..buffers {
+            socket.try_send(b"part").unwrap();
+        }
+        assert_eq!(wire.deliver_all(), buffers as usize);
+    }
+    let results = std::iter::from_fn(|| socket.outcome().unwrap());
+    assert_eq!(results.count(), 2 * buffers as usize);
+    assert_eq!(socket.under_way(), 0);
+}
+
 #[test]
 fn a_payload_is_written_and_read_in_place() {
     let mut wire = Wire::new();
