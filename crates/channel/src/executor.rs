@@ -95,6 +95,8 @@ pub struct Ran {
     pub begins: bool,
     /// The last packet of a message was submitted, or a message was completed.
     pub ends: bool,
+    /// A preemption point follows: another handler can be next.
+    pub ends_block: bool,
 }
 
 /// The state of a handler (paper RTC, figure 3).
@@ -479,7 +481,8 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Executor<M, P> {
                 Some(ran) => {
                     self.running = (left > 1).then_some((flow, left - 1));
                     self.scheduler.set_unread_since(now);
-                    return Step::Ran(ran);
+                    let ends_block = self.running.is_none();
+                    return Step::Ran(Ran { ends_block, ..ran });
                 }
                 None => self.stall(flow, now),
             }

@@ -105,6 +105,7 @@ mod readable;
 mod reports;
 pub mod segments;
 mod service;
+mod sleeper;
 pub mod tcp;
 pub mod udp;
 
@@ -121,6 +122,7 @@ pub use netnice_ring::Status;
 pub use netnice_ring::driver::Loss;
 pub use program::Program;
 pub use protocol::{EtherOptions, IpOptions, Term};
+pub use sleeper::Sleeper;
 pub use udp::{Datagram, MessageCounts, Outcome, Packet, Socket};
 
 /// The examples of README.md, which are tested.

@@ -177,25 +177,6 @@ impl Program {
         self.shared.attachment.prepare_sleep() && all.all(Attachment::prepare_sleep)
     }
 
-    /// Sleeps until [`Program::as_fd`] or `also` is readable, at most for `longest`. It may end
-    /// earlier. [`Program::arm`] must have returned true. The result is whether [`Program::as_fd`]
-    /// is readable ([`Program::poll_woken`]). This costs less than poll(2), because
-    /// [`Program::as_fd`] contains other descriptors.
-    ///
-    /// # Errors
-    /// If the system call fails.
-    pub fn sleep(&self, also: BorrowedFd<'_>, longest: Option<Duration>) -> std::io::Result<bool> {
-        let [first, second] = match &self.shared.control {
-            // An attachment that is made meanwhile wakes this thread.
-            Some(control) if self.shared.moved.others().is_empty() => {
-                [self.shared.attachment.doorbell(), control.messages_fd()]
-            }
-            _ => [self.as_fd(); 2],
-        };
-        let [first, second, _] = wait_readable([first, second, also], longest)?;
-        Ok(first || second)
-    }
-
     /// Call this after sleeping in the program's own event loop, and after [`Program::arm`]
     /// returned false. It calls `each` with the slot ([`crate::Socket::slot`]) of every flow in
     /// which the driver moved an index, which the driver closed, or which a notification from the
@@ -210,9 +191,10 @@ impl Program {
     }
 
     /// As [`Program::poll`], for a program that sleeps and wakes often, with fewer system calls:
-    /// `is_readable` says whether [`Program::as_fd`] was readable, and what the daemon sent is read
-    /// only if the driver did nothing. The program must call [`Program::poll`] from time to time
-    /// too, because a busy driver would hide the daemon's messages.
+    /// `is_readable` is what [`Sleeper::sleep`](crate::Sleeper::sleep) returned, or whether
+    /// [`Program::as_fd`] was readable. What the daemon sent is read only if the driver did
+    /// nothing. The program must call [`Program::poll`] from time to time too, because a busy
+    /// driver would hide the daemon's messages.
     pub fn poll_woken(&self, is_readable: bool, mut each: impl FnMut(u32)) {
         let moved = &self.shared.moved;
         self.shared.poll_woken(is_readable, |slot| {
@@ -237,6 +219,23 @@ impl Program {
         for (index, other) in moved.others().iter().enumerate() {
             other.take_notices(|slot| moved.shown(index + 1, slot).map_or((), &mut each));
         }
+    }
+}
+
+impl Program {
+    /// The doorbell of the first attachment.
+    pub(crate) fn doorbell(&self) -> BorrowedFd<'_> {
+        self.shared.attachment.doorbell()
+    }
+
+    /// Readable when there are notifications from the daemon; `None` without a daemon.
+    pub(crate) fn messages_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.shared.control.as_ref().map(Control::messages_fd)
+    }
+
+    /// True if flows have moved to other links.
+    pub(crate) fn has_other_attachments(&self) -> bool {
+        !self.shared.moved.others().is_empty()
     }
 }
 
@@ -299,7 +298,7 @@ impl Shared {
             control.watch_too(attachment.doorbell(), &other)?;
             Ok(Shared::new(attachment, Some(other), self.size))
         });
-        // A thread in `Program::sleep` may not wait for the doorbell of a further attachment yet.
+        // A `Sleeper` may not wait for the doorbell of a further attachment yet.
         control.wake_sleeper();
         attachment
     }

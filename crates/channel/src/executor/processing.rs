@@ -110,6 +110,7 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Handler<M, P> {
             handler: id,
             begins,
             ends,
+            ends_block: ends,
         })
     }
 }

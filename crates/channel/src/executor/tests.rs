@@ -292,6 +292,22 @@ fn a_handler_waits_for_packet_buffers() {
     assert_eq!(kept.packets.len(), 12 + 1);
 }
 
+#[test]
+fn a_block_ends_after_four_packets_and_with_its_message() {
+    let mut all = executor(Nanos(0));
+    let options = real_time(1, "mmax=1kB,rmax=100/s,bmax=2,deadline=20ms,processing=5ms");
+    let sender = all.open_sender(options, us(0)).expect("opens");
+    all.send(sender, vec![0; 1_000], us(0)).expect("accepted");
+    let mut kept = Kept::default();
+    let mut last_of_blocks = Vec::new();
+    while let Step::Ran(ran) = all.step(us(0), &mut kept) {
+        if ran.ends_block {
+            last_of_blocks.push((kept.last().2, ran.ends));
+        }
+    }
+    assert_eq!(last_of_blocks, [(3, false), (7, false), (9, true)]);
+}
+
 /// A program whose ring is smaller than the handler's packet buffers.
 #[test]
 fn a_handler_without_a_place_for_its_packet_goes_on_where_it_was() {

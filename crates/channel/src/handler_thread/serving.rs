@@ -22,7 +22,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use netnice_core::units::{Instant, Nanos};
-use netnice_stack::Program;
+use netnice_stack::{Program, Sleeper};
 use rustix::thread::set_current_timer_slack;
 
 use super::{
@@ -40,6 +40,8 @@ pub(super) use stop_log::StopLog;
 /// The state of the thread.
 pub(super) struct Serving {
     program: Program,
+    /// Sleeps for commands too.
+    sleeper: Sleeper,
     shared: Arc<Shared>,
     most_handlers: usize,
     executor: Executor<Vec<u8>, PacketBytes>,
@@ -83,6 +85,7 @@ impl Serving {
         stops: Option<StopLog>,
     ) -> Result<Serving, ChannelError> {
         Ok(Serving {
+            sleeper: Sleeper::new(&program, shared.queue.waker().as_fd())?,
             program,
             shared,
             most_handlers: options.handlers,
@@ -341,14 +344,12 @@ impl Serving {
     /// A packet was processed.
     fn handle_ran(&mut self, ran: Ran, now: Instant) {
         let index = ran.handler.index();
-        match self.flows.source_mut(index) {
-            Some(source) => {
-                let refused = source.handle_processed(ran.ends);
-                if refused > 0 {
-                    let _ = self.executor.handle_sent(ran.handler, refused, now);
-                }
-            }
-            None => self.deliver(index, now),
+        if self.flows.source(index).is_none() {
+            return self.deliver(index, now);
+        }
+        let refused = self.flows.handle_processed(&ran, now);
+        if refused > 0 {
+            let _ = self.executor.handle_sent(ran.handler, refused, now);
         }
     }
 
@@ -380,6 +381,7 @@ impl Serving {
 
     /// Sleeps until something is to be done. `began` is the present. Fails if the call fails.
     fn sleep(&mut self, began: Instant, due: Option<Instant>) -> std::io::Result<()> {
+        self.flows.flush();
         self.shared.queue.waker().prepare_sleep();
         let may_sleep = self.shared.ready.is_empty()
             && !self.flows.has_news()
@@ -392,8 +394,7 @@ impl Serving {
                 longest = Some(longest.unwrap_or(u64::MAX).min(ENDING_INTERVAL.0));
             }
             let longest = longest.map(Duration::from_nanos);
-            let waker = self.shared.queue.waker().as_fd();
-            slept = self.program.sleep(waker, longest);
+            slept = self.sleeper.sleep(longest);
             if let Some(stops) = &mut self.stops {
                 stops.handle_woken(due, now());
             }

@@ -11,6 +11,7 @@ use netnice_ring::Status;
 use netnice_ring::layout::SetupError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::Sleeper;
 use crate::fake_daemon::{DaemonCommand, FakeDaemon};
 use crate::udp::{Buffers, Remote, UdpOptions};
 use crate::{Program, Socket, StackError};
@@ -635,9 +636,12 @@ fn a_sleep_ends_for_the_driver_the_daemon_and_another_descriptor() {
     let (mut here, mut there) = pair(&program, false);
     let other = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
     program.poll(|_| ());
+    let sleeper = Sleeper::new(&program, other.as_fd()).unwrap();
+    let second = Sleeper::new(&program, other.as_fd()).err().unwrap();
+    assert_eq!(second.kind(), std::io::ErrorKind::AlreadyExists);
     let sleep = |longest| {
         assert!(program.arm());
-        let readable = program.sleep(other.as_fd(), longest).unwrap();
+        let readable = sleeper.sleep(longest).unwrap();
         let mut slots = Vec::new();
         program.poll_woken(readable, |slot| slots.push(slot));
         (readable, slots)
@@ -651,11 +655,7 @@ fn a_sleep_ends_for_the_driver_the_daemon_and_another_descriptor() {
             std::thread::sleep(Duration::from_millis(20));
             here.try_send(b"hello").unwrap();
         });
-        let (mut readable, mut slots) = sleep(SOON);
-        while !slots.contains(&there.slot()) {
-            assert!(readable);
-            (readable, slots) = sleep(SOON);
-        }
+        while !sleep(SOON).1.contains(&there.slot()) {}
     });
     assert_eq!(there.try_recv(&mut [0; 10]).unwrap().bytes, 5);
     let down = FlowNotification::Link { up: false };
@@ -663,4 +663,14 @@ fn a_sleep_ends_for_the_driver_the_daemon_and_another_descriptor() {
     while program.next_notification() != Some(down.clone()) {
         assert!(sleep(SOON).0);
     }
+    // Nothing is left that would end a sleep; without the sleeper the program's descriptor is that
+    // of the driver and the daemon alone.
+    program.poll(|_| ());
+    let began = Instant::now();
+    assert_eq!(sleep(Some(Duration::from_millis(20))), (false, vec![]));
+    assert!(began.elapsed() >= Duration::from_millis(20));
+    drop(sleeper);
+    rustix::io::write(&other, &1u64.to_ne_bytes()).unwrap();
+    assert!(!readable(&program, 0));
+    Sleeper::new(&program, other.as_fd()).unwrap();
 }

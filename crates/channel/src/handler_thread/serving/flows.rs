@@ -6,13 +6,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use netnice_core::units::Instant;
+use netnice_core::units::{Instant, Nanos};
 use netnice_stack::{Packet, Socket, StackError, Status};
 
 use super::super::{AdmittedChannel, Departure, Frames, ListenerShared, SourceShared};
 use super::packet_bytes::PacketBytes;
 use super::place;
-use crate::executor::{AcceptedMessage, HandlerId, OutgoingPacket, Transmit};
+use crate::executor::{AcceptedMessage, HandlerId, OutgoingPacket, Ran, Transmit};
 
 /// The flows of senders and listeners.
 #[derive(Default)]
@@ -31,6 +31,8 @@ pub(super) struct Flows {
     failed: Vec<(usize, StackError)>,
     /// A listener's flow has failed.
     listener_failed: bool,
+    /// The sender with packets that the driver does not know of, and since when.
+    unflushed: Option<(usize, Instant)>,
 }
 
 #[derive(Clone, Copy)]
@@ -268,6 +270,38 @@ impl Flows {
         }
     }
 
+    /// A packet of a sender was processed, in a step that began at `now`. Returns the number of
+    /// packets that the flow did not accept, which the driver therefore never returns.
+    ///
+    /// The driver is told of all packets up to a preemption point together, because it may sleep
+    /// and waking it takes a system call; but at most [`LONGEST_UNFLUSHED`] after the first of
+    /// them.
+    pub(super) fn handle_processed(&mut self, ran: &Ran, now: Instant) -> u64 {
+        let index = ran.handler.index();
+        let since = match self.unflushed {
+            Some((other, since)) if other == index => since,
+            _ => {
+                self.flush();
+                now
+            }
+        };
+        self.unflushed = Some((index, since));
+        if ran.ends_block || ran.ends || super::now().since(since) >= LONGEST_UNFLUSHED {
+            self.flush();
+        }
+        let source = self.source_mut(index);
+        source.map_or(0, |source| source.handle_processed(ran.ends))
+    }
+
+    /// Tells the driver of all packets.
+    pub(super) fn flush(&mut self) {
+        if let Some((index, _)) = self.unflushed.take()
+            && let Some(source) = self.source_mut(index)
+        {
+            source.socket.flush();
+        }
+    }
+
     pub(super) fn count_foreign(&self, listener: usize) {
         self.count(listener, |shared| &shared.foreign);
     }
@@ -450,9 +484,8 @@ impl Source {
     }
 
     /// The executor has processed a packet; with `ends` the last one of a message. Returns the
-    /// number of packets that the flow did not accept, which the driver therefore never returns.
-    pub(super) fn handle_processed(&mut self, ends: bool) -> u64 {
-        self.socket.flush();
+    /// number of packets that the flow did not accept.
+    fn handle_processed(&mut self, ends: bool) -> u64 {
         if ends {
             self.under_way.extend(self.message.take());
             // The driver has returned all packets already, if it did not get the last ones.
@@ -502,6 +535,10 @@ impl Listening {
         Ok(more)
     }
 }
+
+/// For how long packets are kept from the driver at most: as long as it takes to wake it a few
+/// times.
+const LONGEST_UNFLUSHED: Nanos = Nanos::from_micros(20);
 
 /// How many packets of a listener are read before the next packet is processed. More than one,
 /// because the executor chooses best if it knows all packets; not all, because a flood of packets
