@@ -5,7 +5,7 @@
 //! is no reservation.
 
 use netnice_core::units::Nanos;
-use netnice_kernel::processor::policy::{self, Policy};
+use netnice_kernel::processor::policy::{self, Deadline, Policy};
 
 /// A reservation of processor time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,9 @@ pub(super) struct Reservation {
 /// The reservation of the calling thread; `None` if it has another scheduling class.
 pub(super) fn read() -> Option<Reservation> {
     match policy::policy(0) {
-        Ok(Policy::Deadline { budget, period }) if period.0 > 0 && budget <= period => {
+        Ok(Policy::Deadline(Deadline { budget, period, .. }))
+            if period.0 > 0 && budget <= period =>
+        {
             Some(Reservation { budget, period })
         }
         _ => None,

@@ -14,9 +14,10 @@ use rustix::{
 
 use super::{FeatureState, Finding};
 use crate::process::read_text;
+use crate::processor::ProcessorSet;
 use crate::processor::groups::Groups;
 use crate::processor::host::{self, ReservedThread};
-use crate::processor::{ProcessorSet, policy};
+use crate::processor::policy::{self, Deadline};
 
 /// The findings for the exact way and for the way by control groups.
 pub(super) fn findings() -> [Finding; 2] {
@@ -180,7 +181,8 @@ fn try_deadline() -> io::Result<()> {
         let thread = u32::try_from(gettid().as_raw_nonzero().get());
         let thread = thread.map_err(io::Error::other)?;
         policy::set_affinity(thread, &host::online())?;
-        policy::set_deadline(thread, Nanos::from_millis(1), Nanos::from_millis(1_000))
+        let least = Deadline::exactly(Nanos::from_millis(1), Nanos::from_millis(1_000));
+        policy::set_deadline(thread, least)
     });
     let panicked = || Err(io::Error::other("the trial ended early"));
     trial.join().unwrap_or_else(|_| panicked())

@@ -23,7 +23,8 @@ use rustix::io::Errno;
 use controllers::pass_on;
 pub use controllers::{CertainShare, is_around};
 
-use super::{ProcessorSet, policy};
+use super::ProcessorSet;
+use super::policy::{self, Deadline};
 use crate::error::KernelError;
 use crate::process::read_text;
 
@@ -404,8 +405,8 @@ impl Group {
         }
     }
 
-    /// Gives a thread `budget` in every `period` by SCHED_DEADLINE. The kernel does so only for
-    /// threads that may run on all processors. So the affinity of a thread that may not is lifted,
+    /// Gives a thread SCHED_DEADLINE. The kernel does so only for threads that may run on all
+    /// processors. So the affinity of a thread that may not is lifted,
     /// and if `confined`, or if its cpuset permits no more, a cpuset of the group takes its place.
     /// Returns the former affinity in that case.
     ///
@@ -415,25 +416,25 @@ impl Group {
     pub fn reserve(
         &self,
         thread: u32,
-        (budget, period): (Nanos, Nanos),
+        reserved: Deadline,
         online: &ProcessorSet,
         confined: bool,
     ) -> io::Result<Option<ProcessorSet>> {
         let before = policy::affinity(thread)?;
         if before == *online {
-            return policy::set_deadline(thread, budget, period).map(|()| None);
+            return policy::set_deadline(thread, reserved).map(|()| None);
         }
         let former = policy::policy(thread)?;
         let reserve = || -> io::Result<()> {
             if !confined {
                 policy::set_affinity(thread, online)?;
                 if policy::affinity(thread)? == *online {
-                    return policy::set_deadline(thread, budget, period);
+                    return policy::set_deadline(thread, reserved);
                 }
             }
             self.confine(thread, &before, || {
                 policy::set_affinity(thread, online)?;
-                policy::set_deadline(thread, budget, period)
+                policy::set_deadline(thread, reserved)
             })
         };
         if let Err(error) = reserve() {

@@ -97,13 +97,13 @@ pub fn reserved_threads() -> Vec<ReservedThread> {
             let Some(thread) = name.to_str().and_then(|name| name.parse().ok()) else {
                 continue;
             };
-            if let Ok(Policy::Deadline { budget, period }) = policy::policy(thread) {
+            if let Ok(Policy::Deadline(time)) = policy::policy(thread) {
                 found.push(ReservedThread {
                     pid,
                     thread,
                     name: process::facts(pid).map_or(String::new(), |facts| facts.name),
-                    budget,
-                    period,
+                    budget: time.budget,
+                    period: time.period,
                     processors: allowed(thread),
                 });
             }

@@ -23,13 +23,8 @@ pub enum Policy {
     Fifo(u32),
     /// SCHED_RR, with the priority from 1 to 99.
     RoundRobin(u32),
-    /// SCHED_DEADLINE: `budget` in every `period`.
-    Deadline {
-        /// The processor time in each period.
-        budget: Nanos,
-        /// The period.
-        period: Nanos,
-    },
+    /// SCHED_DEADLINE.
+    Deadline(Deadline),
 }
 
 impl std::fmt::Display for Policy {
@@ -41,13 +36,54 @@ impl std::fmt::Display for Policy {
             Policy::Number(number) => write!(f, "scheduling policy {number}"),
             Policy::Fifo(priority) => write!(f, "SCHED_FIFO with priority {priority}"),
             Policy::RoundRobin(priority) => write!(f, "SCHED_RR with priority {priority}"),
-            Policy::Deadline { budget, period } => write!(f, "SCHED_DEADLINE {budget}/{period}"),
+            Policy::Deadline(Deadline { budget, period, .. }) => {
+                write!(f, "SCHED_DEADLINE {budget}/{period}")
+            }
+        }
+    }
+}
+
+/// A reservation by SCHED_DEADLINE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline {
+    /// The processor time in each period.
+    pub budget: Nanos,
+    /// The period.
+    pub period: Nanos,
+    /// The thread also uses processor time that no thread with SCHED_DEADLINE uses, up to what the
+    /// kernel leaves to other threads (SCHED_FLAG_RECLAIM). Other reservations lose nothing by
+    /// that, but threads without one do.
+    pub reclaims: bool,
+}
+
+impl Deadline {
+    /// `budget` in each `period`, and no more.
+    pub fn exactly(budget: Nanos, period: Nanos) -> Deadline {
+        Deadline {
+            budget,
+            period,
+            reclaims: false,
         }
     }
 }
 
 /// The policy of a thread; 0 stands for the calling one.
 pub fn policy(thread: u32) -> io::Result<Policy> {
+    let found = read(thread)?;
+    Ok(match found.sched_policy as i32 {
+        libc::SCHED_OTHER => Policy::Other,
+        libc::SCHED_FIFO => Policy::Fifo(found.sched_priority),
+        libc::SCHED_RR => Policy::RoundRobin(found.sched_priority),
+        libc::SCHED_DEADLINE => Policy::Deadline(Deadline {
+            budget: Nanos(found.sched_runtime),
+            period: Nanos(found.sched_period),
+            reclaims: found.sched_flags & libc::SCHED_FLAG_RECLAIM as u64 != 0,
+        }),
+        _ => Policy::Number(found.sched_policy),
+    })
+}
+
+fn read(thread: u32) -> io::Result<libc::sched_attr> {
     let mut found = attributes();
     // SAFETY: the kernel writes at most `size_of::<libc::sched_attr>()` bytes to the structure,
     // which lives until the call returns.
@@ -60,33 +96,28 @@ pub fn policy(thread: u32) -> io::Result<Policy> {
             0,
         )
     };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
+    match result {
+        0 => Ok(found),
+        _ => Err(io::Error::last_os_error()),
     }
-    Ok(match found.sched_policy as i32 {
-        libc::SCHED_OTHER => Policy::Other,
-        libc::SCHED_FIFO => Policy::Fifo(found.sched_priority),
-        libc::SCHED_RR => Policy::RoundRobin(found.sched_priority),
-        libc::SCHED_DEADLINE => Policy::Deadline {
-            budget: Nanos(found.sched_runtime),
-            period: Nanos(found.sched_period),
-        },
-        _ => Policy::Number(found.sched_policy),
-    })
 }
 
-/// Gives a thread `budget` of processor time in every `period` (SCHED_DEADLINE). Threads and
-/// children that it makes have SCHED_OTHER.
+/// Gives a thread SCHED_DEADLINE. Threads and children that it makes have SCHED_OTHER.
 ///
 /// # Errors
 /// EBUSY: the kernel admits no more. EPERM: CAP_SYS_NICE is missing, or the thread may not run on
 /// all processors. EINVAL: the budget or the period is beyond the kernel's limits.
-pub fn set_deadline(thread: u32, budget: Nanos, period: Nanos) -> io::Result<()> {
+pub fn set_deadline(thread: u32, reserved: Deadline) -> io::Result<()> {
+    let Deadline { budget, period, .. } = reserved;
+    let reclaims = match reserved.reclaims {
+        true => libc::SCHED_FLAG_RECLAIM,
+        false => 0,
+    };
     set(
         thread,
         libc::sched_attr {
             sched_policy: libc::SCHED_DEADLINE as u32,
-            sched_flags: libc::SCHED_FLAG_RESET_ON_FORK as u64,
+            sched_flags: (libc::SCHED_FLAG_RESET_ON_FORK | reclaims) as u64,
             sched_runtime: budget.0,
             sched_deadline: period.0,
             sched_period: period.0,
@@ -135,22 +166,24 @@ pub fn set_fifo(thread: u32, priority: u32) -> io::Result<()> {
 /// when a cpuset changes, or when `sched_rt_runtime_us` is read. A thread that is confined to some
 /// processors cannot have another budget.
 fn replace(thread: u32, attributes: libc::sched_attr) -> io::Result<()> {
-    let former = policy(thread)?;
-    let has_least = matches!(former, Policy::Deadline { .. })
-        && set_deadline(thread, LEAST_BUDGET, LONGEST_PERIOD).is_ok();
+    let former = read(thread)?;
+    let has_least = former.sched_policy == libc::SCHED_DEADLINE as u32
+        && set_deadline(thread, LEAST_TIME).is_ok();
     let replaced = set(thread, attributes);
-    if let (Err(_), true, Policy::Deadline { budget, period }) = (&replaced, has_least, former) {
+    if replaced.is_err() && has_least {
         // The thread keeps what it had. If it has ended, there is nothing to keep.
-        let _ = set_deadline(thread, budget, period);
+        let _ = set(thread, former);
     }
     replaced
 }
 
-/// The least budget of SCHED_DEADLINE: 2^10 ns.
-const LEAST_BUDGET: Nanos = Nanos(1 << 10);
-/// Below the longest period of SCHED_DEADLINE, 2^22 us by default. The least budget in it counts as
-/// no time at all.
-const LONGEST_PERIOD: Nanos = Nanos::from_secs(4);
+/// The least budget of SCHED_DEADLINE, 2^10 ns, in a period below the longest, which is 2^22 us by
+/// default. This counts as no time at all.
+const LEAST_TIME: Deadline = Deadline {
+    budget: Nanos(1 << 10),
+    period: Nanos::from_secs(4),
+    reclaims: false,
+};
 
 /// Sets the nice value, -20 to 19, of the calling thread and of the threads and processes that it
 /// makes later. If the calling process leads its session, also that of the session's autogroup, if

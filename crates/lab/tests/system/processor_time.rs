@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use netnice_core::units::Nanos;
-use netnice_kernel::processor::policy;
+use netnice_kernel::processor::policy::{self, Deadline};
 use netnice_lab::process::{EVENT_TIMEOUT, Proc, own_group};
 use netnice_lab::processor_time::{self, Load};
 use netnice_lab::testbed::{TestBed, becomes_true};
@@ -22,6 +22,7 @@ use netnice_lab::world::CommandOutput;
 use crate::users::{ANN, process_of, run_as};
 
 mod container;
+mod drivers;
 mod measurements;
 mod parts;
 mod version_two;
@@ -405,7 +406,6 @@ fn the_reservation_of_an_ended_program_is_free() {
     }
 }
 
-/// A plain user may not reserve processor time for its own process, and not through a name either.
 /// Regression: Linux 6.18 goes on counting the time of a sleeping thread that loses SCHED_DEADLINE.
 #[test]
 fn a_sleeping_thread_gives_all_of_its_time_back() {
@@ -416,14 +416,16 @@ fn a_sleeping_thread_gives_all_of_its_time_back() {
     assert!(becomes_true(|| stat().contains("(sleep) S ")), "{}", stat());
     // All together would be three processors for each processor.
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
-    for time in 0..60 * processors {
-        let set = policy::set_deadline(thread, Nanos::from_micros(500), Nanos::from_millis(10));
-        set.unwrap_or_else(|error| panic!("time {time}: {error}"));
+    for round in 0..60 * processors {
+        let time = Deadline::exactly(Nanos::from_micros(500), Nanos::from_millis(10));
+        let set = policy::set_deadline(thread, time);
+        set.unwrap_or_else(|error| panic!("round {round}: {error}"));
         policy::set_other(thread).expect("another policy");
     }
     assert_eq!(scheduling(thread)[0].policy, 0);
 }
 
+/// A plain user may not reserve processor time for its own process, and not through a name either.
 #[test]
 fn a_plain_user_may_not_reserve() {
     let bed = TestBed::new().expect("a test bed");

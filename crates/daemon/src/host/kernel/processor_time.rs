@@ -7,7 +7,7 @@ use netnice_core::admission::processors::{Processors, Reservation};
 use netnice_core::contract::Slice;
 use netnice_core::units::Nanos;
 use netnice_kernel::processor::groups::{CertainShare, Group, GroupUsage, Groups, Home};
-use netnice_kernel::processor::policy::{self, Policy};
+use netnice_kernel::processor::policy::{self, Deadline, Policy};
 use netnice_kernel::processor::{ProcessorSet, host};
 use netnice_kernel::{KernelError, cgroup, process};
 use rustix::io::Errno;
@@ -186,7 +186,7 @@ impl ProcessorTime for KernelHost {
         let group = self.group(group);
         let group = group.map_err(|error| NotExact::Refused(error.to_string()))?;
         match policy::policy(thread) {
-            Ok(Policy::Other | Policy::Deadline { .. }) => {}
+            Ok(Policy::Other | Policy::Deadline(_)) => {}
             Ok(own) => {
                 let why = format!("its thread has {own}, a policy of its own, which it keeps");
                 return Err(NotExact::Refused(why));
@@ -196,7 +196,8 @@ impl ProcessorTime for KernelHost {
                 return Err(NotExact::Refused(why));
             }
         }
-        let reserved = group.reserve(thread, (budget, period), &host::online(), true);
+        let time = Deadline::exactly(budget, period);
+        let reserved = group.reserve(thread, time, &host::online(), true);
         if reserved.is_ok() {
             self.reserved.insert(thread);
         }
@@ -228,7 +229,13 @@ impl ProcessorTime for KernelHost {
             _ => None,
         };
         let group = groups.group(name, &home);
-        let reserved = group.reserve(thread, (budget, period), &host::online(), false);
+        // What comes suddenly takes longer than a budget that follows the use of some seconds, and
+        // the kernel counts time that the machine did not give as used.
+        let time = Deadline {
+            reclaims: true,
+            ..Deadline::exactly(budget, period)
+        };
+        let reserved = group.reserve(thread, time, &host::online(), false);
         match reserved {
             Ok(affinity) => {
                 self.reserved.insert(thread);
@@ -289,7 +296,7 @@ impl ProcessorTime for KernelHost {
 
     fn deadline(&mut self, thread: u32) -> Option<(Nanos, Nanos)> {
         match policy::policy(thread) {
-            Ok(Policy::Deadline { budget, period }) => Some((budget, period)),
+            Ok(Policy::Deadline(time)) => Some((time.budget, time.period)),
             _ => None,
         }
     }
@@ -309,7 +316,7 @@ impl ProcessorTime for KernelHost {
     ) -> Result<(), RequestError> {
         let counts = self.reserved.contains(&thread);
         let release = || -> io::Result<()> {
-            if counts && let Policy::Deadline { .. } = policy::policy(thread)? {
+            if counts && let Policy::Deadline(_) = policy::policy(thread)? {
                 policy::set_other(thread)?;
             }
             match affinity {

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use netnice_core::units::Nanos;
-use netnice_kernel::processor::policy::{self, Policy};
+use netnice_kernel::processor::policy::{self, Deadline, Policy};
 use serde_json::json;
 
 use super::super::bench::{SECOND, netnice_only, pause};
@@ -133,7 +133,7 @@ impl Setting {
         let used = processor_time(&thread)?.saturating_sub(before);
         let budget = budget(&thread)?;
         if let Some(program) = &program {
-            let is_exact = matches!(policy::policy(program.pid())?, Policy::Deadline { .. });
+            let is_exact = matches!(policy::policy(program.pid())?, Policy::Deadline(_));
             anyhow::ensure!(
                 is_exact,
                 "netniced does not keep the program's time exactly"
@@ -178,7 +178,7 @@ fn busy() -> Result<Proc> {
 /// The budget of a thread in each [`PERIOD`], in ns; the whole period without a reservation.
 fn budget(thread: &Path) -> Result<u64> {
     Ok(match policy::policy(number(thread)?)? {
-        Policy::Deadline { budget, .. } => budget.0,
+        Policy::Deadline(time) => time.budget.0,
         _ => PERIOD,
     })
 }
@@ -205,7 +205,7 @@ fn packet_thread(front: &FrontDoor) -> Result<PathBuf> {
 fn reserve(thread: u32, budget: u64, period: u64) -> Result<()> {
     let number = thread.to_string();
     process::run(process::own_group("taskset").args(["-p", ALL_PROCESSORS, &number]))?;
-    policy::set_deadline(thread, Nanos(budget), Nanos(period))
+    policy::set_deadline(thread, Deadline::exactly(Nanos(budget), Nanos(period)))
         .with_context(|| format!("SCHED_DEADLINE {budget}/{period}"))
 }
 
