@@ -243,8 +243,8 @@ impl Socket {
 
     /// The result of a queued packet; `None` if the driver has returned no further packet. Returns
     /// each result once, in the order in which the driver returned the packets. The socket keeps
-    /// the last [`OUTCOMES`] results, or as many as it has buffers for sending if those are more. So
-    /// a program that uses a buffer again only after it has read its last result loses none.
+    /// the last [`OUTCOMES`] results, or as many as it has buffers for sending if those are more.
+    /// So a program that uses a buffer again only after it has read its last result loses none.
     ///
     /// # Errors
     /// If the flow has ended.
