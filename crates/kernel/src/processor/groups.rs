@@ -406,9 +406,9 @@ impl Group {
     }
 
     /// Gives a thread SCHED_DEADLINE. The kernel does so only for threads that may run on all
-    /// processors. So the affinity of a thread that may not is lifted,
-    /// and if `confined`, or if its cpuset permits no more, a cpuset of the group takes its place.
-    /// Returns the former affinity in that case.
+    /// processors. So the affinity of a thread that may not is lifted, and if `confined`, or if its
+    /// cpuset permits no more, a cpuset of the group takes its place. Returns the former affinity
+    /// in that case.
     ///
     /// # Errors
     /// As [`policy::set_deadline`], and if the thread would have to be confined and there is no

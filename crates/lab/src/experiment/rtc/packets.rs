@@ -303,14 +303,16 @@ fn run(
     (sends, best_effort, factor): (&[(usize, u64, u64); 3], u64, u64),
 ) -> Result<Row> {
     let lasts_ns = if context.quick { 4 } else { 40 } * 1_000_000_000_u64;
-    let group = |(number, (size, count, rate)): (usize, (usize, u64, u64))| Messages {
-        size,
-        count,
-        every_ns: (count * 1_000_000_000 / rate) * (lasts_ns + SWEEPS[number] * SWEEP_NS)
-            / lasts_ns
-            / if number == 0 { factor } else { 1 },
-        first_ns: number as u64 * 1_000_000,
-        waits: false,
+    let group = |(number, (size, count, rate)): (usize, (usize, u64, u64))| {
+        let every_ns = count * 1_000_000_000 / rate;
+        let later_ns = every_ns * SWEEPS[number] * SWEEP_NS / lasts_ns;
+        Messages {
+            size,
+            count,
+            every_ns: (every_ns + later_ns) / if number == 0 { factor } else { 1 },
+            first_ns: number as u64 * 1_000_000,
+            waits: false,
+        }
     };
     let mut channels: Vec<Messages> = sends.iter().copied().enumerate().map(group).collect();
     channels.push(Messages {
