@@ -268,6 +268,20 @@ pub(crate) fn installed(program: &str) -> bool {
     })
 }
 
+/// The id of the first thread of a process with this name. Fails if there is none.
+pub fn thread_named(pid: u32, name: &str) -> Result<u32> {
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let thread = thread?;
+        let own = std::fs::read_to_string(thread.path().join("comm"))?;
+        if own.trim_end() == name {
+            let number = thread.file_name();
+            let number = number.to_str().context("a thread without a number")?;
+            return Ok(number.parse()?);
+        }
+    }
+    bail!("process {pid} has no thread `{name}`")
+}
+
 /// The path of the binary `name` of this project: in the folder that the environment variable
 /// `NETNICE_BIN_DIR` names, or, if it is not set, in the folder of the running executable or the
 /// folder above it. Fails if the binary does not exist.

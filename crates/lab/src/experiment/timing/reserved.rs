@@ -192,13 +192,8 @@ fn number(thread: &Path) -> Result<u32> {
 /// The folder in /proc of the driver's packet thread.
 fn packet_thread(front: &FrontDoor) -> Result<PathBuf> {
     let driver = front.world.client().ns.driver().context("no driver runs")?;
-    for thread in std::fs::read_dir(format!("/proc/{driver}/task"))? {
-        let thread = thread?.path();
-        if std::fs::read(thread.join("comm"))?.trim_ascii_end() == b"packets" {
-            return Ok(thread);
-        }
-    }
-    anyhow::bail!("the driver has no thread `packets`")
+    let thread = process::thread_named(driver, "packets")?;
+    Ok(PathBuf::from(format!("/proc/{driver}/task/{thread}")))
 }
 
 /// Gives a thread so many ns of each period. Such a thread may run on all processors.

@@ -3,6 +3,7 @@
 use netnice_core::units::Nanos;
 use netnice_kernel::processor::policy::{self, Deadline, Policy};
 use netnice_lab::experiment::bench::at;
+use netnice_lab::process::thread_named;
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Direct};
 use netnice_lab::world::Family;
@@ -19,11 +20,7 @@ fn a_driver_beside_exact_time_has_a_reservation_and_what_no_other_uses() {
     let source = Direct::source(from, to).by(bed.netnice.runtime());
     let source = traffic::start_now(bed.world.client(), &source).expect("a flow");
     let driver = bed.world.client().ns.driver().expect("a driver");
-    let packets = super::threads(driver).into_iter().find(|thread| {
-        let name = std::fs::read_to_string(format!("/proc/{driver}/task/{thread}/comm"));
-        name.is_ok_and(|name| name.trim_end() == "packets")
-    });
-    let packets = packets.expect("the packet thread");
+    let packets = thread_named(driver, "packets").expect("the packet thread");
     let reserved = || match policy::policy(packets).expect("a thread") {
         Policy::Deadline(reserved) => Some(reserved),
         _ => None,
