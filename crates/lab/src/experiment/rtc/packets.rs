@@ -2,12 +2,13 @@
 //! reservation of processor time, netnice-driver, and programs with `netnice-channel` on two hosts.
 //!
 //! The channels are those of the simulation. In figures 5 and 6 they have longer deadlines, for the
-//! handlers run on a reservation (8.5 ms of the program's 9.5 ms in 10 ms: nearly a whole processor,
-//! as the paper's have) that may give its time late. A stage computes for the processing time of the paper's table 1 (420 us for the first packet of a message and 170 us
-//! for a later one, with 160 us to schedule each on the link); the paper emulated its adapter
-//! likewise. Those packets have 4 KiB. Packets of direct flows have 1,440 bytes here, so each takes
-//! 115 us and the first one 250 us more, and 12 packets lie between two preemption points, not 4.
-//! The processor is the bottleneck, as in the paper.
+//! handlers run on a reservation (8.5 ms of the program's 9.5 ms in 10 ms: nearly a whole
+//! processor, as the paper's have) that may give its time late. A stage computes for the processing
+//! time of the paper's table 1 (420 us for the first packet of a message and 170 us for a later
+//! one, with 160 us to schedule each on the link); the paper emulated its adapter likewise. Those
+//! packets have 4 KiB. Packets of direct flows have 1,440 bytes here, so each takes 115 us and the
+//! first one 250 us more, and 12 packets lie between two preemption points, not 4. The processor is
+//! the bottleneck, as in the paper.
 //!
 //! A message is late if the driver gave its last packet to the NIC after its deadline. A late
 //! message is excused only by recorded stops between its logical arrival and then: of the driver,
