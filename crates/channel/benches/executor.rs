@@ -96,6 +96,7 @@ fn run(channels: usize, (parts, bytes): (u64, u64), block: u32, packets: u64) ->
             largest: Bytes(largest),
             leftover: Nanos(0),
         },
+        waking: Nanos(0),
         horizon: Nanos(0),
         early: EarlyOrder::default(),
     };

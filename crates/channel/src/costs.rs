@@ -37,7 +37,7 @@ use kept::CostsFile;
 /// The costs that a file has for such packets and blocks; else they are measured ([`measure`]), and
 /// kept in the file, which need not exist. Measurements differ by some percent from start to start.
 /// With costs that are kept, a program that is refused and started again with the best deadline is
-/// granted it.
+/// granted it. With these settings no message is processed early.
 ///
 /// # Errors
 /// As [`measure`]; and [`ChannelError::Costs`] if the file cannot be read or written, or is no file
@@ -46,31 +46,37 @@ pub fn of_machine(
     largest: Bytes,
     block: NonZeroU32,
     file: Option<&Path>,
-) -> Result<Processor, ChannelError> {
+) -> Result<ExecutorSettings, ChannelError> {
     let Some(file) = file.map(CostsFile::read).transpose()? else {
         return measure(largest, block);
     };
     let thing = format!("packets of {} bytes in blocks of {block}", largest.0);
-    let names = ["switch", "cache-miss", "first", "later"];
-    if let Some([switch, cache_miss, first, later]) = file.find(&thing, names)? {
-        return Ok(Processor {
+    let names = ["switch", "waking", "cache-miss", "first", "later"];
+    if let Some([switch, waking, cache_miss, first, later]) = file.find(&thing, names)? {
+        let processor = Processor {
             switch,
             cache_miss,
             first,
             later,
             ..unmeasured(largest, block)
+        };
+        return Ok(ExecutorSettings {
+            waking,
+            ..ExecutorSettings::new(processor)
         });
     }
-    let costs = measure(largest, block)?;
-    let [switch, cache_miss, first, later] = names;
+    let settings = measure(largest, block)?;
+    let costs = &settings.processor;
+    let [switch, waking, cache_miss, first, later] = names;
     let named = [
         (switch, costs.switch),
+        (waking, settings.waking),
         (cache_miss, costs.cache_miss),
         (first, costs.first),
         (later, costs.later),
     ];
     file.keep(&thing, named)?;
-    Ok(costs)
+    Ok(settings)
 }
 
 /// The file of costs that the environment variable `NETNICE_COSTS` names, if it does.
@@ -80,33 +86,40 @@ pub fn named_file() -> Option<PathBuf> {
 }
 
 /// Measures the costs of processing packets of up to `largest` bytes, with the channel's header, in
-/// blocks of `block` packets. Takes less than half a second on an idle machine.
+/// blocks of `block` packets. Takes less than half a second on an idle machine. With these settings
+/// no message is processed early.
 ///
 /// # Errors
 /// [`ChannelError::Open`] if `largest` or `block` are too small or too large for a channel, and
 /// [`ChannelError::System`] if a system call fails.
-pub fn measure(largest: Bytes, block: NonZeroU32) -> Result<Processor, ChannelError> {
+pub fn measure(largest: Bytes, block: NonZeroU32) -> Result<ExecutorSettings, ChannelError> {
     let costs = unmeasured(largest, block);
     let mut packets = Packets::new(costs)?;
     // The first ones warm the caches up.
     packets.times(MESSAGES / 10, false)?;
-    let mut found: [Vec<Nanos>; 5] = Default::default();
+    let mut found: [Vec<Nanos>; 6] = Default::default();
     for _ in 0..ROUNDS {
         let (first, later) = packets.times(MESSAGES, false)?;
         let (cold, _) = packets.times(COLD_MESSAGES, true)?;
         let (sleeps, wakes) = switches()?;
-        for (of_one, times) in found.iter_mut().zip([first, later, cold, sleeps, wakes]) {
+        let many = means(&sleeps);
+        let times = [first, later, cold, sleeps, many, wakes];
+        for (of_one, times) in found.iter_mut().zip(times) {
             of_one.push(high(times));
         }
     }
-    let [first, later, cold, switch, wake] = found.map(middle);
-    Ok(Processor {
+    let [first, later, cold, switch, waking, wake] = found.map(middle);
+    let processor = Processor {
         switch,
         cache_miss: Nanos(cold.0.saturating_sub(first.0)),
         // With each message the handler wakes the program's thread.
         first: Nanos(first.0.saturating_add(wake.0)),
         later: later.min(first),
         ..costs
+    };
+    Ok(ExecutorSettings {
+        waking: waking.min(switch),
+        ..ExecutorSettings::new(processor)
     })
 }
 
@@ -339,6 +352,12 @@ fn middle(mut of_rounds: Vec<Nanos>) -> Nanos {
     of_rounds[of_rounds.len() / 2]
 }
 
+/// The means of all [`RUN`] times in a row.
+fn means(times: &[u64]) -> Vec<u64> {
+    let mean = |run: &[u64]| run.iter().sum::<u64>() / RUN as u64;
+    times.windows(RUN).map(mean).collect()
+}
+
 /// The 99.9th percentile; 0 of nothing.
 fn high(mut times: Vec<u64>) -> Nanos {
     times.sort_unstable();
@@ -358,6 +377,9 @@ const COLD_MESSAGES: usize = 1_100;
 const SEALED: usize = 4_000;
 /// Switches of the kernel between two threads in a round.
 const SWITCHES: u64 = 1_400;
+/// Wake-ups in a row, of which the mean counts for the later packets of a message. Of a shorter
+/// message the first packet's two switches are for one.
+const RUN: usize = 16;
 /// Bytes of memory that displace everything from the caches of a processor's own.
 const CACHES: usize = 1 << 20;
 /// Bytes of a line of a cache.
@@ -372,6 +394,14 @@ mod tests {
         assert_eq!(high(Vec::new()), Nanos(0));
         assert_eq!(high((1..=1_000).collect()), Nanos(999));
         assert_eq!(high(vec![7]), Nanos(7));
+    }
+
+    #[test]
+    fn a_rare_long_wake_up_counts_as_part_of_many() {
+        assert_eq!(means(&[5; RUN - 1]), Vec::<u64>::new());
+        let mut times = [10; 2 * RUN];
+        times[RUN] = 10 + 160;
+        assert_eq!(means(&times), [[10; 1].as_slice(), &[20; RUN]].concat());
     }
 
     #[test]
@@ -390,7 +420,7 @@ mod tests {
         let text = std::fs::read_to_string(&path).expect("it was written");
         std::fs::remove_file(&path).expect("it was ours");
         assert_eq!(first, second);
-        assert_eq!(other.largest, Bytes(200));
+        assert_eq!(other.processor.largest, Bytes(200));
         assert_eq!(text.lines().count(), 4, "{text}");
         let nowhere = Some(Path::new("/nonexistent/costs"));
         let error = of_machine(Bytes(200), block, nowhere).expect_err("no folder");
@@ -400,12 +430,14 @@ mod tests {
     #[test]
     fn all_costs_are_measured() {
         let block = NonZeroU32::new(4).expect("above zero");
-        let costs = measure(Bytes(1_400), block).expect("measured");
+        let settings = measure(Bytes(1_400), block).expect("measured");
+        let (costs, waking) = (settings.processor, settings.waking);
         assert!(
             costs.first > Nanos(0) && costs.later > Nanos(0),
             "{costs:?}"
         );
         assert!(costs.switch > Nanos(0), "{costs:?}");
+        assert!(waking > Nanos(0) && waking <= costs.switch, "{waking:?}");
         assert!(costs.later <= costs.first, "{costs:?}");
         // A packet is one of a channel with room for a payload.
         let error = measure(Bytes(32), block).expect_err("no payload");

@@ -491,12 +491,12 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Executor<M, P> {
 
     /// Gives the processor to the handler whose turn it is. `Some` if there is none.
     fn choose(&mut self, now: Instant) -> Option<Step> {
-        let (handlers, costs) = (&mut self.handlers, &self.settings.processor);
+        let (handlers, settings) = (&mut self.handlers, &self.settings);
         let mut left = 0;
         let next = self.scheduler.next(now, |flow| {
             let handler = handlers.get_mut(flow.index()).and_then(Option::as_mut)?;
             left = handler.head.take().unwrap_or(0);
-            handler.plan(costs, false)
+            handler.plan(settings, false)
         });
         match next {
             Next::Send(departure) if left > 0 => {
@@ -514,12 +514,12 @@ impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Executor<M, P> {
     /// Plans a block of a handler and gives it to the scheduler, if the scheduler has none and the
     /// handler has work.
     fn wake(&mut self, flow: FlowId, now: Instant) {
-        let costs = &self.settings.processor;
+        let settings = &self.settings;
         let Some(handler) = self.handlers[flow.index()].as_mut() else {
             return;
         };
         if handler.head.is_none()
-            && let Some(packet) = handler.plan(costs, true)
+            && let Some(packet) = handler.plan(settings, true)
         {
             // The flow exists and has no head, and no block is longer than the longest packet.
             let reported = self.scheduler.handle_head(flow, packet, now);

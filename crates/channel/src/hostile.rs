@@ -111,6 +111,7 @@ impl World {
                 largest: Bytes((PacketHeader::LENGTH + PART) as u64),
                 leftover: Nanos(0),
             },
+            waking: Nanos(0),
             horizon: Nanos::from_millis(100),
             early: EarlyOrder::default(),
         };

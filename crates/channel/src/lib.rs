@@ -52,8 +52,7 @@
 //! /// Packets of 1,400 bytes, and a preemption point after each 4 of them.
 //! fn options() -> Result<HandlerThreadOptions, ChannelError> {
 //!     let block = NonZeroU32::new(4).expect("above zero");
-//!     let processor = costs::measure(Bytes(1_400), block)?;
-//!     Ok(HandlerThreadOptions::new(ExecutorSettings::new(processor)))
+//!     Ok(HandlerThreadOptions::new(costs::measure(Bytes(1_400), block)?))
 //! }
 //! ```
 //!

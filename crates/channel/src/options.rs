@@ -19,6 +19,10 @@ pub struct ExecutorSettings {
     /// [`Processor::largest`] is the longest packet that a handler submits, with the channel's
     /// header. [`Processor::leftover`] has no effect on the executor.
     pub processor: Processor,
+    /// Switching to a handler that waits for a later packet of a message it has begun. Many packets
+    /// of a message can find it waiting, so it is less than [`Processor::switch`] where a long
+    /// switch is rare.
+    pub waking: Nanos,
     /// How long before its logical arrival a message may be processed if no other handler has work,
     /// or none but of best effort, by `early` (paper RTC: work-conserving processing). With zero no
     /// message is processed early.
@@ -199,8 +203,7 @@ pub(crate) struct Sizes {
     /// Processor time of each packet in the stages.
     pub stages: Nanos,
     /// Processor time that each packet of a message can take besides the costs of a message. At the
-    /// sink this includes switching to the handler and back, because every packet can find the
-    /// handler waiting.
+    /// sink this includes waking the thread, because every packet can find the handler waiting.
     pub each: Nanos,
 }
 
@@ -209,9 +212,18 @@ impl ExecutorSettings {
     pub fn new(processor: Processor) -> ExecutorSettings {
         ExecutorSettings {
             processor,
+            waking: processor.switch,
             horizon: Nanos(0),
             early: EarlyOrder::default(),
         }
+    }
+
+    /// What a packet costs that finds its handler waiting. If the thread sleeps, the processor
+    /// switches to it, which `waking` includes both ways. If another handler runs, the kernel does
+    /// not switch, but that one's caches are cold afterwards too.
+    fn woken(&self) -> Nanos {
+        let misses = self.processor.cache_miss.0.saturating_mul(2);
+        Nanos(self.waking.0.saturating_add(misses))
     }
 
     /// The admission test for the executor's handlers on a reservation of processor time.
@@ -381,7 +393,7 @@ impl Sizes {
         let stages = costs.fold(0, u64::saturating_add);
         let each = match end {
             End::Source => stages,
-            End::Sink => stages.saturating_add(switching(&settings.processor)),
+            End::Sink => stages.saturating_add(settings.woken().0),
         };
         let (room, buffers) = queues(options, settings, (packets, end))?;
         let sizes = Sizes {
@@ -412,22 +424,22 @@ impl Sizes {
 
     /// The processor time that is charged for `packets` packets of a message. `begins`: the first
     /// packet of the message is among them. `woken`: the handler had to wait before them, so the
-    /// processor switches to it once more.
+    /// thread may have slept.
     pub(crate) fn charge(
         &self,
-        costs: &Processor,
+        settings: &ExecutorSettings,
         packets: u64,
         begins: bool,
         woken: bool,
     ) -> Nanos {
         let stages = packets.saturating_mul(self.stages.0);
-        let switching = if woken && !begins {
-            switching(costs)
+        let waking = if woken && !begins {
+            settings.woken().0
         } else {
             0
         };
-        let packets = costs.processing(packets, begins).0;
-        Nanos(packets.saturating_add(stages).saturating_add(switching))
+        let packets = settings.processor.processing(packets, begins).0;
+        Nanos(packets.saturating_add(stages).saturating_add(waking))
     }
 
     /// The most that can be charged for the first `packets` packets of a message while there are
@@ -442,15 +454,6 @@ impl Sizes {
         let longest = Parts::of(self.longest, self.part).map_or(1, |parts| parts.count());
         u64::from(longest).min(settings.processor.block.get().into())
     }
-}
-
-/// Switching to a handler and back, with the cache misses.
-fn switching(costs: &Processor) -> u64 {
-    costs
-        .switch
-        .0
-        .saturating_add(costs.cache_miss.0)
-        .saturating_mul(2)
 }
 
 /// The number of messages that can be queued, and of packet buffers (docs/reference/channels.md,

@@ -20,7 +20,7 @@ use std::time::Duration;
 use netnice_api::{Exit, RuntimeDir};
 use netnice_channel::costs::{self, StageMaker};
 use netnice_channel::network::{BLOCK, Network, NetworkOptions};
-use netnice_channel::{ChannelError, ExecutorSettings, HandlerThreadOptions};
+use netnice_channel::{ChannelError, HandlerThreadOptions};
 use netnice_core::contract::{Channel, Slice};
 use netnice_core::units::{Bytes, Nanos};
 use netnice_stack::own;
@@ -151,9 +151,9 @@ pub(crate) fn execute(
 
 /// The connection to netnice-peer, with handlers as the options say.
 fn connect(dir: &RuntimeDir, end: &EndOptions) -> Result<Network, CommandError> {
-    let processor =
+    let settings =
         costs::of_machine(end.packet, BLOCK, end.costs.as_deref()).map_err(of_channel)?;
-    let handlers = HandlerThreadOptions::new(ExecutorSettings::new(processor));
+    let handlers = HandlerThreadOptions::new(settings);
     let mut options = NetworkOptions::new(handlers);
     match end.cpu {
         ReservedTime::None => {}

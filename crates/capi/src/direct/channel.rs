@@ -264,11 +264,7 @@ impl NetworkParameters {
                 Some(count)
             }
         };
-        let settings = ExecutorSettings::new(costs::of_machine(
-            packet,
-            BLOCK,
-            crate::costs_file().as_deref(),
-        )?);
+        let settings = costs::of_machine(packet, BLOCK, crate::costs_file().as_deref())?;
         let handlers = HandlerThreadOptions {
             reservation,
             ..HandlerThreadOptions::new(settings)

@@ -5,7 +5,7 @@
 //! The file has a line for each thing that was measured:
 //!
 //! ```text
-//! packets of 1452 bytes in blocks of 4: switch=2.1us cache-miss=910ns first=3.4us later=1.9us
+//! packets of 1452 bytes in blocks of 4: switch=2us waking=1us cache-miss=910ns first=3us later=2us
 //! checksum of 1452 bytes: packet=154ns
 //! ```
 //! Of several lines for the same thing the first one counts. Programs that measure at the same time

@@ -1,7 +1,6 @@
 //! A handler of an executor ([`Handler`]): it plans blocks of packets for the scheduler, and
 //! processes them one by one. No function fails.
 
-use netnice_core::admission::timing::Processor;
 use netnice_core::sched::Packet;
 use netnice_core::units::{Bytes, Instant};
 
@@ -9,7 +8,7 @@ use super::receiving::Receiving;
 use super::sending::Sending;
 use super::{Counts, HandlerId, OutgoingPacket, Ran, Transmit};
 use crate::header::{ChannelId, PacketHeader};
-use crate::options::{LONGEST_BLOCK, Sizes};
+use crate::options::{ExecutorSettings, LONGEST_BLOCK, Sizes};
 use crate::stage::Stage;
 
 /// A block of packets to plan.
@@ -43,14 +42,16 @@ pub(super) enum Side<M, P> {
 impl<M: AsRef<[u8]>, P: AsRef<[u8]> + AsMut<[u8]>> Handler<M, P> {
     /// Plans the next block. The result is the block as a packet of the scheduler. `woken`: the
     /// handler had nothing planned.
-    pub(super) fn plan(&mut self, costs: &Processor, woken: bool) -> Option<Packet> {
-        let most = u64::from(costs.block.get());
+    pub(super) fn plan(&mut self, settings: &ExecutorSettings, woken: bool) -> Option<Packet> {
+        let most = u64::from(settings.processor.block.get());
         let plan = match &mut self.side {
             Side::Sending(sending) => sending.plan(most),
             Side::Receiving(receiving) => receiving.plan(most),
         }?;
         self.head = Some(plan.packets);
-        let takes = self.sizes.charge(costs, plan.packets, plan.begins, woken);
+        let takes = self
+            .sizes
+            .charge(settings, plan.packets, plan.begins, woken);
         let length = Bytes(takes.0.clamp(1, LONGEST_BLOCK.0));
         Some(Packet {
             length,

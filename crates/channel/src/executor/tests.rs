@@ -58,6 +58,7 @@ fn settings() -> ExecutorSettings {
             largest: Bytes(PacketHeader::LENGTH as u64 + 100),
             leftover: Nanos(0),
         },
+        waking: Nanos(0),
         horizon: Nanos(0),
         early: EarlyOrder::default(),
     }

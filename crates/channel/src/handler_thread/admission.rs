@@ -343,6 +343,7 @@ mod tests {
                 largest: Bytes(1_032),
                 leftover: Nanos(0),
             },
+            waking: Nanos(0),
             horizon: Nanos(0),
             early: EarlyOrder::default(),
         };

@@ -35,6 +35,7 @@ fn settings() -> ExecutorSettings {
             largest: Bytes(LARGEST),
             leftover: Nanos(0),
         },
+        waking: Nanos(0),
         horizon: Nanos(0),
         early: EarlyOrder::default(),
     }

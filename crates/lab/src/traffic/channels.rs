@@ -433,18 +433,18 @@ impl ChannelPlan {
     fn options(&self) -> Result<HandlerThreadOptions> {
         let largest = Bytes(self.largest);
         let block = NonZeroU32::new(self.block).context("a block of 0 packets")?;
-        let mut processor = costs::measure(largest, block)?;
+        let mut settings = costs::measure(largest, block)?;
         let (first, later) = self.computes_ns;
         // The stage states the cost of a later packet.
-        processor.first.0 += first.saturating_sub(later);
-        processor.cache_miss.0 += self.switch_ns;
+        settings.processor.first.0 += first.saturating_sub(later);
+        settings.processor.cache_miss.0 += self.switch_ns;
         Ok(HandlerThreadOptions::new(ExecutorSettings {
-            processor,
             horizon: Nanos(self.horizon_ns),
             early: match self.early_before_best_effort {
                 true => EarlyOrder::BeforeLeftOver,
                 false => EarlyOrder::AfterLeftOver,
             },
+            ..settings
         }))
     }
 

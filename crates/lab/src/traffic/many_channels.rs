@@ -18,9 +18,7 @@ use netnice_channel::network::{
     BLOCK, Network, NetworkError, NetworkOptions, OutgoingChannel, PACKET, RemoteChannel,
     ServiceOptions,
 };
-use netnice_channel::{
-    ChannelClass, ChannelId, ChannelOptions, ExecutorSettings, HandlerThreadOptions, costs,
-};
+use netnice_channel::{ChannelClass, ChannelId, ChannelOptions, HandlerThreadOptions, costs};
 use netnice_core::contract::Contract;
 use netnice_stack::RuntimeDir;
 use serde::{Deserialize, Serialize};
@@ -57,8 +55,7 @@ pub struct OpenedChannels {
 pub fn main(args: &ManyChannelsArgs) -> Result<()> {
     sys::raise_file_limit()?;
     let dir = RuntimeDir::choose(Some(args.end.runtime_dir.clone()), None);
-    let processor = costs::measure(PACKET, BLOCK)?;
-    let mut handlers = HandlerThreadOptions::new(ExecutorSettings::new(processor));
+    let mut handlers = HandlerThreadOptions::new(costs::measure(PACKET, BLOCK)?);
     // An earlier channel may not have ended yet.
     handlers.handlers = args.count + SPARE;
     // The sink has one port for all.

@@ -20,9 +20,7 @@ use anyhow::{Context, Result, bail};
 use netnice_channel::network::{
     BLOCK, IncomingChannel, Network, NetworkOptions, PACKET, RemoteChannel, ServiceOptions,
 };
-use netnice_channel::{
-    ChannelClass, ChannelId, ChannelOptions, ExecutorSettings, HandlerThreadOptions, costs,
-};
+use netnice_channel::{ChannelClass, ChannelId, ChannelOptions, HandlerThreadOptions, costs};
 use netnice_core::contract::{Channel, Contract};
 use netnice_stack::{RuntimeDir, monotonic_ns, own};
 use serde::{Deserialize, Serialize};
@@ -93,8 +91,7 @@ pub struct NetworkReceived {
 /// Runs the program until its input ends. Fails as the module says.
 pub fn main(args: &NetworkArgs) -> Result<()> {
     let dir = RuntimeDir::choose(Some(args.end.runtime_dir.clone()), None);
-    let processor = costs::measure(PACKET, BLOCK)?;
-    let mut handlers = HandlerThreadOptions::new(ExecutorSettings::new(processor));
+    let mut handlers = HandlerThreadOptions::new(costs::measure(PACKET, BLOCK)?);
     handlers.records_stops = true;
     handlers.bytes = 128 << 20;
     let mut options = NetworkOptions::new(handlers);

@@ -261,7 +261,7 @@ fn the_best_deadline_of_a_refusal_is_granted_and_a_shorter_one_is_not() {
 /// so that what is admitted does not depend on the moment. (On an emulated machine, a single packet
 /// can take longer than a program would admit.)
 const COSTS: &str = "\
-packets of 1452 bytes in blocks of 4: switch=10us cache-miss=5us first=15us later=8us
+packets of 1452 bytes in blocks of 4: switch=10us waking=10us cache-miss=5us first=15us later=8us
 checksum of 1452 bytes: packet=1us
 encryption of 1452 bytes: packet=5us
 ";

@@ -57,7 +57,7 @@ pub(super) fn compare(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let mut rows = Vec::new();
     for block in [1, 4, 16] {
         let block = NonZeroU32::new(block).context("a block of no packet")?;
-        let base = costs::measure(PACKET, block)?;
+        let base = costs::measure(PACKET, block)?.processor;
         for place in [Place::Handlers, Place::Thread, Place::Nowhere] {
             let cost = measure(base, place, lasts)?;
             let mean = Nanos(cost.handlers.round() as u64);
@@ -346,7 +346,7 @@ mod tests {
     #[test]
     fn every_packet_returns_at_each_place() {
         let block = NonZeroU32::new(4).expect("above zero");
-        let base = costs::measure(PACKET, block).expect("measured");
+        let base = costs::measure(PACKET, block).expect("measured").processor;
         for place in [Place::Nowhere, Place::Handlers, Place::Thread] {
             let cost = measure(base, place, Duration::from_millis(20)).expect("measured");
             assert!(cost.handlers > 0.0, "{place:?}");

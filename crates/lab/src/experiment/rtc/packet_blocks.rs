@@ -303,7 +303,7 @@ fn paper_size(size: u32) -> Result<Row> {
 
 /// The costs of this machine for packets of one size.
 struct MachineCosts {
-    packets: Processor,
+    packets: ExecutorSettings,
     encryption: Nanos,
 }
 
@@ -317,7 +317,8 @@ impl MachineCosts {
         // What runs beside can only make a measurement longer.
         for _ in 1..MEASUREMENTS {
             let again = costs::measure(size, BLOCK)?;
-            let least = &mut own.packets;
+            own.packets.waking = own.packets.waking.min(again.waking);
+            let (least, again) = (&mut own.packets.processor, again.processor);
             least.switch = least.switch.min(again.switch);
             least.cache_miss = least.cache_miss.min(again.cache_miss);
             least.first = least.first.min(again.first);
@@ -330,10 +331,8 @@ impl MachineCosts {
     /// Channels on a tenth of a processor with blocks of `block` packets.
     fn channels(&self, block: u32) -> Result<u32> {
         let block = NonZeroU32::new(block).context("a block of no packet")?;
-        let settings = ExecutorSettings::new(Processor {
-            block,
-            ..self.packets
-        });
+        let mut settings = self.packets;
+        settings.processor.block = block;
         let tenth = Slice::new(Nanos::from_millis(1), Nanos::from_millis(10), false)?;
         channels_of(&settings, self.encryption, &tenth)
     }

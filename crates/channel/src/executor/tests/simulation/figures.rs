@@ -18,6 +18,7 @@ fn paper_settings() -> ExecutorSettings {
             largest: Bytes(4_096 + PacketHeader::LENGTH as u64),
             leftover: Nanos(0),
         },
+        waking: Nanos::from_micros(55),
         horizon: Nanos(0),
         early: EarlyOrder::default(),
     }

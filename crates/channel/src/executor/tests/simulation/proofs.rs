@@ -56,6 +56,7 @@ pub(super) fn cases_of_channels() -> impl Strategy<Value = Case> {
                         largest: Bytes(1_472),
                         leftover: Nanos(0),
                     },
+                    waking: us(switch / 2),
                     horizon: Nanos::from_millis(horizon),
                     early,
                 },

@@ -165,9 +165,12 @@ impl Sinks {
     /// The processor time of a packet. `number` is the channel; `None` for best effort.
     fn cost(&self, case: &Case, ran: &Ran, number: Option<usize>, had: Option<HandlerId>) -> u64 {
         let costs = &self.settings.processor;
-        let switch = match had == Some(ran.handler) {
-            true => 0,
-            false => costs.switch.0 + costs.cache_miss.0,
+        // The thread changes between its handlers without the kernel.
+        let switch = match had {
+            Some(had) if had == ran.handler => 0,
+            Some(_) => costs.cache_miss.0,
+            None if ran.begins => costs.switch.0 + costs.cache_miss.0,
+            None => self.settings.waking.0 + costs.cache_miss.0,
         };
         let stages = number.map_or(Nanos(0), |number| {
             let options = case.options(number as u8, self.channels[number]);
