@@ -2,7 +2,7 @@
 # A verb installs the programs that it needs (Debian and Ubuntu, as root), or prints what is missing.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build deb check bench test-long test-vm fuzz
+.PHONY: help demo test build deb check bench evidence test-long test-vm fuzz
 
 help:
 	@echo 'make demo        the same mix of traffic without and with netnice; a table and a report (root)'
@@ -11,6 +11,7 @@ help:
 	@echo 'make deb         three Debian packages in target/deb'
 	@echo 'make check       formatting, lints, the rules of the tree, documentation, dependencies'
 	@echo 'make bench       benchmarks, and what enforcement costs (root)'
+	@echo 'make evidence    measure what the page of all figures lacks (hours), and write it (root)'
 	@echo 'make test-long   every test, long ones too, then every experiment (root)'
 	@echo 'make test-vm     the system tests on the stock kernel of Debian 12, in qemu (root)'
 	@echo 'make fuzz        every property with new cases, 600 s each (FOR=60: 60 s; ONLY=ring: those with that in the name;'
@@ -33,6 +34,9 @@ check: | cargo
 
 bench: | cargo
 	@cargo xtask bench
+
+evidence: | cargo
+	@cargo xtask evidence
 
 test-long: | cargo
 	@cargo xtask long

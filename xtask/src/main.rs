@@ -11,6 +11,7 @@
 //! | `check` | [`check`] | formatting, lints, tidy, documentation, dependencies |
 //! | `setup` | [`setup`] | installs missing packages by apt, or unpacks them for the tests |
 //! | `build`, `demo`, `test`, `bench` | [`suite`] | the release programs and their runs |
+//! | `evidence` | [`suite`] | measures what the page of all figures lacks, and writes the page |
 //! | `long` | [`long`] | every test (also under Miri and loom, and by fuzzing), every experiment |
 //! | `fuzz` | [`fuzz`] | each property for some time; with `--learn` the targets of `fuzz/` |
 //! | `miri` | [`miri`] | the tests of core and of the ring under Miri |
@@ -130,6 +131,11 @@ const VERBS: &[Verb] = &[
         |tree, _| suite::bench(tree),
     ),
     verb(
+        "evidence",
+        |rest| args::none("evidence", rest),
+        |tree, _| suite::evidence(tree),
+    ),
+    verb(
         "long",
         |rest| args::none("long", rest),
         |tree, _| long::run(tree),
@@ -170,6 +176,8 @@ cargo xtask VERB
                               run every test: unit tests, then system tests on the release
                               programs (root)
   bench                       run the benchmarks of the crates and the lab's cost runs (root)
+  evidence                    measure each experiment that docs/evidence/runs lacks, and write the
+                              page of all figures, docs/evidence/index.html (root)
   long                        run every test, long ones too, Miri, loom, the package, then every
                               experiment (root)
   fuzz [--for SECONDS] [FILTER]

@@ -129,6 +129,18 @@ pub fn bench(tree: &Tree) -> Result<()> {
     }
 }
 
+/// Measures each experiment that the evidence lacks, and writes its page. It can be broken off, and
+/// goes on when it is run again. Fails if the programs cannot be built, if an experiment cannot be
+/// measured, or if a file of the evidence cannot be read or written.
+pub fn evidence(tree: &Tree) -> Result<()> {
+    let _lock = prepare(tree, "make evidence", release)?;
+    let folder = tree.root.join("docs/evidence");
+    lab(tree)?
+        .args(["report", "--measure"])
+        .args([folder])
+        .run()
+}
+
 /// The programs that a user installs, and the lab.
 pub const PROGRAMS: [&str; 5] = [
     "netnice",

@@ -13,11 +13,12 @@
 //! subject than netnice. (Of these, `burning`, `direct-timing` and `vert-fig6` always measure HTB
 //! beside netnice.)
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 mod accuracy;
@@ -80,8 +81,8 @@ pub struct Context {
     /// Measure only the cells (`accuracy`, `queue`) or runs (`nice-fig6` to `nice-fig8`) whose name
     /// contains all of these words, which blanks separate. `None`: all.
     pub only: Option<String>,
-    /// Folder in which each run is kept (`nice-fig6` to `nice-fig8`, `direct-channel`) and from
-    /// which kept runs are read (`nice-fig6` to `nice-fig8`). `None`: no run is kept.
+    /// Folder in which each run is kept (`nice-fig6` to `nice-fig8`, `direct-channel`, `vert-fig7`)
+    /// and from which kept runs are read (`nice-fig6` to `nice-fig8`). `None`: no run is kept.
     pub keep: Option<PathBuf>,
     /// Folder of the plots, which must exist; `None`: no plots.
     pub plots: Option<PathBuf>,
@@ -131,10 +132,11 @@ impl Context {
 }
 
 /// The result of an experiment.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Outcome {
     /// The experiment's name.
-    pub id: &'static str,
+    pub id: Cow<'static, str>,
     /// The limiter under test.
     pub subject: Subject,
     /// The paper's figures, or the project's promise; null if there are none.
@@ -177,7 +179,7 @@ impl Outcome {
         self.checks.push(Check {
             what: what.into(),
             value,
-            unit,
+            unit: unit.into(),
             bound,
             holds: bound.accepts(value),
         });
@@ -235,7 +237,7 @@ impl Experiment {
     /// An outcome without values and checks.
     fn outcome(&self, subject: Subject) -> Outcome {
         Outcome {
-            id: self.id,
+            id: self.id.into(),
             subject,
             paper: Value::Null,
             ours: json!({}),

@@ -5,7 +5,8 @@
 //! Reading order: [`world`] makes private networks that clean up after themselves, [`traffic`]
 //! starts programs in them, [`wire`] measures the packets that pass, [`stats`] evaluates the
 //! numbers, and [`experiment`] combines the four into verdicts. [`processor_time`] measures what
-//! programs get of the processors. `plot` draws figures of the results. [`alibi`] decides which
+//! programs get of the processors. `plot` draws figures of the results, and
+//! [`evidence`] makes a page of all of them. [`alibi`] decides which
 //! late packets a stop of the machine excuses. [`process`], [`sys`] and `worker` start child
 //! processes, make system calls, and run threads. [`testbed`] is the test bed of the system tests.
 //! Three modules serve single tests: [`storm`] has the programs of a storm (hostile users beside
@@ -29,6 +30,7 @@
 pub mod alibi;
 pub mod demo;
 pub mod direct;
+pub mod evidence;
 pub mod experiment;
 mod plot;
 pub mod process;

@@ -2,13 +2,14 @@
 //! that experiments and tests start. The exit status is 1 if a measured check does not hold or an
 //! error occurred, 2 for invalid arguments, and else 0.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand};
+use netnice_lab::evidence::{self, RunFile};
 use netnice_lab::experiment::{self, Context, Experiment, Outcome, REGISTRY, Subject, figure};
 use netnice_lab::storm;
 use netnice_lab::traffic;
@@ -59,6 +60,14 @@ enum Verb {
         #[arg(long, value_name = "FILE", default_value = "netnice-demo.html")]
         out: PathBuf,
     },
+    /// Write the page of all figures, from the files of runs in DIR/runs into DIR/index.html
+    Report {
+        /// The folder of the evidence
+        dir: PathBuf,
+        /// Measure first what has no file yet (hours; root). It can be broken off, and goes on
+        #[arg(long)]
+        measure: bool,
+    },
     /// Make a client and a server with a direct cable, and keep them for a while
     World {
         /// Seconds until they are removed
@@ -92,6 +101,9 @@ struct Options {
     /// yet
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
+    /// Keep the result and its figures in DIR/runs, for `report DIR`
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["plot", "only", "subject"])]
+    record: Option<PathBuf>,
     /// The limiter to measure
     #[arg(long, value_enum, default_value_t = Subject::Netnice)]
     subject: Subject,
@@ -124,6 +136,7 @@ fn execute(verb: Verb) -> Result<bool> {
             world::begin()?;
             return netnice_lab::demo::run(&out);
         }
+        Verb::Report { dir, measure } => return report(&dir, measure),
         Verb::Play { file, plot } => return netnice_lab::simulate::run(&file, plot.as_deref()),
         Verb::World { seconds } => {
             world::begin()?;
@@ -186,7 +199,8 @@ fn list(json: bool) -> Result<()> {
 
 fn run(experiments: &[&Experiment], options: &Options) -> Result<bool> {
     world::begin()?;
-    for folder in options.plot.iter().chain(&options.keep) {
+    let record = options.record.as_deref().map(evidence::runs);
+    for folder in options.plot.iter().chain(&options.keep).chain(&record) {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     }
@@ -195,7 +209,7 @@ fn run(experiments: &[&Experiment], options: &Options) -> Result<bool> {
         quick: options.quick,
         only: options.only.clone(),
         keep: options.keep.clone(),
-        plots: options.plot.clone(),
+        plots: record.clone().or_else(|| options.plot.clone()),
     };
     let mut broken = Vec::new();
     for e in experiments {
@@ -205,8 +219,12 @@ fn run(experiments: &[&Experiment], options: &Options) -> Result<bool> {
             e.minutes.0
         };
         eprintln!("{}: {} (about {minutes} min)", e.id, e.what);
+        let began = jiff::Timestamp::now();
         match e.run(&context) {
             Ok(outcome) => {
+                if let Some(folder) = &record {
+                    RunFile::new(outcome.clone(), began, options.quick)?.write(folder)?;
+                }
                 if options.json {
                     println!("{}", serde_json::to_string(&outcome)?);
                 } else {
@@ -236,6 +254,21 @@ fn run(experiments: &[&Experiment], options: &Options) -> Result<bool> {
         );
     }
     Ok(broken.is_empty())
+}
+
+/// Writes the page of the evidence. Returns whether everything that was to be measured was.
+fn report(folder: &Path, measure: bool) -> Result<bool> {
+    let measured = !measure || evidence::measure(folder)?;
+    let said = evidence::report(folder)?;
+    println!(
+        "{}: of {} figures of the papers {} hold, {} fall short, {} have no whole run",
+        evidence::index(folder).display(),
+        said.all,
+        said.hold,
+        said.short,
+        said.all - said.hold - said.short
+    );
+    Ok(measured)
 }
 
 fn print(outcome: &Outcome) {
@@ -279,8 +312,6 @@ fn keep_world(seconds: u64) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use clap::CommandFactory;
     use netnice_documents::CommandLine;
 

@@ -437,8 +437,13 @@ fn draw_series(out: &mut String, f: &Frame, series: &Series) {
         return;
     }
     let mut path = String::new();
-    for (x, y) in &series.points {
-        let _ = write!(path, " {:.1},{:.1}", f.px(*x), f.py(*y));
+    let pixels: Vec<_> = series
+        .points
+        .iter()
+        .map(|(x, y)| (f.px(*x), f.py(*y)))
+        .collect();
+    for (x, y) in visible(&pixels) {
+        let _ = write!(path, " {x:.1},{y:.1}");
     }
     if let (true, Some(first), Some(last)) =
         (series.filled, series.points.first(), series.points.last())
@@ -458,6 +463,28 @@ fn draw_series(out: &mut String, f: &Frame, series: &Series) {
         path.trim_start(),
         series.width
     );
+}
+
+/// The points of a line that can be seen, in pixels: of many points within half a pixel of x, the
+/// first, the highest, the lowest and the last.
+fn visible(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let column = |point: &(f64, f64)| (point.0 * 2.0).floor() as i64;
+    let mut seen = Vec::new();
+    for group in points.chunk_by(|a, b| column(a) == column(b)) {
+        let by_y = |a: &usize, b: &usize| group[*a].1.total_cmp(&group[*b].1);
+        let all = 0..group.len();
+        let [low, high] = [all.clone().min_by(by_y), all.max_by(by_y)];
+        let mut kept = [Some(0), low, high, Some(group.len() - 1)];
+        kept.sort_unstable();
+        let mut before = None;
+        for at in kept.into_iter().filter(Option::is_some) {
+            if at != before {
+                seen.extend(at.map(|at| group[at]));
+            }
+            before = at;
+        }
+    }
+    seen
 }
 
 /// Round numbers in a range, about `count` of them.
@@ -540,6 +567,24 @@ mod tests {
         assert!(
             svg.contains("742.0,60.0") && svg.contains("cy=\"338.0\""),
             "{svg}"
+        );
+    }
+
+    #[test]
+    fn of_many_points_those_are_drawn_that_can_be_seen() {
+        assert_eq!(visible(&[]), []);
+        assert_eq!(visible(&[(1.0, 5.0), (2.0, 5.0)]), [(1.0, 5.0), (2.0, 5.0)]);
+        let crowd = [
+            (1.1, 5.0),
+            (1.11, 9.0),
+            (1.12, 7.0),
+            (1.13, 1.0),
+            (1.14, 6.0),
+        ];
+        let drawn = [(1.1, 5.0), (1.11, 9.0), (1.13, 1.0), (1.14, 6.0)];
+        assert_eq!(
+            visible(&[&crowd[..], &[(2.0, 0.0)]].concat()),
+            [&drawn[..], &[(2.0, 0.0)]].concat()
         );
     }
 

@@ -1,18 +1,22 @@
 //! A check of an experiment: one number against one [`Bound`].
 
-use serde::Serialize;
+use std::borrow::Cow;
+
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::figure;
 
 /// One number against one bound.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Check {
     /// What the number measures.
     pub what: String,
-    /// The number.
+    /// The number. JSON has null for one that is not finite.
+    #[serde(deserialize_with = "or_nan")]
     pub value: f64,
     /// The unit of the number; empty if it has none.
-    pub unit: &'static str,
+    pub unit: Cow<'static, str>,
     /// The bound of the number.
     pub bound: Bound,
     /// Whether the number is within its bound.
@@ -20,7 +24,7 @@ pub struct Check {
 }
 
 /// The bound of a number.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
     /// Not less than this.
@@ -34,6 +38,10 @@ pub enum Bound {
         /// The tolerance, as a share of `aim`.
         share: f64,
     },
+}
+
+fn or_nan<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(value)?.unwrap_or(f64::NAN))
 }
 
 impl Bound {

@@ -17,7 +17,7 @@ fn assert_checks(outcome: &Outcome, parts: &[&str], number: usize) {
     let judged: Vec<_> = checks
         .filter(|check| parts.iter().any(|part| check.what.contains(part)))
         .collect();
-    let (id, ours) = (outcome.id, &outcome.ours);
+    let (id, ours) = (&*outcome.id, &outcome.ours);
     assert!(judged.len() >= number, "{id}: {:?}", outcome.checks);
     for check in judged {
         assert!(check.holds, "{id}: {}: {}: {ours}", check.what, check.value);

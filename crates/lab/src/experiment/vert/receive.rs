@@ -119,7 +119,7 @@ pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let last = samples.last();
     let mut consumed = Vec::new();
     for (number, consumer) in consumers.into_iter().enumerate() {
-        if let Some(folder) = &context.plots {
+        if let Some(folder) = &context.keep {
             await_log(&consumer.log, last[number].0)?;
             let kept = folder.join(format!("vert-fig7-consumer{}.log", number + 1));
             std::fs::copy(&consumer.log, &kept)

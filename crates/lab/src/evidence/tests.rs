@@ -1,0 +1,210 @@
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::*;
+use crate::experiment::{Bound, Check, Outcome, Subject};
+
+/// A folder of evidence that is removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let name = format!("netnice-evidence-{}-{name}", std::process::id());
+        let folder = Folder(std::env::temp_dir().join(name));
+        std::fs::create_dir_all(runs(&folder.0)).expect("a folder");
+        folder
+    }
+
+    fn keep(&self, outcome: Outcome, quick: bool) {
+        let began = jiff::Timestamp::from_second(1_764_000_000).expect("in range");
+        let file = RunFile::new(outcome, began, quick).expect("a machine");
+        file.write(&runs(&self.0)).expect("written");
+    }
+
+    fn page(&self) -> String {
+        report(&self.0).expect("a page");
+        std::fs::read_to_string(index(&self.0)).expect("there")
+    }
+
+    fn refusal(&self) -> String {
+        format!("{:#}", report(&self.0).expect_err("refused"))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn outcome(id: &'static str, value: f64) -> Outcome {
+    let bound = Bound::AtMost(7.5);
+    let check = Check {
+        what: "a <rate>".into(),
+        value,
+        unit: "Mbit/s".into(),
+        bound,
+        holds: value <= 7.5,
+    };
+    Outcome {
+        id: id.into(),
+        subject: Subject::Netnice,
+        paper: json!({"rate": 7}),
+        ours: json!({"rows": [{"slice, ms": 1.25, "packets": 17}, {"slice, ms": 2.5, "packets": 34}]}),
+        holds: value <= 7.5,
+        checks: vec![check],
+        notes: vec!["what the reader must know".into()],
+        plots: Vec::new(),
+        seconds: 61.0,
+    }
+}
+
+#[test]
+fn a_page_has_what_the_files_have() {
+    let folder = Folder::new("page");
+    let plot = runs(&folder.0).join("fig.svg");
+    std::fs::write(&plot, "<svg><text>a figure</text></svg>").expect("written");
+    let drawn = Outcome {
+        plots: vec![plot.display().to_string()],
+        ..outcome("ntcp-rate", 3.25)
+    };
+    folder.keep(drawn, false);
+    folder.keep(outcome("rtc-fig7a", 9.125), false);
+    folder.keep(outcome("rtc-p", 1.5), true);
+    let remarks = "rtc-fig7a = \"Bursts come together.\"\nntcp-rate = \"Not shown.\"\n";
+    std::fs::write(folder.0.join("remarks.toml"), remarks).expect("written");
+    let said = report(&folder.0).expect("a page");
+    assert_eq!((said.all, said.hold, said.short), (28, 1, 1));
+    let page = folder.page();
+    for text in [
+        "3.25 Mbit/s",
+        "9.12 Mbit/s",
+        "≤ 7.50",
+        "a &lt;rate&gt;",
+        "<svg><text>a figure</text></svg>",
+        "Bursts come together.",
+        "what the reader must know",
+        "<td>17</td><td>1.25</td>",
+        "netnice-lab run ntcp-rate",
+        "holds in its short form",
+        "1 of 28 hold in a whole run; 1 falls short; 26 have no whole run here",
+        "2025-11-24T16:00:00Z",
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
+    assert!(
+        !page.contains("Not shown."),
+        "a remark of a result that holds"
+    );
+    // The same files make the same page.
+    assert_eq!(page, folder.page());
+}
+
+#[test]
+fn a_number_that_was_not_measured_is_kept() {
+    let folder = Folder::new("nan");
+    folder.keep(outcome("rtc-p", f64::NAN), false);
+    let file = RunFile::read(&RunFile::path(&runs(&folder.0), "rtc-p")).expect("readable");
+    assert!(file.outcome.checks[0].value.is_nan());
+    assert!(folder.page().contains("NaN Mbit/s"));
+}
+
+#[test]
+fn a_file_that_is_no_run_is_named_and_the_page_stays() {
+    let folder = Folder::new("damaged");
+    folder.keep(outcome("rtc-p", 1.0), false);
+    let before = folder.page();
+    let path = RunFile::path(&runs(&folder.0), "rtc-p");
+    let good = std::fs::read_to_string(&path).expect("there");
+    let damaged = |text: String, problem: &str| {
+        std::fs::write(&path, text).expect("written");
+        let refusal = folder.refusal();
+        assert!(refusal.contains("runs/rtc-p.json"), "{refusal}");
+        assert!(refusal.contains(problem), "{refusal}");
+        let after = std::fs::read_to_string(index(&folder.0)).expect("it stays");
+        assert_eq!(before, after);
+    };
+    damaged(good[..good.len() / 2].to_owned(), "is no run");
+    damaged(String::new(), "is no run");
+    damaged(
+        good.replacen("\"format\": 1", "\"format\": 2", 1),
+        "has the format 2; this program reads 1",
+    );
+    damaged(good.replacen("\"quick\"", "\"short\"", 1), "is no run");
+    damaged(
+        good.replacen("\"id\": \"rtc-p\"", "\"id\": \"rtc-fig5\"", 1),
+        "is a run of rtc-fig5",
+    );
+    damaged(
+        good.replacen("\"plots\": []", "\"plots\": [\"../a.svg\"]", 1),
+        "has a figure in another folder: ../a.svg",
+    );
+}
+
+#[test]
+fn what_is_missing_or_unknown_is_named() {
+    let folder = Folder::new("missing");
+    let plot = runs(&folder.0).join("gone.svg").display().to_string();
+    let drawn = Outcome {
+        plots: vec![plot],
+        ..outcome("rtc-p", 1.0)
+    };
+    folder.keep(drawn, false);
+    assert!(folder.refusal().contains("gone.svg"), "a figure");
+    folder.keep(outcome("rtc-p", 1.0), false);
+    std::fs::write(folder.0.join("remarks.toml"), "rtc-q = \"x\"\n").expect("written");
+    let refusal = folder.refusal();
+    assert!(
+        refusal.ends_with("remarks.toml: there is no experiment rtc-q"),
+        "{refusal}"
+    );
+    std::fs::write(folder.0.join("remarks.toml"), "rtc-p = 3\n").expect("written");
+    assert!(folder.refusal().contains("has no lines ID = \"text\""));
+    let nowhere = report(Path::new("/nonexistent")).expect_err("no folder");
+    let text = "/nonexistent is no folder of evidence: it has no folder runs";
+    assert_eq!(nowhere.to_string(), text);
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_named() {
+    let folder = Folder::new("unwritable");
+    folder.keep(outcome("rtc-p", 1.0), false);
+    // A folder is in the way of the file.
+    std::fs::create_dir(folder.0.join("index.html.new")).expect("a folder");
+    let refusal = folder.refusal();
+    assert!(refusal.contains("cannot write"), "{refusal}");
+    assert!(refusal.contains("index.html"), "{refusal}");
+}
+
+#[test]
+fn what_has_a_whole_run_is_not_measured_again() {
+    let folder = Folder::new("again");
+    let wanted = |folder: &Folder| -> Vec<&str> {
+        let groups = missing(&folder.0).expect("readable");
+        groups.into_iter().flatten().map(|one| one.id).collect()
+    };
+    assert_eq!(wanted(&folder).len(), REGISTRY.len());
+    folder.keep(outcome("rtc-p", 1.0), false);
+    folder.keep(outcome("rtc-fig5", 1.0), true);
+    folder.keep(outcome("queue", 1.0), true);
+    let left = wanted(&folder);
+    assert_eq!(left.len(), REGISTRY.len() - 2);
+    assert!(!left.contains(&"rtc-p") && !left.contains(&"queue"));
+    assert!(left.contains(&"rtc-fig5"), "only its short form is there");
+}
+
+#[test]
+fn experiments_on_slow_links_run_together() {
+    let folder = Folder::new("together");
+    let groups = missing(&folder.0).expect("readable");
+    let ids = |group: &Vec<&'static Experiment>| group.iter().map(|one| one.id).collect();
+    let long: Vec<Vec<&str>> = groups.iter().filter(|one| one.len() > 1).map(ids).collect();
+    assert_eq!(long, [TOGETHER.to_vec()]);
+    assert_eq!(groups.iter().flatten().count(), REGISTRY.len());
+    let whole: f64 = groups
+        .iter()
+        .map(|group| group.iter().map(minutes).fold(0.0, f64::max))
+        .sum();
+    assert!(whole <= 180.0, "make evidence takes {whole} min");
+}
