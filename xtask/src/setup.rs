@@ -94,13 +94,16 @@ pub fn ensure(tree: &Tree, what: Use) -> Result<()> {
     Ok(())
 }
 
-/// The `PATH` for programs under test: the folders of this process's `PATH`, then the folder of the
-/// unpacked nginx, then the system's folders with `tc`, which the `PATH` of a normal user lacks.
-/// Fails if the name of a folder contains a colon.
+/// The `PATH` for programs under test: the folders of this process's `PATH`, then those of the
+/// unpacked nginx and of TrafficToll, then the system's folders with `tc`, which the `PATH` of a
+/// normal user lacks. Fails if the name of a folder contains a colon.
 pub fn program_path(tree: &Tree) -> Result<OsString> {
     let own = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&own)
-        .chain([web_server_programs(tree)])
+        .chain([
+            web_server_programs(tree),
+            traffic_toll_folder(tree).join("bin"),
+        ])
         .chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from));
     std::env::join_paths(folders).context("a folder of PATH has a colon in its name")
 }
@@ -280,6 +283,32 @@ fn ftp_server(tree: &Tree) {
     }
 }
 
+/// Installs TrafficToll from PyPI in a folder of its own. Only the experiment `other-tools` uses
+/// it, and says so without it.
+pub fn traffic_toll(tree: &Tree) {
+    let folder = traffic_toll_folder(tree);
+    if folder.join("bin/tt").is_file() || step::find_program("tt").is_some() {
+        return;
+    }
+    let pip = folder.join("bin/pip");
+    let made = Step::new("python3")
+        .args(["-m", "venv"])
+        .args([&folder])
+        .run_quietly()
+        .and_then(|()| {
+            Step::new(pip)
+                .args(["install", "traffictoll"])
+                .run_quietly()
+        });
+    if let Err(error) = made {
+        eprintln!("setup: TrafficToll is missing, and other-tools measures without it: {error:#}");
+    }
+}
+
+fn traffic_toll_folder(tree: &Tree) -> PathBuf {
+    tree.target.join("tools").join("traffictoll")
+}
+
 /// Downloads a package and unpacks it in `folder`, which must exist, without installing it. Fails
 /// if apt-get or dpkg fails.
 pub fn download(package: &str, folder: &Path) -> Result<()> {
@@ -371,6 +400,9 @@ const NEEDS: &[Need] = &[
     need(Program("iperf3"), "iperf3", &[Run, Vm]),
     // Experiments only.
     optional(Program("ddsperf"), "cyclonedds-tools", &[Run]),
+    optional(Program("trickle"), "trickle", &[Run]),
+    optional(Program("wondershaper"), "wondershaper", &[Run]),
+    optional(Python("ensurepip"), "python3-venv", &[Run]),
     need(Program("curl"), "curl", &[Run, Vm]),
     need(Program("wget"), "wget", &[Run, Vm]),
     need(Program("rsync"), "rsync", &[Run, Vm]),

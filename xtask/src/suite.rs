@@ -134,6 +134,7 @@ pub fn bench(tree: &Tree) -> Result<()> {
 /// measured, or if a file of the evidence cannot be read or written.
 pub fn evidence(tree: &Tree) -> Result<()> {
     let _lock = prepare(tree, "make evidence", release)?;
+    setup::traffic_toll(tree);
     let folder = tree.root.join("docs/evidence");
     lab(tree)?
         .args(["report", "--measure"])

@@ -40,6 +40,11 @@ impl RuntimeDir {
         self.peer_folder().join("peer.sock")
     }
 
+    /// The path of the file with the stops of the relay's thread (`netnice-peer --relay-stops`).
+    pub fn relay_stops(&self) -> PathBuf {
+        self.peer_folder().join("relay.stops")
+    }
+
     /// The path of netnice-peer's own folder.
     pub fn peer_folder(&self) -> PathBuf {
         let mut folder = self.0.clone().into_os_string();

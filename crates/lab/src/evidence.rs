@@ -76,8 +76,11 @@ pub fn report(folder: &Path) -> Result<Summary> {
 /// started again.
 pub fn measure(folder: &Path) -> Result<bool> {
     let wanted = missing(folder)?;
+    std::fs::create_dir_all(runs(folder))
+        .with_context(|| format!("cannot make the folder {}", runs(folder).display()))?;
     report(folder)?;
-    let mut left: f64 = wanted.iter().flatten().map(minutes).sum();
+    let tree = run_file::tree();
+    let mut left: f64 = wanted.iter().map(|group| longest(group)).sum();
     let count = wanted.iter().flatten().count();
     eprintln!(
         "evidence: {} of {} experiments are in {}; {count} are left, about {left:.0} min",
@@ -89,7 +92,9 @@ pub fn measure(folder: &Path) -> Result<bool> {
     for group in &wanted {
         let mut started = Vec::new();
         for one in group {
-            started.push((one.id, command(one, folder)?.spawn()?));
+            let mut command = command(one, folder)?;
+            command.envs(tree.iter().map(|tree| (run_file::TREE, tree)));
+            started.push((one.id, command.spawn()?));
         }
         for (id, mut child) in started {
             let status = child.wait().with_context(|| format!("experiment {id}"))?;
@@ -99,7 +104,7 @@ pub fn measure(folder: &Path) -> Result<bool> {
             }
         }
         report(folder)?;
-        left -= group.iter().map(minutes).sum::<f64>();
+        left -= longest(group);
         eprintln!("evidence: about {left:.0} min are left");
     }
     if !failed.is_empty() {
@@ -154,12 +159,13 @@ fn is_wanted(folder: &Path, id: &'static str) -> Result<bool> {
     Ok(run.quick && !SHORT.contains(&id))
 }
 
-/// How long an experiment takes here, in minutes.
-fn minutes(one: &&'static Experiment) -> f64 {
-    match SHORT.contains(&one.id) {
+/// How long experiments that run together take here, in minutes.
+fn longest(group: &[&Experiment]) -> f64 {
+    let minutes = |one: &&Experiment| match SHORT.contains(&one.id) {
         true => one.minutes.1,
         false => one.minutes.0,
-    }
+    };
+    group.iter().map(minutes).fold(0.0, f64::max)
 }
 
 /// The command that measures an experiment and keeps it.

@@ -41,6 +41,7 @@ mod latency;
 pub mod many_flows;
 mod nice;
 mod ntcp;
+mod other_tools;
 mod programs;
 mod queue;
 mod quic;
@@ -322,6 +323,12 @@ pub const REGISTRY: &[Experiment] = &[
         what: "how fast a changed limit of a running program holds",
         minutes: (3.0, 0.7),
         run: change::run,
+    },
+    Experiment {
+        id: "other-tools",
+        what: "a limit for one program: netnice, HTB and TBF by hand, trickle, wondershaper, TrafficToll",
+        minutes: (5.5, 2.5),
+        run: other_tools::run,
     },
     Experiment {
         id: "queue",

@@ -67,6 +67,8 @@ pub struct HostOptions {
     pub relay_cpu: Option<Nanos>,
     /// The largest number of flows of the relay on each interface.
     pub relay_flows: u32,
+    /// The relay's stops are written to [`RuntimeDir::relay_stops`].
+    pub relay_stops: bool,
     /// The quotas, and what is before the interfaces of this host.
     pub policy: PolicyPath,
 }
@@ -93,7 +95,7 @@ pub enum HostError {
         /// The reason.
         error: io::Error,
     },
-    /// The threads of the relays cannot be started.
+    /// The threads of the relays cannot be started, or the file of their stops cannot be made.
     #[error("the relays cannot be started: {0}")]
     Relays(io::Error),
     /// The policy file cannot be used.
@@ -180,7 +182,7 @@ impl Host {
             flows: options.relay_flows,
             ..RelayOptions::default()
         };
-        let started = Relays::start(options.dir.clone(), relay);
+        let started = Relays::start(options.dir.clone(), relay, options.relay_stops);
         let relays = started.map_err(HostError::Relays)?;
         let (found, finds) = mpsc::unbounded_channel();
         let dir = options.dir.clone();

@@ -78,6 +78,10 @@ struct Arguments {
         value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_FLOWS))
     )]
     relay_flows: u32,
+    /// Write the stops of the thread that passes messages on into `relay.stops` beside the socket
+    /// for programs, one a line: when it began (ns of CLOCK_MONOTONIC), its length in ns, its kind
+    #[arg(long)]
+    relay_stops: bool,
     /// Policy file: what is before the interfaces of this host, and the quotas of its neighbours.
     /// Read again on SIGHUP [default: /etc/netnice/peer.toml, if it exists]
     #[arg(long, value_name = "FILE")]
@@ -125,6 +129,7 @@ fn main() -> ExitCode {
         relay_time: arguments.relay_time,
         relay_cpu: arguments.relay_cpu,
         relay_flows: arguments.relay_flows,
+        relay_stops: arguments.relay_stops,
         policy: PolicyPath::new(arguments.policy),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -29,6 +29,7 @@ mod serving;
 mod stops;
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
@@ -48,7 +49,7 @@ use channels::SharedCounts;
 use control::{Control, ControlCommand, ControlState};
 use interfaces::{Daemon, Interfaces};
 use serving::{Serving, SharedListenerCounts};
-use stops::SharedStops;
+use stops::{RelayStops, SharedStops};
 
 /// The sizes of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,6 +169,17 @@ pub struct ListenerCounts {
     pub lost: u64,
 }
 
+/// Makes the file of the relay's stops, and truncates an existing one. Fails with its path if it
+/// cannot be made.
+fn stop_file(dir: &RuntimeDir) -> io::Result<File> {
+    let path = dir.relay_stops();
+    let named = |error: io::Error| {
+        let text = format!("cannot make {}: {error}", path.display());
+        io::Error::new(error.kind(), text)
+    };
+    File::create(&path).map_err(named)
+}
+
 /// What the relay's thread counts of each channel.
 type Registry = Arc<Mutex<HashMap<ChannelId, Registered>>>;
 
@@ -192,16 +204,22 @@ pub struct Relays {
 
 impl Relays {
     /// Starts the relay of this host, over the links that the daemon of a runtime folder manages.
-    /// Nothing is asked of the daemon before the first hold.
+    /// Nothing is asked of the daemon before the first hold. `writes_stops`: the stops of the
+    /// relay's thread are written to the file [`RuntimeDir::relay_stops`], a line for each.
     ///
     /// # Errors
-    /// If a thread cannot be started, or there is no descriptor left.
-    pub fn start(dir: RuntimeDir, options: RelayOptions) -> io::Result<Relays> {
-        Relays::start_over(Daemon(dir), options)
+    /// If a thread cannot be started, there is no descriptor left, or the file cannot be made.
+    pub fn start(dir: RuntimeDir, options: RelayOptions, writes_stops: bool) -> io::Result<Relays> {
+        let log = writes_stops.then(|| stop_file(&dir)).transpose()?;
+        Relays::start_over(Daemon(dir), options, log)
     }
 
     /// Starts both threads over these interfaces. Fails if a thread cannot be started.
-    fn start_over(interfaces: impl Interfaces, options: RelayOptions) -> io::Result<Relays> {
+    fn start_over(
+        interfaces: impl Interfaces,
+        options: RelayOptions,
+        log: Option<File>,
+    ) -> io::Result<Relays> {
         let (relay, inbox) = inbox::inbox()?;
         let (commands, control_commands) = channel();
         let (results, received) = unbounded_channel();
@@ -212,7 +230,7 @@ impl Relays {
             commands.clone(),
             results.clone(),
             Arc::clone(&listeners),
-            Arc::clone(&stops),
+            RelayStops::new(Arc::clone(&stops), log.map(stops::log_to).transpose()?),
         );
         let (says, said) = channel();
         let thread = std::thread::Builder::new().name("relay".into());

@@ -62,7 +62,7 @@ impl RunFile {
         Ok(RunFile {
             format: FORMAT,
             netnice: env!("CARGO_PKG_VERSION").to_owned(),
-            tree: tree(),
+            tree: std::env::var(TREE).ok().or_else(tree),
             began: began.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
             command,
             quick,
@@ -123,9 +123,13 @@ impl Machine {
     }
 }
 
+/// The environment variable with the commit of the tree. A tree can change during a measurement of
+/// hours, so the first process reads it for all.
+pub(super) const TREE: &str = "NETNICE_TREE";
+
 /// The commit of the tree from which this program was built, if it is still there, with `-dirty` if
 /// sources differ from it.
-fn tree() -> Option<String> {
+pub(super) fn tree() -> Option<String> {
     let git = |words: &[&str]| {
         let mut git = std::process::Command::new("git");
         git.args(["-C", concat!(env!("CARGO_MANIFEST_DIR"), "/../..")]);

@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::*;
-use crate::experiment::{Bound, Check, Outcome, Subject};
+use crate::experiment::{Bound, Check, Outcome, Subject, figure};
 
 /// A folder of evidence that is removed at the end.
 struct Folder(PathBuf);
@@ -99,6 +99,22 @@ fn a_page_has_what_the_files_have() {
     );
     // The same files make the same page.
     assert_eq!(page, folder.page());
+}
+
+/// The page of this tree is what the files of this tree make.
+#[test]
+fn the_page_of_the_tree_has_the_numbers_of_its_files() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/evidence");
+    let evidence = Evidence::read(&folder).expect("the files of runs are valid");
+    let (page, _) = page::page(&evidence);
+    let kept = std::fs::read_to_string(index(&folder)).expect("there is a page");
+    assert!(page == kept, "run `netnice-lab report docs/evidence` again");
+    for run in evidence.runs.values() {
+        for check in &run.file.outcome.checks {
+            let number = figure(check.value);
+            assert!(page.contains(&number), "{}: {number}", run.file.outcome.id);
+        }
+    }
 }
 
 #[test]
@@ -202,9 +218,6 @@ fn experiments_on_slow_links_run_together() {
     let long: Vec<Vec<&str>> = groups.iter().filter(|one| one.len() > 1).map(ids).collect();
     assert_eq!(long, [TOGETHER.to_vec()]);
     assert_eq!(groups.iter().flatten().count(), REGISTRY.len());
-    let whole: f64 = groups
-        .iter()
-        .map(|group| group.iter().map(minutes).fold(0.0, f64::max))
-        .sum();
+    let whole: f64 = groups.iter().map(|group| longest(group)).sum();
     assert!(whole <= 180.0, "make evidence takes {whole} min");
 }

@@ -187,6 +187,7 @@ impl Hosts {
                 relay_time: Nanos::from_millis(2),
                 relay_cpu: None,
                 relay_flows: 64,
+                relay_stops: false,
                 policy: PolicyPath {
                     path: folder.path().join(format!("{name}.toml")),
                     must_exist: false,

@@ -29,7 +29,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::channels::{Listening, RelayedChannel};
 use super::control::{ControlCommand, Lease};
 use super::inbox::Inbox;
-use super::stops::{RelayStops, SharedStops};
+use super::stops::RelayStops;
 use super::{ListenerCounts, RelayResult};
 use crate::message::Reason;
 use crate::signalling::HoldId;
@@ -113,7 +113,7 @@ impl Serving {
         control: Sender<ControlCommand>,
         results: UnboundedSender<RelayResult>,
         counts: Arc<SharedListenerCounts>,
-        stops: Arc<SharedStops>,
+        stops: RelayStops,
     ) -> Serving {
         Serving {
             commands,
@@ -131,7 +131,7 @@ impl Serving {
             next_poll: Instant(0),
             next_look: Instant(0),
             look_is_due: false,
-            stops: RelayStops::new(stops),
+            stops,
             woken: Instant(0),
             ends: false,
         }

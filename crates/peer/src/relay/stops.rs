@@ -1,5 +1,6 @@
 //! Finds the stops of the relay's thread ([`RelayStops`]), so that they can excuse a late message,
-//! and shares their number ([`SharedStops`]). No call fails.
+//! shares their number ([`SharedStops`]), and writes them to a file for experiments ([`log_to`]).
+//! Only [`log_to`] can fail: if the system has no thread left.
 //!
 //! The thread sleeps until a driver has packets for it, so its sleeps have no end that is known
 //! before. The evidence of a stop is a packet that the driver received while the thread slept: the
@@ -7,11 +8,15 @@
 //! time for which the kernel had the thread wait for a processor. To know that time costs a system
 //! call: after each sleep, and at most every [`LOOK`] while the thread does not sleep.
 
+use std::fs::File;
+use std::io::{self, BufWriter, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use netnice_api::channels::HopStops;
 use netnice_channel::{RecentStops, ThreadStops};
+use netnice_core::stops::Stop;
 use netnice_core::units::{Instant, Nanos};
 
 /// The stops of the relay's thread.
@@ -20,6 +25,8 @@ pub(super) struct RelayStops {
     thread: Option<ThreadStops>,
     recent: RecentStops,
     shared: Arc<SharedStops>,
+    /// Where each stop is written to, if it is.
+    log: Option<SyncSender<Stop>>,
     /// When the last sleep began and ended, until its stop is known.
     slept: Option<(Instant, Instant)>,
     /// When the first of the packets arrived that were found since.
@@ -49,11 +56,12 @@ impl SharedStops {
 }
 
 impl RelayStops {
-    pub(super) fn new(shared: Arc<SharedStops>) -> RelayStops {
+    pub(super) fn new(shared: Arc<SharedStops>, log: Option<SyncSender<Stop>>) -> RelayStops {
         RelayStops {
             thread: None,
             recent: RecentStops::default(),
             shared,
+            log,
             slept: None,
             found: None,
             next_look: Instant(0),
@@ -93,6 +101,10 @@ impl RelayStops {
             None => thread.handle_worked(now),
         };
         if let Some(stop) = stop {
+            if let Some(log) = &self.log {
+                // One for which there is no room is not written.
+                let _ = log.try_send(stop);
+            }
             self.recent.add(stop);
             let counts = self.recent.counts();
             let (number, total) = (counts.number(), counts.total.0);
@@ -109,6 +121,40 @@ impl RelayStops {
     }
 }
 
+/// Starts a thread that writes stops to `file`, a line for each, as the text of [`Stop`] says; so
+/// the relay's thread does not wait for the file. It ends with the sender. A write that fails is
+/// logged, and ends the file. Fails if the thread cannot be started.
+pub(super) fn log_to(file: File) -> io::Result<SyncSender<Stop>> {
+    let (log, stops) = sync_channel(WAITING);
+    let thread = std::thread::Builder::new().name("relay-stops".into());
+    thread.spawn(move || {
+        if let Err(error) = write_all(&stops, file) {
+            tracing::warn!(%error, "cannot write the file of the relay's stops");
+        }
+    })?;
+    Ok(log)
+}
+
+/// Writes stops until the sender is dropped, up to [`MOST_LINES`]. Fails if a write fails.
+fn write_all(stops: &Receiver<Stop>, file: File) -> io::Result<()> {
+    let mut file = BufWriter::new(file);
+    let mut lines = 0_u64;
+    while let Ok(first) = stops.recv() {
+        for stop in std::iter::once(first).chain(stops.try_iter()) {
+            if lines < MOST_LINES {
+                lines += 1;
+                writeln!(file, "{stop}")?;
+            }
+        }
+        file.flush()?;
+    }
+    Ok(())
+}
+
+/// Stops that can wait to be written.
+const WAITING: usize = 4_096;
+/// Lines of a file: at about 30 bytes each, 30 MB.
+const MOST_LINES: u64 = 1_000_000;
 /// How long the driver and the kernel may take to wake the thread.
 const WAKING: Nanos = Nanos::from_micros(200);
 /// How far the beginning of a stop can be off while the thread does not sleep.
@@ -124,7 +170,9 @@ mod tests {
 
     #[test]
     fn a_packet_that_waited_for_the_thread_to_wake_shows_a_stop() {
-        let mut stops = RelayStops::new(Arc::default());
+        let path = std::env::temp_dir().join(format!("netnice-relay-{}", std::process::id()));
+        let log = log_to(File::create(&path).expect("a file")).expect("a thread");
+        let mut stops = RelayStops::new(Arc::default(), Some(log));
         stops.begin();
         let slept = |stops: &mut RelayStops, sleep: (u64, u64), packets: &[u64]| {
             let before = stops.recent().counts().total.0;
@@ -157,5 +205,18 @@ mod tests {
         assert_eq!(between, Nanos::from_millis(100));
         let shared = stops.shared.load();
         assert_eq!((shared.number, shared.longest_ns), (2, 299_800_000));
+        drop(stops);
+        let written = || std::fs::read_to_string(&path).expect("the file");
+        let far = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while written().lines().count() < 2 && std::time::Instant::now() < far {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let text = written();
+        std::fs::remove_file(&path).expect("it was ours");
+        let all = text
+            .lines()
+            .map(|line| line.parse::<Stop>().expect("a stop"));
+        let lengths: Vec<u64> = all.map(|stop| stop.length.0).collect();
+        assert_eq!(lengths, [299_800_000, 300_000]);
     }
 }

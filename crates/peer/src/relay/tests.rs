@@ -172,7 +172,7 @@ impl World {
             .enable_time()
             .build();
         World {
-            relays: Relays::start_over(links.clone(), options).expect("threads"),
+            relays: Relays::start_over(links.clone(), options, None).expect("threads"),
             links,
             daemons,
             runtime: runtime.expect("a runtime"),

@@ -6,8 +6,7 @@
 //!
 //! A message is late if the sink has it complete after its logical arrival at the source and the
 //! deadline. A late message is excused only by recorded stops of the threads that it passed,
-//! between its logical arrival and its end: both handlers' threads and all drivers. netnice-peer
-//! counts the stops of the relay's thread and does not list them, so they excuse nothing here.
+//! between its logical arrival and its end: both handlers' threads, the relay's, and all drivers.
 //!
 //! The function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
 //! is not netnice, if a channel is refused, or if a step of the measurement fails.
@@ -71,15 +70,18 @@ pub fn hops(context: &Context, outcome: &mut Outcome) -> Result<()> {
     sink.stop()?;
     spinner.stop()?;
     let drivers = hosts.driver_stops()?;
+    let relay = hosts.relay_stops()?;
+    let evidence = [&drivers[..], &relay].concat();
     for ends in &all {
         let explained = hosts.explain(ends)?;
         outcome.ours(&format!("{}: what each host kept", ends.name), explained);
     }
     for (ends, sent) in all.iter_mut().zip(&sent) {
         let received = ends.sink.received()?;
-        judge(outcome, ends, sent, &received, &drivers)?;
+        judge(outcome, ends, sent, &received, &evidence)?;
     }
     front_door::note_stops(outcome, &drivers);
+    outcome.ours("stops of the relay's thread, ms", lengths(&relay));
     outcome.note(
         "netniced, netnice-driver and netnice-peer on three hosts; floods of UDP on every cable and of \
          TCP from client to server, and a spinning thread for each processor; handlers with reservations, the relay with \
@@ -88,16 +90,23 @@ pub fn hops(context: &Context, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-/// Checks what holds for a channel.
+/// The total and the longest of some stops, in ms.
+fn lengths(stops: &[Stop]) -> Value {
+    let lengths = || stops.iter().map(|stop| stop.length.0);
+    let ms = |ns: u64| ns as f64 / 1e6;
+    json!({"number": stops.len(), "total": ms(lengths().sum()), "longest": ms(lengths().max().unwrap_or(0))})
+}
+
+/// Checks what holds for a channel, by the stops of the driver's and the relay's threads.
 fn judge(
     outcome: &mut Outcome,
     ends: &Ends,
     sent: &NetworkSent,
     received: &NetworkReceived,
-    drivers: &[Stop],
+    passed: &[Stop],
 ) -> Result<()> {
     let name = ends.name;
-    let mut evidence: Vec<Stop> = drivers.to_vec();
+    let mut evidence: Vec<Stop> = passed.to_vec();
     for stops in [&sent.stops, &received.stops] {
         let log = stops.join("\n") + "\n";
         evidence.extend(alibi::parse(&log)?);
@@ -149,7 +158,7 @@ impl Hosts {
             netnice.stop_daemon();
             netnice.start_daemon_through(&AHEAD)?;
             Ok(PeerOptions {
-                further: &["--relay-cpu", "1ms", "--relay-time", "5ms"],
+                further: &["--relay-cpu", "1ms", "--relay-time", "5ms", "--relay-stops"],
                 through: &AHEAD,
                 ..PeerOptions::default()
             })
@@ -201,6 +210,16 @@ impl Hosts {
             }
         }
         Ok(stops)
+    }
+
+    /// The stops of the relay's thread, by the clock of the other hosts.
+    fn relay_stops(&self) -> Result<Vec<Stop>> {
+        let folder = self.netnices[1].runtime().display().to_string() + "-peer";
+        let file = std::path::Path::new(&folder).join("relay.stops");
+        let log = std::fs::read_to_string(&file);
+        let log = log.with_context(|| format!("the relay's stops in {}", file.display()))?;
+        let stops = alibi::parse(&log)?.into_iter();
+        Ok(stops.map(|stop| by_clock(stop, AHEAD_NS)).collect())
     }
 }
 
