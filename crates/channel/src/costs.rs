@@ -377,8 +377,8 @@ const COLD_MESSAGES: usize = 1_100;
 const SEALED: usize = 4_000;
 /// Switches of the kernel between two threads in a round.
 const SWITCHES: u64 = 1_400;
-/// Wake-ups in a row, of which the mean counts for the later packets of a message. Of a shorter
-/// message the first packet's two switches are for one.
+/// The mean of so many wake-ups in a row counts for each later packet of a message. A message with
+/// fewer packets has time to spare: two switches count for its first packet, and one takes place.
 const RUN: usize = 16;
 /// Bytes of memory that displace everything from the caches of a processor's own.
 const CACHES: usize = 1 << 20;

@@ -474,15 +474,11 @@ fn visible(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
         let by_y = |a: &usize, b: &usize| group[*a].1.total_cmp(&group[*b].1);
         let all = 0..group.len();
         let [low, high] = [all.clone().min_by(by_y), all.max_by(by_y)];
-        let mut kept = [Some(0), low, high, Some(group.len() - 1)];
+        let mut kept: Vec<usize> = [low, high].into_iter().flatten().collect();
+        kept.extend([0, group.len() - 1]);
         kept.sort_unstable();
-        let mut before = None;
-        for at in kept.into_iter().filter(Option::is_some) {
-            if at != before {
-                seen.extend(at.map(|at| group[at]));
-            }
-            before = at;
-        }
+        kept.dedup();
+        seen.extend(kept.into_iter().map(|at| group[at]));
     }
     seen
 }

@@ -100,7 +100,7 @@ fn head(evidence: &Evidence, summary: Summary) -> Markup {
             ". Each stands below with what its paper saw, what must hold for us, and what was measured. "
             "What is measured is what is shipped: packets between network namespaces, through the daemon, "
             "the driver and the library, with programs as ordinary processes, unless a line says "
-            em { "simulated" } "."
+            em { "simulated" } ". Figures 5 and 6 of CELL count the cycles of the scheduler alone."
         }
         (machines(evidence))
         div.overview {

@@ -8,7 +8,7 @@ pub(super) struct Paper {
     pub name: &'static str,
     pub title: &'static str,
     pub authors: &'static str,
-    /// What it is about, for a reader who does not know it.
+    /// Its subject, in one or two sentences.
     pub about: &'static str,
     pub figures: &'static [Figure],
 }
