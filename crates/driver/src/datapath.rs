@@ -560,6 +560,12 @@ impl Datapath {
         self.redirected.limit(next)
     }
 
+    /// How long the link will still be busy at `at` with the packets that were sent so far.
+    #[inline]
+    pub(crate) fn link_busy_after(&self, at: Instant) -> Nanos {
+        self.scheduler.link_busy_after(at)
+    }
+
     /// Publishes moved ring indices before the flush, while they are in the cache. After the flush,
     /// with many flows, all of them would be read from memory again.
     fn publish_rings(&mut self) {

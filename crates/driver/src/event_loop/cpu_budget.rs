@@ -4,7 +4,8 @@
 //! less, the kernel stops the thread for up to 50 ms of each second (`sched_rt_runtime_us`, since
 //! 6.12 the fair server). A delay of microseconds is better than that. So [`CpuBudget`] is an
 //! account of time: a nanosecond awake takes one from it, and a nanosecond asleep adds eleven, up
-//! to [`FULL`] (10 ms).
+//! to [`FULL`] (10 ms). What falling asleep and waking cost counts as awake, as the kernel counts
+//! it: with sleeps of some 100 µs it is several percent of the time.
 //!
 //! | credit | what the thread does |
 //! |---|---|
@@ -12,8 +13,8 @@
 //! | less | sleeps until the departure instead |
 //! | below 0, if the kernel has ever stopped the thread | also pauses 50 µs after an iteration |
 //!
-//! If no other thread needs the processor, the kernel does not stop the packet thread, and a busy
-//! link gets the whole processor.
+//! If no other thread needs the processor, the fair server does not stop the packet thread, and a
+//! busy link gets the whole processor. A kernel with `CONFIG_RT_GROUP_SCHED` stops it nevertheless.
 //!
 //! The kernel stops a thread with a reservation of processor time ([`Reservation`]) when its budget
 //! is used up, until the end of the period. Work has the whole budget. Spinning gets only what
@@ -94,7 +95,7 @@ impl CpuBudget {
     }
 
     /// Credits the time until `now` as sleep. Falling asleep and waking took `cost` of the
-    /// processor, which counts against a reservation.
+    /// processor, which counts as awake.
     pub(crate) fn credit(&mut self, now: Instant, cost: Nanos) {
         if let Some(limit) = &mut self.limit {
             limit.credit(now, cost);
@@ -138,17 +139,17 @@ impl Account {
     fn credit(&mut self, now: Instant, cost: Nanos) {
         let slept = self.advance(now);
         let full = self.full();
+        let cost = (cost.0.min(full as u64) as i64).min(slept);
+        let asleep = slept - cost;
         let gained = match self.reservation {
-            None => slept.min(full) * CREDIT_PER_SLEEP,
+            None => asleep.min(full) * CREDIT_PER_SLEEP,
             Some(reservation) => {
-                let cost = (cost.0.min(full as u64) as i64).min(slept);
                 let awake = spin_share(reservation);
-                let asleep = i128::from(slept - cost);
-                let gained = asleep * i128::from(awake) / i128::from(WHOLE - awake);
-                gained.min(i128::from(2 * full)) as i64 - cost
+                let gained = i128::from(asleep) * i128::from(awake) / i128::from(WHOLE - awake);
+                gained.min(i128::from(2 * full)) as i64
             }
         };
-        self.credit = full.min(self.credit + gained).max(-full);
+        self.credit = full.min(self.credit + gained - cost).max(-full);
     }
 
     fn spin_credit(&self) -> u64 {

@@ -167,6 +167,31 @@ fn the_loop_sleeps_while_the_nic_is_full() {
     assert_eq!(rig.event_loop.datapath.in_flight(), 0);
 }
 
+/// While packets may be given to the link in advance, the loop waits for no exact time: it learns
+/// nothing of the lateness of sleeps before departures, and does not spin.
+#[test]
+fn packets_in_advance_need_no_exact_time() {
+    let (mut rig, _) = rig_with(["slice 1ms/10ms extra"]);
+    let mut wire = Wire::new(Rate::new(10_000_000).unwrap());
+    wire.ahead = Nanos::from_millis(1);
+    rig.event_loop.datapath().rewire(wire, None).unwrap();
+    let sent = |rig: &mut Rig| {
+        while rig.wire.recv(&mut [0; 2048]).is_ok() {}
+        rig.event_loop.link.sent()
+    };
+    // What fills the time in advance leaves at once.
+    while sent(&mut rig) < 50 {
+        rig.iterate();
+    }
+    let lead = rig.event_loop.wake_lead.nanos();
+    let (began, before) = (sent(&mut rig), rig.event_loop.time_accounting());
+    while sent(&mut rig) < began + 500 {
+        rig.iterate();
+    }
+    assert_eq!(rig.event_loop.wake_lead.nanos(), lead);
+    assert!(rig.event_loop.time_accounting().sleeps > before.sleeps);
+}
+
 #[test]
 fn a_doorbell_that_cannot_be_watched_leaves_number_and_memory_as_they_were() {
     let mut rig = rig();

@@ -97,6 +97,23 @@ fn the_cost_of_sleeps_counts_against_a_reservation() {
     assert!((0.12..0.13).contains(&share), "{share}");
 }
 
+/// A thread that sleeps for some 100 us at a time uses much of the processor for its sleeps.
+#[test]
+fn the_cost_of_sleeps_counts_as_awake() {
+    let mut budget = CpuBudget::new(Instant(5));
+    let (cost, mut awake, mut all) = (15 * US, 0, 0);
+    for _ in 0..100_000 {
+        let spin = budget.spin_credit().min(100 * US);
+        let now = budget.kernel.accounted_until.0 + 10 * US + spin;
+        budget.charge(Instant(now));
+        budget.credit(Instant(now + 120 * US - spin), Nanos(cost));
+        awake += 10 * US + spin + cost;
+        all += 130 * US;
+    }
+    let share = awake as f64 / all as f64;
+    assert!((0.9..0.92).contains(&share), "{share}");
+}
+
 /// The work of a thread is not delayed by its account: the kernel divides the processor.
 #[test]
 fn a_thread_with_a_reservation_works_without_pauses_and_does_not_spin_then() {
