@@ -560,10 +560,15 @@ impl Datapath {
         self.redirected.limit(next)
     }
 
-    /// How long the link will still be busy at `at` with the packets that were sent so far.
+    /// Until when a sleep may last before the next departure at `at`, if the packets of no flow
+    /// have exact times: then packets are given to the link farther ahead than the driver's batch.
+    /// Some of that time may pass, so that several packets leave together. `None` if times are
+    /// exact.
     #[inline]
-    pub(crate) fn link_busy_after(&self, at: Instant) -> Nanos {
-        self.scheduler.link_busy_after(at)
+    pub(crate) fn may_sleep_until(&self, at: Instant) -> Option<Instant> {
+        let busy = self.scheduler.link_busy_after(at).0;
+        let is_exact = self.scheduler.ahead().0 <= netnice_api::driver::SEND_AHEAD_NS;
+        (!is_exact).then(|| Instant(at.0.saturating_add(busy / 5)))
     }
 
     /// Publishes moved ring indices before the flush, while they are in the cache. After the flush,

@@ -10,10 +10,11 @@
 //! is late by 3 µs or more. So the loop sleeps until some time before the departure, the lead,
 //! which `wake_lead` learns from the lateness of the sleeps. After the sleep, the loop spins if the
 //! departure is at most 15 µs away; else one more iteration follows. Without enough credit in
-//! `cpu_budget`, the loop does not spin and sleeps until the departure itself. If the link is still
-//! busy for half a millisecond by then, the loop sleeps somewhat longer instead, and does not spin
-//! ([`AMPLE`]). The loop does not begin to sleep while a program that is not throttled has set a
-//! notice. A program that keeps the rules of the ring writes no doorbell while the driver is awake.
+//! `cpu_budget`, the loop does not spin and sleeps until the departure itself. While no flow has a
+//! `cell` or `channel`, no departure has an exact time: the loop never spins, and sleeps for longer
+//! while the link has packets ([`Datapath::may_sleep_until`]). The loop does not begin to sleep
+//! while a program that is not throttled has set a notice. A program that keeps the rules of the
+//! ring writes no doorbell while the driver is awake.
 //!
 //! The daemon may give the thread a reservation of processor time instead of SCHED_FIFO, and take
 //! it back (`reservation`). It also limits how long the thread waits awake while programs have such
@@ -336,11 +337,9 @@ impl EventLoop {
             limit = limit.min(until.0);
         }
         match departure.filter(|at| at.0 <= limit) {
-            Some(at) => match self.datapath.link_busy_after(at).0 {
-                busy if busy >= AMPLE => {
-                    self.sleep_until(Instant(limit.min(at.0 + busy / 5)), false)
-                }
-                _ => self.sleep_until(at, true),
+            Some(at) => match self.datapath.may_sleep_until(at) {
+                Some(until) => self.sleep_until(Instant(until.0.min(limit)), false),
+                None => self.sleep_until(at, true),
             },
             None => self.sleep_until(Instant(limit), false),
         }
@@ -588,11 +587,6 @@ pub fn set_scheduling(processor: Option<usize>) -> io::Result<SchedulingClass> {
     Ok(SchedulingClass::Ordinary)
 }
 
-/// While no flow needs its packets at exact times, the link is given packets for a time in advance
-/// (`Wire::ahead`, 1 ms). With at least this much of it, in ns, a sleep may end after the time of
-/// the next decision, by a fifth of it: no packet leaves later, several leave together, and the
-/// thread need not spin.
-const AMPLE: u64 = 500_000;
 /// Length of the spin before a departure, in ns. Reading a program's records and notifying the
 /// program take less.
 const SPIN_TIME: u64 = 15_000;

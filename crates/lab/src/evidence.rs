@@ -8,6 +8,7 @@
 //! remarks.toml    what is said of a result that falls short: ID = "text" (may be missing)
 //! runs/ID.json    a run ([`RunFile`])
 //! runs/NAME.svg   the figures of the runs
+//! runs/other-kernels/     files of the same form, of runs on another kernel (may be missing)
 //! parts/          what a broken-off run of some experiments has measured so far
 //! ```
 //!
@@ -45,6 +46,8 @@ pub(crate) struct Run {
 pub(crate) struct Evidence {
     /// The runs, by the name of the experiment.
     runs: BTreeMap<&'static str, Run>,
+    /// The runs on another kernel, likewise.
+    elsewhere: BTreeMap<&'static str, Run>,
     /// What is said of results that fall short, by the name of the experiment.
     remarks: BTreeMap<String, String>,
 }
@@ -182,10 +185,6 @@ fn command(one: &Experiment, folder: &Path) -> Result<Command> {
 
 impl Evidence {
     fn read(folder: &Path) -> Result<Evidence> {
-        let mut evidence = Evidence {
-            runs: BTreeMap::new(),
-            remarks: remarks(&folder.join("remarks.toml"))?,
-        };
         let runs = runs(folder);
         if !runs.is_dir() {
             bail!(
@@ -193,16 +192,30 @@ impl Evidence {
                 folder.display()
             );
         }
-        let cannot = || format!("cannot read {}", runs.display());
-        for entry in std::fs::read_dir(&runs).with_context(cannot)? {
-            let path = entry.with_context(cannot)?.path();
-            if path.extension().is_some_and(|ending| ending == "json") {
-                let run = Run::read(&path)?;
-                evidence.runs.insert(run.id()?, run);
-            }
-        }
-        Ok(evidence)
+        let elsewhere = runs.join("other-kernels");
+        Ok(Evidence {
+            runs: read_runs(&runs)?,
+            elsewhere: match elsewhere.is_dir() {
+                true => read_runs(&elsewhere)?,
+                false => BTreeMap::new(),
+            },
+            remarks: remarks(&folder.join("remarks.toml"))?,
+        })
     }
+}
+
+/// All runs whose files are in a folder.
+fn read_runs(folder: &Path) -> Result<BTreeMap<&'static str, Run>> {
+    let cannot = || format!("cannot read {}", folder.display());
+    let mut runs = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).with_context(cannot)? {
+        let path = entry.with_context(cannot)?.path();
+        if path.extension().is_some_and(|ending| ending == "json") {
+            let run = Run::read(&path)?;
+            runs.insert(run.id()?, run);
+        }
+    }
+    Ok(runs)
 }
 
 impl Run {
@@ -268,8 +281,9 @@ fn write_whole(path: &Path, text: &str) -> Result<()> {
     write().with_context(cannot)
 }
 
-/// Experiments of our own whose whole form takes an hour; the page has their short form.
-const SHORT: [&str; 2] = ["accuracy", "queue"];
+/// Experiments of our own whose whole forms take more than two hours together; the page has their
+/// short forms.
+const SHORT: [&str; 4] = ["accuracy", "queue", "latency", "direct-channel"];
 
 /// Experiments on slow links, which load the machine so little that they run at the same time.
 const TOGETHER: [&str; 3] = ["nice-fig6", "nice-fig7", "nice-fig8"];

@@ -192,9 +192,12 @@ impl Outcome {
         self.check(what, value, "", Bound::AtLeast(1.0));
     }
 
-    /// Adds a note, a line that is printed below the checks.
+    /// Adds a note, a line that is printed below the checks, unless it is there.
     pub(crate) fn note(&mut self, text: impl Into<String>) {
-        self.notes.push(text.into());
+        let text = text.into();
+        if !self.notes.contains(&text) {
+            self.notes.push(text);
+        }
     }
 
     /// Sets the member `key` of `ours`, the values that are shown and not judged. A value that
@@ -273,7 +276,7 @@ pub const REGISTRY: &[Experiment] = &[
     Experiment {
         id: "nice-tab1",
         what: "paper, table 1: what the filters cost a program that is not limited (loopback)",
-        minutes: (3.0, 0.5),
+        minutes: (3.6, 0.5),
         run: nice::table1,
     },
     Experiment {
@@ -327,7 +330,7 @@ pub const REGISTRY: &[Experiment] = &[
     Experiment {
         id: "other-tools",
         what: "a limit for one program: netnice, HTB and TBF by hand, trickle, wondershaper, TrafficToll",
-        minutes: (5.5, 2.5),
+        minutes: (7.5, 2.5),
         run: other_tools::run,
     },
     Experiment {
@@ -513,7 +516,7 @@ pub const REGISTRY: &[Experiment] = &[
     Experiment {
         id: "ntcp-fig7",
         what: "paper, figure 7: the processor time that TCP needs for a rate, beside carnage",
-        minutes: (4.5, 0.8),
+        minutes: (13.0, 0.8),
         run: ntcp::processor_time::figure7,
     },
     Experiment {
@@ -549,7 +552,7 @@ pub const REGISTRY: &[Experiment] = &[
     Experiment {
         id: "vert-fig6",
         what: "VERT, figure 6: two senders without a promise, the driver against the kernel's queue",
-        minutes: (1.2, 0.2),
+        minutes: (2.2, 0.2),
         run: vert::real::figure6,
     },
     Experiment {
@@ -591,7 +594,7 @@ pub const REGISTRY: &[Experiment] = &[
     Experiment {
         id: "rtc-fig5",
         what: "RTC figure 5 on packets: channels beside best effort that offers more and more",
-        minutes: (9.0, 0.5),
+        minutes: (8.0, 0.5),
         run: rtc::figure5,
     },
     Experiment {
@@ -603,7 +606,7 @@ pub const REGISTRY: &[Experiment] = &[
     Experiment {
         id: "rtc-fig7a",
         what: "RTC figure 7a on packets: best effort without preemption points",
-        minutes: (3.0, 0.5),
+        minutes: (4.8, 0.8),
         run: rtc::figure7a,
     },
     Experiment {

@@ -44,6 +44,7 @@ pub(crate) struct Series {
     width: f64,
     dots: bool,
     filled: bool,
+    dashed: bool,
 }
 
 impl Series {
@@ -60,7 +61,29 @@ impl Series {
             width: 2.0,
             dots: false,
             filled: false,
+            dashed: false,
         }
+    }
+
+    /// A line of a chart with many: the first six have a colour each, the next six the same ones
+    /// with dashes, and so on.
+    pub(crate) fn numbered(
+        number: usize,
+        name: impl Into<String>,
+        points: Vec<(f64, f64)>,
+    ) -> Series {
+        let all = palette::SERIES;
+        let series = Series::new(name, all[number % all.len()], points);
+        match number / all.len() % 2 {
+            0 => series,
+            _ => series.dashed(),
+        }
+    }
+
+    /// A line of dashes, for one that another may cover.
+    pub(crate) fn dashed(mut self) -> Series {
+        self.dashed = true;
+        self
     }
 
     /// A thinner line, for secondary data.
@@ -100,8 +123,10 @@ pub(crate) struct Chart {
     size: (f64, f64),
     x_range: Option<(f64, f64)>,
     y_range: Option<(f64, f64)>,
+    x_names: Vec<(f64, String)>,
     logarithmic: bool,
     legend: bool,
+    levels_at_left: bool,
 }
 
 impl Chart {
@@ -121,8 +146,10 @@ impl Chart {
             size: (760.0, 380.0),
             x_range: None,
             y_range: None,
+            x_names: Vec::new(),
             logarithmic: false,
             legend: true,
+            levels_at_left: false,
         }
     }
 
@@ -165,6 +192,18 @@ impl Chart {
     /// Fixes the range of y.
     pub(crate) fn y_range(mut self, from: f64, to: f64) -> Chart {
         self.y_range = Some((from, to));
+        self
+    }
+
+    /// Writes a name below a place of x. A chart with names has no numbers there.
+    pub(crate) fn x_name(mut self, x: f64, name: impl Into<String>) -> Chart {
+        self.x_names.push((x, name.into()));
+        self
+    }
+
+    /// Puts the labels of levels at the left end, where they cover less of these series.
+    pub(crate) fn levels_at_left(mut self) -> Chart {
+        self.levels_at_left = true;
         self
     }
 
@@ -235,15 +274,40 @@ impl Chart {
             (0.0, span(values).1 * 1.08)
         });
         let top = if self.title.is_empty() { 12.0 } else { 36.0 };
+        let rows = self
+            .legend_places()
+            .last()
+            .map_or(0.0, |place| place.1 + 1.0);
         Frame {
-            left: 58.0,
-            right: self.size.0 - 18.0,
-            top: top + if self.legend { 24.0 } else { 6.0 },
+            left: LEFT,
+            right: self.size.0 - MARGIN,
+            top: top
+                + if self.legend {
+                    6.0 + LEGEND_ROW * rows.max(1.0)
+                } else {
+                    6.0
+                },
             bottom: self.size.1 - 42.0,
             x: (x.0, if x.1 > x.0 { x.1 } else { x.0 + 1.0 }),
             y: (y.0, if y.1 > y.0 { y.1 } else { y.0 + 1.0 }),
             logarithmic: self.logarithmic,
         }
+    }
+
+    /// Where the entries of the legend begin, and in which of its rows.
+    fn legend_places(&self) -> Vec<(f64, f64)> {
+        let shown = self.series.iter().filter(|_| self.legend);
+        let (mut x, mut row) = (LEFT, 0.0);
+        let place = |series: &Series| {
+            let wide = SWATCH + 5.0 + 6.9 * series.name.chars().count() as f64;
+            if x > LEFT && x + wide > self.size.0 - MARGIN {
+                (x, row) = (LEFT, row + 1.0);
+            }
+            let at = (x, row);
+            x += wide + 18.0;
+            at
+        };
+        shown.map(place).collect()
     }
 
     /// Title, legend, and axis labels.
@@ -257,21 +321,21 @@ impl Chart {
                 palette::INK
             );
         }
-        if self.legend {
-            let (mut x, y) = (f.left, f.top - 12.0);
-            for series in &self.series {
-                let _ = write!(
-                    out,
-                    "<rect x=\"{x}\" y=\"{}\" width=\"14\" height=\"4\" rx=\"2\" fill=\"{}\"/>\
-                     <text x=\"{}\" y=\"{y}\" fill=\"{}\">{}</text>",
-                    y - 6.0,
-                    series.colour,
-                    x + 19.0,
-                    palette::INK,
-                    escape(&series.name)
-                );
-                x += 19.0 + 6.9 * series.name.chars().count() as f64 + 18.0;
-            }
+        let first = if self.title.is_empty() { 18.0 } else { 48.0 };
+        for (series, (x, row)) in self.series.iter().zip(self.legend_places()) {
+            let y = first + LEGEND_ROW * row;
+            let dashes = dashes(series);
+            let _ = write!(
+                out,
+                "<line x1=\"{x}\" x2=\"{}\" y1=\"{at}\" y2=\"{at}\" stroke=\"{}\" \
+                 stroke-width=\"4\"{dashes}/><text x=\"{}\" y=\"{y}\" fill=\"{}\">{}</text>",
+                x + SWATCH,
+                series.colour,
+                x + SWATCH + 5.0,
+                palette::INK,
+                escape(&series.name),
+                at = y - 4.0,
+            );
         }
         let _ = write!(
             out,
@@ -318,7 +382,13 @@ impl Chart {
                 number(y)
             );
         }
-        for x in ticks(f.x, (f.right - f.left) / 70.0) {
+        let numbers = ticks(f.x, (f.right - f.left) / 70.0);
+        let numbers = numbers.into_iter().map(|x| (x, number(x)));
+        let marks: Vec<(f64, String)> = match self.x_names.is_empty() {
+            true => numbers.collect(),
+            false => self.x_names.clone(),
+        };
+        for (x, name) in marks {
             let at = f.px(x);
             let _ = write!(
                 out,
@@ -329,7 +399,7 @@ impl Chart {
                 palette::GREY,
                 f.bottom + 18.0,
                 palette::SOFT,
-                number(x)
+                escape(&name)
             );
         }
         let _ = write!(
@@ -345,16 +415,19 @@ impl Chart {
     /// Levels and moments, drawn over the series so that their labels stay readable.
     fn marks(&self, out: &mut String, f: &Frame) {
         const HALO: &str = "paint-order=\"stroke\" stroke=\"#fff\" stroke-width=\"4\"";
+        let (label, anchor) = match self.levels_at_left {
+            true => (f.left + 4.0, "start"),
+            false => (f.right - 4.0, "end"),
+        };
         for (y, word, colour) in &self.levels {
             let at = f.py(*y);
             let _ = write!(
                 out,
                 "<line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"{colour}\" \
-                 stroke-dasharray=\"5 4\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" \
+                 stroke-dasharray=\"5 4\"/><text x=\"{label:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\" \
                  fill=\"{colour}\" {HALO}>{}</text>",
                 f.left,
                 f.right,
-                f.right - 4.0,
                 at - 6.0,
                 escape(word)
             );
@@ -459,10 +532,19 @@ fn draw_series(out: &mut String, f: &Frame, series: &Series) {
     let _ = write!(
         out,
         "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{}\" \
-         stroke-linejoin=\"round\" stroke-linecap=\"round\"/>",
+         stroke-linejoin=\"round\" stroke-linecap=\"round\"{}/>",
         path.trim_start(),
-        series.width
+        series.width,
+        dashes(series)
     );
+}
+
+/// The attribute of a dashed line.
+fn dashes(series: &Series) -> &'static str {
+    match series.dashed {
+        true => " stroke-dasharray=\"7 5\"",
+        false => "",
+    }
 }
 
 /// The points of a line that can be seen, in pixels: of many points within half a pixel of x, the
@@ -526,6 +608,12 @@ pub(crate) fn escape(text: &str) -> String {
     out
 }
 
+/// The left edge of the frame, and the margin at its right, in pixels.
+const LEFT: f64 = 58.0;
+const MARGIN: f64 = 18.0;
+/// The height of a row of the legend, and the width of a series' sample in it, in pixels.
+const LEGEND_ROW: f64 = 18.0;
+const SWATCH: f64 = 16.0;
 /// Dots of a series with so many points are large.
 const FEW_POINTS: usize = 50;
 
@@ -582,6 +670,25 @@ mod tests {
             visible(&[&crowd[..], &[(2.0, 0.0)]].concat()),
             [&drawn[..], &[(2.0, 0.0)]].concat()
         );
+    }
+
+    #[test]
+    fn twelve_lines_differ_and_their_legend_has_rows() {
+        let line =
+            |number| Series::numbered(number, format!("connection {number}"), vec![(0.0, 1.0)]);
+        let chart = (0..12)
+            .map(line)
+            .fold(Chart::new("many", "s", "bit/s"), Chart::with);
+        let places = chart.legend_places();
+        assert_eq!(places.last().map(|place| place.1), Some(2.0));
+        assert!(places.iter().all(|(x, _)| *x < 700.0), "{places:?}");
+        let svg = chart.svg();
+        // Six lines and their samples.
+        assert_eq!(svg.matches("stroke-dasharray=\"7 5\"").count(), 12);
+        let named = Chart::new("", "x", "y")
+            .x_name(1.0, "s1 & s2")
+            .levels_at_left();
+        assert!(named.svg().contains(">s1 &amp; s2<"));
     }
 
     #[test]

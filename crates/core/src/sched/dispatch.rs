@@ -10,7 +10,7 @@ use super::{
     DROPPED_PER_CALL, DUE_PER_CALL, END_OF_TIME, QueueEntry, Scheduler, deadline, max_width,
 };
 use crate::prefetch;
-use crate::units::{Bytes, Instant, Nanos};
+use crate::units::{Bytes, Instant};
 
 impl Scheduler {
     /// Chooses the head that leaves now and accounts for it. For each departure the scheduler calls
@@ -95,14 +95,6 @@ impl Scheduler {
         };
         let at = waits.max(self.wire.next_decision).max(self.now);
         (at <= END_OF_TIME.0).then_some(Instant(at))
-    }
-
-    /// How long the link will still be busy at `at` with the packets that were sent so far. A call of
-    /// [`Scheduler::poll`] that comes this much later than [`Scheduler::poll_timeout`] leaves the
-    /// link idle for no time.
-    #[inline]
-    pub fn link_busy_after(&self, at: Instant) -> Nanos {
-        Nanos(self.wire.busy_until.nanos.saturating_sub(at.0))
     }
 
     /// [`Scheduler::poll`] and [`Scheduler::poll_timeout`] in one call: the packet to send now, or

@@ -7,7 +7,7 @@ use super::flow::{MAX_LENGTH, ServiceState};
 use super::pace::{Moment, Pace};
 use super::service::{EarlyOrder, SchedulerError, Wire};
 use super::{MAX_AHEAD, Scheduler};
-use crate::units::{Bytes, Instant, Rate};
+use crate::units::{Bytes, Instant, Nanos, Rate};
 
 /// The wire, in the units of the arithmetic.
 #[derive(Debug)]
@@ -52,6 +52,20 @@ impl Scheduler {
             }
         }
         Ok(())
+    }
+
+    /// How far ahead packets are sent before the link is free ([`Wire::ahead`]).
+    #[inline]
+    pub fn ahead(&self) -> Nanos {
+        Nanos(self.wire.ahead)
+    }
+
+    /// How long the link will still be busy at `at` with the packets that were sent so far. If the
+    /// next call of [`Scheduler::poll`] comes this much later than [`Scheduler::poll_timeout`], the
+    /// link is not idle meanwhile.
+    #[inline]
+    pub fn link_busy_after(&self, at: Instant) -> Nanos {
+        Nanos(self.wire.busy_until.nanos.saturating_sub(at.0))
     }
 
     /// Charges the link for `bytes` that another sender transmitted on it since `since`, with the

@@ -3,15 +3,48 @@
 //! The page is one file without scripts: its figures are inside, and its colours follow the
 //! reader's choice of light or dark.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::papers::{self, Figure, PAPERS, Paper};
 use super::run_file::Machine;
-use super::values::show;
-use super::{Evidence, Run, Summary};
-use crate::experiment::{Check, REGISTRY, figure};
+use super::values::{grouped, show};
+use super::{Evidence, Run, Summary, in_order};
+use crate::experiment::{Bound, Check, Experiment, REGISTRY, figure};
+
+/// The experiments of our own that have a run, and a list of the others.
+fn own_section(evidence: &Evidence) -> Markup {
+    let (measured, others): (Vec<_>, Vec<_>) =
+        own().partition(|one| evidence.runs.contains_key(one.id));
+    html! {
+        section id="own" {
+            h2 { "Experiments of our own" }
+            p.about { "What the papers do not ask: the promises of netnice's documents." }
+            @for one in measured {
+                article id=(one.id) {
+                    h3 { code { (one.id) } " " (evidence.verdict(&[one.id]).badge()) }
+                    p { (one.what) }
+                    (evidence.run(one.id))
+                }
+            }
+            @if !others.is_empty() {
+                article {
+                    h3 { "Not measured here" }
+                    p { "No run of these is kept. " code { "netnice-lab run NAME" } " measures one." }
+                    div.wide { table.checks {
+                        thead { tr { th { "name" } th { "what it measures" } th { "minutes" } } }
+                        tbody {
+                            @for one in others {
+                                tr { td { code { (one.id) } } td { (one.what) } td.number { (figure(one.minutes.0)) } }
+                            }
+                        }
+                    } }
+                }
+            }
+        }
+    }
+}
 
 /// What the runs of an experiment say.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,7 +64,7 @@ impl Verdict {
         match self {
             Verdict::Holds => ("holds", "yes"),
             Verdict::Short => ("falls short", "no"),
-            Verdict::ShortForm => ("holds in its short form", "part"),
+            Verdict::ShortForm => ("short form holds", "part"),
             Verdict::Missing => ("not measured", "part"),
         }
     }
@@ -54,10 +87,6 @@ pub(super) fn page(evidence: &Evidence) -> (String, Summary) {
         hold: count(Verdict::Holds),
         short: count(Verdict::Short),
     };
-    let others: Vec<_> = REGISTRY
-        .iter()
-        .filter(|one| !papers::have(one.id))
-        .collect();
     let markup = html! {
         (DOCTYPE)
         html lang="en" {
@@ -70,65 +99,168 @@ pub(super) fn page(evidence: &Evidence) -> (String, Summary) {
             body { main {
                 (head(evidence, summary))
                 @for paper in PAPERS { (section(evidence, paper)) }
-                section id="own" {
-                    h2 { "Experiments of our own" }
-                    p.about { "What the papers do not ask: the promises of netnice's documents." }
-                    @for one in &others {
-                        article id=(one.id) {
-                            h3 { code { (one.id) } " " (evidence.verdict(&[one.id]).badge()) }
-                            p { (one.what) }
-                            (evidence.run(one.id))
-                        }
-                    }
-                }
+                (own_section(evidence))
             } }
         }
     };
     (markup.into_string() + "\n", summary)
 }
 
-/// Title, summary and the list of all figures.
+/// Title, summary, what falls short, how to read the page, and the list of all figures.
 fn head(evidence: &Evidence, summary: Summary) -> Markup {
     let Summary { all, hold, short } = summary;
+    let missing = all - hold - short;
     html! {
         p.kicker { "netnice · evidence" }
         h1 { "The figures of five papers, repeated on today's Linux" }
         p.lead {
-            (hold) " of " (all) " hold in a whole run"
-            @if short > 0 { "; " (short) " " (if short == 1 { "falls" } else { "fall" }) " short" }
-            @if hold + short < all { "; " (all - hold - short) " have no whole run here" }
-            ". Each stands below with what its paper saw, what must hold for us, and what was measured. "
-            "What is measured is what is shipped: packets between network namespaces, through the daemon, "
-            "the driver and the library, with programs as ordinary processes, unless a line says "
-            em { "simulated" } ". Figures 5 and 6 of CELL count the cycles of the scheduler alone."
+            "netnice limits, guarantees and schedules the network traffic of the programs of a Linux host. "
+            "This page repeats " (all) " figures, tables and claims of the five papers that it follows. "
+            b { (hold) " of " (all) " meet all their bounds in a whole run" }
+            @if short > 0 { "; " (short) " " (if short == 1 { "misses" } else { "miss" }) " at least one" }
+            @if missing > 0 { "; " (missing) " " (if missing == 1 { "has" } else { "have" }) " no whole run here" }
+            "."
         }
         (machines(evidence))
+        (short_ones(evidence))
+        (overview(evidence))
+        (how_to_read())
+    }
+}
+
+/// The checks that do not hold, in one table.
+fn short_ones(evidence: &Evidence) -> Markup {
+    let broken: Vec<(&str, &Check)> = in_order()
+        .filter_map(|one| Some((one.id, evidence.runs.get(one.id)?)))
+        .flat_map(|(id, run)| run.file.outcome.checks.iter().map(move |check| (id, check)))
+        .filter(|(_, check)| !check.holds)
+        .collect();
+    html! {
+        @if !broken.is_empty() {
+            h2 { "What falls short" }
+            div.wide { table.checks {
+                thead { tr { th { "experiment" } th { "measured" } th { "value" } th { "must be" } } }
+                tbody {
+                    @for (id, check) in broken {
+                        tr {
+                            td { a href={ "#" (anchor(id)) } { (id) } }
+                            td { (check.what) }
+                            td.number.no { (quantity(check)) }
+                            td.number { (bound(check)) }
+                        }
+                    }
+                }
+            } }
+            p.about { "The reason, as far as it is known, and what was tried stand at each experiment." }
+        }
+    }
+}
+
+/// The list of all experiments with their verdicts.
+fn overview(evidence: &Evidence) -> Markup {
+    let (measured, others): (Vec<_>, Vec<_>) =
+        own().partition(|one| evidence.runs.contains_key(one.id));
+    let entry = |href: &str, name: &str, verdict: Verdict| {
+        html! {
+            li.(verdict.words().1) {
+                a href={ "#" (href) } { (name) }
+                span { (verdict.words().0) }
+            }
+        }
+    };
+    html! {
         div.overview {
             @for paper in PAPERS {
                 div {
                     h2 { a href={ "#" (paper.name) } { (paper.name) } }
                     ul {
                         @for figure in paper.figures {
-                            @let verdict = evidence.verdict(figure.ids);
-                            li.(verdict.words().1) {
-                                a href={ "#" (figure.ids[0]) } { (figure.name) }
-                                span { (verdict.words().0) }
-                            }
+                            (entry(figure.ids[0], figure.name, evidence.verdict(figure.ids)))
                         }
                     }
                 }
             }
-        }
-        p.about {
-            "Limits of rates count bytes on the wire. A packet or message that a stop of the machine made "
-            "late is excused only by a recorded stop that covers its lateness, and is counted. "
-            "The same page is made again by " code { "netnice-lab report" } ", and measured again by "
-            code { "make evidence" } "."
+            div {
+                h2 { a href="#own" { "Our own" } }
+                ul {
+                    @for one in measured { (entry(one.id, one.id, evidence.verdict(&[one.id]))) }
+                }
+                @if !others.is_empty() { p.machine { (others.len()) " more are not measured here" } }
+            }
         }
     }
 }
 
-/// The machines of all runs.
+fn how_to_read() -> Markup {
+    html! {
+        h2 { "How to read it" }
+        p.about {
+            "A table of checks has what was measured, its value, and the bound that it must meet. A "
+            em { "control" } " is a run in which a fault must appear, because otherwise the experiment could not "
+            "show that netnice prevents it. A " em { "whole run" } " is the experiment in its full length; the short "
+            "form is a test. What is measured is what is shipped: packets between network namespaces, through the "
+            "daemon, the driver and the library, with programs as ordinary processes, unless a line says "
+            em { "simulated" } ". Rates count bytes on the wire, if nothing else is said."
+        }
+        p.about {
+            "The machine is virtual and has other tenants: its host stops the processors now and then, for "
+            "microseconds to tens of milliseconds. The driver records each stop of its own thread of 20 us and more: "
+            em { "late" } " (a sleep ended too late), " em { "still" } " (the thread was awake, and did nothing between "
+            "two readings of the clock) and " em { "slow" } " (its work does not explain the time; it counts only as far "
+            "as the kernel says that the host took time from the processors). A packet or message is " em { "excused" }
+            " if recorded stops between the moment when it was due and the moment when it left are at least as long as it "
+            "is late. What is excused is counted and shown; everything else is judged."
+        }
+        p.about {
+            "The page is made again by " code { "netnice-lab report docs/evidence" } " from the files of runs, and measured "
+            "again by " code { "make evidence" } "."
+        }
+    }
+}
+
+/// The experiments that no paper has.
+fn own() -> impl Iterator<Item = &'static Experiment> {
+    REGISTRY.iter().filter(|one| !papers::have(one.id))
+}
+
+/// The name of the place on the page where an experiment stands.
+fn anchor(id: &str) -> &str {
+    let figures = PAPERS.iter().flat_map(|paper| paper.figures);
+    let figure = figures.into_iter().find(|figure| figure.ids.contains(&id));
+    figure.map_or(id, |figure| figure.ids[0])
+}
+
+/// A text in which names of commands stand between backquotes.
+fn prose(text: &str) -> Markup {
+    html! {
+        @for (at, part) in text.split('`').enumerate() {
+            @if at % 2 == 1 { code { (part) } } @else { (part) }
+        }
+    }
+}
+
+/// The value of a check with its unit.
+fn quantity(check: &Check) -> String {
+    with_unit(&grouped(&figure(check.value)), &check.unit)
+}
+
+/// The bound of a check with the unit of its value.
+fn bound(check: &Check) -> String {
+    let bound = match check.bound {
+        // The tolerance has a percent sign of its own.
+        Bound::Near { .. } => return check.bound.to_string(),
+        Bound::AtMost(most) if most == 0.0 => "0".to_owned(),
+        _ => check.bound.to_string(),
+    };
+    let bound: Vec<String> = bound.split(' ').map(grouped).collect();
+    with_unit(&bound.join(" "), &check.unit)
+}
+
+fn with_unit(number: &str, unit: &str) -> String {
+    format!("{number} {unit}").trim_end().to_owned()
+}
+
+/// The machines and the versions of all runs.
 fn machines(evidence: &Evidence) -> Markup {
     let all: BTreeSet<&Machine> = evidence
         .runs
@@ -141,6 +273,26 @@ fn machines(evidence: &Evidence) -> Markup {
                 (one.processors) " × " (one.processor) ", Linux " (one.kernel)
             }
         }
+        (versions(evidence))
+    }
+}
+
+/// The versions of the runs, the one with the most first, with the experiments of all others.
+fn versions(evidence: &Evidence) -> Markup {
+    let mut by_tree: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (id, run) in &evidence.runs {
+        let tree = run.file.tree.as_deref().unwrap_or("not known");
+        by_tree.entry(tree).or_default().push(id);
+    }
+    let mut all: Vec<(&str, Vec<&str>)> = by_tree.into_iter().collect();
+    all.sort_by_key(|(_, ids)| std::cmp::Reverse(ids.len()));
+    html! {
+        @for (at, (tree, ids)) in all.iter().enumerate() {
+            p.machine {
+                @if at == 0 { "Measured with commit " code { (tree) } ": " (ids.len()) " experiments" }
+                @else { "With commit " code { (tree) } ": " (ids.join(", ")) }
+            }
+        }
     }
 }
 
@@ -150,6 +302,9 @@ fn section(evidence: &Evidence, paper: &Paper) -> Markup {
             h2 { (paper.name) ": " (paper.title) }
             p.authors { (paper.authors) }
             p.about { (paper.about) }
+            @if !paper.terms.is_empty() {
+                dl.terms { @for (word, means) in paper.terms { dt { (word) } dd { (means) } } }
+            }
             @for figure in paper.figures { (row(evidence, figure)) }
         }
     }
@@ -159,11 +314,21 @@ fn section(evidence: &Evidence, paper: &Paper) -> Markup {
 fn row(evidence: &Evidence, figure: &Figure) -> Markup {
     html! {
         article id=(figure.ids[0]) {
-            h3 { (figure.name) " " (evidence.verdict(figure.ids).badge()) }
-            p { (figure.setup) }
-            div.pair {
-                div { h4 { "The paper saw" } p { (figure.saw) } }
-                div { h4 { "Must hold for us" } p { (figure.holds) } }
+            div.top {
+                h3 { (figure.name) " " (evidence.verdict(figure.ids).badge()) }
+                p { (prose(figure.setup)) }
+                div.pair {
+                    div {
+                        h4 { "The paper saw" }
+                        p { (prose(figure.saw)) }
+                        @if !figure.drawn.is_empty() { p { (prose(figure.drawn)) } }
+                    }
+                    div { h4 { "Must hold for us" } p { (prose(figure.holds)) } }
+                }
+                @if !figure.differs.is_empty() {
+                    h4 { "What differs from the paper" }
+                    p { (prose(figure.differs)) }
+                }
             }
             @for id in figure.ids {
                 @if figure.ids.len() > 1 {
@@ -191,29 +356,45 @@ impl Evidence {
         }
     }
 
-    /// What was measured by an experiment.
+    /// What was measured by an experiment, and what on another kernel.
     fn run(&self, id: &str) -> Markup {
         let Some(run) = self.runs.get(id) else {
             return html! { p.machine { code { "netnice-lab run " (id) } " has no file of a run here." } };
         };
+        html! {
+            (self.one(id, run))
+            @if let Some(run) = self.elsewhere.get(id) {
+                h4 { "On another kernel: Linux " (run.file.machine.kernel) ", " (run.file.machine.processor) }
+                (self.one(id, run))
+            }
+        }
+    }
+
+    fn one(&self, id: &str, run: &Run) -> Markup {
         let outcome = &run.file.outcome;
         let remark = self.remarks.get(id).filter(|_| !outcome.holds);
+        // The comparison with other tools is what its reader looks for.
+        let is_open = id == "other-tools";
         html! {
             @for figure in &run.figures {
                 div.figure { (PreEscaped(figure)) }
             }
-            @if let Some(text) = remark { p.remark { b { "Falls short: " } (text) } }
+            @if let Some(text) = remark { p.remark { b { "Falls short: " } (prose(text)) } }
             (checks(&outcome.checks))
             @for note in &outcome.notes { p.note { (note) } }
-            details {
+            details open[is_open] {
                 summary { "All measured values" }
-                @if !outcome.paper.is_null() { h4 { "The paper, or the promise" } (show(&outcome.paper)) }
+                @if !outcome.paper.is_null() {
+                    h4 { (if papers::have(id) { "The paper" } else { "The promise" }) }
+                    (show(&outcome.paper))
+                }
                 h4 { "Measured" }
                 (show(&outcome.ours))
             }
             p.machine {
                 code { (run.file.command) }
-                " · " (run.file.began) " · " (figure(outcome.seconds.round())) " s"
+                " · " (run.file.began) " · "
+                @if outcome.seconds < 0.5 { "less than 1 s" } @else { (figure(outcome.seconds.round())) " s" }
                 @if run.file.quick { " · short form" }
                 " · netnice " (run.file.netnice)
                 @if let Some(tree) = &run.file.tree { " (" (tree) ")" }
@@ -233,8 +414,8 @@ fn checks(all: &[Check]) -> Markup {
                     @for check in checks {
                         tr {
                             td { (check.what) }
-                            td.number { (figure(check.value)) " " (check.unit) }
-                            td.number { (check.bound) }
+                            td.number { (quantity(check)) }
+                            td.number { (bound(check)) }
                             td.(if check.holds { "yes" } else { "no" }) {
                                 (if check.holds { "holds" } else { "falls short" })
                             }

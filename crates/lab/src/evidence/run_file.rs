@@ -76,10 +76,20 @@ impl RunFile {
         folder.join(format!("{id}.json"))
     }
 
-    /// Writes it as a whole into a folder of runs. Fails if the file cannot be written.
+    /// Writes it as a whole into a folder of runs, and removes the figures of an earlier run that
+    /// it does not have. Fails if the file cannot be written.
     pub fn write(&self, folder: &Path) -> Result<()> {
+        let path = RunFile::path(folder, &self.outcome.id);
+        let earlier = RunFile::read(&path).map_or(Vec::new(), |run| run.outcome.plots);
         let text = serde_json::to_string_pretty(self)? + "\n";
-        write_whole(&RunFile::path(folder, &self.outcome.id), &text)
+        write_whole(&path, &text)?;
+        for name in earlier {
+            if !self.outcome.plots.contains(&name) {
+                // A figure that is left there harms nobody.
+                let _ = std::fs::remove_file(folder.join(name));
+            }
+        }
+        Ok(())
     }
 
     /// Reads one. Fails if the file cannot be read, is no run, has another format, or has the name

@@ -20,10 +20,30 @@ pub(super) fn show(value: &Value) -> Markup {
 }
 
 fn number_text(number: &serde_json::Number) -> String {
-    match number.as_f64() {
+    let text = match number.as_f64() {
         Some(value) if !number.is_i64() && !number.is_u64() => figure(value),
         _ => number.to_string(),
+    };
+    grouped(&text)
+}
+
+/// A number with a comma before each three digits of its whole part, from 10,000 on. Other text
+/// stays as it is.
+pub(super) fn grouped(text: &str) -> String {
+    let sign = usize::from(text.starts_with('-'));
+    let whole = text.find('.').unwrap_or(text.len());
+    let digits = text.get(sign..whole).unwrap_or_default();
+    if digits.len() < 5 || !digits.bytes().all(|one| one.is_ascii_digit()) {
+        return text.to_owned();
     }
+    let mut out = text[..sign].to_owned();
+    for (at, digit) in digits.char_indices() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out + &text[whole..]
 }
 
 fn object(map: &Map<String, Value>) -> Markup {
@@ -74,3 +94,25 @@ fn columns(values: &[Value]) -> Option<Vec<String>> {
 
 /// So many values of an array are shown; the file of the run has all of them.
 const MOST: usize = 24;
+
+#[cfg(test)]
+mod tests {
+    use super::grouped;
+
+    #[test]
+    fn large_numbers_have_commas() {
+        let cases = [
+            ("1234", "1234"),
+            ("12345", "12,345"),
+            ("-34406400", "-34,406,400"),
+            ("123456.5", "123,456.5"),
+            ("≥", "≥"),
+            ("NaN", "NaN"),
+            ("1e300", "1e300"),
+            ("", ""),
+        ];
+        for (text, shown) in cases {
+            assert_eq!(grouped(text), shown);
+        }
+    }
+}

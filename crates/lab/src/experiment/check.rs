@@ -31,6 +31,13 @@ pub enum Bound {
     AtLeast(f64),
     /// Not more than this.
     AtMost(f64),
+    /// Not less than `least`, and not more than `most`.
+    Between {
+        /// The least value.
+        least: f64,
+        /// The greatest value.
+        most: f64,
+    },
     /// Not farther from `aim` than `share` of it.
     Near {
         /// The wanted value.
@@ -49,6 +56,7 @@ impl Bound {
         match self {
             Bound::AtLeast(least) => value >= least,
             Bound::AtMost(most) => value <= most,
+            Bound::Between { least, most } => (least..=most).contains(&value),
             Bound::Near { aim, share } => (value - aim).abs() <= share * aim.abs(),
         }
     }
@@ -59,6 +67,9 @@ impl std::fmt::Display for Bound {
         match self {
             Bound::AtLeast(least) => write!(f, "≥ {}", figure(*least)),
             Bound::AtMost(most) => write!(f, "≤ {}", figure(*most)),
+            Bound::Between { least, most } => {
+                write!(f, "{} to {}", figure(*least), figure(*most))
+            }
             Bound::Near { aim, share } => {
                 write!(f, "{} ± {} %", figure(*aim), figure(share * 100.0))
             }

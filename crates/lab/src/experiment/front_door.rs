@@ -189,15 +189,6 @@ pub fn check_verdict(outcome: &mut Outcome, what: &str, verdict: Verdict) {
     outcome.check(what, unexcused, "packets", super::Bound::AtMost(0.0));
 }
 
-/// As [`check_verdict`], for this number of messages: at most one in 1,000 may be late with an
-/// excuse.
-pub fn check_messages(outcome: &mut Outcome, what: &str, verdict: Verdict, messages: usize) {
-    check_verdict(outcome, what, verdict);
-    let most = super::Bound::AtMost(messages as f64 / 1_000.0);
-    let what = format!("{what}, with an excuse, of {messages}");
-    outcome.check(what, verdict.excused as f64, "messages", most);
-}
-
 /// How far ahead the shipped driver gives packets to the NIC while no flow has a `cell` or a
 /// `channel`, in ns.
 pub const WORK_AHEAD: u64 = 1_000_000;

@@ -2,11 +2,13 @@
 //! stamp counter (in ns on a machine without one); for figure 6 also the cost of shaping alone.
 //!
 //! The real scheduler runs in virtual time, with the work of the paper's network adapter for each
-//! cell. Connections send PDUs (messages) of 105 cells. The adapter counts the cells of each
-//! connection in its buffer, and issues a transfer command for the next PDU when half of the
-//! connection's present PDU is sent. Cells are measured in bins of [`BIN`] cells. The work is the
-//! same in every run, so the least of several runs (one in the quick form) is the cost of a bin
-//! without other load on the machine.
+//! cell. What is counted for a cell: the scheduler selects a connection whose cell is due, shapes
+//! it and queues it again, the adapter counts the cell in the connection's buffer, and issues a
+//! transfer command if the next PDU is needed; the virtual clock advances if no cell is due. No
+//! data is moved. Connections send PDUs (messages) of 105 cells, and the next PDU is needed when
+//! half of the connection's present PDU is sent. Cells are measured in bins of [`BIN`] cells. The
+//! work is the same in every run, so the least of several runs (one in the quick form) is the cost
+//! of a bin without other load on the machine.
 //!
 //! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
 //! is not netnice, if a step of the measurement fails, or if a plot cannot be written.
@@ -22,7 +24,7 @@ use netnice_core::contract::{self, Bucket, Sustained};
 use netnice_core::sched::{Pacer, Packet, Scheduler, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 use netnice_sim::Random;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use clock::cycles_per_nano;
 
@@ -43,69 +45,164 @@ pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let (pdus, runs) = if context.quick { (1, 1) } else { (PDUS, 7) };
     let clock = Cycles::calibrate();
     outcome.paper = json!({
-        "cycles per cell": "about 600, at worst 650", "overload": "adds delay, not cycles",
-        "on": "Pentium Pro, 200 MHz, and 616 Mbit/s of 622",
+        "most cells, cycles per cell": 600, "at worst, cycles per cell": 650,
+        "most cells, us per cell": 3,
+        "overload": "a higher delay for cells, no more cycles, and no cell is dropped",
+        "machine": "Pentium Pro of 200 MHz",
+        "booked, Mbit/s of 622": 616,
     });
-    outcome.ours("unit", clock.unit);
-    let mut lines = Vec::new();
-    let mut medians = Vec::new();
-    for (name, percent, colour) in [
-        ("booked 99 %", 99, palette::BLUE),
-        ("booked 150 %", 150, palette::ORANGE),
-    ] {
-        context.say(format!("65,536 connections, {name}, {runs} runs"));
-        let mut bins = Vec::new();
+    clock.show(outcome);
+    let mut bookings = Vec::new();
+    for percent in [99, 150] {
+        context.say(format!(
+            "65,536 connections, booked {percent} %, {runs} runs"
+        ));
+        bookings.push(Booking::measure(&clock, percent, pdus, runs));
+    }
+    let rows: Vec<Value> = bookings.iter().map(|one| one.row(&clock)).collect();
+    outcome.ours("bookings", rows);
+    for one in &bookings {
+        one.check(context, outcome, &clock);
+    }
+    let same = Bound::AtMost(if context.quick { 2.0 } else { 1.1 });
+    let what = "median at 150 %, divided by the median at 99 %";
+    let ratio = bookings[1].median() / bookings[0].median();
+    outcome.check(what, ratio, "", same);
+    outcome.note(format!(
+        "a round is one cell of each connection; of each quarter of it the least of {runs} runs is \
+         taken, so that other work of the machine does not count; the greatest quarter of a single \
+         run is in the table, and not judged"
+    ));
+    outcome.note(
+        "a cell takes 682 ns of a link of 622 Mbit/s; the cycles are those of the time stamp \
+         counter, whose rate is in the table",
+    );
+    for one in &bookings {
+        let name = format!("cell-fig5-{}", one.percent);
+        outcome.plot(context, &name, || one.chart(&clock))?;
+    }
+    Ok(())
+}
+
+/// The runs of figure 5 with a part of the link booked.
+struct Booking {
+    /// The booked part of the link.
+    percent: u64,
+    pdus: u32,
+    /// Cost of each quarter of a round: the least of all runs.
+    quarters: Vec<f64>,
+    /// The greatest of all runs.
+    greatest: Vec<f64>,
+    /// Time of the last cell on the link, in ns.
+    end: u64,
+    /// Cells that were sent, in the run with the fewest.
+    sent: u64,
+}
+
+impl Booking {
+    fn measure(clock: &Cycles, percent: u64, pdus: u32, runs: u32) -> Booking {
+        let (mut quarters, mut greatest) = (Vec::new(), Vec::new());
         let (mut end, mut sent) = (0, u64::MAX);
         for _ in 0..runs {
             let mut adapter = Adapter::started(CONNECTIONS, percent, pdus);
-            least_of(&mut bins, clock.bins(|| adapter.cell()));
+            let run = clock.bins(|| adapter.cell());
+            fold_bins(&mut greatest, &run, f64::max);
+            fold_bins(&mut quarters, &run, f64::min);
             (end, sent) = (adapter.now.0, sent.min(adapter.sent));
         }
-        // All connections become due together, so the first quarter of a round also sorts the rest.
-        let rounds: Vec<f64> = bins
-            .chunks(CONNECTIONS as usize / BIN)
-            .map(|round| round.iter().sum::<f64>() / round.len() as f64)
-            .collect();
-        let (median, worst) = (quantile(&rounds, 0.5), quantile(&rounds, 1.0));
-        let part = quantile(&bins, 1.0);
-        outcome.ours(
-            name,
-            json!({
-                "cells": sent, "median": median, "p99": quantile(&rounds, 0.99), "worst": worst,
-                "worst quarter of a round": part, "seconds of the link": end as f64 / 1e9,
-            }),
-        );
-        let paper = Bound::AtMost(600.0);
-        outcome.check(
-            format!("{name}: median per cell"),
-            median,
-            clock.unit,
-            paper,
-        );
-        let what = format!("{name}: worst quarter of a round, per cell");
-        outcome.check(what, part, clock.unit, Bound::AtMost(650.0));
-        let most = Bound::AtMost(if context.quick { 3.0 } else { 1.2 });
-        let what = format!("{name}: worst round, of the median");
-        outcome.check(what, worst / median, "", most);
-        let all = Bound::AtLeast(f64::from(CONNECTIONS) * f64::from(pdus * PDU));
-        outcome.check(format!("{name}: cells sent"), sent as f64, "", all);
-        medians.push(median);
-        let points = bins.iter().enumerate();
-        let points = points.map(|(at, cost)| (at as f64 * BIN as f64 / 1e6, *cost));
-        lines.push(Series::new(name, colour, points.collect()).thin());
+        Booking {
+            percent,
+            pdus,
+            quarters,
+            greatest,
+            end,
+            sent,
+        }
     }
-    let same = Bound::AtMost(if context.quick { 2.0 } else { 1.1 });
-    let what = "booked 150 %: median, of that at 99 %";
-    outcome.check(what, medians[1] / medians[0], "", same);
-    outcome.note(format!(
-        "a round is one cell of each connection; of each quarter of it the least of {runs} runs is taken"
-    ));
-    outcome.plot(context, "cell-fig5", || {
-        let title = "CELL, figure 5: 65,536 connections, all started in one instant";
-        let chart = Chart::new(title, "million cells sent", "cycles per cell").y_range(0.0, 650.0);
-        let chart = chart.level(600.0, "paper: about 600");
-        lines.into_iter().fold(chart, Chart::with).svg()
-    })
+
+    /// The cost of each round. All connections become due together, so the first quarter of a round
+    /// also sorts the rest.
+    fn rounds(&self) -> Vec<f64> {
+        let rounds = self.quarters.chunks(CONNECTIONS as usize / BIN);
+        rounds
+            .map(|round| round.iter().sum::<f64>() / round.len() as f64)
+            .collect()
+    }
+
+    fn median(&self) -> f64 {
+        quantile(&self.rounds(), 0.5)
+    }
+
+    fn cells(&self) -> f64 {
+        f64::from(CONNECTIONS) * f64::from(self.pdus * PDU)
+    }
+
+    /// The time in s at which a connection that is never delayed sends its last cell.
+    fn last_by_contract(&self) -> f64 {
+        let cells = f64::from(self.pdus * PDU - 1);
+        cells * (CELL * 8) as f64 / Adapter::peak_rate(CONNECTIONS, self.percent) as f64
+    }
+
+    fn row(&self, clock: &Cycles) -> Value {
+        let rounds = self.rounds();
+        let key = |what: &str| format!("{what}, {}", clock.per_cell);
+        let last = self.end as f64 / 1e9;
+        json!({
+            "booked, % of the link": self.percent,
+            "sent, cells": self.sent,
+            "median of the rounds, ns per cell": self.median() / clock.per_nano,
+            key("median of the rounds"): self.median(),
+            key("99th percentile of the rounds"): quantile(&rounds, 0.99),
+            key("worst round"): quantile(&rounds, 1.0),
+            key("worst quarter of a round"): quantile(&self.quarters, 1.0),
+            key("worst quarter of a single run"): quantile(&self.greatest, 1.0),
+            "last cell leaves after, s": last,
+            "by the contracts after, s": self.last_by_contract(),
+            "delay of the last cell, s": last - self.last_by_contract(),
+        })
+    }
+
+    fn check(&self, context: &Context, outcome: &mut Outcome, clock: &Cycles) {
+        let name = format!("booked {} %", self.percent);
+        let (median, worst) = (self.median(), quantile(&self.rounds(), 1.0));
+        let what = format!("{name}: median of the rounds (paper: about 600)");
+        outcome.check(what, median, clock.per_cell, Bound::AtMost(600.0));
+        let part = quantile(&self.quarters, 1.0);
+        let what = format!("{name}: worst quarter of a round (paper: about 650)");
+        outcome.check(what, part, clock.per_cell, Bound::AtMost(650.0));
+        let most = Bound::AtMost(if context.quick { 3.0 } else { WORST_ROUND });
+        let what = format!("{name}: worst round, divided by the median of the rounds");
+        outcome.check(what, worst / median, "", most);
+        let what = format!("{name}: cells sent, of all ({})", self.cells());
+        let percent = self.sent as f64 / self.cells() * 100.0;
+        outcome.check(what, percent, "%", Bound::AtLeast(100.0));
+    }
+
+    /// One dot for each round, with the bound of the worst.
+    fn chart(&self, clock: &Cycles) -> String {
+        let rounds = self.rounds();
+        let (median, bound) = (self.median(), self.median() * WORST_ROUND);
+        let title = format!(
+            "65,536 connections start in one instant, {} % of the link booked",
+            self.percent
+        );
+        let millions = f64::from(CONNECTIONS) / 1e6;
+        let places = (1..).map(|round| f64::from(round) * millions);
+        let all: Vec<(f64, f64)> = places.zip(rounds.iter().copied()).collect();
+        let (above, within): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| one.1 > bound);
+        let y = format!("one dot a round, {}", clock.per_cell);
+        let chart = Chart::new(title, "cells sent, millions", y)
+            .x_range(0.0, rounds.len() as f64 * millions)
+            .y_range(
+                (quantile(&rounds, 0.0) * 0.95).floor(),
+                (quantile(&rounds, 1.0).max(bound) * 1.05).ceil(),
+            )
+            .level(bound, "1.2 × the median: the bound of a round")
+            .level(median, "median (the paper: about 600 cycles)");
+        let chart = chart.with(Series::new("a round", palette::BLUE, within).dots());
+        let beyond = Series::new("a round above the bound", palette::RED, above);
+        chart.with(beyond.dots()).svg()
+    }
 }
 
 /// Figure 6: cycles per cell with 1 to 1,048,576 connections (65,536 in the quick form). The
@@ -117,68 +214,92 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let (bins, runs) = if context.quick { (8, 1) } else { (64, 5) };
     let clock = Cycles::calibrate();
     outcome.paper = json!({
-        "1": 160, "100": "< 300", "1000": "< 350", "65536": "about 600", "shaping alone": "< 85",
-        "on": "Pentium Pro, 200 MHz",
+        "1 connection, cycles per cell": "160", "100 connections, cycles per cell": "< 300",
+        "1000 connections, cycles per cell": "< 350",
+        "65536 connections, cycles per cell": "about 600",
+        "shaping alone, cycles per cell": "< 85", "machine": "Pentium Pro of 200 MHz",
     });
-    outcome.ours("unit", clock.unit);
-    let rows = [
-        (1, 160.0),
-        (100, 300.0),
-        (1_000, 350.0),
-        (CONNECTIONS, 600.0),
-        (1 << 20, f64::NAN),
+    clock.show(outcome);
+    let papers = [
+        (1, "160", 160.0),
+        (100, "< 300", 300.0),
+        (1_000, "< 350", 350.0),
+        (CONNECTIONS, "about 600", 600.0),
+        (1 << 20, "no value", f64::NAN),
     ];
-    let mut drawn = Vec::new();
-    for (connections, paper) in rows {
+    let (mut drawn, mut rows) = (Vec::new(), Vec::new());
+    for (connections, paper, most) in papers {
         if context.quick && connections > CONNECTIONS {
             continue;
         }
         context.say(format!("{connections} connections"));
-        let mut row = serde_json::Map::new();
-        for (kind, same) in [("same", true), ("random", false)] {
-            let mut cells = Vec::new();
-            let mut shaping = Vec::new();
-            for _ in 0..runs {
-                let mut adapter = Adapter::endless(connections, same);
-                clock.warm_up(connections, || adapter.cell());
-                least_of(&mut cells, clock.some_bins(bins, || adapter.cell()));
-                let mut pacer = Shaping::new(connections, same);
-                clock.warm_up(connections, || pacer.cell());
-                least_of(&mut shaping, clock.some_bins(bins, || pacer.cell()));
-            }
+        let name = match connections {
+            1 => "1 connection".to_string(),
+            more => format!("{more} connections"),
+        };
+        let [same, random] = [true, false].map(|same| {
+            let (cells, shaping) = measure_endless(&clock, connections, same, (bins, runs));
             let (cell, shape) = (quantile(&cells, 0.5), quantile(&shaping, 0.5));
-            row.insert(format!("{kind} contracts"), cell.round().into());
-            row.insert(
-                format!("{kind} contracts, shaping alone"),
-                shape.round().into(),
-            );
-            if paper.is_finite() {
-                let what = format!("{connections} connections, {kind} contracts");
-                outcome.check(&what, cell, clock.unit, Bound::AtMost(paper));
-                if same {
-                    let what = format!("{what}, shaping alone (with its queue)");
-                    outcome.check(what, shape, clock.unit, Bound::AtMost(85.0));
-                }
-            }
             if same && connections == 1_000 {
                 drawn = cells;
             }
-        }
-        outcome.ours(&connections.to_string(), row);
+            if most.is_finite() {
+                let kind = if same { "same" } else { "random" };
+                let what = format!("{name}, {kind} contracts (paper: {paper})");
+                outcome.check(what, cell, clock.per_cell, Bound::AtMost(most));
+            }
+            if most.is_finite() && same {
+                let what = format!("{name}, shaping alone with its queue (paper: < 85)");
+                outcome.check(what, shape, clock.per_cell, Bound::AtMost(85.0));
+            }
+            (cell, shape)
+        });
+        let key = |what: &str| format!("{what}, {}", clock.per_cell);
+        rows.push(json!({
+            "connections": connections, "paper, cycles per cell": paper,
+            key("same contracts"): same.0, key("random contracts"): random.0,
+            key("same contracts, shaping alone"): same.1,
+            key("random contracts, shaping alone"): random.1,
+            "same contracts, ns per cell": same.0 / clock.per_nano,
+        }));
     }
+    outcome.ours("connections", rows);
     outcome
         .note("shaping alone is the paper's shaper and the queue around it: take, shape, put back");
     outcome.note(format!(
-        "a bin is {BIN} cells; of each the least of {runs} runs is taken"
+        "a bin is {BIN} cells; of each the least of {runs} runs is taken, and of these the median"
     ));
     outcome.plot(context, "cell-fig6", || {
-        let title = "CELL, figure 6: 1,000 connections";
-        let chart = Chart::new(title, "million cells sent", "cycles per cell").y_range(0.0, 400.0);
+        let title = "Cost of a cell with 1,000 connections of the same contract";
+        let y = format!("mean of {BIN} cells, {}", clock.per_cell);
+        let chart = Chart::new(title, "cells sent, millions", y).y_range(0.0, 400.0);
         let points = drawn.iter().enumerate();
         let points = points.map(|(at, cost)| (at as f64 * BIN as f64 / 1e6, *cost));
         let line = Series::new("netnice", palette::BLUE, points.collect());
-        chart.level(350.0, "paper: < 350").with(line).svg()
+        chart.level(350.0, "paper: < 350 cycles").with(line).svg()
     })
+}
+
+/// Costs of endless connections in bins, each the least of all runs: of the whole work, and of
+/// shaping alone. The last argument has the number of bins and of runs.
+fn measure_endless(
+    clock: &Cycles,
+    connections: u32,
+    same: bool,
+    (bins, runs): (usize, u32),
+) -> (Vec<f64>, Vec<f64>) {
+    let (mut cells, mut shaping) = (Vec::new(), Vec::new());
+    for _ in 0..runs {
+        let mut adapter = Adapter::endless(connections, same);
+        clock.warm_up(connections, || adapter.cell());
+        let run = clock.some_bins(bins, || adapter.cell());
+        fold_bins(&mut cells, &run, f64::min);
+        let mut pacer = Shaping::new(connections, same);
+        clock.warm_up(connections, || pacer.cell());
+        let run = clock.some_bins(bins, || pacer.cell());
+        fold_bins(&mut shaping, &run, f64::min);
+    }
+    (cells, shaping)
 }
 
 /// The adapter of the paper: a scheduler, and the buffer state of each connection.
@@ -203,9 +324,14 @@ impl Adapter {
     /// Connections of one contract that each send `pdus` PDUs from instant 0 on. Together they book
     /// `percent` of the link.
     fn started(connections: u32, percent: u64, pdus: u32) -> Adapter {
-        let pcr = BOOKED * percent / 99 / u64::from(connections);
+        let pcr = Adapter::peak_rate(connections, percent);
         let contracts = (0..connections).map(|_| constant(pcr));
         Adapter::new(LINK, contracts, pdus * PDU)
+    }
+
+    /// The rate of each connection in bit/s, if together they book `percent` of the link.
+    fn peak_rate(connections: u32, percent: u64) -> u64 {
+        BOOKED * percent / 99 / u64::from(connections)
     }
 
     /// Connections without an end, with the same or with random dual buckets. The link is as fast
@@ -345,8 +471,10 @@ fn rate(bits: u64) -> Rate {
 
 /// The clock's unit: cycles of the time stamp counter if available, else nanoseconds.
 struct Cycles {
+    /// Units in a nanosecond.
     per_nano: f64,
-    unit: &'static str,
+    /// The unit of the cost of a cell.
+    per_cell: &'static str,
 }
 
 impl Cycles {
@@ -354,13 +482,22 @@ impl Cycles {
         match cycles_per_nano() {
             Some(per_nano) => Cycles {
                 per_nano,
-                unit: "cycles",
+                per_cell: "cycles per cell",
             },
             None => Cycles {
                 per_nano: 1.0,
-                unit: "ns",
+                per_cell: "ns per cell",
             },
         }
+    }
+
+    /// Shows the rate of the clock.
+    fn show(&self, outcome: &mut Outcome) {
+        let clock = match self.per_cell {
+            "cycles per cell" => json!({"time stamp counter, MHz": self.per_nano * 1e3}),
+            _ => json!("no time stamp counter: costs are in ns"),
+        };
+        outcome.ours("clock", clock);
     }
 
     /// Cost per cell of each bin, until no cell is left.
@@ -390,11 +527,14 @@ impl Cycles {
     }
 }
 
-/// Keeps the least of each bin.
-fn least_of(bins: &mut Vec<f64>, run: Vec<f64>) {
+/// Keeps of each bin what `choose` takes: the least or the greatest.
+fn fold_bins(bins: &mut Vec<f64>, run: &[f64], choose: fn(f64, f64) -> f64) {
     match bins.is_empty() {
-        true => *bins = run,
-        false => bins.iter_mut().zip(run).for_each(|(a, b)| *a = a.min(b)),
+        true => *bins = run.to_vec(),
+        false => bins
+            .iter_mut()
+            .zip(run)
+            .for_each(|(a, b)| *a = choose(*a, *b)),
     }
 }
 
@@ -417,6 +557,9 @@ const PDUS: u32 = 5;
 /// The rate of the paper's link, and the booked rate, in bit/s.
 const LINK: u64 = 622_080_000;
 const BOOKED: u64 = 616_000_000;
+
+/// The greatest cost of a round, in medians of all rounds.
+const WORST_ROUND: f64 = 1.2;
 
 /// Cells in a bin.
 const BIN: usize = 16_384;

@@ -25,18 +25,20 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::bench::{MS, SECOND, netnice_only, pause, wait_until};
 use super::super::front_door::{FrontDoor, WORK_AHEAD, note_stops};
 use super::super::sent_packets::{bins, check_flow};
 use super::super::{Bound, Context, Outcome};
-use crate::plot::{Chart, Series, palette};
+use super::segments::{Sequences, Watch};
 use crate::stats;
 use crate::sys;
 use crate::traffic::{self, DirectTcp, Report, Running, Tcp};
 use crate::wire::{Record, Tap, Transport, WireFlow};
 use crate::world::{Pair, World};
+
+mod figures;
 
 /// Figure 4: one connection with a slice of 2.4 ms in 50 ms must send exactly 2 full packets in
 /// 99 % of the periods. With 3 ms (the paper's footnote) it must send 2 or 3 in every period, and
@@ -47,49 +49,58 @@ use crate::world::{Pair, World};
 pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let seconds = if context.quick { 5 } else { 60 };
-    outcome.paper =
-        json!({"2.4ms": "2 packets in each period, then silence", "3ms": "2.5 packets"});
+    outcome.paper = json!([
+        {"slice": "2.4 ms of 50 ms", "packets in a period": "2, then silence"},
+        {"slice": "3 ms of 50 ms", "packets in a period": "2 or 3, \"2.5\""},
+    ]);
     note(outcome);
+    outcome.note(
+        "The third connection has frames of 1514 bytes (MTU 1500), which take 1.2112 ms. Two of \
+         them overdraw a slice of 2.4 ms by 0.0224 ms, so one period in 54 has a single frame: \
+         1.98 frames on average.",
+    );
     let mut stops = Vec::new();
     let link = TcpLink::new(FRAME)?;
+    let server = link.front.world.server();
+    let watch = Watch::start(&server.ns, &server.port().device, source(0))?;
     let even = link.alone(Slice::new(2400, 50), 0, seconds)?;
-    even.judge(outcome, "2.4 ms")?;
-    even.check_share(outcome, "2.4 ms", 2..=2);
+    let sequences = watch.end(&server.ns, even.begin, even.begin + SECOND)?;
+    note_sequences(outcome, &sequences);
+    let mut rows = vec![even.judge(outcome, "slice 2.4 ms")?];
+    even.check_share(outcome, "slice 2.4 ms", 2..=2);
     let odd = link.alone(Slice::new(3000, 50), 1, seconds)?;
-    odd.judge(outcome, "3 ms")?;
+    rows.push(odd.judge(outcome, "slice 3 ms")?);
     let others = odd.counts.iter().filter(|count| !is_in(**count, 2..=3));
-    let what = "periods of 3 ms with neither 2 nor 3 packets";
-    outcome.check(what, others.count() as f64, "", Bound::AtMost(0.0));
-    odd.check_mean(outcome, "3 ms", 0.008);
+    let what = "slice 3 ms: periods with neither 2 nor 3 packets";
+    outcome.check(what, others.count() as f64, "periods", Bound::AtMost(0.0));
+    odd.check_mean(outcome, "slice 3 ms", 0.008);
     stops.extend(link.front.stops()?.stops);
     drop(link);
     let link = TcpLink::new(ETHERNET_FRAME)?;
     let long = link.alone(Slice::new(2400, 50), 0, seconds)?;
-    long.judge(outcome, "2.4 ms, frames of 1514 bytes")?;
-    long.check_mean(
-        outcome,
-        "2.4 ms, frames of 1514 bytes",
-        context.tolerance(0.01),
-    );
+    let name = "slice 2.4 ms, frames of 1514 bytes";
+    rows.push(long.judge(outcome, name)?);
+    long.check_mean(outcome, name, context.tolerance(0.01));
+    outcome.ours("connections", rows);
     stops.extend(link.front.stops()?.stops);
     note_stops(outcome, &stops);
     outcome.plot(context, "ntcp-fig4", || {
-        let chart = Chart::new("NTCP, figure 4", "time, s", "sent, kB");
-        let line = |name: &str, transfer: &Transfer, colour| {
-            let until = transfer.begin + SECOND;
-            let mine = transfer.times.iter();
-            let mine = mine.filter(|at| (transfer.begin..until).contains(*at));
-            let points = (1..).zip(mine).map(|(number, at)| {
-                let since = (at - transfer.begin) as f64 / SECOND as f64;
-                (since, f64::from(number) * 1.5)
-            });
-            Series::new(name, colour, points.collect()).dots()
-        };
-        chart
-            .with(line("slice 2.4 ms / 50 ms", &even, palette::BLUE))
-            .with(line("slice 3 ms / 50 ms", &odd, palette::ORANGE))
-            .svg()
+        sequences.draw("One TCP with a slice of 2.4 ms in 50 ms, 10 Mbit/s: a second of it")
+    })?;
+    outcome.plot(context, "ntcp-fig4-periods", || {
+        figures::periods(&even, &odd, &long)
     })
+}
+
+/// Adds a note that says how the packets of figure 4 are related to acknowledgements.
+fn note_sequences(outcome: &mut Outcome, sequences: &Sequences) {
+    outcome.note(format!(
+        "In the second that is drawn, the first packet of a period left at least {:.1} ms after \
+         the acknowledgement before it, and the receiver's window permitted at least {:.1} kB more \
+         than was sent.",
+        sequences.least_since_acknowledgement(0.01) * 1e3,
+        sequences.least_unused_window() / 1e3,
+    ));
 }
 
 /// The rate of one connection with a period of 200 ms against its slice: within 1 % of s/p (3 % in
@@ -102,28 +113,27 @@ pub fn rates(context: &Context, outcome: &mut Outcome) -> Result<()> {
         true => (4, &[1, 4, 8, 20, 50]),
         false => (15, &[1, 2, 3, 4, 5, 6, 7, 8, 10, 16, 25, 40, 50, 75, 100]),
     };
-    outcome.paper = json!("almost no discrepancy up to 9.6 ms, very varying results above");
+    outcome.paper = json!([
+        {"slice": "1.2 to 9.6 ms of 200 ms", "rate": "almost no discrepancies from the slice's"},
+        {"slice": "more than 9.6 ms", "rate": "varies very much, as the receiver's window fills"},
+    ]);
     note(outcome);
     let link = TcpLink::new(FRAME)?;
-    let mut found = Vec::new();
+    let (mut found, mut rows) = (Vec::new(), Vec::new());
     for (number, packets) in (0..).zip(packets) {
         let slice = Slice::new(packets * PACKET / 1000, 200);
-        let name = format!("{} ms", slice.milliseconds());
+        let name = format!("slice {} ms", slice.milliseconds());
         let transfer = link.alone(slice, number, seconds)?;
-        transfer.judge(outcome, &name)?;
+        rows.push(transfer.judge(outcome, &name)?);
         transfer.check_mean(outcome, &name, context.tolerance(0.01));
         transfer.check_share(outcome, &name, *packets..=*packets);
-        let rate = slice.of(stats::mean(&transfer.counts));
-        found.push((slice.milliseconds(), rate));
+        found.push(transfer);
     }
+    outcome.ours("connections", rows);
     note_stops(outcome, &link.front.stops()?.stops);
-    outcome.plot(context, "ntcp-rate", || {
-        let last = found.last().map_or(0.0, |(slice, _)| *slice);
-        let theory = vec![(0.0, 0.0), (last, last / 200.0 * LINK as f64 / 1e6)];
-        Chart::new("NTCP, section 4: period 200 ms", "slice, ms", "Mbit/s")
-            .with(Series::new("s/p", palette::GREY, theory))
-            .with(Series::new("on the wire", palette::BLUE, found.clone()).dots())
-            .svg()
+    outcome.plot(context, "ntcp-rate", || figures::rates(&found))?;
+    outcome.plot(context, "ntcp-rate-deviation", || {
+        figures::deviations(&found)
     })
 }
 
@@ -141,13 +151,15 @@ pub fn rates(context: &Context, outcome: &mut Outcome) -> Result<()> {
 pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let step = if context.quick { 4 } else { 20 } * SECOND;
-    outcome.paper = json!({
-        "c1, goodput, Mbit/s": 0.17, "c2": "7.5, then 3.5", "c3": "4.2 (5.6 promised)",
-    });
+    outcome.paper = json!([
+        {"connection": "c1", "goodput, Mbit/s": "0.17"},
+        {"connection": "c2", "goodput, Mbit/s": "7.5, and 3.5 after the start of c3"},
+        {"connection": "c3", "goodput, Mbit/s": "4.2 (5.6 promised)"},
+    ]);
     note(outcome);
     outcome.note(
-        "c2 and c3 have the paper's parts of the link in 40 ms in place of 10 ms, which admission \
-         refuses at 10 Mbit/s",
+        "c2 and c3 have the paper's parts of the link in periods of 40 ms and not of 10 ms, which \
+         admission refuses at 10 Mbit/s.",
     );
     let link = TcpLink::new(FRAME)?;
     let receivers = [link.receiver(0)?, link.receiver(1)?];
@@ -174,36 +186,33 @@ pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let sinks: Result<Vec<Report>> = receivers.into_iter().map(Running::stop).collect();
     let (sources, sinks) = (sources?, sinks?);
     note_stops(outcome, &link.front.stops()?.stops);
-    judge_stages(outcome, &record, &sinks, from, step);
+    judge_stages(outcome, &record, (&slices, &sinks), from, step);
     for (number, name, begin) in [(0, "c1", from), (2, "c3", from + 2 * step)] {
         let slice = &slices[usize::from(number)];
         let times = full_frames(&record, number, FRAME);
         let most = context.tolerance(0.02);
         judge_seconds(outcome, name, &times, slice, (begin + SECOND, until), most)?;
-        let what = format!("{name}: packets that netnice check finds early");
+        let what = format!("{name}: packets that netnice check finds early for its slice");
         let early = police(&file, number, slice, 2 * slice.burst(FRAME))?;
-        outcome.check(what, early as f64, "", Bound::AtMost(0.0));
+        outcome.check(what, early as f64, "packets", Bound::AtMost(0.0));
     }
     let retransmitted: u64 = sources.iter().map(|report| report.retransmitted).sum();
     check_order(outcome, "", retransmitted, link.out_of_order()? - before);
     outcome.plot(context, "ntcp-fig5", || {
-        let chart = Chart::new("NTCP, figure 5", "time, s", "Mbit/s");
-        let width = SECOND / 5;
-        let line = |(number, name): (u16, &str)| {
-            let rates = record.bins(from_port(source(number)), from, until, width);
-            let points = (0..).zip(rates);
-            let points = points.map(|(at, rate)| (f64::from(at) * 0.2 + 0.1, rate / 1e6));
-            let colour = palette::SERIES[usize::from(number) + 1];
-            Series::new(name, colour, points.collect())
-        };
-        let series = (0..).zip(["c1", "c2", "c3"]).map(line);
-        series.fold(chart, Chart::with).svg()
+        figures::figure5(&record, from, step)
     })
 }
 
 /// Adds the rates of the three stages of figure 5, each from a second after its begin, and checks
 /// how much of the link is used.
-fn judge_stages(outcome: &mut Outcome, record: &Record, sinks: &[Report], from: u64, step: u64) {
+fn judge_stages(
+    outcome: &mut Outcome,
+    record: &Record,
+    (slices, sinks): (&[Slice], &[Report]),
+    from: u64,
+    step: u64,
+) {
+    let (mut rows, mut receivers) = (Vec::new(), Vec::new());
     for (stage, name) in (0..).zip(["c1", "c1, c2", "c1, c2, c3"]) {
         let (begin, end) = (from + stage * step + SECOND, from + (stage + 1) * step);
         let rate = |number| record.rate(from_port(source(number)), begin, end) / 1e6;
@@ -213,22 +222,38 @@ fn judge_stages(outcome: &mut Outcome, record: &Record, sinks: &[Report], from: 
             let rate = sink.received_payload().rate(begin, end);
             rate.unwrap_or_default() / 1e6
         };
-        outcome.ours(
-            name,
-            json!({
-                "on the wire, Mbit/s": rates, "in all": total,
-                "goodput of the two receivers": sinks.iter().map(goodput).collect::<Vec<_>>(),
-            }),
-        );
+        let running = slices.iter().zip(&rates).take(stage as usize + 1);
+        for (number, (slice, rate)) in running.enumerate() {
+            rows.push(json!({
+                "connections": name,
+                "connection": CONNECTIONS[number],
+                "slice": slice.words(),
+                "what the slice gives, Mbit/s on the wire": slice.rate() as f64 / 1e6,
+                "on the wire, Mbit/s": rate,
+                "payload in it, Mbit/s": rate * PAYLOAD_PART,
+                "paper's goodput, Mbit/s": PAPERS_GOODPUT[stage as usize][number],
+            }));
+        }
+        receivers.push(json!({
+            "connections": name,
+            "on the wire in all, Mbit/s": total,
+            "goodput at the receiver of c1, Mbit/s": goodput(&sinks[0]),
+            "goodput at the receiver of c2 and c3, Mbit/s": goodput(&sinks[1]),
+        }));
         if stage > 0 {
             let used = total * 1e8 / LINK as f64;
-            let what = format!("the link is used with {name}");
+            let what = format!("part of the link that is used with {name}");
             outcome.check(what, used, "%", Bound::AtLeast(98.0));
             // A frame more or less in a window is no excess.
-            let what = format!("the link is not exceeded with {name}");
+            let what = format!("part of the link that is used with {name}: it is not exceeded");
             outcome.check(what, used, "%", Bound::AtMost(100.1));
+            let rest = LINK as f64 / 1e6 - rates[0] - rates[2];
+            let what = format!("c2, of all that the others leave, with {name}");
+            outcome.check(what, rates[1] / rest * 100.0, "%", Bound::AtLeast(98.0));
         }
     }
+    outcome.ours("rates from a second after each start", rows);
+    outcome.ours("goodput at the receivers", receivers);
 }
 
 /// Checks that a connection of figure 5 has s/p of the link in every second, within a share of it.
@@ -248,10 +273,14 @@ fn judge_seconds(
     let farthest = off.fold(0.0, f64::max) * 100.0;
     let mean = stats::mean(&seconds);
     outcome.ours(
-        &format!("{name}, packets a second"),
-        json!({"s/p": wanted, "mean": mean, "farthest second, %": farthest}),
+        &format!("{name}: packets in each second"),
+        json!({
+            "what the slice gives": wanted, "mean": mean,
+            "farthest second from what the slice gives, %": farthest,
+        }),
     );
-    let what = format!("{name}: farthest second from s/p on the wire");
+    let what =
+        format!("{name}: packets in a second, compared with what its slice gives: farthest second");
     outcome.check(what, farthest, "%", Bound::AtMost(share * 100.0));
     Ok(())
 }
@@ -259,8 +288,9 @@ fn judge_seconds(
 /// Adds the note that says what was measured.
 fn note(outcome: &mut Outcome) {
     outcome.note(
-        "netniced, netnice-driver and programs as processes of their own (SCHED_OTHER), with the \
-         library's TCP (CUBIC); full frames of 1500 bytes, 1.2 ms at 10 Mbit/s",
+        "netniced, netnice-driver and the senders are processes of their own (SCHED_OTHER). The \
+         senders have the library's TCP (CUBIC). A full packet is a frame of 1500 bytes with its \
+         Ethernet header (MTU 1486), which takes 1.2 ms at 10 Mbit/s and has 1434 bytes of payload.",
     );
 }
 
@@ -304,6 +334,12 @@ impl Slice {
     /// The time of a period that the slice does not use, in ns.
     fn silence(&self) -> u64 {
         self.period() - self.slice * 1000
+    }
+
+    /// The slice in words.
+    fn words(&self) -> String {
+        let extra = if self.extra { " and extra time" } else { "" };
+        format!("{} ms of {} ms{extra}", self.milliseconds(), self.period)
     }
 
     fn milliseconds(&self) -> f64 {
@@ -442,7 +478,6 @@ impl TcpLink {
             wanted,
             early: police(&file, number, &slice, burst + moved.min(burst))?,
             counts: bins(&times, begin, until, slice.period()),
-            times,
             begin,
             short: short as u64,
             goodput: goodput.unwrap_or_default(),
@@ -459,8 +494,6 @@ struct Transfer {
     slice: Slice,
     /// Full packets in a period by the contract.
     wanted: f64,
-    /// Times of all full packets (wall clock, ns).
-    times: Vec<u64>,
     /// Begin of the first measured period (wall clock, ns).
     begin: u64,
     /// Full packets in each period.
@@ -477,34 +510,33 @@ struct Transfer {
 }
 
 impl Transfer {
-    /// Adds the values, and the checks of what no machine may change.
-    fn judge(&self, outcome: &mut Outcome, name: &str) -> Result<()> {
-        ensure!(!self.counts.is_empty(), "{name}: no period was measured");
-        let most = self.counts.iter().copied().fold(0.0, f64::max);
-        let least = self.counts.iter().copied().fold(f64::MAX, f64::min);
+    /// Mean number of full packets in a period, of each whole second.
+    fn seconds(&self) -> Vec<f64> {
         let whole = (SECOND / self.slice.period()) as usize;
-        let seconds: Vec<f64> = self.counts.chunks_exact(whole).map(stats::mean).collect();
-        let least_second = seconds.iter().copied().fold(f64::MAX, f64::min);
-        let most_second = seconds.iter().copied().fold(0.0, f64::max);
-        outcome.ours(
-            name,
-            json!({
-                "periods": self.counts.len(),
-                "packets in a period": {
-                    "s/p": self.wanted, "mean": stats::mean(&self.counts), "least": least,
-                    "most": most, "mean of the least second": least_second,
-                    "of the most": most_second,
-                },
-                "on the wire, Mbit/s": self.rate / 1e6,
-                "goodput, Mbit/s": self.goodput / 1e6,
-            }),
-        );
-        let what = format!("{name}: packets that netnice check finds early");
-        outcome.check(what, self.early as f64, "", Bound::AtMost(0.0));
+        self.counts.chunks_exact(whole).map(stats::mean).collect()
+    }
+
+    /// Adds the checks of what no machine may change. Returns the values as a row of a table.
+    fn judge(&self, outcome: &mut Outcome, name: &str) -> Result<Value> {
+        ensure!(!self.counts.is_empty(), "{name}: no period was measured");
+        let what = format!("{name}: packets that netnice check finds early for the slice");
+        outcome.check(what, self.early as f64, "packets", Bound::AtMost(0.0));
         let what = format!("{name}: packets that are not full");
-        outcome.check(what, self.short as f64, "", Bound::AtMost(0.0));
+        outcome.check(what, self.short as f64, "packets", Bound::AtMost(0.0));
         check_order(outcome, name, self.retransmitted, self.out_of_order);
-        Ok(())
+        let seconds = self.seconds();
+        Ok(json!({
+            "connection": name,
+            "periods": self.counts.len(),
+            "packets in a period, by the slice": self.wanted,
+            "measured, mean": stats::mean(&self.counts),
+            "least": stats::least(&self.counts),
+            "most": stats::greatest(&self.counts),
+            "mean of the slowest second": stats::least(&seconds),
+            "of the fastest": stats::greatest(&seconds),
+            "on the wire, Mbit/s": self.rate / 1e6,
+            "goodput, Mbit/s": self.goodput / 1e6,
+        }))
     }
 
     /// Checks that 99 % of the periods have a number of packets in `range`.
@@ -514,16 +546,19 @@ impl Transfer {
             .iter()
             .filter(|count| is_in(**count, range.clone()));
         let share = good.count() as f64 / self.counts.len() as f64 * 100.0;
-        let what = format!("{name}: periods of {} packets", range.end());
+        let what = match range.end() {
+            1 => format!("{name}: periods with exactly 1 packet"),
+            packets => format!("{name}: periods with exactly {packets} packets"),
+        };
         outcome.check(what, share, "%", Bound::AtLeast(99.0));
     }
 
     /// Checks the mean number of packets in a period.
     fn check_mean(&self, outcome: &mut Outcome, name: &str, share: f64) {
         let aim = self.wanted;
-        let what = format!("{name}: mean of packets in a period");
+        let what = format!("{name}: packets in a period, mean");
         let mean = stats::mean(&self.counts);
-        outcome.check(what, mean, "", Bound::Near { aim, share });
+        outcome.check(what, mean, "packets", Bound::Near { aim, share });
     }
 }
 
@@ -534,9 +569,9 @@ fn check_order(outcome: &mut Outcome, name: &str, retransmitted: u64, out_of_ord
         _ => format!("{name}: "),
     };
     let what = format!("{name}segments sent again");
-    outcome.check(what, retransmitted as f64, "", Bound::AtMost(0.0));
-    let what = format!("{name}segments behind a missing one");
-    outcome.check(what, out_of_order as f64, "", Bound::AtMost(0.0));
+    outcome.check(what, retransmitted as f64, "segments", Bound::AtMost(0.0));
+    let what = format!("{name}segments that arrived behind a missing one");
+    outcome.check(what, out_of_order as f64, "segments", Bound::AtMost(0.0));
 }
 
 /// The number of a connection's packets that `netnice check` finds too early for its slice with a
@@ -606,3 +641,8 @@ const ETHERNET: u64 = 14;
 const PACKET: u64 = 1_200_000;
 /// Time in seconds from the first packet until the measurement begins.
 const SETTLE: f64 = 1.0;
+/// The connections of figure 5, and their goodput in its three stages in the paper, in Mbit/s.
+const CONNECTIONS: [&str; 3] = ["c1", "c2", "c3"];
+const PAPERS_GOODPUT: [[f64; 3]; 3] = [[0.17, 0.0, 0.0], [0.17, 7.5, 0.0], [0.17, 3.5, 4.2]];
+/// The payload of a full frame: 1434 bytes.
+const PAYLOAD_PART: f64 = 1434.0 / FRAME as f64;

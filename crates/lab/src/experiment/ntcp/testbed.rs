@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
 
 use super::super::bench::{MBIT, SECOND, pause};
 use crate::process;
@@ -199,7 +200,7 @@ impl Drop for OwnProcessors {
 }
 
 /// What one measurement shows.
-#[derive(Debug, Clone, serde::Serialize)]
+#[derive(Debug, Clone)]
 pub(super) struct Measured {
     /// Bit/s on the wire, of all senders together.
     pub(super) rate: f64,
@@ -207,6 +208,20 @@ pub(super) struct Measured {
     pub(super) senders: f64,
     pub(super) driver: f64,
     pub(super) carnage: f64,
+}
+
+impl Measured {
+    /// The values as a row of a table, below the key `first`, which says what was measured.
+    pub(super) fn row(&self, first: &str, what: impl Into<Value>) -> Value {
+        let what: Value = what.into();
+        json!({
+            first: what,
+            "rate on the wire, Mbit/s": self.rate / MBIT,
+            "senders, % of the processor": self.senders * 100.0,
+            "driver, % of the processor": self.driver * 100.0,
+            "carnage, % of the processor": self.carnage * 100.0,
+        })
+    }
 }
 
 impl std::fmt::Display for Measured {

@@ -70,25 +70,21 @@ pub fn carry(context: &Context, outcome: &mut Outcome) -> Result<()> {
 
 /// Checks what holds for a program.
 fn judge(outcome: &mut Outcome, name: &str, plain: &Measured, carried: &Measured) {
-    let lost = carried.counted.lost as f64;
+    let (sent, lost) = (carried.counted.sent as f64, carried.counted.lost as f64);
+    let what = format!("{name}, carried: datagrams lost");
+    outcome.check(what, lost, "datagrams", Bound::AtMost(0.0));
+    let what = format!("{name}, carried: datagrams whose delay was seen, of those sent");
+    let seen = carried.arrived.len() as f64 / sent.max(1.0) * 100.0;
+    outcome.check(what, seen, "%", Bound::AtLeast(99.0));
     let what = format!(
-        "{name}, carried: of {} datagrams lost",
-        carried.counted.sent
+        "{name}, carried: datagrams delayed by more than {} ms",
+        DEADLINE.as_millis()
     );
-    outcome.check(what, lost, "", Bound::AtMost(0.0));
-    let what = format!("{name}, carried: datagrams whose delay was seen");
-    let seen = carried.arrived.len() as f64;
-    outcome.check(
-        what,
-        seen,
-        "",
-        Bound::AtLeast(carried.counted.sent as f64 * 0.99),
-    );
-    let what = format!("{name}, carried: later than {} ms", DEADLINE.as_millis());
-    outcome.check(what, carried.late() as f64, "", Bound::AtMost(0.0));
-    let what = format!("{name}, plain: lost or late");
+    let late = carried.late() as f64;
+    outcome.check(what, late, "datagrams", Bound::AtMost(0.0));
+    let what = format!("control: {name}, plain: datagrams lost or late");
     let broken = plain.counted.lost + plain.late();
-    outcome.check(what, broken as f64, "", Bound::AtLeast(1.0));
+    outcome.check(what, broken as f64, "datagrams", Bound::AtLeast(1.0));
 }
 
 /// An unmodified program with a sender at the client and a receiver at the server.
@@ -272,9 +268,14 @@ impl Measured {
             delay.map(|delay| *delay as f64 / 1e6)
         };
         Ok(json!({
-            "sent": self.counted.sent, "lost": self.counted.lost, "seen": delays.len(),
-            "late": self.late(), "late after the logical arrival": self.late_by_contract()?,
-            "delay, ms": {"median": part(0.5), "99 %": part(0.99), "most": part(1.0)},
+            "sent, datagrams": self.counted.sent,
+            "lost, datagrams": self.counted.lost,
+            "delay was seen, datagrams": delays.len(),
+            "late after the program's stamp, datagrams": self.late(),
+            "late after the logical arrival, datagrams": self.late_by_contract()?,
+            "delay, median, ms": part(0.5),
+            "delay, 99th percentile, ms": part(0.99),
+            "delay, longest, ms": part(1.0),
         }))
     }
 }

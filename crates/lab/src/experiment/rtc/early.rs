@@ -15,11 +15,13 @@ use netnice_core::admission::timing::{
 };
 use netnice_core::sched::EarlyOrder;
 use netnice_core::units::Nanos;
-use netnice_sim::{EarlyProcessing, Report};
+use netnice_sim::EarlyProcessing;
 use serde_json::json;
 
 use super::super::simulated::netnice_only;
-use super::{CHANNELS, LOADS, Setup, channel, points, processor, rate, run_channels, table, wire};
+use super::figures::{self, Run};
+use super::results::{self, FlowResult};
+use super::{CHANNELS, LOAD, LOADS, OWN_CONTRACTS, Setup, channel, processor, run_channels, wire};
 use crate::experiment::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 
@@ -57,38 +59,81 @@ pub fn figure7b_simulated(context: &Context, outcome: &mut Outcome) -> Result<()
     };
     let at_boundaries = setup(MESSAGE, EarlyOrder::BeforeLeftOver)?;
     let shipped = setup(processor().block.get(), EarlyOrder::AfterLeftOver)?;
-    let mut rows = [Vec::new(), Vec::new()];
+    let mut cases = [Vec::new(), Vec::new()];
     for offered in LOADS {
-        for (rows, (name, setup)) in std::iter::zip(
-            &mut rows,
-            [("message boundaries", &at_boundaries), ("P = 4", &shipped)],
-        ) {
+        for (runs, setup) in std::iter::zip(&mut cases, [&at_boundaries, &shipped]) {
             let report = run_channels(context, setup, (offered, 1))?;
-            let what = format!("{name}, {offered} kB/s offered");
-            outcome.ours(&what, table(&report));
-            rows.push((offered as f64, report));
+            runs.push((offered as f64, super::results(&report)));
         }
     }
-    judge(outcome, &rows);
+    outcome.ours(
+        "contracts of the channels",
+        results::contracts(&TIGHT, Some(&PROCESSING))?,
+    );
+    outcome.note(OWN_CONTRACTS);
+    let named = |(case, runs): (&'static str, &Vec<Run>)| {
+        let named = move |(load, flows): &Run| (json!({"case": case, LOAD: load}), flows.clone());
+        runs.iter().map(named).collect::<Vec<_>>()
+    };
+    let rows = std::iter::zip([BOUNDARIES, SHIPPED], &cases).flat_map(named);
+    outcome.ours("results", results::table(rows));
+    judge(outcome, &cases);
+    early_first(context, outcome, setup)?;
+    plot(context, outcome, &cases)
+}
+
+/// Handles early messages first with ever longer blocks, at [`WINDOW_LOAD`], and checks that no
+/// message is late with the shortest.
+fn early_first(
+    context: &Context,
+    outcome: &mut Outcome,
+    setup: impl Fn(u32, EarlyOrder) -> Result<Setup>,
+) -> Result<()> {
+    let mut rows = Vec::new();
     for block in [processor().block.get(), 8, MESSAGE] {
         let setup = setup(block, EarlyOrder::BeforeLeftOver)?;
         let report = run_channels(context, &setup, (WINDOW_LOAD, 1))?;
-        let what = format!("early messages first, blocks of {block}, {WINDOW_LOAD} kB/s offered");
-        outcome.ours(&what, table(&report));
         if block == processor().block.get() {
-            let what = "messages late, early messages first, blocks of 4";
-            outcome.check(what, report.missed() as f64, "", Bound::AtMost(0.0));
+            let what = "messages late with early messages first and P = 4";
+            let late = report.missed() as f64;
+            outcome.check(what, late, "messages", Bound::AtMost(0.0));
         }
+        let case = json!({"P, packets": block, LOAD: WINDOW_LOAD});
+        rows.push((case, super::results(&report)));
     }
+    outcome.ours(
+        "early messages first, for longer and longer blocks",
+        results::table(rows),
+    );
+    Ok(())
+}
+
+/// Draws late messages, and what best effort gets.
+fn plot(
+    context: &Context,
+    outcome: &mut Outcome,
+    [boundaries, shipped]: &[Vec<Run>; 2],
+) -> Result<()> {
     outcome.plot(context, "rtc-fig7b-sim", || {
-        let late = |rows: &[(f64, Report)]| points(rows, |report| report.missed() as f64);
-        let [boundaries, shipped] = &rows;
-        let title = "RTC, figure 7b (simulated)";
-        let chart = Chart::new(title, "best effort offered, kB/s", "messages late");
-        let series = Series::new("message boundaries", palette::RED, late(boundaries));
-        let chart = chart.with(series);
-        let series = Series::new("every 4 packets", palette::BLUE, late(shipped));
-        chart.with(series).svg()
+        let title = "Late messages with and without preemption points (simulated)";
+        let late = figures::late_part as fn(&[FlowResult]) -> f64;
+        let lines = [
+            (BOUNDARIES, palette::RED, &boundaries[..], late),
+            (SHIPPED, palette::BLUE, &shipped[..], late),
+        ];
+        figures::percent(title, "late messages of the channels, %", &lines).svg()
+    })?;
+    outcome.plot(context, "rtc-fig7b-sim-best-effort", || {
+        let got = |runs: &[Run]| super::points(runs, |flows| flows[CHANNELS.len()].throughput);
+        let title = "Best effort beside early messages (simulated)";
+        Chart::new(
+            title,
+            figures::BEST_EFFORT_LOAD,
+            "throughput of best effort, kB/s",
+        )
+        .with(Series::new(SHIPPED, palette::BLUE, got(shipped)))
+        .with(Series::new(BOUNDARIES, palette::RED, got(boundaries)).dashed())
+        .svg()
     })
 }
 
@@ -112,31 +157,36 @@ fn admit(processor: &Processor) -> Result<()> {
     Ok(())
 }
 
-/// Adds the checks of the paper's set-up (the first rows) and of netnice's (the second).
-fn judge(outcome: &mut Outcome, [boundaries, shipped]: &[Vec<(f64, Report)>; 2]) {
-    let late = boundaries.iter().map(|(_, report)| report.missed());
-    let least = late.min().unwrap_or(0) as f64;
-    let what = "messages late at message boundaries, the least of all loads";
-    outcome.check(what, least, "", Bound::AtLeast(1.0));
-    let late: u64 = shipped.iter().map(|(_, report)| report.missed()).sum();
-    let what = "messages late with preemption points";
-    outcome.check(what, late as f64, "", Bound::AtMost(0.0));
-    let dropped = shipped
-        .iter()
-        .flat_map(|(_, report)| &report.flows[..CHANNELS.len()])
-        .map(|flow| flow.dropped);
-    let what = "messages of the channels dropped with preemption points";
-    outcome.check(what, dropped.sum::<u64>() as f64, "", Bound::AtMost(0.0));
-    let best_effort = |rows: &[(f64, Report)]| {
-        let row = rows.iter().find(|(load, _)| *load == WINDOW_LOAD as f64);
-        row.map_or(0.0, |(_, report)| {
-            rate(&report.flows[CHANNELS.len()], report)
-        })
+/// Adds the checks of the paper's set-up (the first runs) and of netnice's (the second).
+fn judge(outcome: &mut Outcome, [boundaries, shipped]: &[Vec<Run>; 2]) {
+    let channels = |run: &Run| -> Vec<FlowResult> { run.1[..CHANNELS.len()].to_vec() };
+    let late = |run: &Run| -> u64 { channels(run).iter().filter_map(|flow| flow.late).sum() };
+    let least = boundaries.iter().map(late).min().unwrap_or(0) as f64;
+    let what =
+        "control: messages late with preemption at message boundaries only, fewest of all loads";
+    outcome.check(what, least, "messages", Bound::AtLeast(1.0));
+    let late: u64 = shipped.iter().map(late).sum();
+    let what = "messages late with preemption points (P = 4), at all loads";
+    outcome.check(what, late as f64, "messages", Bound::AtMost(0.0));
+    let dropped = shipped.iter().flat_map(channels).map(|flow| flow.dropped);
+    let what = "messages of the channels dropped with preemption points (P = 4), at all loads";
+    let dropped = dropped.sum::<u64>() as f64;
+    outcome.check(what, dropped, "messages", Bound::AtMost(0.0));
+    let best_effort = |runs: &[Run]| {
+        let run = runs.iter().find(|(load, _)| *load == WINDOW_LOAD as f64);
+        run.map_or(0.0, |(_, flows)| flows[CHANNELS.len()].throughput)
     };
     let part = best_effort(boundaries) / best_effort(shipped) * 100.0;
-    let what = format!("best effort at {WINDOW_LOAD} kB/s, of what it gets with preemption points");
+    let what = format!(
+        "control: best effort at {WINDOW_LOAD} kB/s with preemption at message boundaries only, \
+         compared with P = 4"
+    );
     outcome.check(what, part, "%", Bound::AtMost(99.0));
 }
+
+/// The cases.
+const BOUNDARIES: &str = "message boundaries, early messages first";
+const SHIPPED: &str = "P = 4, early messages after best effort";
 
 /// The channels of figure 5 with deadlines that are kept only if a message can be interrupted.
 const TIGHT: [&str; 3] = [

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 
 use super::super::simulated::netnice_only;
 use super::hosts::{Hosts, LINKS};
+use super::results;
 use crate::alibi::{self, Alibi};
 use crate::experiment::{Bound, Context, Outcome, front_door};
 use crate::process;
@@ -81,7 +82,7 @@ pub fn hops(context: &Context, outcome: &mut Outcome) -> Result<()> {
         judge(outcome, ends, sent, &received, &evidence)?;
     }
     front_door::note_stops(outcome, &drivers);
-    outcome.ours("stops of the relay's thread, ms", lengths(&relay));
+    outcome.ours("stops of the relay's thread", lengths(&relay));
     outcome.note(
         "netniced, netnice-driver and netnice-peer on three hosts; floods of UDP on every cable and of \
          TCP from client to server, and a spinning thread for each processor; handlers with reservations, the relay with \
@@ -94,7 +95,11 @@ pub fn hops(context: &Context, outcome: &mut Outcome) -> Result<()> {
 fn lengths(stops: &[Stop]) -> Value {
     let lengths = || stops.iter().map(|stop| stop.length.0);
     let ms = |ns: u64| ns as f64 / 1e6;
-    json!({"number": stops.len(), "total": ms(lengths().sum()), "longest": ms(lengths().max().unwrap_or(0))})
+    json!({
+        "number": stops.len(),
+        "total, ms": ms(lengths().sum()),
+        "longest, ms": ms(lengths().max().unwrap_or(0)),
+    })
 }
 
 /// Checks what holds for a channel, by the stops of the driver's and the relay's threads.
@@ -129,21 +134,19 @@ fn judge(
     };
     outcome.ours(
         &format!("{name}: laxity at the sink, ms"),
-        json!({"least": part(0.0), "1 %": part(0.01), "median": part(0.5)}),
+        json!({"least": part(0.0), "1st percentile": part(0.01), "median": part(0.5)}),
     );
     outcome.ours(
         &format!("{name}: bounds of the hosts, ns"),
         &ends.source.hops,
     );
     let what = format!("{name}: messages late");
-    front_door::check_messages(outcome, &what, verdict, sent.deadlines_ns.len());
+    results::check_late(outcome, &what, verdict, sent.deadlines_ns.len());
+    outcome.ours(&what, results::late(verdict, sent.deadlines_ns.len()));
     let lost = sent.deadlines_ns.len().abs_diff(received.complete_ns.len()) as u64;
-    let what = format!(
-        "{name}: of {} messages, lost or wrong",
-        sent.deadlines_ns.len()
-    );
+    let what = format!("{name}: messages lost or wrong at the sink");
     let wrong = (lost + received.wrong + sent.unsent) as f64;
-    outcome.check(what, wrong, "", Bound::AtMost(0.0));
+    outcome.check(what, wrong, "messages", Bound::AtMost(0.0));
     Ok(())
 }
 

@@ -49,9 +49,17 @@ pub fn layer(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let (plain, channel) = (values(|row| &row.0), values(|row| &row.1));
         let more = std::iter::zip(&plain, &channel).map(|(plain, channel)| channel - plain);
         let more = median(&more.collect::<Vec<_>>());
-        outcome.ours(&format!("{what}, plain, ns a packet"), plain);
-        outcome.ours(&format!("{what}, channel, ns a packet"), channel);
-        let what = format!("{what}: a packet of a channel, more than a plain datagram");
+        outcome.ours(
+            &format!("{what}, plain UDP: processor time of a packet, ns"),
+            plain,
+        );
+        outcome.ours(
+            &format!("{what}, channel: processor time of a packet, ns"),
+            channel,
+        );
+        let what = format!(
+            "{what}: processor time of a packet of a channel above that of a plain datagram"
+        );
         outcome.check(what, more, "ns", Bound::AtMost(300.0));
     }
     hosts.note(outcome, "no reservation")

@@ -73,12 +73,12 @@ pub(super) fn compare(context: &Context, outcome: &mut Outcome) -> Result<()> {
                 Place::Nowhere => "no link",
             };
             rows.push(json!({
-                "P": block, "link's scheduler": name,
-                "handlers, ns a packet": cost.handlers.round(),
-                "both threads, ns a packet": cost.all.round(),
-                "kB/s on a tenth": (PACKET.0 as f64 * 1e5 / cost.handlers).round(),
+                "P, packets": block, "link's scheduler": name,
+                "handlers: processor time of a packet, ns": cost.handlers.round(),
+                "both threads: processor time of a packet, ns": cost.all.round(),
+                "payload on a tenth of a processor, kB/s": (PACKET.0 as f64 * 1e5 / cost.handlers).round(),
                 // The encryption is part of the mean.
-                "channels": channels_of(&settings, Nanos(0), &tenth)?,
+                "channels admitted": channels_of(&settings, Nanos(0), &tenth)?,
             }));
         }
     }

@@ -73,7 +73,8 @@ pub fn packet_blocks(context: &Context, outcome: &mut Outcome) -> Result<()> {
             paper_channels(block, processor().largest)
         }),
     )?;
-    report(outcome, "P, the paper's costs", &paper)?;
+    report(outcome, &PAPER_P, &paper)?;
+    compare_with_table_1(outcome, &PAPER_P, &paper, processor().block.get())?;
     // The costs of a packet do not depend on P.
     let costs = MachineCosts::measure(PACKET)?;
     let ours = rows(
@@ -84,15 +85,13 @@ pub fn packet_blocks(context: &Context, outcome: &mut Outcome) -> Result<()> {
             costs.channels(block)
         }),
     )?;
-    report(outcome, "P, this machine's costs", &ours)?;
-    judge(outcome, "P", &ours, BLOCK.get())?;
+    report(outcome, &OWN_P, &ours)?;
+    judge(outcome, &OWN_P, &ours, BLOCK.get())?;
     let sizes = PAPER_SIZES.into_iter().map(paper_size);
     let sizes = sizes.collect::<Result<Vec<Row>>>()?;
-    report(
-        outcome,
-        "packet size, the paper's costs (simulated)",
-        &sizes,
-    )?;
+    report(outcome, &PAPER_SIZE, &sizes)?;
+    let of_paper = processor().largest.0 as u32;
+    compare_with_table_1(outcome, &PAPER_SIZE, &sizes, of_paper)?;
     let own = rows(
         context,
         &hosts,
@@ -102,29 +101,111 @@ pub fn packet_blocks(context: &Context, outcome: &mut Outcome) -> Result<()> {
             &|size| MachineCosts::measure(Bytes(size.into()))?.channels(BLOCK.get()),
         ),
     )?;
-    report(outcome, "packet size, this machine's costs", &own)?;
-    judge(outcome, "packet size", &own, PACKET.0 as u32)?;
+    report(outcome, &OWN_SIZE, &own)?;
+    judge(outcome, &OWN_SIZE, &own, PACKET.0 as u32)?;
     link_call::compare(context, outcome)?;
     hosts.note(
         outcome,
         "7 ms, or 1 ms on this machine's costs, of every 10 ms",
     )?;
-    for (name, x, rows) in [
-        (
-            "rtc-p-blocks",
-            "packets between two preemption points",
-            &ours,
-        ),
-        (
-            "rtc-p-paper",
-            "packets between two preemption points",
-            &paper,
-        ),
-        ("rtc-p-sizes", "bytes of a packet", &own),
-    ] {
-        outcome.plot(context, name, || chart(x, rows))?;
+    plot(context, outcome, [&paper, &ours, &sizes, &own])
+}
+
+/// One of the four measurements: what is varied, and at what costs.
+struct Sweep {
+    /// Its key among the values.
+    name: &'static str,
+    /// The quantity that is varied, with its unit: a column and an axis.
+    varied: &'static str,
+    /// The title of its chart.
+    title: &'static str,
+    /// Bytes of a packet, or `None` if that is what varies.
+    packet: Option<u64>,
+    /// The share of a processor that the handlers have.
+    share: f64,
+}
+
+impl Sweep {
+    /// A value with its name and unit.
+    fn value(&self, value: u32) -> String {
+        match self.packet {
+            Some(_) => format!("P = {value}"),
+            None => format!("packet size of {value} bytes"),
+        }
     }
-    Ok(())
+}
+
+const PAPER_P: Sweep = Sweep {
+    name: "P at the paper's costs (channels: packets of 4,096 bytes; throughput: packets of 1,452 \
+           bytes that take the paper's time each, on 7 ms of every 10 ms)",
+    varied: "P, packets between preemption points",
+    title: "Channels and throughput against P: the paper's costs",
+    packet: Some(PACKET.0),
+    share: 0.7,
+};
+
+const OWN_P: Sweep = Sweep {
+    name: "P at the costs of this machine (packets of 1,452 bytes, encrypted, on 1 ms of every 10 ms)",
+    title: "Channels and throughput against P: costs of this machine",
+    share: 0.1,
+    ..PAPER_P
+};
+
+const PAPER_SIZE: Sweep = Sweep {
+    name: "packet size at the paper's costs (simulated; P = 4, a whole processor)",
+    varied: "packet size, bytes",
+    title: "Channels and throughput against packet size: the paper's costs (simulated)",
+    packet: None,
+    share: 1.0,
+};
+
+const OWN_SIZE: Sweep = Sweep {
+    name: "packet size at the costs of this machine (P = 4, encrypted, on 1 ms of every 10 ms)",
+    title: "Channels and throughput against packet size: costs of this machine",
+    share: 0.1,
+    ..PAPER_SIZE
+};
+
+/// Draws the four sweeps, and the paper's transmission time.
+fn plot(
+    context: &Context,
+    outcome: &mut Outcome,
+    [paper, ours, sizes, own]: [&[Row]; 4],
+) -> Result<()> {
+    let of_paper = processor();
+    let (block, size) = (of_paper.block.get(), of_paper.largest.0 as u32);
+    outcome.note(
+        "packet sizes: 1,452 bytes is the default, the longest payload of UDP that an MTU of 1,500 \
+         lets through over IPv6 as well; 1,472 bytes is the longest over IPv4 and does not fit IPv6",
+    );
+    for (name, sweep, rows, marked) in [
+        ("rtc-p-paper", PAPER_P, paper, (block, "table 1")),
+        ("rtc-p-blocks", OWN_P, ours, (BLOCK.get(), "default")),
+        ("rtc-p-paper-sizes", PAPER_SIZE, sizes, (size, "table 1")),
+        ("rtc-p-sizes", OWN_SIZE, own, (PACKET.0 as u32, "default")),
+    ] {
+        outcome.plot(context, name, || chart(&sweep, rows, marked))?;
+    }
+    let wire = wire()?;
+    outcome.plot(context, "rtc-p-transmission", || {
+        let time = |size: &u32| (f64::from(*size), transmission_us(&wire, *size));
+        let title = "Transmission time of a packet by the paper's model (section 3.3)";
+        let points = PAPER_SIZES.iter().map(time).collect();
+        Chart::new(title, "packet size, bytes", "transmission time, µs")
+            .with(Series::new(
+                "40 µs + 50 ns for each byte",
+                palette::BLUE,
+                points,
+            ))
+            .moment(f64::from(size), "table 1: 4,096 bytes")
+            .svg()
+    })
+}
+
+/// The paper's transmission time of a packet, in us.
+fn transmission_us(wire: &Wire, size: u32) -> f64 {
+    let bytes = wire.overhead.0 + u64::from(size);
+    wire.rate.time_for(Bytes(bytes)).0 as f64 / 1e3
 }
 
 /// The number of channels that admission grants for a value.
@@ -169,56 +250,103 @@ fn best(rows: &[Row]) -> f64 {
 }
 
 /// Adds the rows, and the value that the rule chooses.
-fn report(outcome: &mut Outcome, what: &str, rows: &[Row]) -> Result<()> {
+fn report(outcome: &mut Outcome, sweep: &Sweep, rows: &[Row]) -> Result<()> {
     let chosen = choose(rows).context("no value was measured")?.value;
+    let (best, wire) = (best(rows), wire()?);
     let row = |row: &Row| {
-        json!({
-            "value": row.value, "channels": row.channels, "kB/s": row.rate.round(),
-            "ns/B": 1e6 / row.rate,
-        })
+        let size = sweep.packet.unwrap_or(row.value.into());
+        let mut columns = json!({
+            sweep.varied: row.value,
+            "channels admitted": row.channels,
+            "throughput of best effort, kB/s": row.rate.round(),
+            "throughput, % of the best": row.rate / best * 100.0,
+            "processor time of a byte, ns": 1e6 * sweep.share / row.rate,
+            "processor time of a packet, µs": 1e3 * sweep.share * size as f64 / row.rate,
+        });
+        if sweep.packet.is_none() && sweep.share == 1.0 {
+            let time = transmission_us(&wire, row.value);
+            columns["transmission time of a packet (paper's model), µs"] = time.into();
+            columns["link's throughput at that, MB/s"] = (f64::from(row.value) / time).into();
+        }
+        columns["chosen by the rule"] = (row.value == chosen).into();
+        columns
     };
-    let table: Vec<_> = rows.iter().map(row).collect();
-    outcome.ours(what, json!({"chosen": chosen, "rows": table}));
+    outcome.ours(sweep.name, rows.iter().map(row).collect::<Vec<_>>());
+    Ok(())
+}
+
+/// Says how the choice at the paper's costs differs from the paper's. Fails if the paper's value is
+/// not among the rows.
+fn compare_with_table_1(
+    outcome: &mut Outcome,
+    sweep: &Sweep,
+    rows: &[Row],
+    of_paper: u32,
+) -> Result<()> {
+    let chosen = choose(rows).context("no value was measured")?;
+    let theirs = rows.iter().find(|row| row.value == of_paper);
+    let theirs = theirs.context("the paper's value is not among the rows")?;
+    let part = |row: &Row| row.rate / best(rows) * 100.0;
+    outcome.note(format!(
+        "at the paper's costs our rule chooses {} ({} channels, {:.1} % of the best throughput); table \
+         1 of the paper has {} ({} channels, {:.1} %). The rule takes at least {:.0} % of the best \
+         throughput as reasonable; the paper gives no number. The contract of the channels that are \
+         counted is ours: {PAPER_CHANNEL}",
+        sweep.value(chosen.value),
+        chosen.channels,
+        part(&chosen),
+        sweep.value(of_paper),
+        theirs.channels,
+        part(theirs),
+        REASONABLE * 100.0,
+    ));
     Ok(())
 }
 
 /// Checks a default against what the rule chooses. Fails if the default is not among the rows.
-fn judge(outcome: &mut Outcome, what: &str, rows: &[Row], default: u32) -> Result<()> {
+fn judge(outcome: &mut Outcome, sweep: &Sweep, rows: &[Row], default: u32) -> Result<()> {
     let chosen = choose(rows).context("no value was measured")?;
     let ours = rows.iter().find(|row| row.value == default);
-    let ours = ours.with_context(|| format!("{what} {default} is not among the values"))?;
+    let default = sweep.value(default);
+    let ours = ours.with_context(|| format!("{default} is not among the values"))?;
     let rate = ours.rate / best(rows) * 100.0;
-    let text = format!("{what} {default}: throughput, of the best");
+    let text = format!("default {default}: throughput, compared with the best of all values");
     outcome.check(text, rate, "%", Bound::AtLeast(REASONABLE * 100.0));
     let channels = f64::from(ours.channels) / f64::from(chosen.channels) * 100.0;
     let text = format!(
-        "{what} {default}: channels, of those with the chosen {}",
-        chosen.value
+        "default {default}: channels admitted, compared with the chosen {}",
+        sweep.value(chosen.value)
     );
     outcome.check(text, channels, "%", Bound::AtLeast(REASONABLE * 100.0));
     Ok(())
 }
 
-/// A chart of the channels and of the throughput, each in percent of the best.
-fn chart(x: &str, rows: &[Row]) -> String {
-    let most = rows
-        .iter()
-        .map(|row| row.channels)
-        .max()
-        .unwrap_or(1)
-        .max(1);
-    let fastest = best(rows);
+/// A chart of the channels and of the throughput, each in % of the greatest of all values, with a
+/// mark at one value. The values are evenly spaced.
+fn chart(sweep: &Sweep, rows: &[Row], (marked, word): (u32, &str)) -> String {
+    let most = rows.iter().map(|row| row.channels).max();
+    let (most, fastest) = (most.unwrap_or(1).max(1), best(rows));
     let points = |value: &dyn Fn(&Row) -> f64| -> Vec<(f64, f64)> {
-        rows.iter()
-            .map(|row| (f64::from(row.value), value(row) * 100.0))
+        let rows = rows.iter().enumerate();
+        rows.map(|(at, row)| (at as f64, value(row) * 100.0))
             .collect()
     };
     let channels = points(&|row| f64::from(row.channels) / f64::from(most));
     let rates = points(&|row| row.rate / fastest);
-    Chart::new("RTC, section 3.3", x, "% of the best")
-        .with(Series::new("channels", palette::BLUE, channels))
-        .with(Series::new("throughput", palette::ORANGE, rates))
-        .svg()
+    let y = "% of the greatest of all values";
+    let mut chart = Chart::new(sweep.title, sweep.varied, y)
+        .with(Series::new("channels admitted", palette::BLUE, channels).dots())
+        .with(Series::new("throughput of best effort", palette::ORANGE, rates).dots())
+        .level(REASONABLE * 100.0, "95 %")
+        .x_range(-0.5, rows.len() as f64 - 0.5)
+        .y_range(0.0, 115.0);
+    for (at, row) in rows.iter().enumerate() {
+        chart = chart.x_name(at as f64, row.value.to_string());
+        if row.value == marked {
+            chart = chart.moment(at as f64, format!("{word}: {marked}"));
+        }
+    }
+    chart.svg()
 }
 
 /// Number of identical channels that admission grants one after another on a reservation. Each
@@ -505,9 +633,20 @@ mod tests {
             .expect("registered")
             .outcome(crate::experiment::Subject::Netnice);
         let rows = [row(1, 30, 96.0), row(2, 20, 100.0)];
-        judge(&mut outcome, "P", &rows, 2).expect("among the rows");
+        judge(&mut outcome, &OWN_P, &rows, 2).expect("among the rows");
         let holds: Vec<bool> = outcome.checks.iter().map(|check| check.holds).collect();
         assert_eq!(holds, [true, false]);
-        assert!(judge(&mut outcome, "P", &rows, 4).is_err());
+        assert!(judge(&mut outcome, &OWN_P, &rows, 4).is_err());
+        compare_with_table_1(&mut outcome, &PAPER_P, &rows, 1).expect("among the rows");
+        assert!(outcome.notes[0].contains("our rule chooses P = 1 (30 channels, 96.0 %"));
+    }
+
+    #[test]
+    fn a_packet_of_the_paper_takes_40_us_and_50_ns_for_each_byte() {
+        let time = transmission_us(&wire().expect("valid"), 4_096);
+        assert!((time - 244.8).abs() < 1e-9, "{time}");
+        let rows = [row(1, 30, 96.0), row(4, 20, 100.0)];
+        let svg = chart(&PAPER_P, &rows, (4, "table 1"));
+        assert!(svg.contains("table 1: 4") && svg.contains(">95 %<"));
     }
 }

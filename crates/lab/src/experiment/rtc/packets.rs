@@ -22,6 +22,8 @@
 //! Each function adds its checks and the measured values to an [`Outcome`]. It fails if the subject
 //! is not netnice, if admission refuses the channels, or if a step of the measurement fails.
 
+mod plan;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -29,10 +31,22 @@ use anyhow::Result;
 use netnice_core::stops::Stop;
 use serde_json::json;
 
+use self::plan::{
+    BEST_EFFORT, BLOCK, CHANNELS, COMPUTES_NS, EARLY, EARLY_QUEUE, HORIZON_NS, LONG_BLOCK,
+    LONG_BLOCK_EARLY, LONG_MESSAGE, LOWER_LOADS, MESSAGE, MOST_LOAD, MOST_QUEUED, PACKET_BYTES,
+    PROMISED, RESERVED, SENT, SENT_EARLY, SWEEP_NS, SWEEPS, TIGHT, TOGETHER, plan, plan_of,
+    tight_plan,
+};
 use super::super::simulated::netnice_only;
-use super::{LOADS, NAMES, chart, extremes, judge_best_effort, points};
+use super::figures::{self, Run};
+use super::results::{self, FlowResult, OnPackets};
+use super::{
+    LOAD, LOADS, NAMES, OWN_CONTRACTS, judge_best_effort, judge_channel_0, judge_mean_laxity,
+    plot_figure6, table_by_factor, table_by_load,
+};
 use crate::alibi::{self, Alibi, Verdict};
 use crate::experiment::{Bound, Context, Outcome, front_door};
+use crate::plot::palette;
 use crate::traffic::{
     ChannelPlan, ChannelProgram, Messages, PlannedChannel, ReceivedChannel, SendPlan, SentChannel,
 };
@@ -55,35 +69,30 @@ pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
         .iter()
         .copied()
         .step_by(if context.quick { 3 } else { 1 });
+    let sends = Sends::new(&SENT, &SWEEPS, context);
     let mut rows = Vec::new();
     for offered in loads {
         context.say(format!("best effort of {offered} kB/s"));
         rows.push((
             offered as f64,
-            run(context, &hosts, &mut ends, (&SENT, &SWEEPS), (offered, 1))?,
+            run(&hosts, &mut ends, &sends, (offered, 1))?,
         ));
     }
-    for (offered, row) in &rows {
-        outcome.ours(&format!("{offered} kB/s offered"), row.table());
-    }
-    let runs = || rows.iter().map(|(_, row)| row);
-    judge(outcome, &runs().collect::<Vec<_>>(), 0);
-    for (number, name) in NAMES.iter().enumerate() {
-        let means: Vec<f64> = runs().map(|row| row.mean_laxity(number)).collect();
-        let (low, high) = extremes(&means);
-        let what = format!("{name}: mean laxity, from the least to the greatest");
-        outcome.check(what, (high / low - 1.0) * 100.0, "%", Bound::AtMost(5.0));
-    }
-    let sent: Vec<f64> = runs().map(|row| row.rate(BEST_EFFORT)).collect();
-    let offered: Vec<f64> = rows.iter().map(|(offered, _)| *offered).collect();
-    judge_best_effort(outcome, &offered, &sent)?;
+    let runs: Vec<Run> = rows.iter().map(|(at, row)| (*at, row.results())).collect();
+    let rest = ("12", "160 Mbit/s");
+    set_up(outcome, &CHANNELS, rest, (MESSAGE as u64, "64"))?;
+    outcome.ours("results", table_by_load(&runs));
+    judge(outcome, rows.iter().map(|(_, row)| row), 0);
+    judge_mean_laxity(outcome, &runs);
+    judge_best_effort(outcome, &runs)?;
     hosts.note(outcome, RESERVED)?;
     outcome.plot(context, "rtc-fig5", || {
-        chart(
-            "RTC, figure 5 (on packets)",
-            "best effort offered, kB/s",
-            |number| points(&rows, |row| row.rate(number)),
-        )
+        let title = "Channels keep their throughput, best effort saturates (on packets)";
+        figures::throughput(title, figures::BEST_EFFORT_LOAD, &runs).svg()
+    })?;
+    outcome.plot(context, "rtc-fig5-laxity", || {
+        let title = "Laxity of messages beside rising best effort (on packets)";
+        figures::laxity(title, &runs, [60.0, 56.0, 50.0]).svg()
     })
 }
 
@@ -96,65 +105,39 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     outcome.paper = json!("only channel 0 overflows; even what of it conforms meets its deadlines");
     let hosts = Hosts::new("160mbit")?;
     let mut ends = hosts.start(&plan(BLOCK))?;
+    let sends = Sends::new(&SENT, &SWEEPS, context);
     let mut rows = Vec::new();
     for factor in 1..=6_u64 {
         context.say(format!("channel 0 at {factor} times its rate"));
-        rows.push((
-            factor as f64,
-            run(
-                context,
-                &hosts,
-                &mut ends,
-                (&SENT, &SWEEPS),
-                (1_900, factor),
-            )?,
-        ));
+        let row = run(&hosts, &mut ends, &sends, (1_900, factor))?;
+        rows.push((super::channel_0_load(factor), row));
     }
-    for (factor, row) in &rows {
-        outcome.ours(&format!("{factor} times Rmax"), row.table());
-    }
-    judge(
-        outcome,
-        &rows.iter().map(|(_, row)| row).collect::<Vec<_>>(),
-        1,
-    );
-    let own = |row: usize| rows[row].1.sent[0].dropped as f64;
-    let what = "dropped of channel 0 at its Rmax";
-    outcome.check(what, own(0), "", Bound::AtMost(0.0));
-    let what = "dropped of channel 0 at 6 times that";
-    outcome.check(what, own(5), "", Bound::AtLeast(1.0));
-    let alone = rows[0].1.rate(0);
-    let least = rows.iter().map(|(_, row)| row.rate(0) / alone * 100.0);
-    let what = "channel 0, of what it gets when it conforms";
-    outcome.check(
-        what,
-        least.fold(f64::MAX, f64::min),
-        "%",
-        Bound::AtLeast(99.0),
-    );
+    let runs: Vec<Run> = rows.iter().map(|(at, row)| (*at, row.results())).collect();
+    let rest = ("12", "160 Mbit/s");
+    set_up(outcome, &CHANNELS, rest, (MESSAGE as u64, "64"))?;
+    outcome.ours("results", table_by_factor(&runs));
+    judge(outcome, rows.iter().map(|(_, row)| row), 1);
+    judge_channel_0(outcome, &runs);
     hosts.note(outcome, RESERVED)?;
-    outcome.plot(context, "rtc-fig6", || {
-        chart(
-            "RTC, figure 6 (on packets)",
-            "channel 0, multiples of Rmax",
-            |number| points(&rows, |row| row.rate(number)),
-        )
-    })
+    plot_figure6(context, outcome, "rtc-fig6", "on packets", &runs)
 }
 
 /// Figure 7a: the processing of best effort is not interrupted within a message, for three lengths
 /// of its queue. Messages of the channels must be late then, at each length, and none without an
-/// excuse when a message can be interrupted after 12 packets. Fails as the module says.
+/// excuse when a message can be interrupted after 12 packets. With the longest queue, best effort
+/// also offers less, and the same must hold at each of these loads. Fails as the module says.
 pub fn figure7a(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     outcome.paper = json!("misses and drops appear without preemption within best effort");
     let hosts = Hosts::new("1gbit")?;
+    let sends = Sends::new(&SENT, &TOGETHER, context);
     let mut rows = Vec::new();
+    let mut sweeps = Vec::new();
     for (block, queue) in [
         (LONG_BLOCK, 2),
         (LONG_BLOCK, 8),
-        (LONG_BLOCK, 32),
-        (BLOCK, 32),
+        (LONG_BLOCK, MOST_QUEUED),
+        (BLOCK, MOST_QUEUED),
     ] {
         context.say(format!(
             "blocks of {block} packets, a queue of {queue} messages"
@@ -162,15 +145,168 @@ pub fn figure7a(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let mut plan = tight_plan(block, &TIGHT);
         plan.channels[BEST_EFFORT].best_effort = (LONG_MESSAGE, queue);
         let mut ends = hosts.start(&plan)?;
-        let row = run(context, &hosts, &mut ends, (&SENT, &TOGETHER), (14_400, 1))?;
+        let row = run(&hosts, &mut ends, &sends, (MOST_LOAD, 1))?;
         rows.push((block, queue, row));
+        if queue == MOST_QUEUED {
+            sweeps.push((block, sweep(context, &hosts, &mut ends)?));
+        }
     }
+    let rest = ("72 (a message is not interrupted), or 12", "1 Gbit/s");
+    set_up(outcome, &TIGHT, rest, (LONG_MESSAGE, "2, 8 or 32"))?;
+    let columns = |(block, queue, load): (u32, u32, u64), row: &Row| {
+        let case = json!({
+            "P, packets": block, "queue of best effort, messages": queue, LOAD: load,
+            "run, s": row.lasts,
+        });
+        (case, row.results())
+    };
+    let mut all: Vec<_> = (rows.iter())
+        .map(|(block, queue, row)| columns((*block, *queue, MOST_LOAD), row))
+        .collect();
+    for (block, loads) in &sweeps {
+        let of_sweep = |(load, row): &(u64, Row)| columns((*block, MOST_QUEUED, *load), row);
+        all.extend(loads.iter().map(of_sweep));
+    }
+    outcome.ours("results", results::table(all));
+    let mut late = Vec::new();
     for (block, queue, row) in &rows {
-        let what = format!("blocks of {block}, queue of {queue}");
-        outcome.ours(&what, row.table());
-        row.judge_late(outcome, &what, *block == LONG_BLOCK);
+        let case = format!("P = {block}, queue of {queue} messages, {MOST_LOAD} kB/s offered");
+        row.judge_late(outcome, &case, *block == LONG_BLOCK);
+        late.push(results::late_row(&case, row.verdict, row.messages()));
     }
-    hosts.note(outcome, "no reservation")
+    for (block, loads) in &sweeps {
+        judge_sweep(outcome, *block, loads);
+    }
+    outcome.ours("late messages", late);
+    hosts.note(outcome, "no reservation")?;
+    plot_figure7a(context, outcome, &rows, &sweeps)
+}
+
+/// Best effort offers less than [`MOST_LOAD`].
+fn sweep(context: &Context, hosts: &Hosts, ends: &mut Ends) -> Result<Vec<(u64, Row)>> {
+    let lasts_s = if context.quick { 2 } else { 12 };
+    let sends = Sends {
+        lasts_s,
+        ..Sends::new(&SENT, &TOGETHER, context)
+    };
+    let loads = LOWER_LOADS
+        .into_iter()
+        .step_by(if context.quick { 2 } else { 1 });
+    let mut rows = Vec::new();
+    for load in loads {
+        context.say(format!("best effort of {load} kB/s"));
+        rows.push((load, run(hosts, ends, &sends, (load, 1))?));
+    }
+    Ok(rows)
+}
+
+/// Checks that messages are late at each load without preemption points, and at none with them.
+fn judge_sweep(outcome: &mut Outcome, block: u32, rows: &[(u64, Row)]) {
+    let of_queue = format!("P = {block}, queue of {MOST_QUEUED} messages");
+    if block == LONG_BLOCK {
+        let late = rows.iter().map(|(_, row)| row.verdict.unexcused);
+        let fewest = late.min().unwrap_or(0) as f64;
+        let what = format!(
+            "control: messages late, not excused by a stop, fewest of the lower loads: {of_queue}"
+        );
+        return outcome.check(what, fewest, "messages", Bound::AtLeast(1.0));
+    }
+    let mut verdict = Verdict::default();
+    rows.iter().for_each(|(_, row)| verdict += row.verdict);
+    let messages = rows.iter().map(|(_, row)| row.messages()).sum();
+    let what = format!("messages late at all lower loads: {of_queue}");
+    results::check_late(outcome, &what, verdict, messages);
+}
+
+/// Draws late and dropped messages against the load of best effort, with the longest queue.
+fn plot_figure7a(
+    context: &Context,
+    outcome: &mut Outcome,
+    rows: &[(u32, u32, Row)],
+    sweeps: &[(u32, Vec<(u64, Row)>)],
+) -> Result<()> {
+    let runs = |block: u32| -> Vec<Run> {
+        let lower = sweeps.iter().filter(|(of, _)| *of == block);
+        let lower = lower.flat_map(|(_, rows)| rows);
+        let mut runs: Vec<Run> = lower
+            .map(|(load, row)| (*load as f64, row.results()))
+            .collect();
+        let is_last = |row: &&(u32, u32, Row)| row.0 == block && row.1 == MOST_QUEUED;
+        let last = rows.iter().filter(is_last);
+        runs.extend(last.map(|(.., row)| (MOST_LOAD as f64, row.results())));
+        runs
+    };
+    let (without, with) = (runs(LONG_BLOCK), runs(BLOCK));
+    outcome.plot(context, "rtc-fig7a", || {
+        let title = "Late messages with and without preemption points (on packets)";
+        let late = figures::late_part as fn(&[FlowResult]) -> f64;
+        let lines = [
+            ("without (P = 72)", palette::RED, &without[..], late),
+            ("with (P = 12)", palette::BLUE, &with[..], late),
+        ];
+        figures::percent(
+            title,
+            "late messages of the channels, % (excused ones too)",
+            &lines,
+        )
+        .svg()
+    })?;
+    outcome.plot(context, "rtc-fig7a-dropped", || {
+        let title = "Dropped messages with and without preemption points (on packets)";
+        let best = figures::dropped_of_best_effort as fn(&[FlowResult]) -> f64;
+        let channels = figures::dropped_of_channels as fn(&[FlowResult]) -> f64;
+        let lines = [
+            ("best effort, P = 72", palette::RED, &without[..], best),
+            ("best effort, P = 12", palette::BLUE, &with[..], best),
+            ("channels, P = 72", palette::ORANGE, &without[..], channels),
+            ("channels, P = 12", palette::GREEN, &with[..], channels),
+        ];
+        figures::percent(title, "dropped messages, % of those offered", &lines).svg()
+    })
+}
+
+/// A case of figure 7b.
+#[derive(Clone, Copy)]
+struct Case {
+    block: u32,
+    early_first: bool,
+    /// With the longer deadlines that admission grants on a reservation.
+    promised: bool,
+}
+
+impl Case {
+    /// For checks and tables.
+    fn name(self) -> String {
+        let order = if self.early_first { "before" } else { "after" };
+        let rest = match self.promised {
+            true => "deadlines of 70 to 80 ms, 7 ms of every 10 ms reserved",
+            false => "deadlines of 8 to 25 ms, no reservation",
+        };
+        format!(
+            "P = {}, early messages {order} best effort, {rest}",
+            self.block
+        )
+    }
+
+    /// For the axis of a chart.
+    fn short_name(self) -> String {
+        let order = if self.early_first { "before" } else { "after" };
+        let deadlines = if self.promised { "70-80" } else { "8-25" };
+        format!("{}, {order}, {deadlines} ms", self.block)
+    }
+
+    fn plan(self) -> ChannelPlan {
+        let mut plan = tight_plan(self.block, &EARLY);
+        if self.promised {
+            plan = plan_of(self.block, &PROMISED);
+            // No more fits beside what the driver has needed in the cases before.
+            plan.reservation = Some(("8ms/10ms".to_owned(), 7_000_000));
+        }
+        plan.horizon_ns = HORIZON_NS;
+        plan.early_before_best_effort = self.early_first;
+        plan.channels[BEST_EFFORT].best_effort = (MESSAGE as u64, EARLY_QUEUE);
+        plan
+    }
 }
 
 /// Figure 7b: messages are not interrupted, and early ones are processed before best effort; then
@@ -186,42 +322,64 @@ pub fn figure7b(context: &Context, outcome: &mut Outcome) -> Result<()> {
          preemption is possible at message boundaries only"
     );
     let hosts = Hosts::new("1gbit")?;
-    let mut lost = Vec::new();
-    for (block, first, promised) in [
+    let sends = Sends::new(&SENT_EARLY, &TOGETHER, context);
+    let rest = ("73 (no message is interrupted), or 12", "1 Gbit/s");
+    set_up(outcome, &EARLY, rest, (MESSAGE as u64, "8"))?;
+    let promised = results::contracts(&PROMISED, None)?;
+    outcome.ours("contracts of the case with a reservation", promised);
+    let (mut cases, mut rows, mut late, mut lost) = (vec![], vec![], vec![], vec![]);
+    for (block, early_first, promised) in [
         (LONG_BLOCK_EARLY, true, false),
         (BLOCK, true, false),
         (BLOCK, false, false),
         (BLOCK, false, true),
     ] {
-        let order = if first { "before" } else { "after" };
-        let mut what = format!("blocks of {block} packets, early messages {order} best effort");
-        let mut plan = tight_plan(block, &EARLY);
-        if promised {
-            what.push_str(", with a reservation");
-            plan = plan_of(block, &PROMISED);
-            // No more fits beside what the driver has needed in the cases before.
-            plan.reservation = Some(("8ms/10ms".to_owned(), 7_000_000));
-        }
-        context.say(&what);
-        plan.horizon_ns = HORIZON_NS;
-        plan.early_before_best_effort = first;
-        plan.channels[BEST_EFFORT].best_effort = (MESSAGE as u64, EARLY_QUEUE);
-        let mut ends = hosts.start(&plan)?;
-        let row = run(
-            context,
-            &hosts,
-            &mut ends,
-            (&SENT_EARLY, &TOGETHER),
-            (4_800, 1),
-        )?;
-        outcome.ours(&what, row.table());
-        row.judge_late(outcome, &what, block == LONG_BLOCK_EARLY);
+        let case = Case {
+            block,
+            early_first,
+            promised,
+        };
+        let name = case.name();
+        context.say(&name);
+        let mut ends = hosts.start(&case.plan())?;
+        let row = run(&hosts, &mut ends, &sends, (4_800, 1))?;
+        row.judge_late(outcome, &name, block == LONG_BLOCK_EARLY);
+        late.push(results::late_row(&name, row.verdict, row.messages()));
+        rows.push((json!({"case": name}), row.results()));
+        cases.push((case.short_name(), row.results()));
         lost.push(row.sent[BEST_EFFORT].dropped as f64);
     }
-    let what = "best effort dropped, of what it loses at message boundaries";
+    outcome.ours("results", results::table(rows));
+    outcome.ours("late messages", late);
+    let what = "best-effort messages dropped with P = 12 and early messages after best effort, \
+                compared with P = 73 and early messages first";
     let part = lost[2] / lost[0].max(1.0) * 100.0;
     outcome.check(what, part, "%", Bound::AtMost(90.0));
-    hosts.note(outcome, "no reservation, but for the last case")
+    hosts.note(outcome, "no reservation, but for the last case")?;
+    plot_figure7b(context, outcome, &cases)
+}
+
+/// Draws the late messages of each case, and what best effort gets and loses.
+fn plot_figure7b(
+    context: &Context,
+    outcome: &mut Outcome,
+    cases: &[(String, Vec<FlowResult>)],
+) -> Result<()> {
+    let x = "P in packets; early messages before or after best effort; deadlines";
+    outcome.plot(context, "rtc-fig7b", || {
+        figures::late_of_cases("Late messages of the channels in four cases", x, cases).svg()
+    })?;
+    outcome.plot(context, "rtc-fig7b-best-effort", || {
+        let title = "Throughput of best effort in four cases (4,800 kB/s offered)";
+        let axes = (x, "throughput of best effort, kB/s");
+        figures::best_effort_of_cases(title, axes, cases, |flow| flow.throughput).svg()
+    })?;
+    outcome.plot(context, "rtc-fig7b-dropped", || {
+        let title = "Best-effort messages dropped in four cases";
+        let axes = (x, "messages dropped in the run");
+        let dropped = |flow: &FlowResult| flow.dropped as f64;
+        figures::best_effort_of_cases(title, axes, cases, dropped).svg()
+    })
 }
 
 /// The hosts, with netnice on both.
@@ -306,19 +464,43 @@ impl Hosts {
     }
 }
 
-/// Sends for some seconds: what the channels send with their sweeps, best effort of so many kB/s,
-/// and channel 0 at `factor` times its rate.
+/// What the channels send in a run.
+#[derive(Clone, Copy)]
+struct Sends {
+    /// As [`SENT`].
+    channels: &'static [(usize, u64, u64); 3],
+    /// As [`SWEEPS`].
+    sweeps: &'static [u64; 3],
+    lasts_s: u64,
+}
+
+impl Sends {
+    /// For the usual time.
+    fn new(
+        channels: &'static [(usize, u64, u64); 3],
+        sweeps: &'static [u64; 3],
+        context: &Context,
+    ) -> Sends {
+        Sends {
+            channels,
+            sweeps,
+            lasts_s: if context.quick { 4 } else { 40 },
+        }
+    }
+}
+
+/// Sends for some seconds, with best effort of so many kB/s, and channel 0 at `factor` times its
+/// rate.
 fn run(
-    context: &Context,
     hosts: &Hosts,
     ends: &mut Ends,
-    (sends, sweeps): (&[(usize, u64, u64); 3], &[u64; 3]),
+    sends: &Sends,
     (best_effort, factor): (u64, u64),
 ) -> Result<Row> {
-    let lasts_ns = if context.quick { 4 } else { 40 } * 1_000_000_000_u64;
+    let lasts_ns = sends.lasts_s * 1_000_000_000;
     let group = |(number, (size, count, rate)): (usize, (usize, u64, u64))| {
         let every_ns = count * 1_000_000_000 / rate;
-        let later_ns = every_ns * sweeps[number] * SWEEP_NS / lasts_ns;
+        let later_ns = every_ns * sends.sweeps[number] * SWEEP_NS / lasts_ns;
         Messages {
             size,
             count,
@@ -327,7 +509,8 @@ fn run(
             waits: false,
         }
     };
-    let mut channels: Vec<Messages> = sends.iter().copied().enumerate().map(group).collect();
+    let of_channels = sends.channels.iter().copied().enumerate();
+    let mut channels: Vec<Messages> = of_channels.map(group).collect();
     channels.push(Messages {
         size: ends.best_effort,
         count: 1,
@@ -365,12 +548,14 @@ fn run(
 
 /// Checks what holds in each run: no message is late without an excuse, and those of the channels
 /// from number `from` on are neither dropped nor lost.
-fn judge(outcome: &mut Outcome, rows: &[&Row], from: usize) {
+fn judge<'a>(outcome: &mut Outcome, rows: impl Iterator<Item = &'a Row>, from: usize) {
     let mut verdict = Verdict::default();
     let (mut dropped, mut too_soon, mut lost, mut least, mut messages) = (0, 0, 0, f64::MAX, 0);
+    let mut packets = Vec::new();
     for row in rows {
         verdict += row.verdict;
         messages += row.messages();
+        packets.push(row.received.iter().map(|flow| flow.packets).sum::<u64>());
         let channels = std::iter::zip(&row.sent, &row.received).take(BEST_EFFORT);
         for (number, (sent, received)) in channels.enumerate() {
             if number >= from {
@@ -381,17 +566,51 @@ fn judge(outcome: &mut Outcome, rows: &[&Row], from: usize) {
             least = least.min(row.least_laxity(number));
         }
     }
-    front_door::check_messages(outcome, "messages late", verdict, messages);
+    results::check_late(outcome, "messages late", verdict, messages);
     let of = match from {
         0 => "of the channels",
-        _ => "but for channel 0",
+        _ => "of channels 1 and 2",
     };
-    let what = format!("messages dropped that their program did not send too soon, {of}");
-    outcome.check(what, dropped as f64, "", Bound::AtMost(0.0));
-    outcome.ours(&format!("dropped, sent too soon, {of}"), too_soon);
-    let what = "accepted messages lost or wrong at the sink";
-    outcome.check(what, lost as f64, "", Bound::AtMost(0.0));
-    outcome.ours("least laxity, ms", least);
+    let what = format!("messages {of} dropped by netnice (those sent too soon are not counted)");
+    outcome.check(what, dropped as f64, "messages", Bound::AtMost(0.0));
+    let what = "accepted messages of the channels, lost or wrong at the sink";
+    outcome.check(what, lost as f64, "messages", Bound::AtMost(0.0));
+    let mut all = results::late(verdict, messages);
+    all[format!("{of}: refused because sent too soon")] = too_soon.into();
+    outcome.ours("late messages of all runs", all);
+    outcome.ours("least laxity of all runs, ms", least);
+    let (fewest, most) = (packets.iter().min(), packets.iter().max());
+    outcome.ours(
+        "packets of all flows in a run",
+        json!({"fewest": fewest, "most": most}),
+    );
+}
+
+/// Adds the contracts of the channels, and the rest of the set-up: P in words, the rate of the
+/// link, and the messages and the queue of best effort.
+fn set_up(
+    outcome: &mut Outcome,
+    contracts: &[&str; 3],
+    (blocks, link): (&str, &str),
+    (message, queue): (u64, &str),
+) -> Result<()> {
+    let contracts = results::contracts(contracts, None)?;
+    outcome.ours("contracts of the channels", contracts);
+    let (first, later) = COMPUTES_NS;
+    outcome.ours(
+        "set-up",
+        json!({
+            "packet size with the channel's header, bytes": PACKET_BYTES,
+            "P, packets between two preemption points": blocks,
+            "processing of the first packet of a message, µs": first as f64 / 1e3,
+            "processing of each later packet, µs": later as f64 / 1e3,
+            "message size of best effort, bytes": message,
+            "queue of best effort, messages": queue,
+            "link": link,
+        }),
+    );
+    outcome.note(OWN_CONTRACTS);
+    Ok(())
 }
 
 impl Row {
@@ -402,14 +621,14 @@ impl Row {
     }
 
     /// Checks that messages were late without an excuse, or that none was and few with one.
-    fn judge_late(&self, outcome: &mut Outcome, what: &str, must_be_late: bool) {
+    fn judge_late(&self, outcome: &mut Outcome, case: &str, must_be_late: bool) {
         if must_be_late {
             let late = self.verdict.unexcused as f64;
-            let what = format!("late without an excuse: {what}");
+            let what = format!("control: messages late, not excused by a stop: {case}");
             return outcome.check(what, late, "messages", Bound::AtLeast(1.0));
         }
-        let what = format!("messages late: {what}");
-        front_door::check_messages(outcome, &what, self.verdict, self.messages());
+        let what = format!("messages late: {case}");
+        results::check_late(outcome, &what, self.verdict, self.messages());
     }
 
     /// kB/s of a channel that left before the end.
@@ -431,122 +650,30 @@ impl Row {
         self.laxities(number).fold(f64::MAX, f64::min)
     }
 
-    fn table(&self) -> serde_json::Value {
-        let channel = |number: usize| {
+    fn results(&self) -> Vec<FlowResult> {
+        let flow = |number: usize| {
             let (sent, received) = (&self.sent[number], &self.received[number]);
             let is_real_time = number != BEST_EFFORT;
-            let of_real_time = |value: f64| is_real_time.then_some(value);
-            json!({
-                "name": NAMES.get(number).unwrap_or(&"best effort"),
-                "kB/s": self.rate(number).round(), "offered": sent.offered,
-                "dropped": sent.dropped, "received": received.messages,
-                "dropped, sent too soon": of_real_time(sent.too_soon as f64),
-                "offered late at most, ms": sent.offered_late_ns as f64 / 1e6,
-                "late": self.laxities(number).filter(|laxity| *laxity < 0.0).count(),
-                "least laxity, ms": of_real_time(self.least_laxity(number)),
-                "mean laxity, ms": of_real_time(self.mean_laxity(number)),
-            })
+            let late = || self.laxities(number).filter(|laxity| *laxity < 0.0).count();
+            FlowResult {
+                name: NAMES.get(number).copied().unwrap_or("best effort"),
+                throughput: self.rate(number),
+                offered: sent.offered,
+                dropped: sent.dropped - sent.too_soon,
+                late: is_real_time.then(|| late() as u64),
+                least_laxity: is_real_time.then(|| self.least_laxity(number)),
+                mean_laxity: is_real_time.then(|| self.mean_laxity(number)),
+                on_packets: Some(OnPackets {
+                    too_soon: is_real_time.then_some(sent.too_soon),
+                    received: received.messages,
+                    offered_late: sent.offered_late_ns as f64 / 1e6,
+                }),
+            }
         };
-        (0..=BEST_EFFORT).map(channel).collect()
+        (0..=BEST_EFFORT).map(flow).collect()
     }
 }
 
-/// The channels and best effort, with blocks of so many packets.
-fn plan(block: u32) -> ChannelPlan {
-    plan_of(block, &CHANNELS)
-}
-
-/// These channels and best effort, on a reservation.
-fn plan_of(block: u32, contracts: &[&str; 3]) -> ChannelPlan {
-    let channel = |contract: &str| PlannedChannel {
-        contract: contract.to_owned(),
-        best_effort: (MESSAGE as u64, 64),
-        stages: Vec::new(),
-    };
-    let contracts = contracts.iter().copied().chain([""]);
-    ChannelPlan {
-        largest: 1_440,
-        block,
-        horizon_ns: 0,
-        early_before_best_effort: false,
-        computes_ns: (365_000, 115_000),
-        switch_ns: 0,
-        reservation: Some(("9.5ms/10ms".to_owned(), 8_500_000)),
-        records_stops: true,
-        channels: contracts.map(channel).collect(),
-    }
-}
-
-/// The channels with deadlines that are kept only if best effort can be interrupted, without a
-/// reservation that would refuse them.
-fn tight_plan(block: u32, contracts: &[&str; 3]) -> ChannelPlan {
-    ChannelPlan {
-        reservation: None,
-        ..plan_of(block, contracts)
-    }
-}
-
-/// Two bursty channels and a periodic one.
-const CHANNELS: [&str; 3] = [
-    "channel mmax=60KiB,rmax=15/s,bmax=4,deadline=60ms,processing=40ms,overload=drop",
-    "channel mmax=40KiB,rmax=15/s,bmax=6,deadline=56ms,processing=38ms",
-    "channel mmax=30KiB,rmax=20/s,bmax=1,deadline=50ms,processing=36ms",
-];
-
-/// The same with deadlines of a processor that nothing else uses.
-const TIGHT: [&str; 3] = [
-    "channel mmax=60KiB,rmax=15/s,bmax=4,deadline=25ms,processing=22ms,overload=drop",
-    "channel mmax=40KiB,rmax=15/s,bmax=6,deadline=17ms,processing=14ms",
-    "channel mmax=30KiB,rmax=20/s,bmax=1,deadline=10ms,processing=8ms",
-];
-
-/// The channels of figure 7b. A message of the first has 73 packets and takes 8.7 ms, longer than
-/// the deadline of the third.
-const EARLY: [&str; 3] = [
-    "channel mmax=100KiB,rmax=8/s,bmax=2,deadline=25ms,processing=22ms",
-    "channel mmax=40KiB,rmax=15/s,bmax=6,deadline=17ms,processing=14ms",
-    "channel mmax=30KiB,rmax=20/s,bmax=1,deadline=8ms,processing=6ms",
-];
-
-/// The same with deadlines that admission grants on a reservation.
-const PROMISED: [&str; 3] = [
-    "channel mmax=100KiB,rmax=8/s,bmax=2,deadline=80ms,processing=60ms",
-    "channel mmax=40KiB,rmax=15/s,bmax=6,deadline=76ms,processing=58ms",
-    "channel mmax=30KiB,rmax=20/s,bmax=1,deadline=70ms,processing=56ms",
-];
-
-/// What they send, as [`SENT`].
-const SENT_EARLY: [(usize, u64, u64); 3] = [(102_400, 2, 8), (40_960, 6, 15), (30_720, 1, 20)];
-/// A block that has room for the longest of these messages.
-const LONG_BLOCK_EARLY: u32 = 73;
-/// Longer than the time from the arrival of a burst to the logical arrival of its last message.
-const HORIZON_NS: u64 = 500_000_000;
-/// Messages of best effort that can wait in figure 7b.
-const EARLY_QUEUE: u32 = 8;
-
-/// What the channels send: bytes of a message, messages at once, messages a second.
-const SENT: [(usize, u64, u64); 3] = [(61_440, 4, 15), (40_960, 6, 15), (30_720, 1, 20)];
-/// Bursts are farther apart than that, by so much that within a run the messages of each channel
-/// come so many times [`SWEEP_NS`] later than at their rate. So their phases to those of the other
-/// channels and to the periods of the reservation (10 ms) take all values, equally often, and no
-/// mean depends on those at the beginning of a run. A thread that sends late also catches up.
-const SWEEPS: [u64; 3] = [2, 4, 3];
-/// The same for figure 7, whose deadlines are short: the bursts of the channels come nearly at the
-/// same times throughout.
-const TOGETHER: [u64; 3] = [2, 2, 2];
-/// The time between the logical arrivals of two messages of a channel with 15/s.
-const SWEEP_NS: u64 = 66_666_667;
-/// The number of best effort in a plan.
-const BEST_EFFORT: usize = 3;
-/// Bytes of a best-effort message.
-const MESSAGE: usize = 16_384;
-/// The processor time of the handlers in figures 5 and 6, for people.
-const RESERVED: &str = "8.5 ms of every 10 ms of a processor by SCHED_DEADLINE";
-/// Packets between two preemption points.
-const BLOCK: u32 = 12;
-/// Bytes of the long messages of figure 7, 72 packets, and a block as long.
-const LONG_MESSAGE: u64 = 72 * 1_408;
-const LONG_BLOCK: u32 = 72;
 /// Ports.
 const SOURCE: u16 = 5_000;
 const SINK: u16 = 6_000;

@@ -14,7 +14,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::super::simulated::netnice_only;
 use super::hosts::Hosts;
@@ -25,7 +25,7 @@ use crate::traffic::{ManyChannels, OpenedChannels};
 /// Opens the channels. Fails as the module says.
 pub fn scale(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
-    outcome.paper = serde_json::json!("the paper has three channels");
+    outcome.paper = json!("the paper has three channels");
     let count = if context.quick { 200 } else { 1_000 };
     let hosts = Hosts::new("1gbit")?;
     let runtime = hosts.netnices[2].runtime();
@@ -53,9 +53,9 @@ pub fn scale(context: &Context, outcome: &mut Outcome) -> Result<()> {
         std::thread::sleep(Duration::from_millis(50));
         left = hosts.promised()?;
     }
-    let what = "promises left after the end";
-    outcome.check(what, left as f64, "", Bound::AtMost(0.0));
-    let what = "all free again after, ms";
+    let what = "channels that are still promised after their end";
+    outcome.check(what, left as f64, "channels", Bound::AtMost(0.0));
+    let what = "time until all were free again, ms";
     outcome.ours(what, begin.elapsed().as_millis() as u64);
     drop(sink);
     outcome.note(format!(
@@ -71,12 +71,13 @@ fn judge(outcome: &mut Outcome, opened: &OpenedChannels) {
     took.sort_unstable();
     let part = |part: f64| took[((took.len() - 1) as f64 * part) as usize] as f64 / 1e6;
     let rate = took.len() as f64 / (opened.lasted_ns as f64 / 1e9);
-    let what = "channels set up in a second";
-    outcome.check(what, rate, "", Bound::AtLeast(100.0));
-    let what = "time to set one up, of 99 %";
+    let what = "rate of set-ups of channels";
+    outcome.check(what, rate, "channels/s", Bound::AtLeast(100.0));
+    let what = "time to set up a channel, 99th percentile";
     outcome.check(what, part(0.99), "ms", Bound::AtMost(200.0));
-    let what = "time to set one up, ms: median, most";
-    outcome.ours(what, (part(0.5), part(1.0)));
+    let what = "time to set up a channel";
+    let times = json!({"median, ms": part(0.5), "longest, ms": part(1.0)});
+    outcome.ours(what, times);
 }
 
 impl Hosts {
@@ -118,7 +119,7 @@ impl Hosts {
             ("from router to client", now.rx_bytes - before.rx_bytes),
         ] {
             let rate = bytes as f64 / seconds / 1e3;
-            let what = format!("to keep the channels, {what}");
+            let what = format!("traffic to keep the channels, {what}");
             outcome.check(what, rate, "kB/s", Bound::AtMost(10.0));
         }
         Ok(())

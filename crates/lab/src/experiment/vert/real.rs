@@ -13,15 +13,19 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use serde_json::json;
+use netnice_core::stops::Stop;
+use serde_json::{Value, json};
 
 use super::super::bench::{MS, SECOND, netnice_only, pause, wait_until};
 use super::super::front_door::{FrontDoor, WORK_AHEAD, check_verdict, note};
 use super::super::sent_packets::{bins, from_port, missing_on_the_wire, tap};
 use super::super::{Bound, Context, Outcome};
+use super::{
+    FARTHEST_MEAN, FARTHEST_REST, FIRST_SENDER, JUDGED_RATE, PACKET, SHARE, SLICE, wanted,
+};
 use crate::alibi::{Alibi, Verdict};
 use crate::direct;
-use crate::plot::{Chart, Series, palette};
+use crate::plot::{Chart, Series};
 use crate::stats;
 use crate::sys;
 use crate::traffic::{self, Running, Udp, real_programs};
@@ -64,30 +68,35 @@ pub fn figure5a(context: &Context, outcome: &mut Outcome) -> Result<()> {
     record.validate()?;
     let begins: Result<Vec<u64>> = senders.into_iter().map(first_packet).collect();
     let pings = real_programs::finish_ping(ping);
-    outcome.paper = json!("each stream at its share, stable");
+    outcome.paper = json!({
+        "rates": "in proportion to the slices, stable over the whole experiment",
+        "sum of the slices, Mbit/s": 84,
+    });
     let mut judged = Slices::default();
     let settle = (SETTLE * SECOND as f64) as u64;
     for (slice, begin) in slices.into_iter().zip(begins?) {
-        judged.judge(outcome, &record, slice, (begin + settle, until), &alibi);
+        judged.judge(&record, slice, (begin + settle, until), &alibi);
         judged.lost += missing_on_the_wire(&file, port(slice))?;
     }
     judged.check(outcome);
     let (mean, p99) = pings.mean_and_p99();
     outcome.ours(
-        "ping, ms",
-        json!({"mean": mean, "p99": p99, "answered": pings.answers.len()}),
+        "pings from the other host",
+        json!({
+            "sent": count, "answered": pings.answers.len(), "mean round trip, ms": mean,
+            "99th percentile of the round trips, ms": p99,
+        }),
     );
-    outcome.check(
-        "pings without an answer",
-        pings.lost() * 100.0,
-        "%",
-        Bound::AtMost(1.0),
-    );
-    outcome.check("p99 of a ping", p99, "ms", Bound::AtMost(5.0));
+    let what = "pings without an answer, of all";
+    outcome.check(what, pings.lost() * 100.0, "%", Bound::AtMost(1.0));
+    let what = "99th percentile of the round trips of pings";
+    outcome.check(what, p99, "ms", Bound::AtMost(5.0));
     outcome.plot(context, "vert-fig5a", || {
-        let chart = Chart::new("VERT, figure 5a", "time, s", "Mbit/s");
-        let names = slices.map(|slice| (format!("{slice} ms"), port(slice)));
-        rates(chart, &record, &names, until - seconds * SECOND, until)
+        let title = "Six senders with slices of a link of 100 Mbit/s";
+        let chart = Chart::new(title, "time, s", JUDGED_RATE);
+        let chart = chart.x_range(0.0, seconds as f64).y_range(0.0, 30.0);
+        let lines = judged.lines(until - seconds * SECOND, 0);
+        lines.into_iter().fold(chart, Chart::with).svg()
     })
 }
 
@@ -109,20 +118,27 @@ struct Slices {
     mean: f64,
     /// Packets that were sent and did not arrive.
     lost: u64,
+    /// The table of the slices.
+    rows: Vec<Value>,
+    /// The judged bins of each slice.
+    judged: Vec<JudgedBins>,
+}
+
+/// The bins of a slice.
+struct JudgedBins {
+    /// The length of the slice, in ms.
+    slice: u64,
+    /// The begin of the first bin (wall clock, ns).
+    from: u64,
+    /// Packets in each bin.
+    packets: Vec<f64>,
 }
 
 impl Slices {
     /// Judges the packets of a slice in bins of two periods. They begin [`AHEAD`] of a period of
     /// the slice, so that a packet that leaves some microseconds early or late at the edge of a
     /// period stays in its bin.
-    fn judge(
-        &mut self,
-        outcome: &mut Outcome,
-        record: &Record,
-        slice: u64,
-        (from, until): (u64, u64),
-        alibi: &Alibi,
-    ) {
+    fn judge(&mut self, record: &Record, slice: u64, (from, until): (u64, u64), alibi: &Alibi) {
         let from = from - AHEAD;
         let found = bins(&record.times(from_port(port(slice))), from, until, BIN);
         let (mut excused, mut farthest) = (0.0, 0.0_f64);
@@ -138,19 +154,40 @@ impl Slices {
         let mean = stats::mean(&found);
         let counted = mean + excused / found.len().max(1) as f64;
         self.mean = self.mean.max((counted / wanted(slice) - 1.0).abs());
-        outcome.ours(
-            &format!("{slice} ms"),
-            json!({"packets in 200 ms": mean, "s/p": wanted(slice), "farthest bin": farthest}),
+        self.rows.push(json!({
+            SLICE: slice, "mean, packets in 200 ms": mean,
+            "s/p, packets in 200 ms": wanted(slice), "farthest bin from s/p, packets": farthest,
+        }));
+        self.judged.push(JudgedBins {
+            slice,
+            from,
+            packets: found,
+        });
+    }
+
+    fn check(&mut self, outcome: &mut Outcome) {
+        outcome.ours("slices", std::mem::take(&mut self.rows));
+        let what = "packets beyond 2 from s/p in bins of 200 ms, sum of all slices";
+        check_verdict(outcome, what, self.bins);
+        outcome.check(FARTHEST_MEAN, self.mean * 100.0, "%", Bound::AtMost(0.5));
+        let what = "packets that were sent and did not arrive";
+        outcome.check(what, self.lost as f64, "packets", Bound::AtMost(0.0));
+        outcome.note(SHARE);
+        outcome.note(
+            "the bins of a slice, also those of the chart, are two of its periods long and begin \
+             8 ms before a period, so that packets at the edge of a period stay in one bin",
         );
     }
 
-    fn check(&self, outcome: &mut Outcome) {
-        let what = "packets of a slice beyond 2 of s/p in 200 ms";
-        check_verdict(outcome, what, self.bins);
-        let what = "farthest mean of a slice from s/p";
-        outcome.check(what, self.mean * 100.0, "%", Bound::AtMost(0.5));
-        let what = "packets that were sent and did not arrive";
-        outcome.check(what, self.lost as f64, "packets", Bound::AtMost(0.0));
+    /// The rate of each slice in the judged bins; `origin` is the time 0 of the chart, and `before`
+    /// the number of other lines, which have the first colours.
+    fn lines(&self, origin: u64, before: usize) -> Vec<Series> {
+        let line = |(number, one): (usize, &JudgedBins)| {
+            let first = (one.from as f64 - origin as f64) / SECOND as f64;
+            let points = rate_points(first, &one.packets);
+            Series::numbered(before + number, format!("{} ms", one.slice), points)
+        };
+        self.judged.iter().enumerate().map(line).collect()
     }
 }
 
@@ -184,24 +221,37 @@ pub fn figure5b(context: &Context, outcome: &mut Outcome) -> Result<()> {
     note(outcome, &stops.stops);
     let record = tap.stop(&front.world.server().ns)?;
     record.validate()?;
-    outcome.paper = json!("the first drops step by step, the guaranteed hold");
+    outcome.paper = json!({
+        "first sender": "falls by 6, 7, 8 and 9 Mbit/s",
+        "senders with slices, Mbit/s": [6, 7, 8, 9],
+    });
     let mut judged = Slices::default();
     first_packet(first)?;
     judged.lost += missing_on_the_wire(&file, port(0))?;
     for (slice, sender) in slices.into_iter().zip(senders) {
         let begin = first_packet(sender)? + BIN;
-        judged.judge(outcome, &record, slice, (begin, until), &alibi);
+        judged.judge(&record, slice, (begin, until), &alibi);
         judged.lost += missing_on_the_wire(&file, port(slice))?;
     }
     judged.check(outcome);
     let worst = rest(outcome, &record, &slices, (from, step), &alibi);
-    let what = "farthest stage of the first from exactly the rest";
-    outcome.check(what, worst * 100.0, "%", Bound::AtMost(0.5));
+    outcome.check(FARTHEST_REST, worst * 100.0, "%", Bound::AtMost(0.5));
     outcome.plot(context, "vert-fig5b", || {
-        let chart = Chart::new("VERT, figure 5b", "time, s", "Mbit/s");
-        let slices = slices.map(|slice| (format!("{slice} ms"), port(slice)));
-        let names = [vec![("with extra".to_string(), port(0))], slices.to_vec()].concat();
-        rates(chart, &record, &names, from, until)
+        let title = "One sender has what slices leave of 100 Mbit/s";
+        let chart = Chart::new(title, "time, s", JUDGED_RATE).y_range(0.0, 110.0);
+        let packets = bins(&record.times(from_port(port(0))), from, until, BIN);
+        let points = rate_points(0.0, &packets);
+        let chart = chart.with(Series::numbered(0, FIRST_SENDER, points));
+        let lines = judged.lines(from, 1);
+        lines.into_iter().fold(chart, Chart::with).svg()
+    })?;
+    outcome.plot(context, "vert-fig5b-slices", || {
+        let title = "The four senders with slices alone";
+        let chart = Chart::new(title, "time, s", JUDGED_RATE);
+        let chart = chart.x_range(0.0, (until - from) as f64 / SECOND as f64);
+        let lines = judged.lines(from, 1);
+        let chart = chart.y_range(5.0, 10.0);
+        lines.into_iter().fold(chart, Chart::with).svg()
     })
 }
 
@@ -215,29 +265,34 @@ fn rest(
     alibi: &Alibi,
 ) -> f64 {
     let times = record.times(from_port(port(0)));
-    let mut worst = 0.0_f64;
+    let (mut worst, mut rows) = (0.0_f64, Vec::new());
+    let seconds = |at: u64| (at - from) as f64 / SECOND as f64;
     for stage in 0..6_u64 {
         // From the first period after the one in which a sender started.
         let (begin, end) = (from + stage * step + BIN, from + (stage + 1) * step);
-        let reserved: u64 = slices.iter().take(stage as usize).sum();
-        let rest = (100 - reserved) as f64 / 100.0 * (end - begin) as f64 / PACKET as f64;
+        let percent = 100 - slices.iter().take(stage as usize).sum::<u64>();
+        let rest = percent as f64 / 100.0 * (end - begin) as f64 / PACKET as f64;
         let found = bins(&times, begin, end, end - begin)[0];
         let stopped =
             (alibi.taken(begin, end, WORK_AHEAD) as f64 / PACKET as f64).min(rest - found);
         let off = (found + stopped.max(0.0)) / rest - 1.0;
         worst = worst.max(off.abs());
-        outcome.ours(
-            &format!("stage {stage}"),
-            json!({"packets": found, "the rest": rest, "excused": stopped.max(0.0)}),
-        );
+        rows.push(json!({
+            "stage": stage, "from, s": seconds(begin), "until, s": seconds(end),
+            "senders": 1 + stage.min(4), "rest of the link, %": percent, "rest, packets": rest,
+            "received from the first, packets": found,
+            "excused by stops, packets": stopped.max(0.0), "deviation with these, %": off * 100.0,
+        }));
     }
+    outcome.ours("first sender in each stage", rows);
     worst
 }
 
 /// Figure 6: two senders without a guarantee, through the driver, through the kernel with HTB, and
 /// through the kernel's plain queue over a cable of the link's rate. The driver must carry as much
 /// as each of the kernel's, with what its stops would have carried, and the rates of its senders
-/// may vary no more than with HTB. Fails if the subject is not netnice, and
+/// may vary no more than with HTB, and over the cable no more than with the plain queue. Fails if
+/// the subject is not netnice, and
 /// as [`Experiment::run`](crate::experiment::Experiment::run) does.
 pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
@@ -253,72 +308,141 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
             measured: 29 * SECOND,
         },
     };
-    let ours = through_driver(World::pair(Pair::default())?, outcome, phases)?;
-    let limited = through_kernel(World::pair(Pair::default())?, true, phases)?;
-    let on_cable = through_driver(cable()?, outcome, phases)?;
-    let plain = through_kernel(cable()?, false, phases)?;
-    outcome.paper = json!({"ours, average Mb/s": 46.1, "the kernel's": 44.1, "ours": "smoother"});
-    let mut measure = |name: &str, record: &Record| {
-        let each = [1, 2].map(|number| steady(record, number, phases));
-        let sums = each[0].iter().zip(&each[1]).map(|(one, two)| one + two);
-        let sums: Vec<f64> = sums.collect();
-        let total = stats::mean(&sums);
-        let variations = each.iter().map(|bins| stats::variation(bins));
-        let variation = variations.fold(0.0, f64::max);
-        outcome.ours(
-            name,
-            json!({
-                "total, Mbit/s": total,
-                "each": each.iter().map(|bins| stats::mean(bins)).collect::<Vec<_>>(),
-                "variation over 200 ms": variation,
-            }),
-        );
-        (total, variation)
-    };
-    let (total, variation) = measure("ours", &ours.0);
-    let (theirs, rougher) = measure("HTB", &limited);
-    let (total_on_cable, _) = measure("ours over a cable of 100 Mbit/s", &on_cable.0);
-    let (plain_total, _) = measure("the kernel's queue over that cable", &plain);
-    for (name, (record, alibi), total, theirs) in [
-        ("of HTB's", &ours, total, theirs),
+    let name = "driver, link shaped to 100 Mbit/s";
+    let ours = through_driver(name, World::pair(Pair::default())?, outcome, phases)?;
+    let name = "kernel with HTB, link shaped to 100 Mbit/s";
+    let limited = through_kernel(name, World::pair(Pair::default())?, true, phases)?;
+    let name = "driver, cable of 100 Mbit/s";
+    let on_cable = through_driver(name, cable()?, outcome, phases)?;
+    let name = "kernel's plain queue, cable of 100 Mbit/s";
+    let plain = through_kernel(name, cable()?, false, phases)?;
+    outcome.paper = json!({
+        "Nemesis, average bandwidth, Mbit/s": 46.1, "Linux 2.0.29, average bandwidth, Mbit/s": 44.1,
+        "variation": "Nemesis is very much smoother",
+    });
+    note(
+        outcome,
+        &[ours.stops.clone(), on_cable.stops.clone()].concat(),
+    );
+    outcome.note(
+        "the paper's comparison is that of the last two rows of the table: no shaper, and a cable \
+         that carries 100 Mbit/s; HTB is the kernel's shaper, for a link that is shaped",
+    );
+    let runs = [&ours, &limited, &on_cable, &plain];
+    let rows: Vec<Value> = runs.iter().map(|run| run.row(phases)).collect();
+    outcome.ours("set-ups", rows);
+    for (run, kernel, name) in [
+        (&ours, &limited, "HTB's (link shaped to 100 Mbit/s)"),
+        (&on_cable, &plain, PLAIN_QUEUE),
+    ] {
+        let part = run.total(phases) / kernel.total(phases) * 100.0;
+        let excused = (run.stopped(phases) * 100.0).min((100.0 - part).max(0.0));
+        let key = format!("excused of the total rate, % of {name}");
+        outcome.ours(&key, excused);
+        let what = format!("total rate with what stops excuse, of {name}");
+        outcome.check(what, part + excused, "%", Bound::AtLeast(100.0));
+        let what = format!("variation from 200 ms to 200 ms, at most that of {name}");
+        let most = Bound::AtMost(kernel.variation(phases) * 100.0);
+        outcome.check(what, run.variation(phases) * 100.0, "%", most);
+    }
+    for (name, title, run) in [
         (
-            "of that of the kernel's queue",
+            "driver",
+            "Two senders through the driver, cable of 100 Mbit/s",
             &on_cable,
-            total_on_cable,
-            plain_total,
+        ),
+        (
+            "kernel",
+            "Two senders through the kernel's plain queue, same cable",
+            &plain,
+        ),
+        (
+            "shaped-driver",
+            "Two senders through the driver, link shaped to 100 Mbit/s",
+            &ours,
+        ),
+        (
+            "shaped-htb",
+            "Two senders through the kernel with HTB, 100 Mbit/s",
+            &limited,
         ),
     ] {
-        let (from, until) = steady_span(record, phases);
-        let stopped = alibi.taken(from, until, WORK_AHEAD) as f64 / (until - from) as f64;
-        let part = total / theirs * 100.0;
-        let excused = (stopped * 100.0).min((100.0 - part).max(0.0));
-        outcome.ours(&format!("excused of the total, % {name}"), excused);
-        let what = format!("total, {name} ({excused:.2} % excused by stops)");
-        outcome.check(what, part + excused, "%", Bound::AtLeast(100.0));
+        outcome.plot(context, &format!("vert-fig6-{name}"), || {
+            run.chart(title, phases)
+        })?;
     }
-    outcome.check(
-        "variation",
-        variation * 100.0,
-        "%",
-        Bound::AtMost(rougher * 100.0),
-    );
-    outcome.plot(context, "vert-fig6", || {
-        let chart = Chart::new("VERT, figure 6", "time, s", "Mbit/s");
-        let mut chart = chart.y_range(40.0, 60.0);
-        let lines = [("driver", &ours.0, 0), ("kernel", &limited, 2)];
-        for (name, record, colour) in lines {
-            for number in [1, 2] {
-                let bins = steady(record, number, phases);
-                let points = (0..)
-                    .zip(bins)
-                    .map(|(at, rate)| (f64::from(at) * 0.2 + 0.1, rate));
-                let colour = palette::SERIES[colour + usize::from(number == 2)];
-                let name = format!("{name}, sender {number}");
-                chart = chart.with(Series::new(name, colour, points.collect()));
-            }
-        }
-        chart.svg()
-    })
+    Ok(())
+}
+
+/// A run of figure 6.
+struct SharedLink {
+    /// The set-up, in words.
+    name: &'static str,
+    record: Record,
+    /// Stops of the driver, and what they excuse; none of the kernel.
+    stops: Vec<Stop>,
+    alibi: Alibi,
+    /// Packets that were sent and did not arrive; `None` of the kernel, whose floods are not
+    /// counted.
+    lost: Option<u64>,
+}
+
+impl SharedLink {
+    /// The rates of both senders in bins of 200 ms, in Mbit/s.
+    fn rates(&self, phases: Phases) -> [Vec<f64>; 2] {
+        [1, 2].map(|number| steady(&self.record, number, phases))
+    }
+
+    /// The mean of the sum of both rates, in Mbit/s.
+    fn total(&self, phases: Phases) -> f64 {
+        let each = self.rates(phases);
+        let sums = each[0].iter().zip(&each[1]).map(|(one, two)| one + two);
+        stats::mean(&sums.collect::<Vec<f64>>())
+    }
+
+    /// The coefficient of variation of the sender that varies more.
+    fn variation(&self, phases: Phases) -> f64 {
+        let each = self.rates(phases);
+        let variations = each.iter().map(|bins| stats::variation(bins));
+        variations.fold(0.0, f64::max)
+    }
+
+    /// The part of the time that stops of the driver took from the link.
+    fn stopped(&self, phases: Phases) -> f64 {
+        let (from, until) = steady_span(&self.record, phases);
+        self.alibi.taken(from, until, WORK_AHEAD) as f64 / (until - from) as f64
+    }
+
+    /// The row of the table.
+    fn row(&self, phases: Phases) -> Value {
+        let means = self.rates(phases).map(|bins| stats::mean(&bins));
+        json!({
+            "set-up": self.name,
+            "sender 1, Mbit/s": means[0],
+            "sender 2, Mbit/s": means[1],
+            "total, Mbit/s": self.total(phases),
+            "variation of the less steady sender, %": self.variation(phases) * 100.0,
+            "time that stops of the driver took, %": self.stopped(phases) * 100.0,
+            "sent and not arrived, packets": self.lost,
+        })
+    }
+
+    /// The rates of both senders. All charts of figure 6 have the same axes.
+    fn chart(&self, title: &str, phases: Phases) -> String {
+        let y = "rate of a sender in bins of 200 ms, Mbit/s";
+        let seconds = phases.measured as f64 / SECOND as f64;
+        let chart = Chart::new(title, "time, s", y);
+        let chart = chart.x_range(0.0, seconds).y_range(0.0, 105.0);
+        let line = |(number, bins): (usize, Vec<f64>)| {
+            let points = (0..).zip(bins);
+            let points = points.map(|(at, rate)| (f64::from(at) * 0.2 + 0.1, rate));
+            let line = Series::numbered(number, format!("sender {number}"), points.collect());
+            // Equal rates cover each other.
+            if number == 2 { line.dashed() } else { line }
+        };
+        let series = (1..).zip(self.rates(phases)).map(line);
+        series.fold(chart, Chart::with).svg()
+    }
 }
 
 /// The phases of a run of figure 6: until both senders have started, in s; until the division of
@@ -342,8 +466,13 @@ fn cable() -> Result<World> {
     World::switched(&[Cable::rated("client", LINK, 50), Cable::free("server")])
 }
 
-/// The record of two senders through the driver, and what its stops excuse.
-fn through_driver(world: World, outcome: &mut Outcome, phases: Phases) -> Result<(Record, Alibi)> {
+/// Two senders through the driver. Checks that all of their packets arrived.
+fn through_driver(
+    name: &'static str,
+    world: World,
+    outcome: &mut Outcome,
+    phases: Phases,
+) -> Result<SharedLink> {
     let front = FrontDoor::on(world, RATE)?;
     let mut senders = [
         front.sender(port(1), LEFT_OVER)?,
@@ -355,8 +484,6 @@ fn through_driver(world: World, outcome: &mut Outcome, phases: Phases) -> Result
     }
     pause(phases.length());
     let stops = front.stops()?;
-    let alibi = stops.alibi(0.0);
-    note(outcome, &stops.stops);
     let record = tap.stop(&front.world.server().ns)?;
     record.validate()?;
     let mut lost = 0;
@@ -364,13 +491,24 @@ fn through_driver(world: World, outcome: &mut Outcome, phases: Phases) -> Result
         first_packet(sender)?;
         lost += missing_on_the_wire(&file, port(number))?;
     }
-    let what = "packets that were sent and did not arrive";
+    let what = format!("{name}: packets that were sent and did not arrive");
     outcome.check(what, lost as f64, "packets", Bound::AtMost(0.0));
-    Ok((record, alibi))
+    Ok(SharedLink {
+        name,
+        record,
+        alibi: stops.alibi(0.0),
+        stops: stops.stops,
+        lost: Some(lost),
+    })
 }
 
-/// The record of two floods through the kernel's queue, with a limit by HTB if it is `limited`.
-fn through_kernel(world: World, limited: bool, phases: Phases) -> Result<Record> {
+/// Two floods through the kernel's queue, with a limit by HTB if it is `limited`.
+fn through_kernel(
+    name: &'static str,
+    world: World,
+    limited: bool,
+    phases: Phases,
+) -> Result<SharedLink> {
     let client = world.client();
     let _sink = direct::sink(world.server())?;
     if limited {
@@ -390,7 +528,13 @@ fn through_kernel(world: World, limited: bool, phases: Phases) -> Result<Record>
     }
     let record = tap.stop(&world.server().ns)?;
     record.validate()?;
-    Ok(record)
+    Ok(SharedLink {
+        name,
+        record,
+        alibi: Alibi::default(),
+        stops: Vec::new(),
+        lost: None,
+    })
 }
 
 /// The part of a run of figure 6 in which both send, and the division of the link has settled.
@@ -408,28 +552,19 @@ fn steady(record: &Record, number: u64, phases: Phases) -> Vec<f64> {
     packets.into_iter().map(megabits).collect()
 }
 
-/// Rates in bins of 200 ms.
-fn rates(chart: Chart, record: &Record, names: &[(String, u16)], from: u64, until: u64) -> String {
-    let line = |(number, (name, port)): (usize, &(String, u16))| {
-        let packets = bins(&record.times(from_port(*port)), from, until, BIN);
-        let points = (0..)
-            .zip(packets)
-            .map(|(at, packets)| (f64::from(at) * 0.2 + 0.1, megabits(packets)));
-        let colour = palette::SERIES[number % palette::SERIES.len()];
-        Series::new(name, colour, points.collect())
+/// The points of a line of rates in bins of 200 ms, of which the first begins at `first` s.
+fn rate_points(first: f64, packets: &[f64]) -> Vec<(f64, f64)> {
+    let points = (0..).zip(packets);
+    let point = |(at, packets): (i32, &f64)| {
+        let middle = first + f64::from(at) * 0.2 + 0.1;
+        (middle, megabits(*packets))
     };
-    let series = names.iter().enumerate().map(line);
-    series.fold(chart, Chart::with).svg()
+    points.map(point).collect()
 }
 
 /// The rate of `packets` in a bin, in Mbit/s.
 fn megabits(packets: f64) -> f64 {
     packets * 1500.0 * 8e3 / BIN as f64
-}
-
-/// Packets in a bin of 200 ms for a slice of `slice` ms in 100 ms.
-fn wanted(slice: u64) -> f64 {
-    (slice * MS) as f64 * 2.0 / PACKET as f64
 }
 
 fn port(number: u64) -> u16 {
@@ -442,8 +577,8 @@ const LEFT_OVER: &str = "weight 100";
 const RATE: &str = "100mbit";
 /// Rate of the link in bit/s.
 const LINK: u64 = 100_000_000;
-/// A packet's time on the link, in ns.
-const PACKET: u64 = 120_000;
+/// The kernel's queue without a shaper, in labels.
+const PLAIN_QUEUE: &str = "the kernel's plain queue's (cable of 100 Mbit/s)";
 /// The width of a bin, in ns: two periods.
 const BIN: u64 = 200 * MS;
 /// How long before a period of a slice a bin begins, in ns: half of the time in each period for

@@ -127,10 +127,15 @@ pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
         }
         consumed.push(consumer.end(last[number])?);
     }
-    outcome.paper = json!("the second one's losses rise, the first is unperturbed");
+    outcome.paper = json!({
+        "sent, Mbit/s": [40, 45],
+        "first consumer": "completely unperturbed",
+        "second consumer": "with each step its rate drops, and its loss rises by the same amount",
+    });
     check_losses(outcome, &load, &consumed, &sent)?;
     check_missed(outcome, &load, &consumed, missed, &stops);
     samples.check(outcome, &load, &consumed[1]);
+    samples.show_stages(outcome, &load, &consumed);
     outcome.plot(context, "vert-fig7", || chart(&consumed, &samples))
 }
 
@@ -232,18 +237,17 @@ fn check_losses(
     consumed: &[Consumed],
     sent: &[u64],
 ) -> Result<()> {
+    let mut rows = Vec::new();
     for (number, (consumer, sent)) in (1..).zip(consumed.iter().zip(sent)) {
         let received = consumer.times.len() as u64;
         let stopped = consumer.report.stops.iter().map(|(_, length)| *length);
-        outcome.ours(
-            &format!("consumer {number}"),
-            json!({
-                "sent": sent, "received": received, "lost": consumer.lost,
-                "lost, as the program reads": consumer.report.lost,
-                "processor, %": consumer.report.cpu_share() * 100.0,
-                "longest wait for a processor, ms": stopped.max().unwrap_or(0) as f64 / 1e6,
-            }),
-        );
+        rows.push(json!({
+            "consumer": number, "sent to it, packets": sent, "received, packets": received,
+            "lost by the driver's count, packets": consumer.lost,
+            "lost as the program reads, packets": consumer.report.lost,
+            "processor time, %": consumer.report.cpu_share() * 100.0,
+            "longest wait for a processor, ms": stopped.max().unwrap_or(0) as f64 / 1e6,
+        }));
         ensure!(
             consumer.report.lost == consumer.lost,
             "consumer {number} reads {} lost packets, and the driver counted {}",
@@ -254,6 +258,7 @@ fn check_losses(
         let what = format!("consumer {number}: sent, less received and counted as lost");
         outcome.check(what, apart as f64, "packets", Bound::AtMost(0.0));
     }
+    outcome.ours("consumers", rows);
     let lost = consumed[0].lost;
     // Packets that came while the program waited for a processor and its buffers were full.
     let beyond = |(_, length): &(u64, u64)| {
@@ -262,8 +267,8 @@ fn check_losses(
     let excused = lost.min(consumed[0].report.stops.iter().map(beyond).sum());
     let unexcused = lost - excused;
     let verdict = Verdict { unexcused, excused };
-    check_verdict(outcome, "packets that the first consumer lost", verdict);
-    let what = "the second consumer loses";
+    check_verdict(outcome, "packets that consumer 1 lost", verdict);
+    let what = "control: packets that consumer 2 lost";
     let lost = consumed[1].lost as f64;
     outcome.check(what, lost, "packets", Bound::AtLeast(1.0));
     Ok(())
@@ -355,18 +360,71 @@ impl Samples {
     fn check(&self, outcome: &mut Outcome, load: &Load, second: &Consumed) {
         let early = self.losses(load, second, (0.0, 1.0 / 3.0));
         let late = self.losses(load, second, (2.0 / 3.0, 1.0));
-        for (which, number) in [("all", 0), ("without its waits for a processor", 1)] {
-            outcome.ours(
-                &format!("consumer 2 loses, %, in the first and the last third, {which}"),
-                [early[number], late[number]],
-            );
-        }
+        let row = |which: &str, number: usize| {
+            json!({
+                "losses of consumer 2": which,
+                "first third of the run, % of its packets": early[number],
+                "last third of the run, % of its packets": late[number],
+            })
+        };
+        outcome.ours(
+            "losses of consumer 2",
+            [row("all", 0), row("without its waits for a processor", 1)],
+        );
         outcome.check(
-            "consumer 2 loses more in the last third than in the first, by",
+            "losses of consumer 2, without its waits for a processor: share in the last third of \
+             the run, less that in the first",
             late[1] - early[1],
-            "%",
+            "percentage points",
             Bound::AtLeast(5.0),
         );
+    }
+
+    /// The packets that consumer 2 had lost at a time (wall clock, ns), interpolated between two
+    /// samples.
+    fn lost_at(&self, at: u64) -> f64 {
+        let seconds = at.saturating_sub(self.began) as f64 / SECOND as f64;
+        let after = self
+            .counts
+            .partition_point(|(sampled, _)| *sampled <= seconds);
+        let lost = |index: usize| {
+            let (sampled, counts) = self.counts[index.min(self.counts.len() - 1)];
+            (sampled, counts[1].1 as f64)
+        };
+        let ((from, before), (until, later)) = (lost(after.saturating_sub(1)), lost(after));
+        match until > from {
+            true => before + (later - before) * (seconds - from) / (until - from),
+            false => before,
+        }
+    }
+
+    /// Shows the rates of both consumers, and the losses of the second, for each stage of its work.
+    /// A stage ends with 20,000 packets that it received, and with the first sender's last packet.
+    fn show_stages(&self, outcome: &mut Outcome, load: &Load, consumed: &[Consumed]) {
+        let [first, second] = [&consumed[0].times, &consumed[1].times];
+        let last = first.last().copied().unwrap_or(0);
+        let mut rows = Vec::new();
+        for (stage, times) in (0_u32..).zip(second.chunks(load.step as usize)) {
+            let (Some(from), Some(until)) = (times.first(), times.last()) else {
+                continue;
+            };
+            let (from, until) = (*from, (*until).min(last));
+            if until <= from {
+                break;
+            }
+            let seconds = (until - from) as f64 / SECOND as f64;
+            let inside = |times: &[u64]| bins(times, from, until, until - from)[0];
+            let lost = self.lost_at(until) - self.lost_at(from);
+            rows.push(json!({
+                "stage": stage,
+                "work of consumer 2 on a packet, us": (load.work * stage).as_micros() as u64,
+                "length, s": seconds,
+                "received by consumer 1, Mbit/s": megabits(inside(first), seconds),
+                "received by consumer 2, Mbit/s": megabits(inside(second), seconds),
+                "lost by consumer 2 (sampled), Mbit/s": megabits(lost, seconds),
+            }));
+        }
+        outcome.ours("stages", rows);
     }
 }
 
@@ -383,15 +441,16 @@ fn counters(netnice: &Netnice, consumer: &Consumer) -> Result<(u64, u64)> {
     Ok((number("delivered"), lost.iter().sum()))
 }
 
-/// The Ethernet bandwidth that each consumer received, by the logs, and the losses of the second.
+/// The bandwidth that each consumer received, by the logs, and the losses of the second.
 fn chart(consumed: &[Consumed], samples: &Samples) -> String {
-    let mut chart = Chart::new("VERT, figure 7", "time, s", "Mbit/s");
+    let title = "Two programs receive, and the second becomes slower and slower";
+    let y = "rate in bins of 250 ms, Mbit/s";
+    let mut chart = Chart::new(title, "time, s", y).y_range(0.0, 50.0);
     let first = |one: &Consumed| one.times.first().copied().unwrap_or(0);
     let begin = consumed.iter().map(first).min().unwrap_or(0);
-    let megabits = |packets: f64, seconds: f64| packets * FRAME as f64 * 8e-6 / seconds;
     for (one, (name, colour)) in consumed.iter().zip([
-        ("no processing", palette::SERIES[1]),
-        ("processing", palette::SERIES[2]),
+        ("consumer 1, no processing", palette::SERIES[1]),
+        ("consumer 2, processing", palette::SERIES[2]),
     ]) {
         let end = one.times.last().copied().unwrap_or(0);
         let packets = bins(&one.times, begin, end, SECOND / 4);
@@ -405,8 +464,13 @@ fn chart(consumed: &[Consumed], samples: &Samples) -> String {
         let lost = (after[1].1 - before[1].1) as f64;
         (until, megabits(lost, until - from))
     });
-    let lost = lost.collect();
-    chart.with(Series::new("loss", palette::RED, lost)).svg()
+    let lost = Series::new("loss of consumer 2", palette::RED, lost.collect());
+    chart.with(lost.dashed()).svg()
+}
+
+/// The rate of packets in Mbit/s, with all headers.
+fn megabits(packets: f64, seconds: f64) -> f64 {
+    packets * FRAME as f64 * 8e-6 / seconds
 }
 
 /// Ports of the consumers.
