@@ -560,15 +560,12 @@ impl Datapath {
         self.redirected.limit(next)
     }
 
-    /// Until when a sleep may last before the next departure at `at`, if the packets of no flow
-    /// have exact times: then packets are given to the link farther ahead than the driver's batch.
-    /// Some of that time may pass, so that several packets leave together. `None` if times are
-    /// exact.
+    /// How long the link will still be busy at `at` with packets that were sent ahead of time.
     #[inline]
-    pub(crate) fn may_sleep_until(&self, at: Instant) -> Option<Instant> {
-        let busy = self.scheduler.link_busy_after(at).0;
-        let is_exact = self.scheduler.ahead().0 <= netnice_api::driver::SEND_AHEAD_NS;
-        (!is_exact).then(|| Instant(at.0.saturating_add(busy / 5)))
+    pub(crate) fn link_busy_after(&self, at: Instant) -> Nanos {
+        let busy = self.scheduler.link_busy_after(at);
+        // The end of a hold or of a pause can be long before the link is free.
+        busy.min(self.scheduler.ahead())
     }
 
     /// Publishes moved ring indices before the flush, while they are in the cache. After the flush,

@@ -6,15 +6,15 @@
 //!  │                                                                 └─▶ sleep or spin ─┤
 //!  └────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
-//! The kernel stops a thread that only spins, for 50 ms of each second. A thread that only sleeps
-//! is late by 3 µs or more. So the loop sleeps until some time before the departure, the lead,
-//! which `wake_lead` learns from the lateness of the sleeps. After the sleep, the loop spins if the
-//! departure is at most 15 µs away; else one more iteration follows. Without enough credit in
-//! `cpu_budget`, the loop does not spin and sleeps until the departure itself. While no flow has a
-//! `cell` or `channel`, no departure has an exact time: the loop never spins, and sleeps for longer
-//! while the link has packets ([`Datapath::may_sleep_until`]). The loop does not begin to sleep
-//! while a program that is not throttled has set a notice. A program that keeps the rules of the
-//! ring writes no doorbell while the driver is awake.
+//! The kernel can stop a thread that only spins, for 50 ms of each second. A thread that only
+//! sleeps is late by 3 µs or more. So the loop sleeps until some time before the departure, the
+//! lead, which `wake_lead` learns from the lateness of the sleeps. After the sleep, the loop spins
+//! if the departure is at most 15 µs away; else one more iteration follows. Without enough credit
+//! in `cpu_budget`, the loop does not spin and sleeps until the departure itself. If the link then
+//! still has packets for a quarter of a millisecond or more, no exact time is needed: the loop
+//! sleeps for a fifth of that time longer, so that several packets leave together ([`longer`]). The
+//! loop does not begin to sleep while a program that is not throttled has set a notice. A program
+//! that keeps the rules of the ring writes no doorbell while the driver is awake.
 //!
 //! The daemon may give the thread a reservation of processor time instead of SCHED_FIFO, and take
 //! it back (`reservation`). It also limits how long the thread waits awake while programs have such
@@ -337,8 +337,8 @@ impl EventLoop {
             limit = limit.min(until.0);
         }
         match departure.filter(|at| at.0 <= limit) {
-            Some(at) => match self.datapath.may_sleep_until(at) {
-                Some(until) => self.sleep_until(Instant(until.0.min(limit)), false),
+            Some(at) => match longer(self.datapath.link_busy_after(at)) {
+                Some(longer) => self.sleep_until(Instant(limit.min(at.0 + longer)), false),
                 None => self.sleep_until(at, true),
             },
             None => self.sleep_until(Instant(limit), false),
@@ -559,6 +559,14 @@ impl EventLoop {
             self.polls_frames = polls;
         }
     }
+}
+
+/// How much longer the loop may sleep than until the next departure, in ns, if the link is still
+/// `busy` then: a fifth of that. `None` if the rest is shorter than the latest usual end of a sleep
+/// ([`wake_lead::MOST`]), so that the link could become idle.
+fn longer(busy: Nanos) -> Option<u64> {
+    let longer = busy.0 / 5;
+    (busy.0 - longer >= wake_lead::MOST).then_some(longer)
 }
 
 /// Gives the calling thread precise wake-ups, and binds it to `processor` unless that is `None`.

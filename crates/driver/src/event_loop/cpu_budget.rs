@@ -14,7 +14,8 @@
 //! | below 0, if the kernel has ever stopped the thread | also pauses 50 µs after an iteration |
 //!
 //! If no other thread needs the processor, the fair server does not stop the packet thread, and a
-//! busy link gets the whole processor. A kernel with `CONFIG_RT_GROUP_SCHED` stops it nevertheless.
+//! busy link gets the whole processor. A kernel before 6.12, or with `CONFIG_RT_GROUP_SCHED`, stops
+//! it nevertheless.
 //!
 //! The kernel stops a thread with a reservation of processor time ([`Reservation`]) when its budget
 //! is used up, until the end of the period. Work has the whole budget. Spinning gets only what

@@ -189,7 +189,24 @@ fn packets_in_advance_need_no_exact_time() {
         rig.iterate();
     }
     assert_eq!(rig.event_loop.wake_lead.nanos(), lead);
-    assert!(rig.event_loop.time_accounting().sleeps > before.sleeps);
+    let now = rig.event_loop.time_accounting();
+    assert!(now.sleeps > before.sleeps);
+    assert!(now.iterations - before.iterations < 500, "each alone");
+}
+
+#[test]
+fn the_loop_sleeps_longer_only_if_the_link_has_enough_packets_for_a_late_wakeup() {
+    // With the steps of the work-ahead: exactly, with 60 us, 250 us and 1 ms.
+    let cases = [
+        (20, None),
+        (60, None),
+        (249, None),
+        (250, Some(50_000)),
+        (1_000, Some(200_000)),
+    ];
+    for (busy, expected) in cases {
+        assert_eq!(longer(Nanos(busy * 1_000)), expected, "{busy} us");
+    }
 }
 
 #[test]

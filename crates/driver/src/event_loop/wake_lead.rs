@@ -41,7 +41,7 @@ const FIRST: u64 = 50_000;
 const LEAST: u64 = 10_000;
 /// The longest lead, in ns. A longer lead is not worth its processor time: a sixth of a processor
 /// for a flow of 10 Mbit/s; and a flow of 100 Mbit/s has a packet each 120 µs.
-const MOST: u64 = 200_000;
+pub(super) const MOST: u64 = 200_000;
 /// What a late sleep adds to the lead, in ns.
 const UP: u64 = 499 * DOWN;
 /// What any other sleep subtracts from the lead, in ns.

@@ -15,12 +15,11 @@ use crate::experiment::{Bound, Check, Experiment, REGISTRY, figure};
 
 /// The experiments of our own that have a run, and a list of the others.
 fn own_section(evidence: &Evidence) -> Markup {
-    let (measured, others): (Vec<_>, Vec<_>) =
-        own().partition(|one| evidence.runs.contains_key(one.id));
+    let (measured, others) = own(evidence);
     html! {
         section id="own" {
             h2 { "Experiments of our own" }
-            p.about { "What the papers do not ask: the promises of netnice's documents." }
+            p.about { "These experiments test promises of netnice's documents that the papers do not make." }
             @for one in measured {
                 article id=(one.id) {
                     h3 { code { (one.id) } " " (evidence.verdict(&[one.id]).badge()) }
@@ -158,8 +157,7 @@ fn short_ones(evidence: &Evidence) -> Markup {
 
 /// The list of all experiments with their verdicts.
 fn overview(evidence: &Evidence) -> Markup {
-    let (measured, others): (Vec<_>, Vec<_>) =
-        own().partition(|one| evidence.runs.contains_key(one.id));
+    let (measured, others) = own(evidence);
     let entry = |href: &str, name: &str, verdict: Verdict| {
         html! {
             li.(verdict.words().1) {
@@ -198,18 +196,20 @@ fn how_to_read() -> Markup {
             "A table of checks has what was measured, its value, and the bound that it must meet. A "
             em { "control" } " is a run in which a fault must appear, because otherwise the experiment could not "
             "show that netnice prevents it. A " em { "whole run" } " is the experiment in its full length; the short "
-            "form is a test. What is measured is what is shipped: packets between network namespaces, through the "
-            "daemon, the driver and the library, with programs as ordinary processes, unless a line says "
-            em { "simulated" } ". Rates count bytes on the wire, if nothing else is said."
+            "form is a test. The experiments run the shipped daemon, driver and library, with programs as ordinary "
+            "processes and packets between network namespaces, unless a line says " em { "simulated" } ". Rates count "
+            "bytes on the wire, if nothing else is said."
         }
         p.about {
-            "The machine is virtual and has other tenants: its host stops the processors now and then, for "
-            "microseconds to tens of milliseconds. The driver records each stop of its own thread of 20 us and more: "
+            "A machine can stop the driver, especially a virtual one whose processors have other users. The driver "
+            "records each stop of its own thread of 20 us and more: "
             em { "late" } " (a sleep ended too late), " em { "still" } " (the thread was awake, and did nothing between "
             "two readings of the clock) and " em { "slow" } " (its work does not explain the time; it counts only as far "
-            "as the kernel says that the host took time from the processors). A packet or message is " em { "excused" }
-            " if recorded stops between the moment when it was due and the moment when it left are at least as long as it "
-            "is late. What is excused is counted and shown; everything else is judged."
+            "as the kernel says that the host took time from the processors). A packet that is late is " em { "excused" }
+            " if recorded stops explain it: those between the time when it was due and the time when it left, and what "
+            "was not yet caught up of earlier ones. A message of a channel is excused if the stops between its logical "
+            "arrival and its end, of the driver and of the handlers, took as much as it is late. What is excused is "
+            "counted and shown; everything else is judged."
         }
         p.about {
             "The page is made again by " code { "netnice-lab report docs/evidence" } " from the files of runs, and measured "
@@ -218,9 +218,10 @@ fn how_to_read() -> Markup {
     }
 }
 
-/// The experiments that no paper has.
-fn own() -> impl Iterator<Item = &'static Experiment> {
-    REGISTRY.iter().filter(|one| !papers::have(one.id))
+/// The experiments that no paper has: those with a run, and the others.
+fn own(evidence: &Evidence) -> (Vec<&'static Experiment>, Vec<&'static Experiment>) {
+    let own = REGISTRY.iter().filter(|one| !papers::have(one.id));
+    own.partition(|one| evidence.runs.contains_key(one.id))
 }
 
 /// The name of the place on the page where an experiment stands.
@@ -247,9 +248,10 @@ fn quantity(check: &Check) -> String {
 /// The bound of a check with the unit of its value.
 fn bound(check: &Check) -> String {
     let bound = match check.bound {
-        // The tolerance has a percent sign of its own.
-        Bound::Near { .. } => return check.bound.to_string(),
-        Bound::AtMost(most) if most == 0.0 => "0".to_owned(),
+        Bound::Near { aim, share } => {
+            let aim = with_unit(&grouped(&figure(aim)), &check.unit);
+            return format!("{aim} ± {} %", figure(share * 100.0));
+        }
         _ => check.bound.to_string(),
     };
     let bound: Vec<String> = bound.split(' ').map(grouped).collect();
@@ -281,7 +283,7 @@ fn machines(evidence: &Evidence) -> Markup {
 fn versions(evidence: &Evidence) -> Markup {
     let mut by_tree: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (id, run) in &evidence.runs {
-        let tree = run.file.tree.as_deref().unwrap_or("not known");
+        let tree = run.file.tree.as_deref().unwrap_or("that is not known");
         by_tree.entry(tree).or_default().push(id);
     }
     let mut all: Vec<(&str, Vec<&str>)> = by_tree.into_iter().collect();
@@ -358,21 +360,23 @@ impl Evidence {
 
     /// What was measured by an experiment, and what on another kernel.
     fn run(&self, id: &str) -> Markup {
-        let Some(run) = self.runs.get(id) else {
-            return html! { p.machine { code { "netnice-lab run " (id) } " has no file of a run here." } };
-        };
+        let remark = self.remarks.get(id).map(String::as_str);
         html! {
-            (self.one(id, run))
+            @match self.runs.get(id) {
+                Some(run) => (self.one(id, run, remark)),
+                None => p.machine { code { "netnice-lab run " (id) } " has no file of a run here." },
+            }
             @if let Some(run) = self.elsewhere.get(id) {
                 h4 { "On another kernel: Linux " (run.file.machine.kernel) ", " (run.file.machine.processor) }
-                (self.one(id, run))
+                (self.one(id, run, None))
             }
         }
     }
 
-    fn one(&self, id: &str, run: &Run) -> Markup {
+    /// A run, with what is said of it if it falls short.
+    fn one(&self, id: &str, run: &Run, remark: Option<&str>) -> Markup {
         let outcome = &run.file.outcome;
-        let remark = self.remarks.get(id).filter(|_| !outcome.holds);
+        let remark = remark.filter(|_| !outcome.holds);
         // The comparison with other tools is what its reader looks for.
         let is_open = id == "other-tools";
         html! {
@@ -381,7 +385,7 @@ impl Evidence {
             }
             @if let Some(text) = remark { p.remark { b { "Falls short: " } (prose(text)) } }
             (checks(&outcome.checks))
-            @for note in &outcome.notes { p.note { (note) } }
+            @for note in &outcome.notes { p.note { (prose(note)) } }
             details open[is_open] {
                 summary { "All measured values" }
                 @if !outcome.paper.is_null() {

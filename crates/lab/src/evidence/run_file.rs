@@ -85,7 +85,7 @@ impl RunFile {
         write_whole(&path, &text)?;
         for name in earlier {
             if !self.outcome.plots.contains(&name) {
-                // A figure that is left there harms nobody.
+                // A figure that cannot be removed is not shown.
                 let _ = std::fs::remove_file(folder.join(name));
             }
         }
@@ -110,6 +110,12 @@ impl RunFile {
         let elsewhere = |name: &&String| Path::new(name).file_name().is_none_or(|n| n != &***name);
         if let Some(name) = file.outcome.plots.iter().find(elsewhere) {
             bail!("{shown} has a figure in another folder: {name}");
+        }
+        // Names of figures begin with that of their experiment, so one run never removes what
+        // belongs to another.
+        let other = |name: &&String| !(name.starts_with(&**id) && name.ends_with(".svg"));
+        if let Some(name) = file.outcome.plots.iter().find(other) {
+            bail!("{shown} has a figure of another name: {name}");
         }
         Ok(file)
     }

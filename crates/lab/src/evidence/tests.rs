@@ -63,7 +63,7 @@ fn outcome(id: &'static str, value: f64) -> Outcome {
 #[test]
 fn a_page_has_what_the_files_have() {
     let folder = Folder::new("page");
-    let plot = runs(&folder.0).join("fig.svg");
+    let plot = runs(&folder.0).join("ntcp-rate.svg");
     std::fs::write(&plot, "<svg><text>a figure</text></svg>").expect("written");
     let drawn = Outcome {
         plots: vec![plot.display().to_string()],
@@ -156,12 +156,82 @@ fn a_file_that_is_no_run_is_named_and_the_page_stays() {
         good.replacen("\"plots\": []", "\"plots\": [\"../a.svg\"]", 1),
         "has a figure in another folder: ../a.svg",
     );
+    // Else the next run of rtc-p would remove the run of another experiment.
+    damaged(
+        good.replacen("\"plots\": []", "\"plots\": [\"nice-fig3.json\"]", 1),
+        "has a figure of another name: nice-fig3.json",
+    );
+}
+
+#[test]
+fn a_new_run_removes_the_figures_that_it_does_not_have() {
+    let folder = Folder::new("figures");
+    let runs = runs(&folder.0);
+    let with = |names: &[&str]| {
+        let plots = names.iter().map(|name| {
+            let path = runs.join(name);
+            std::fs::write(&path, "<svg></svg>").expect("written");
+            path.display().to_string()
+        });
+        let plots = plots.collect();
+        folder.keep(
+            Outcome {
+                plots,
+                ..outcome("rtc-p", 1.0)
+            },
+            false,
+        );
+    };
+    with(&["rtc-p-old.svg", "rtc-p.svg"]);
+    std::fs::write(runs.join("rtc-fig5.svg"), "<svg></svg>").expect("written");
+    with(&["rtc-p.svg"]);
+    let there = |name: &str| runs.join(name).exists();
+    assert!(!there("rtc-p-old.svg") && there("rtc-p.svg") && there("rtc-fig5.svg"));
+}
+
+#[test]
+fn a_run_on_another_kernel_stands_below_that_on_this_one() {
+    let folder = Folder::new("kernels");
+    folder.keep(outcome("other-tools", 9.5), false);
+    let elsewhere = runs(&folder.0).join("other-kernels");
+    std::fs::create_dir(&elsewhere).expect("a folder");
+    let began = jiff::Timestamp::from_second(1_764_000_000).expect("in range");
+    let mut file = RunFile::new(outcome("other-tools", 8.25), began, true).expect("a machine");
+    file.machine.kernel = "6.1.0-other".into();
+    file.write(&elsewhere).expect("written");
+    std::fs::write(folder.0.join("remarks.toml"), "other-tools = \"Why.\"\n").expect("written");
+    let page = folder.page();
+    let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text}"));
+    assert!(at("9.50 Mbit/s") < at("On another kernel: Linux 6.1.0-other"));
+    assert!(at("On another kernel") < at("8.25 Mbit/s"));
+    assert_eq!(
+        page.matches("Why.").count(),
+        1,
+        "it is said of this kernel's run"
+    );
+}
+
+#[test]
+fn the_head_of_the_page_has_what_falls_short_and_the_versions() {
+    let folder = Folder::new("head");
+    folder.keep(outcome("rtc-p", 9.5), false);
+    folder.keep(outcome("cell-fig3-sim", 8.25), false);
+    folder.keep(outcome("rtc-fig7a", 1.0), false);
+    let page = folder.page();
+    let head = &page[..page.find("How to read it").expect("a heading")];
+    assert!(head.contains("<a href=\"#rtc-p\">rtc-p</a>") && head.contains("9.50 Mbit/s"));
+    assert!(
+        head.contains("<a href=\"#cell-fig3\">cell-fig3-sim</a>"),
+        "the article of both"
+    );
+    assert!(!head.contains("1.00 Mbit/s"), "it holds");
+    assert!(head.contains(": 3 experiments"), "all are of one version");
 }
 
 #[test]
 fn what_is_missing_or_unknown_is_named() {
     let folder = Folder::new("missing");
-    let plot = runs(&folder.0).join("gone.svg").display().to_string();
+    let plot = runs(&folder.0).join("rtc-p-gone.svg").display().to_string();
     let drawn = Outcome {
         plots: vec![plot],
         ..outcome("rtc-p", 1.0)

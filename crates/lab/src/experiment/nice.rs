@@ -386,6 +386,20 @@ fn later(context: &Context) -> u64 {
     if context.quick { 8 } else { 20 }
 }
 
+/// Adds the notes that say how long the command took, in ms, and what the limit counts.
+fn note_command(outcome: &mut Outcome, took: f64) {
+    outcome.note(format!(
+        "The command took {took:.0} ms. The daemon runs before; with the first limit it loads the \
+         eBPF programs into the kernel, which verifies them, and makes its queues. The limit is in \
+         force when the command ends, so times are counted from its end."
+    ));
+    outcome.note(
+        "The limit of 512 Kbyte/s (524,288 bytes/s) is counted on the wire, with 14 bytes of \
+         Ethernet header for each packet. At the network layer, where the paper counts, full \
+         packets have 507 Kbyte/s.",
+    );
+}
+
 /// Adds what both figures have: what TCP got, the rates before and after the limit in bit/s, and
 /// the plot.
 fn publish(
@@ -427,16 +441,9 @@ fn publish(
     );
     let took = (run.set - run.typed) as f64 / 1e6;
     outcome.ours("time from the start of the command to its end, ms", took);
-    outcome.note(format!(
-        "The command took {took:.0} ms. The daemon runs before; with the first limit it loads the \
-         eBPF programs into the kernel, which verifies them, and makes its queues. The limit is in \
-         force when the command ends, so times are counted from its end."
-    ));
-    outcome.note(
-        "The limit of 512 Kbyte/s (524,288 bytes/s) is counted on the wire, with 14 bytes of \
-         Ethernet header for each packet. At the network layer, where the paper counts, full \
-         packets have 507 Kbyte/s.",
-    );
+    if context.subject == Subject::Netnice {
+        note_command(outcome, took);
+    }
     context.say(format!(
         "{:.0} bytes/s on the wire after the limit",
         after / 8.0

@@ -97,7 +97,7 @@ pub(super) const CELL: Paper = Paper {
             saw: "VC 3 is not disturbed. Connections with equal parameters have equal slopes, \
                   which flatten with each start. VC 2 starves in the overload, which a minimum \
                   could avoid.",
-            holds: "The rates of VC 4, 5 and 6 are within 2 % of each other, and within 2 % of \
+            holds: "The rates of VC 5 and 6 are within 2 % of VC 4, and within 2 % of \
                     four times that of VC 1, as they asked. VC 3 keeps its slope within 1 %, and \
                     VC 2 has at most 5 % of what it had before. After the overload VC 1 and VC 2 \
                     have their slopes within 1 %. With a minimum VC 2 has at least 4.95 % of the \

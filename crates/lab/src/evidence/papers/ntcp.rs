@@ -174,9 +174,8 @@ const FIGURE_7: Figure = Figure {
               sender besides TCP. At more, the driver needs the whole processor. The reservation \
               is the sender's alone: the driver has one of its own, and its time is not in the \
               values, as that of the paper's driver domain is not. \"The sender's use without \
-              carnage\" can be higher than the least reservation. We suppose that without carnage \
-              the sender runs often and for few packets at a time, and with a small reservation \
-              once in a period for many packets, at less cost for each. With nothing reserved, the \
+              carnage\" can be higher than the least reservation; a note below has the supposed \
+              cause. With nothing reserved, the \
               kernel gives the sender its share beside 15 threads of carnage, which is enough for \
               the lower rates; for these the search finds what a reservation must be, and not that \
               one is needed.",
@@ -213,8 +212,8 @@ const SPEED: Figure = Figure {
             no packet. Both are measured with segmentation, receive offload and check sums of the \
             interface off at both ends, and with all of them on.",
     drawn: "",
-    saw: "Between two Pentiums of 200 MHz on Ethernet of 100 Mbit/s, the TCP of Nemesis has 58 \
-          Mbit/s and that of Linux 81 Mbit/s: 0.72 of it.",
+    saw: "Between two Pentiums of 200 MHz on Ethernet of 100 Mbit/s, the TCP of Nemesis sends more \
+          than 58 Mbit/s to a machine with Linux, and Linux 81 Mbit/s to Linux: 0.72 of it.",
     holds: "The median goodput of sending is at least 0.9 of the kernel's with offloads off, and \
             at least 0.7 with all of them on. With offloads off, receiving is at least 0.9 of the \
             kernel's. 64 connections to one listener have at least 0.9 of the goodput of one.",

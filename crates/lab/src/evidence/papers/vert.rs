@@ -38,8 +38,9 @@ pub(super) const VERT: Paper = Paper {
         ),
         (
             "work-ahead",
-            "How far the driver gives packets to the network card ahead of time: 1 ms. A stop of \
-             the driver that is shorter costs the link nothing.",
+            "How far the driver gives packets to the network card ahead of time: 1 ms. It \
+             sleeps until a fifth of that is used up, so a stop of up to 0.8 ms costs the link \
+             nothing.",
         ),
         (
             "coefficient of variation",

@@ -197,7 +197,10 @@ impl Booking {
                 (quantile(&rounds, 0.0) * 0.95).floor(),
                 (quantile(&rounds, 1.0).max(bound) * 1.05).ceil(),
             )
-            .level(bound, "1.2 × the median: the bound of a round")
+            .level(
+                bound,
+                format!("{:.1} × the median: the bound of a round", bound / median),
+            )
             .level(median, "median (the paper: about 600 cycles)");
         let chart = chart.with(Series::new("a round", palette::BLUE, within).dots());
         let beyond = Series::new("a round above the bound", palette::RED, above);

@@ -92,15 +92,21 @@ pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
     })
 }
 
-/// Adds a note that says how the packets of figure 4 are related to acknowledgements.
+/// Adds a note that says how the packets of figure 4 are related to acknowledgements, if the second
+/// that is drawn has both.
 fn note_sequences(outcome: &mut Outcome, sequences: &Sequences) {
-    outcome.note(format!(
-        "In the second that is drawn, the first packet of a period left at least {:.1} ms after \
-         the acknowledgement before it, and the receiver's window permitted at least {:.1} kB more \
-         than was sent.",
+    let least = [
         sequences.least_since_acknowledgement(0.01) * 1e3,
         sequences.least_unused_window() / 1e3,
-    ));
+    ];
+    if least.iter().all(|value| value.is_finite()) {
+        outcome.note(format!(
+            "In the second that is drawn, the first packet of a period arrived at least {:.1} ms \
+             after the acknowledgement before it, and the receiver's window permitted at least \
+             {:.1} kB more than was sent.",
+            least[0], least[1],
+        ));
+    }
 }
 
 /// The rate of one connection with a period of 200 ms against its slice: within 1 % of s/p (3 % in

@@ -260,8 +260,8 @@ fn report(outcome: &mut Outcome, sweep: &Sweep, rows: &[Row]) -> Result<()> {
             "channels admitted": row.channels,
             "throughput of best effort, kB/s": row.rate.round(),
             "throughput, % of the best": row.rate / best * 100.0,
-            "processor time of a byte, ns": 1e6 * sweep.share / row.rate,
-            "processor time of a packet, µs": 1e3 * sweep.share * size as f64 / row.rate,
+            "reserved processor time for each byte sent, ns": 1e6 * sweep.share / row.rate,
+            "reserved processor time for each packet sent, µs": 1e3 * sweep.share * size as f64 / row.rate,
         });
         if sweep.packet.is_none() && sweep.share == 1.0 {
             let time = transmission_us(&wire, row.value);
