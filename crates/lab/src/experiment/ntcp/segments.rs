@@ -83,8 +83,8 @@ impl Sequences {
     fn between(all: &[Segment], from: u64, until: u64) -> Option<Sequences> {
         let mut opening = all.iter().filter(|one| !one.inbound);
         let scale = opening.find_map(|one| one.scale)?;
-        let before = all.iter().filter(|one| !one.inbound && one.at_ns < from);
-        let origin = before.last().map(|one| one.acknowledged)?;
+        let mut before = all.iter().filter(|one| !one.inbound && one.at_ns < from);
+        let origin = before.next_back().map(|one| one.acknowledged)?;
         let mut part = Sequences::default();
         for one in all.iter().filter(|one| (from..until).contains(&one.at_ns)) {
             let at = (one.at_ns - from) as f64 / 1e9;
