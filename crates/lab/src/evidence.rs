@@ -195,7 +195,6 @@ impl Evidence {
         let elsewhere = runs.join("other-kernels");
         Ok(Evidence {
             runs: read_runs(&runs)?,
-            // Shown below the run on this kernel, if there is one.
             elsewhere: match elsewhere.is_dir() {
                 true => read_runs(&elsewhere)?,
                 false => BTreeMap::new(),

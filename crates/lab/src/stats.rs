@@ -54,6 +54,15 @@ impl FromIterator<(u64, u64)> for Cumulative {
     }
 }
 
+/// The values of bins, each at the middle of its bin. The first bin begins at `first`.
+pub(crate) fn middles(values: &[f64], first: f64, width: f64) -> Vec<(f64, f64)> {
+    let middle = |number: i32| first + (f64::from(number) + 0.5) * width;
+    let numbered = (0..).zip(values);
+    numbered
+        .map(|(number, value)| (middle(number), *value))
+        .collect()
+}
+
 /// The mean; 0 of no values.
 pub(crate) fn mean(values: &[f64]) -> f64 {
     if values.is_empty() {

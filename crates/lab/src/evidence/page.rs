@@ -218,10 +218,12 @@ fn how_to_read() -> Markup {
     }
 }
 
-/// The experiments that no paper has: those with a run, and the others.
+/// The experiments that no paper has: those with a run, on this kernel or another, and the others.
 fn own(evidence: &Evidence) -> (Vec<&'static Experiment>, Vec<&'static Experiment>) {
     let own = REGISTRY.iter().filter(|one| !papers::have(one.id));
-    own.partition(|one| evidence.runs.contains_key(one.id))
+    own.partition(|one| {
+        evidence.runs.contains_key(one.id) || evidence.elsewhere.contains_key(one.id)
+    })
 }
 
 /// The name of the place on the page where an experiment stands.

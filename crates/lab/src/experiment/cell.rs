@@ -312,8 +312,8 @@ impl OverloadCheck {
         outcome.ours("excused", excused.collect::<Vec<_>>());
     }
 
-    /// Adds the tables of the rates: of all connections in all spans, and of those of class 1 in
-    /// the overload, of which each is compared with its part by the ratio.
+    /// Adds two tables of rates: all connections in all spans; and the connections of class 1 in
+    /// the overload, beside the parts that the ratio gives them.
     fn show(&self, outcome: &mut Outcome, share: impl Fn(u16, u64, u64) -> f64) {
         let row = |(from, until): (u64, u64)| {
             let found = (1..=6).map(|vc| (vc, share(vc, from, until)));

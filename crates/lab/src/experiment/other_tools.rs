@@ -106,7 +106,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         "The program is iperf3 with four connections of cubic over a cable without delay, offloads \
          off. With trickle it has one connection and several tries, because it often ends under \
          trickle with \"select failed\". Rates are measured for 8 s, from 2 s after the limit on. \
-         While the program sends, another one sends 20 Mbit/s of UDP, which nobody asked to limit.",
+         While the program sends, another one sends 20 Mbit/s of UDP, for which no limit is wanted.",
     );
     Ok(())
 }

@@ -85,9 +85,10 @@ pub fn figure5_simulated(context: &Context, outcome: &mut Outcome) -> Result<()>
         let title = "Channels keep their throughput, best effort saturates (simulated)";
         figures::throughput(title, figures::BEST_EFFORT_LOAD, &runs).svg()
     })?;
+    let deadlines = results::deadlines(CHANNELS)?;
     outcome.plot(context, "rtc-fig5-sim-laxity", || {
         let title = "Laxity of messages beside rising best effort (simulated)";
-        figures::laxity(title, &runs, [40.0, 30.0, 20.0]).svg()
+        figures::laxity(title, &runs, deadlines).svg()
     })
 }
 

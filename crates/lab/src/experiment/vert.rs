@@ -161,18 +161,21 @@ fn numbered(names: &[String]) -> Vec<(usize, &String)> {
     names.iter().enumerate().collect()
 }
 
+/// The rate of packets of 1500 bytes, with all headers, in Mbit/s.
+fn megabits(packets: f64, seconds: f64) -> f64 {
+    packets * 1500.0 * 8e-6 / seconds
+}
+
 /// Plots the rate of each flow in bins of 200 ms that begin with the simulation, as SVG. A flow's
 /// line begins with its first packet.
 fn rates(chart: Chart, sent: &[SentPacket], names: &[(usize, &String)], end: Nanos) -> String {
     let line = |(flow, name): &(usize, &String)| {
         let bins = bins(sent, *flow, Nanos(0), end, ms(200));
-        let points = (0..).zip(bins).map(|(at, packets)| {
-            (
-                f64::from(at) * 0.2 + 0.1,
-                f64::from(packets) * 1500.0 * 8.0 / 0.2 / 1e6,
-            )
-        });
-        let begun = points.skip_while(|(_, rate)| *rate == 0.0);
+        let rates = bins
+            .into_iter()
+            .map(|packets| megabits(packets.into(), 0.2));
+        let points = stats::middles(&rates.collect::<Vec<_>>(), 0.0, 0.2);
+        let begun = points.into_iter().skip_while(|(_, rate)| *rate == 0.0);
         Series::numbered(*flow, *name, begun.collect())
     };
     names.iter().map(line).fold(chart, Chart::with).svg()

@@ -8,8 +8,8 @@ pub(super) const VERT: Paper = Paper {
     title: "Protocol implementation in a vertically structured operating system",
     authors: "Black, Barham, Donnelly, Stratford, 1997",
     about: "Protocols run in the programs and not in the kernel or in servers, and a driver \
-            process schedules each packet of each program by its guarantee. So no program disturbs \
-            another one.",
+            process schedules each packet of each program by its guarantee. So no program \
+            disturbs another one.",
     terms: &[
         (
             "slice",
@@ -18,8 +18,8 @@ pub(super) const VERT: Paper = Paper {
         ),
         (
             "s/p",
-            "The slice divided by the period: the share of the link that a slice promises. In bins \
-             of 200 ms we give it as a number of packets.",
+            "The slice divided by the period: the share of the link that a slice promises. In \
+             bins of 200 ms we give it as a number of packets.",
         ),
         (
             "packet time",
@@ -33,14 +33,13 @@ pub(super) const VERT: Paper = Paper {
         ),
         (
             "bin",
-            "A span of 200 ms, which is two periods. A rate in a bin is the number of its packets, \
-             in Mbit/s.",
+            "A span of 200 ms, which is two periods. A rate in a bin is the number of its \
+             packets, in Mbit/s.",
         ),
         (
             "work-ahead",
-            "How far the driver gives packets to the network card ahead of time: 1 ms. It \
-             sleeps until a fifth of that is used up, so a stop of up to 0.8 ms costs the link \
-             nothing.",
+            "How far the driver gives packets to the network card ahead of time: 1 ms. It sleeps \
+             until a fifth of that is used up, so a stop of up to 0.8 ms costs the link nothing.",
         ),
         (
             "coefficient of variation",
@@ -72,8 +71,8 @@ pub(super) const VERT: Paper = Paper {
                       packets at the edge of a period stay in one bin; they are counted from 1 s \
                       after a sender's first packet. Packets that are missing in a bin, or too \
                       many in the next one, are excused as far as recorded stops of the driver \
-                      explain them. In the simulation a minimum of 200 kbit/s guarantees the ping, \
-                      since slices are served before traffic without a guarantee.",
+                      explain them. In the simulation a minimum of 200 kbit/s guarantees the \
+                      ping, since slices are served before traffic without a guarantee.",
         },
         Figure {
             ids: &["vert-fig5b", "vert-fig5b-sim"],
@@ -83,9 +82,9 @@ pub(super) const VERT: Paper = Paper {
                     6, 7, 8 and 9 ms of each 100 ms and no extra. A stage lasts from one start to \
                     the next one (stage 0: the first program alone; stages 4 and 5: all five). A \
                     run has six stages, 30 s.",
-            drawn: "The rate of each of the five streams, averaged over 200 ms, against time in s. \
-                    The picture is not in our text of the paper, so the ranges of its axes are not \
-                    known.",
+            drawn: "The rate of each of the five streams, averaged over 200 ms, against time in \
+                    s. The picture is not in our text of the paper, so the ranges of its axes are \
+                    not known.",
             saw: "The first stream begins at the full rate of the link and falls with each start. \
                   The others have 6, 7, 8 and 9 Mbit/s and are unaffected by it.",
             holds: "In each bin of 200 ms a sender with a slice has its share s/p within 2 \
@@ -108,18 +107,18 @@ pub(super) const VERT: Paper = Paper {
                     second pair compares the driver with HTB, the kernel's shaper, on a faster \
                     cable where each of them shapes the link to 100 Mbit/s.",
             drawn: "The rates of the streams over time, on Nemesis in the left trace and on Linux \
-                    2.0.29 in the right trace. The picture is not in our text of the paper, so the \
-                    ranges of its axes are not known.",
+                    2.0.29 in the right trace. The picture is not in our text of the paper, so \
+                    the ranges of its axes are not known.",
             saw: "The average bandwidth was 46.1 Mbit/s on Nemesis and 44.1 Mbit/s on Linux, and \
                   Nemesis was very much smoother. The paper does not tell whether this is the \
                   average of each stream.",
             holds: "The total rate through the driver is at least that of the kernel, both over \
                     the cable and beside HTB. The rate of the less steady sender varies no more \
                     from 200 ms to 200 ms than that of the kernel's, in both comparisons.",
-            differs: "What stops of the driver took from the link beyond its work-ahead of 1 ms is \
-                      added to its total rate, and shown. The kernel's queue has no such excuse. \
-                      The kernel's senders use ordinary sockets, and the driver's senders use the \
-                      library of netnice.",
+            differs: "What stops of the driver took from the link beyond its work-ahead of 1 ms \
+                      is added to its total rate, and shown. The kernel's queue has no such \
+                      excuse. The kernel's senders use ordinary sockets, and the driver's senders \
+                      use the library of netnice.",
         },
         Figure {
             ids: &["vert-fig7"],
@@ -136,17 +135,18 @@ pub(super) const VERT: Paper = Paper {
                     so the ranges of its axes are not known.",
             saw: "Each time the second program slows down, its curve drops and the loss rises by \
                   the same amount. The first program receives 40 Mbit/s, completely unperturbed.",
-            holds: "The first program loses no packet. Of each program, what was sent was received \
-                    or counted as lost by the driver, and the kernel loses no frame before the \
-                    driver. As a control the second program must lose packets: of its packets at \
-                    least 5 percentage points more in the last third of the run than in the first.",
-            differs: "The paper does not give the work on a packet or the number of buffers: these \
-                      are ours. The sender is the kernel of the other host; the paper's is a \
-                      second Nemesis machine. Losses of the second program while it waited for a \
-                      processor do not count as caused by its work. A loss of the first program is \
-                      excused only if it waited for a processor longer than its buffers last, and \
-                      one of the kernel only by stops of the driver of 100 ms and more. The rates \
-                      of each stage are shown and not judged.",
+            holds: "The first program loses no packet. Of each program, what was sent was \
+                    received or counted as lost by the driver, and the kernel loses no frame \
+                    before the driver. As a control the second program must lose packets: of its \
+                    packets at least 5 percentage points more in the last third of the run than \
+                    in the first.",
+            differs: "The paper does not give the work on a packet or the number of buffers: \
+                      these are ours. The sender is the kernel of the other host; the paper's is \
+                      a second Nemesis machine. Losses of the second program while it waited for \
+                      a processor do not count as caused by its work. A loss of the first program \
+                      is excused only if it waited for a processor longer than its buffers last, \
+                      and one of the kernel only by stops of the driver of 100 ms and more. The \
+                      rates of each stage are shown and not judged.",
         },
     ],
 };

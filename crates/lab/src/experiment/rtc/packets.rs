@@ -34,7 +34,7 @@ use serde_json::json;
 use self::plan::{
     BEST_EFFORT, BLOCK, CHANNELS, COMPUTES_NS, EARLY, EARLY_QUEUE, HORIZON_NS, LONG_BLOCK,
     LONG_BLOCK_EARLY, LONG_MESSAGE, LOWER_LOADS, MESSAGE, MOST_LOAD, MOST_QUEUED, PACKET_BYTES,
-    PROMISED, RESERVED, SENT, SENT_EARLY, SWEEP_NS, SWEEPS, TIGHT, TOGETHER, plan, plan_of,
+    PROMISED, QUEUE, RESERVED, SENT, SENT_EARLY, SWEEP_NS, SWEEPS, TIGHT, TOGETHER, plan, plan_of,
     tight_plan,
 };
 use super::super::simulated::netnice_only;
@@ -79,8 +79,9 @@ pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
         ));
     }
     let runs: Vec<Run> = rows.iter().map(|(at, row)| (*at, row.results())).collect();
-    let rest = ("12", "160 Mbit/s");
-    set_up(outcome, &CHANNELS, rest, (MESSAGE as u64, "64"))?;
+    let rest = (BLOCK.to_string(), "160 Mbit/s");
+    let best_effort = (MESSAGE as u64, QUEUE.to_string());
+    set_up(outcome, &CHANNELS, rest, best_effort)?;
     outcome.ours("results", table_by_load(&runs));
     judge(outcome, rows.iter().map(|(_, row)| row), 0);
     judge_mean_laxity(outcome, &runs);
@@ -90,9 +91,10 @@ pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let title = "Channels keep their throughput, best effort saturates (on packets)";
         figures::throughput(title, figures::BEST_EFFORT_LOAD, &runs).svg()
     })?;
+    let deadlines = results::deadlines(CHANNELS)?;
     outcome.plot(context, "rtc-fig5-laxity", || {
         let title = "Laxity of messages beside rising best effort (on packets)";
-        figures::laxity(title, &runs, [60.0, 56.0, 50.0]).svg()
+        figures::laxity(title, &runs, deadlines).svg()
     })
 }
 
@@ -113,8 +115,9 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
         rows.push((super::channel_0_load(factor), row));
     }
     let runs: Vec<Run> = rows.iter().map(|(at, row)| (*at, row.results())).collect();
-    let rest = ("12", "160 Mbit/s");
-    set_up(outcome, &CHANNELS, rest, (MESSAGE as u64, "64"))?;
+    let rest = (BLOCK.to_string(), "160 Mbit/s");
+    let best_effort = (MESSAGE as u64, QUEUE.to_string());
+    set_up(outcome, &CHANNELS, rest, best_effort)?;
     outcome.ours("results", table_by_factor(&runs));
     judge(outcome, rows.iter().map(|(_, row)| row), 1);
     judge_channel_0(outcome, &runs);
@@ -151,8 +154,14 @@ pub fn figure7a(context: &Context, outcome: &mut Outcome) -> Result<()> {
             sweeps.push((block, sweep(context, &hosts, &mut ends)?));
         }
     }
-    let rest = ("72 (a message is not interrupted), or 12", "1 Gbit/s");
-    set_up(outcome, &TIGHT, rest, (LONG_MESSAGE, "2, 8 or 32"))?;
+    let blocks = format!("{LONG_BLOCK} (a message is not interrupted), or {BLOCK}");
+    let queues = format!("2, 8 or {MOST_QUEUED}");
+    set_up(
+        outcome,
+        &TIGHT,
+        (blocks, "1 Gbit/s"),
+        (LONG_MESSAGE, queues),
+    )?;
     let columns = |(block, queue, load): (u32, u32, u64), row: &Row| {
         let case = json!({
             "P, packets": block, "queue of best effort, messages": queue, LOAD: load,
@@ -323,8 +332,9 @@ pub fn figure7b(context: &Context, outcome: &mut Outcome) -> Result<()> {
     );
     let hosts = Hosts::new("1gbit")?;
     let sends = Sends::new(&SENT_EARLY, &TOGETHER, context);
-    let rest = ("73 (no message is interrupted), or 12", "1 Gbit/s");
-    set_up(outcome, &EARLY, rest, (MESSAGE as u64, "8"))?;
+    let blocks = format!("{LONG_BLOCK_EARLY} (no message is interrupted), or {BLOCK}");
+    let best_effort = (MESSAGE as u64, EARLY_QUEUE.to_string());
+    set_up(outcome, &EARLY, (blocks, "1 Gbit/s"), best_effort)?;
     let promised = results::contracts(&PROMISED, None)?;
     outcome.ours("contracts of the case with a reservation", promised);
     let (mut cases, mut rows, mut late, mut lost) = (vec![], vec![], vec![], vec![]);
@@ -591,8 +601,8 @@ fn judge<'a>(outcome: &mut Outcome, rows: impl Iterator<Item = &'a Row>, from: u
 fn set_up(
     outcome: &mut Outcome,
     contracts: &[&str; 3],
-    (blocks, link): (&str, &str),
-    (message, queue): (u64, &str),
+    (blocks, link): (String, &str),
+    (message, queue): (u64, String),
 ) -> Result<()> {
     let contracts = results::contracts(contracts, None)?;
     outcome.ours("contracts of the channels", contracts);

@@ -1,7 +1,7 @@
 //! What each flow of a run did ([`FlowResult`]), on packets or simulated, and the tables of
-//! contracts and results that the experiments show. A reader who does not know the code sees these
-//! tables, so each column names its quantity and unit; 1 kB is 1,000 bytes. Only [`contracts`]
-//! fails, if a text is not the contract of a channel.
+//! contracts and results that the experiments show. People read these tables without the code, so
+//! each column names its quantity and unit; 1 kB is 1,000 bytes. Only [`contracts`] and
+//! [`deadlines`] fail, if a text is not the contract of a channel.
 
 use anyhow::Result;
 use netnice_core::units::Nanos;
@@ -117,6 +117,13 @@ pub(super) fn contracts(texts: &[&str; 3], handlers: Option<&[Nanos; 3]>) -> Res
     texts.iter().enumerate().map(row).collect()
 }
 
+/// The deadlines of channels, in ms. Fails as the module says.
+pub(super) fn deadlines(texts: [&str; 3]) -> Result<[f64; 3]> {
+    let of = |text| anyhow::Ok(ms(channel(text)?.deadline()));
+    let [first, second, third] = texts.map(of);
+    Ok([first?, second?, third?])
+}
+
 fn ms(time: Nanos) -> f64 {
     time.0 as f64 / 1e6
 }
@@ -193,6 +200,7 @@ mod tests {
         let table = contracts(&texts, None).expect("contracts of channels");
         assert_eq!(table[0]["message size Mmax, bytes"], 61_440);
         assert_eq!(table[2]["deadline, ms"], 20.0);
+        assert_eq!(deadlines(texts).ok(), Some([40.0, 30.0, 20.0]));
         assert!(contracts(&["", "", ""], None).is_err());
     }
 

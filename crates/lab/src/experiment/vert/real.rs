@@ -434,9 +434,8 @@ impl SharedLink {
         let chart = Chart::new(title, "time, s", y);
         let chart = chart.x_range(0.0, seconds).y_range(0.0, 105.0);
         let line = |(number, bins): (usize, Vec<f64>)| {
-            let points = (0..).zip(bins);
-            let points = points.map(|(at, rate)| (f64::from(at) * 0.2 + 0.1, rate));
-            let line = Series::numbered(number, format!("sender {number}"), points.collect());
+            let points = stats::middles(&bins, 0.0, 0.2);
+            let line = Series::numbered(number, format!("sender {number}"), points);
             // Equal rates cover each other.
             if number == 2 { line.dashed() } else { line }
         };
@@ -549,22 +548,18 @@ fn steady(record: &Record, number: u64, phases: Phases) -> Vec<f64> {
     let (from, until) = steady_span(record, phases);
     let times = record.times(from_port(port(number)));
     let packets = bins(&times, from, until, BIN);
-    packets.into_iter().map(megabits).collect()
+    packets.into_iter().map(in_a_bin).collect()
 }
 
-/// The points of a line of rates in bins of 200 ms, of which the first begins at `first` s.
+/// The rates of packets in bins of 200 ms as a line; the first bin begins at `first` s.
 fn rate_points(first: f64, packets: &[f64]) -> Vec<(f64, f64)> {
-    let points = (0..).zip(packets);
-    let point = |(at, packets): (i32, &f64)| {
-        let middle = first + f64::from(at) * 0.2 + 0.1;
-        (middle, megabits(*packets))
-    };
-    points.map(point).collect()
+    let rates: Vec<f64> = packets.iter().map(|one| in_a_bin(*one)).collect();
+    stats::middles(&rates, first, 0.2)
 }
 
 /// The rate of `packets` in a bin, in Mbit/s.
-fn megabits(packets: f64) -> f64 {
-    packets * 1500.0 * 8e3 / BIN as f64
+fn in_a_bin(packets: f64) -> f64 {
+    super::megabits(packets, BIN as f64 / SECOND as f64)
 }
 
 fn port(number: u64) -> u16 {

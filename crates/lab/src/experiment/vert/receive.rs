@@ -26,9 +26,11 @@ use super::super::bench::{SECOND, at, netnice_only, pause};
 use super::super::front_door::{DriverStops, FrontDoor, check_verdict, note};
 use super::super::sent_packets::bins;
 use super::super::{Bound, Context, Outcome};
+use super::megabits;
 use crate::alibi::Verdict;
 use crate::plot::{Chart, Series, palette};
 use crate::process::EVENT_TIMEOUT;
+use crate::stats;
 use crate::sys;
 use crate::traffic::{self, Report, Running, Udp};
 use crate::world::{Family, Netnice};
@@ -454,10 +456,8 @@ fn chart(consumed: &[Consumed], samples: &Samples) -> String {
     ]) {
         let end = one.times.last().copied().unwrap_or(0);
         let packets = bins(&one.times, begin, end, SECOND / 4);
-        let points = (0..).zip(packets);
-        let points =
-            points.map(|(bin, packets)| (f64::from(bin) * 0.25 + 0.125, megabits(packets, 0.25)));
-        chart = chart.with(Series::new(name, colour, points.collect()));
+        let rates: Vec<f64> = packets.into_iter().map(|one| megabits(one, 0.25)).collect();
+        chart = chart.with(Series::new(name, colour, stats::middles(&rates, 0.0, 0.25)));
     }
     let lost = samples.counts.windows(2).map(|pair| {
         let ((from, before), (until, after)) = (pair[0], pair[1]);
@@ -466,11 +466,6 @@ fn chart(consumed: &[Consumed], samples: &Samples) -> String {
     });
     let lost = Series::new("loss of consumer 2", palette::RED, lost.collect());
     chart.with(lost.dashed()).svg()
-}
-
-/// The rate of packets in Mbit/s, with all headers.
-fn megabits(packets: f64, seconds: f64) -> f64 {
-    packets * FRAME as f64 * 8e-6 / seconds
 }
 
 /// Ports of the consumers.

@@ -94,9 +94,8 @@ pub(super) fn deviations(found: &[Transfer]) -> String {
 pub(super) fn figure5(record: &Record, from: u64, step: u64) -> String {
     let (until, width) = (from + 3 * step, SECOND / 5);
     let points = |rates: Vec<f64>| -> Vec<(f64, f64)> {
-        let points = (0..).zip(rates);
-        let points = points.map(|(at, rate)| (f64::from(at) * 0.2 + 0.1, rate / 1e6));
-        points.collect()
+        let megabits: Vec<f64> = rates.iter().map(|rate| rate / 1e6).collect();
+        stats::middles(&megabits, 0.0, 0.2)
     };
     let line = |(number, name): (u16, &str)| {
         let rates = record.bins(from_port(source(number)), from, until, width);

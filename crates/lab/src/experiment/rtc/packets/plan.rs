@@ -12,7 +12,7 @@ pub(super) fn plan(block: u32) -> ChannelPlan {
 pub(super) fn plan_of(block: u32, contracts: &[&str; 3]) -> ChannelPlan {
     let channel = |contract: &str| PlannedChannel {
         contract: contract.to_owned(),
-        best_effort: (MESSAGE as u64, 64),
+        best_effort: (MESSAGE as u64, QUEUE),
         stages: Vec::new(),
     };
     let contracts = contracts.iter().copied().chain([""]);
@@ -91,8 +91,9 @@ pub(super) const TOGETHER: [u64; 3] = [2, 2, 2];
 pub(super) const SWEEP_NS: u64 = 66_666_667;
 /// The number of best effort in a plan.
 pub(super) const BEST_EFFORT: usize = 3;
-/// Bytes of a best-effort message.
+/// Bytes of a best-effort message, and how many of them can wait.
 pub(super) const MESSAGE: usize = 16_384;
+pub(super) const QUEUE: u32 = 64;
 /// The processor time of the handlers in figures 5 and 6, for people.
 pub(super) const RESERVED: &str = "8.5 ms of every 10 ms of a processor by SCHED_DEADLINE";
 /// Packets between two preemption points.
