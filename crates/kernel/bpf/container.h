@@ -81,7 +81,7 @@ static __always_inline bool read_container_flow(struct __sk_buff *skb, __u32 fla
 
 /* Records that a container sends on the flow of this packet. A flow of two containers, one after
  * the other, belongs to the one that sent last. */
-static __noinline int learn_container_flow(struct __sk_buff *skb, __u32 flags, __u32 target)
+__noinline int learn_container_flow(struct __sk_buff *skb, __u32 flags, __u32 target)
 {
 	struct container_flow flow = {};
 	__u32 *known;
@@ -95,7 +95,7 @@ static __noinline int learn_container_flow(struct __sk_buff *skb, __u32 flags, _
 }
 
 /* The target of the container that sends on the flow of this received packet; 0: none is known. */
-static __noinline __u32 receiving_container(struct __sk_buff *skb, __u32 flags)
+__noinline __u32 receiving_container(struct __sk_buff *skb, __u32 flags)
 {
 	struct container_flow flow = {};
 	__u32 *known;

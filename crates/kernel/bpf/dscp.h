@@ -46,7 +46,7 @@ static __always_inline void set_dscp_v6(struct __sk_buff *skb, __u32 l3, __u8 ds
 
 /* Gives a packet that a target sends the target's code point, if it has one. Packets of lo keep
  * theirs: they leave the host by no cable. */
-static __noinline int set_dscp(struct __sk_buff *skb, __u32 flags, __u32 dscp)
+__noinline int set_dscp(struct __sk_buff *skb, __u32 flags, __u32 dscp)
 {
 	__u32 l3 = flags & IFACE_NO_MAC ? 0 : ETH_HLEN;
 

@@ -192,21 +192,25 @@ static __always_inline bool is_dropped(struct __sk_buff *skb, struct iface *ifac
  * of a flow fit until the queue is full: a single one is acknowledged late. And a flow of which
  * nothing waits may enter a packet of any length, unless the flows together have far more than the
  * bound. */
-static __always_inline __u32 select_leaf(struct __sk_buff *skb, struct leaf *leaf, struct iface *iface, __u32 link,
-					 __u32 sender)
+__noinline __u32 select_leaf(struct __sk_buff *skb, struct leaf *leaf, struct iface *iface, __u32 link,
+			     __u32 sender)
 {
-	bool on_lo = iface->flags & IFACE_LOOPBACK;
-	/* A packet of lo that is as short as those of cables waits with them. */
-	bool local = on_lo && (!leaf->longest || segment_bytes(skb) > leaf->longest);
-	__u32 rest = local ? leaf->local : sender == SENDER_WAITS ? leaf->patient : leaf->bulk;
-	struct flow_key key = { .window = { .leaf = leaf->bulk, .link = link } };
-	__u32 epoch, most, active, length = wire_bytes(skb), of_flow, of_all, part;
-	struct window *w, no_window = {};
-	struct flow *f, no_flow = {};
+	bool on_lo, local;
+	struct flow_key key = { .window = { .link = link } };
+	__u32 rest, epoch, most, active, length = wire_bytes(skb), of_flow, of_all, part;
+	struct window *w;
+	struct flow *f;
 	struct content *queue;
 	__u64 share, now, patience;
 	bool sparse;
 
+	if (!leaf || !iface)
+		return 0;
+	on_lo = iface->flags & IFACE_LOOPBACK;
+	/* A packet of lo that is as short as those of cables waits with them. */
+	local = on_lo && (!leaf->longest || segment_bytes(skb) > leaf->longest);
+	rest = local ? leaf->local : sender == SENDER_WAITS ? leaf->patient : leaf->bulk;
+	key.window.leaf = leaf->bulk;
 	skb->cb[3] = 0;
 	if (!leaf->window_us)
 		return rest;
@@ -214,9 +218,9 @@ static __always_inline __u32 select_leaf(struct __sk_buff *skb, struct leaf *lea
 	epoch = now / ((__u64)leaf->window_us * 1000);
 	w = bpf_map_lookup_elem(&windows, &key.window);
 	if (!w) {
-		no_window.epoch = epoch;
-		no_window.generation = now;
-		bpf_map_update_elem(&windows, &key.window, &no_window, BPF_NOEXIST);
+		struct window first = { .epoch = epoch, .generation = now };
+
+		bpf_map_update_elem(&windows, &key.window, &first, BPF_NOEXIST);
 		return rest;
 	}
 	advance_window(w, epoch);
@@ -224,8 +228,9 @@ static __always_inline __u32 select_leaf(struct __sk_buff *skb, struct leaf *lea
 	key.hash = sender == SENDER_TOLD ? (__u32)bpf_get_socket_cookie(skb) * 0x9e3779b1 : bpf_get_hash_recalc(skb);
 	f = bpf_map_lookup_elem(&flows, &key);
 	if (!f) {
-		no_flow.epoch = epoch;
-		bpf_map_update_elem(&flows, &key, &no_flow, BPF_ANY);
+		struct flow first = { .epoch = epoch };
+
+		bpf_map_update_elem(&flows, &key, &first, BPF_ANY);
 		__sync_fetch_and_add(&w->active, 1);
 		f = bpf_map_lookup_elem(&flows, &key);
 		if (!f)

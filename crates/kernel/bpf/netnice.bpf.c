@@ -6,6 +6,11 @@
  * without a target costs one read of the settings and one of the socket's storage. The cost of a
  * packet with a target does not depend on the number of targets. The programs decide no rate: rates
  * are in HTB's classes.
+ *
+ * What several paths call is not static: the verifier checks such a function once, with any argument,
+ * and a static one again for each state in which it is called, which took ten times as long. It
+ * allows such a function no socket as an argument, and a pointer to a map's entry only if the
+ * function allows 0 there.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

@@ -281,19 +281,13 @@ static __noinline struct sock_cgroup *cookie_cgroup_of_receiver(struct bpf_sock 
 	return bpf_map_lookup_elem(&cookie_cgroups, &cookie);
 }
 
-/* The cgroup target of a socket: the deepest one among the socket's cgroup and that cgroup's
- * ancestors. The socket's storage caches the result until the generation changes, when a cgroup
- * target is added or removed. */
-static __always_inline __u32 cgroup_target(struct __sk_buff *skb, struct bpf_sock *sk, struct settings *now)
+/* The cgroup target of a packet's socket: the deepest one among the socket's cgroup and that
+ * cgroup's ancestors; 0: none. */
+__noinline __u32 deepest_cgroup_target(struct __sk_buff *skb)
 {
-	struct sock_cgroup *known, fresh = {};
+	__u32 deepest = 0;
 	int level;
 
-	known = bpf_sk_storage_get(&sock_cgroups, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!known)
-		known = cookie_cgroup_of_packet(skb);
-	if (known && known->generation == now->generation)
-		return known->target;
 	for (level = 0; level <= MAX_CGROUP_LEVELS; level++) {
 		__u64 id = bpf_skb_ancestor_cgroup_id(skb, level);
 		__u32 *target;
@@ -302,8 +296,23 @@ static __always_inline __u32 cgroup_target(struct __sk_buff *skb, struct bpf_soc
 			break;
 		target = bpf_map_lookup_elem(&cgroups, &id);
 		if (target)
-			fresh.target = *target;
+			deepest = *target;
 	}
+	return deepest;
+}
+
+/* The cgroup target of a packet's socket. The socket's storage caches it until the generation
+ * changes, when a cgroup target is added or removed. */
+static __always_inline __u32 cgroup_target(struct __sk_buff *skb, struct bpf_sock *sk, struct settings *now)
+{
+	struct sock_cgroup *known, fresh = {};
+
+	known = bpf_sk_storage_get(&sock_cgroups, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!known)
+		known = cookie_cgroup_of_packet(skb);
+	if (known && known->generation == now->generation)
+		return known->target;
+	fresh.target = deepest_cgroup_target(skb);
 	if (known) {
 		known->target = fresh.target;
 		known->generation = now->generation;

@@ -168,9 +168,9 @@ static __always_inline bool find_owner(struct __sk_buff *skb, struct bpf_sock *s
 	return target && set_target(p, *target);
 }
 
-static __noinline int count(struct __sk_buff *skb, struct packet *p, __u32 dir, bool dropped)
+__noinline int count(struct __sk_buff *skb, __u32 target, __u32 dir, bool dropped)
 {
-	struct counter_key key = { .target = p->state->counters, .dir = dir };
+	struct counter_key key = { .target = target, .dir = dir };
 	struct counter *c = bpf_map_lookup_elem(&counters, &key);
 	__u32 packets = skb->gso_segs ? skb->gso_segs : 1;
 	__u32 bytes = wire_bytes(skb);
@@ -208,14 +208,14 @@ static __always_inline int redirect_to_stage(struct __sk_buff *skb, __u32 stage,
 static __always_inline bool enter_stage(struct __sk_buff *skb, struct settings *now, struct iface *iface,
 					struct packet *p, __u32 dir, __u32 sender, __u32 *class)
 {
-	struct leaf *cap = &p->state->cap[dir];
+	struct leaf *cap = &p->state->cap[dir & 1];
 	bool limited = cap->bulk && now->cap_stage, metered = p->state->quotas[0];
 	__u32 bytes = wire_bytes(skb);
 
 	*class = 0;
 	if (metered && !charge_quotas(p->state, dir, bytes)) {
 		if (sender != SENDER_TOLD)
-			count(skb, p, dir, true);
+			count(skb, p->state->counters, dir, true);
 		return true;
 	}
 	if (limited) {
@@ -224,7 +224,7 @@ static __always_inline bool enter_stage(struct __sk_buff *skb, struct settings *
 			refund_quotas(p->state, dir, bytes, QUOTAS_AROUND);
 	}
 	if (!limited || *class || sender != SENDER_TOLD)
-		count(skb, p, dir, limited && !*class);
+		count(skb, p->state->counters, dir, limited && !*class);
 	return limited;
 }
 
@@ -382,51 +382,47 @@ static __always_inline bool find_container(struct __sk_buff *skb, struct setting
 /* Sends a packet from or to a container through the stage, if the container has a limit. The
  * container's own network lies beyond this interface. So the packet is counted here, with any
  * socket, and even if another target of this namespace holds it too. */
-static __always_inline bool redirect_container_packet(struct __sk_buff *skb, struct settings *now,
-						      struct iface *iface, bool from_container,
-						      int *verdict)
+__noinline int redirect_container_packet(struct __sk_buff *skb, struct settings *now, struct iface *iface,
+					 __u32 dir)
 {
-	__u32 dir = from_container ? DIR_UP : DIR_DOWN;
+	bool from_container = dir == DIR_UP;
 	struct packet p = {};
 	__u32 class;
 
-	if (!find_container(skb, now, iface, from_container, &p))
-		return false;
+	if (!now || !iface || !find_container(skb, now, iface, from_container, &p))
+		return NOT_REDIRECTED;
 	if (from_container && p.state->dscp)
 		set_dscp(skb, iface->flags, p.state->dscp);
 	if (!enter_stage(skb, now, iface, &p, dir, SENDER_REMOTE, &class))
-		return false;
+		return NOT_REDIRECTED;
 	if (!class)
-		*verdict = TC_ACT_SHOT;
-	else
-		*verdict = redirect_to_stage(skb, now->cap_stage, class,
-					     from_container ? iface->slot_container_up : iface->slot_container_down);
-	return true;
+		return TC_ACT_SHOT;
+	return redirect_to_stage(skb, now->cap_stage, class,
+				 from_container ? iface->slot_container_up : iface->slot_container_down);
 }
 
 /* Counts a packet for its receiving target, and sends it through the stage if the target has a
  * limit. */
-static __always_inline bool redirect_to_cap(struct __sk_buff *skb, struct settings *now, struct iface *iface,
-					    struct packet *p, int *verdict)
+static __always_inline int redirect_to_cap(struct __sk_buff *skb, struct settings *now, struct iface *iface,
+					   struct packet *p)
 {
 	__u32 class;
 
 	if (!enter_stage(skb, now, iface, p, DIR_DOWN, SENDER_REMOTE, &class))
-		return false;
+		return NOT_REDIRECTED;
 	if (!class || (iface->flags & IFACE_NO_MAC && !add_mac_header(skb)))
-		*verdict = TC_ACT_SHOT;
-	else
-		*verdict = redirect_to_stage(skb, now->cap_stage, class, iface->slot_down);
-	return true;
+		return TC_ACT_SHOT;
+	return redirect_to_stage(skb, now->cap_stage, class, iface->slot_down);
 }
 
 /* Handles the receiver's side of a packet that leaves by lo. */
-static __always_inline bool redirect_on_arrival(struct __sk_buff *skb, struct settings *now,
-						struct iface *iface, int *verdict)
+__noinline int redirect_on_arrival(struct __sk_buff *skb, struct settings *now, struct iface *iface)
 {
 	struct packet p = {};
 
-	return find_receiver(skb, now, iface, &p) && redirect_to_cap(skb, now, iface, &p, verdict);
+	if (!now || !iface || !find_receiver(skb, now, iface, &p))
+		return NOT_REDIRECTED;
+	return redirect_to_cap(skb, now, iface, &p);
 }
 
 /* Counts a packet that goes to the classes of a managed link, for the driver that shares the link. */
@@ -475,8 +471,11 @@ int on_egress(struct __sk_buff *skb)
 	managed = iface->flags & IFACE_MANAGED_UP;
 	if (returned || from_container_stage)
 		skb->priority = sk ? sk->priority : 0;	/* the value before the stage */
-	if (handled && !from_container_stage && redirect_container_packet(skb, now, iface, false, &verdict))
-		return verdict;
+	if (handled && !from_container_stage) {
+		verdict = redirect_container_packet(skb, now, iface, DIR_DOWN);
+		if (verdict != NOT_REDIRECTED)
+			return verdict;
+	}
 	if (handled && !managed && !arrives)
 		return pass_on(skb, now, iface);
 	if (sk && (!handled || managed) && find_owner(skb, sk, now, true, &p) &&
@@ -496,7 +495,7 @@ int on_egress(struct __sk_buff *skb)
 			entered = enter_place(skb, p.target);
 		if (entered == REFUSED) {
 			if (sender != SENDER_TOLD)
-				count(skb, &p, DIR_UP, true);
+				count(skb, p.state->counters, DIR_UP, true);
 			return TC_ACT_SHOT;
 		}
 		if (enter_stage(skb, now, iface, &p, DIR_UP, sender, &class)) {
@@ -513,10 +512,16 @@ int on_egress(struct __sk_buff *skb)
 				return verdict;
 		}
 	}
-	if (!handled && redirect_container_packet(skb, now, iface, false, &verdict))
-		return verdict;
-	if (arrives && redirect_on_arrival(skb, now, iface, &verdict))
-		return verdict;
+	if (!handled) {
+		verdict = redirect_container_packet(skb, now, iface, DIR_DOWN);
+		if (verdict != NOT_REDIRECTED)
+			return verdict;
+	}
+	if (arrives) {
+		verdict = redirect_on_arrival(skb, now, iface);
+		if (verdict != NOT_REDIRECTED)
+			return verdict;
+	}
 	if (managed) {
 		__u32 container = sending_container(skb, now);
 		__u32 target = container ? container : p.target;
@@ -557,16 +562,21 @@ int on_ingress(struct __sk_buff *skb)
 	}
 	/* The egress program of lo handles its packets. */
 	capped = is_returning(skb, now, iface->slot_down) || iface->flags & IFACE_LOOPBACK;
-	if (!capped && !is_returning(skb, now, iface->slot_container_up) &&
-	    redirect_container_packet(skb, now, iface, true, &verdict))
-		return verdict;
+	if (!capped && !is_returning(skb, now, iface->slot_container_up)) {
+		verdict = redirect_container_packet(skb, now, iface, DIR_UP);
+		if (verdict != NOT_REDIRECTED)
+			return verdict;
+	}
 	if (!capped)
 		mark_container(skb, now, iface);
 	if (capped && !(iface->flags & IFACE_MANAGED_DOWN))
 		return CONTINUE;
 	find_receiver(skb, now, iface, &p);
-	if (p.state && !capped && redirect_to_cap(skb, now, iface, &p, &verdict))
-		return verdict;
+	if (p.state && !capped) {
+		verdict = redirect_to_cap(skb, now, iface, &p);
+		if (verdict != NOT_REDIRECTED)
+			return verdict;
+	}
 	if (iface->flags & IFACE_MANAGED_DOWN) {
 		__u32 target = p.target, class;
 

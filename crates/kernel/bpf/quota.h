@@ -31,10 +31,12 @@ static __always_inline bool charge_quota(__u64 key, __u32 dir, __u64 bytes)
 }
 
 /* Takes bytes back from the first `charged` quotas of a target. */
-static __noinline int refund_quotas(struct target *state, __u32 dir, __u32 bytes, __u32 charged)
+__noinline int refund_quotas(struct target *state, __u32 dir, __u32 bytes, __u32 charged)
 {
 	__u32 n;
 
+	if (!state)
+		return 0;
 	for (n = 0; n < QUOTAS_AROUND; n++) {
 		struct quota_limit *limit;
 		struct quota_count *count;
@@ -53,10 +55,12 @@ static __noinline int refund_quotas(struct target *state, __u32 dir, __u32 bytes
 }
 
 /* Adds bytes to all quotas of a target. False: they do not fit into one, and nothing was added. */
-static __noinline bool charge_quotas(struct target *state, __u32 dir, __u32 bytes)
+__noinline bool charge_quotas(struct target *state, __u32 dir, __u32 bytes)
 {
 	__u32 n;
 
+	if (!state)
+		return 0;
 	for (n = 0; n < QUOTAS_AROUND; n++) {
 		__u64 key = state->quotas[n];
 

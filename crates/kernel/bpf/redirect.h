@@ -85,8 +85,7 @@ static __always_inline bool fits(struct redirect *r, struct redirect_flow *f, __
 	return of_all + length <= bound / 2;
 }
 
-/* Counts a packet that is to wait at its target's place: NOT_REDIRECTED, ENTERED or REFUSED. (The
- * verifier checks a global function once, not for each call.) */
+/* Counts a packet that is to wait at its target's place: NOT_REDIRECTED, ENTERED or REFUSED. */
 __noinline int enter_place(struct __sk_buff *skb, __u32 target)
 {
 	struct redirect *r = open_place(skb, target);

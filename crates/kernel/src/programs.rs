@@ -19,7 +19,7 @@ use std::{
 };
 
 use aya::{
-    Ebpf, EbpfLoader,
+    Btf, Ebpf, EbpfLoader,
     maps::{Array, HashMap, Map, MapData, PerCpuHashMap, RingBuf, SkStorage},
     programs::{
         BtfTracePoint, CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, CgroupSock,
@@ -40,7 +40,7 @@ use crate::{
     tc,
 };
 
-use loading::{SOCK_ADDR, TAKE_BACK, TRACEPOINTS, TUNE, load_programs, load_tcp};
+use loading::{SOCK_ADDR, TAKE_BACK, TRACEPOINTS, TUNE, kernel_types, load_programs, load_tcp};
 use pins::{MAPS, layout_file, made_clsact, mount, remove_pins};
 
 pub(crate) use loading::test_load;
@@ -83,7 +83,8 @@ impl Programs {
         let mut ebpf = loader
             .load(OBJECT)
             .map_err(|e| KernelError::bpf("load the eBPF programs", e))?;
-        load_programs(&mut ebpf)?;
+        let types = kernel_types()?;
+        load_programs(&mut ebpf, &types)?;
         let mut programs = Self {
             ebpf,
             folder,
@@ -91,7 +92,7 @@ impl Programs {
         };
         programs.attach_trackers()?;
         // Without it limits hold too, but queues in them are longer.
-        if let Err(error) = programs.attach_tcp() {
+        if let Err(error) = programs.attach_tcp(&types) {
             tracing::warn!(%error, "TCP connections are not tuned to limits");
         }
         // Written last and only if absent: the file's presence means that everything is pinned.
@@ -188,8 +189,8 @@ impl Programs {
 
     /// Loads and attaches the program that tunes TCP connections, and pins the one that takes its
     /// settings back, first. Fails if the kernel refuses a program, its link or its pin.
-    fn attach_tcp(&mut self) -> Result<(), KernelError> {
-        load_tcp(&mut self.ebpf)?;
+    fn attach_tcp(&mut self, types: &Btf) -> Result<(), KernelError> {
+        load_tcp(&mut self.ebpf, types)?;
         let what = |name: &str| format!("attach {name}");
         let program: &mut Iter = self.program(TAKE_BACK)?;
         let link = program

@@ -18,16 +18,15 @@ pub(crate) fn test_load() -> Result<(), KernelError> {
     let mut ebpf = EbpfLoader::new()
         .load(OBJECT)
         .map_err(|e| KernelError::bpf("load the eBPF programs", e))?;
-    load_programs(&mut ebpf)
+    load_programs(&mut ebpf, &kernel_types()?)
 }
 
-/// Loads each program without attaching it. Fails if the kernel has no BTF or refuses a program.
-pub(super) fn load_programs(ebpf: &mut Ebpf) -> Result<(), KernelError> {
-    let btf = kernel_types()?;
+/// Loads each program without attaching it. Fails if the kernel refuses a program.
+pub(super) fn load_programs(ebpf: &mut Ebpf, types: &Btf) -> Result<(), KernelError> {
     for (name, tracepoint) in TRACEPOINTS {
         let program: &mut BtfTracePoint = program(ebpf, name)?;
         program
-            .load(tracepoint, &btf)
+            .load(tracepoint, types)
             .map_err(|e| KernelError::bpf(format!("load {name}"), e))?;
     }
     let sock: &mut CgroupSock = program(ebpf, "on_sock_create")?;
@@ -54,18 +53,18 @@ pub(super) fn load_programs(ebpf: &mut Ebpf) -> Result<(), KernelError> {
 
 /// Loads the programs that tune TCP connections to limits, without attaching them. Fails as
 /// [`load_programs`].
-pub(super) fn load_tcp(ebpf: &mut Ebpf) -> Result<(), KernelError> {
-    let btf = kernel_types()?;
+pub(super) fn load_tcp(ebpf: &mut Ebpf, types: &Btf) -> Result<(), KernelError> {
     let take_back: &mut Iter = program(ebpf, TAKE_BACK)?;
     take_back
-        .load("tcp", &btf)
+        .load("tcp", types)
         .map_err(|e| KernelError::bpf(format!("load {TAKE_BACK}"), e))?;
     let tune: &mut SockOps = program(ebpf, TUNE)?;
     tune.load()
         .map_err(|e| KernelError::bpf(format!("load {TUNE}"), e))
 }
 
-fn kernel_types() -> Result<Btf, KernelError> {
+/// The kernel's types. Reading them takes some 20 ms. Fails if the kernel has no BTF.
+pub(super) fn kernel_types() -> Result<Btf, KernelError> {
     Btf::from_sys_fs().map_err(|_| KernelError::Missing {
         what: "type information (BTF, /sys/kernel/btf/vmlinux)",
         hint: "it needs CONFIG_DEBUG_INFO_BTF, which Debian and Ubuntu kernels have",
