@@ -138,16 +138,17 @@ pub struct Load {
 impl Load {
     /// Starts the programs on `host`. Fails if one of them does not start.
     pub fn start(host: &Host) -> Result<Load> {
-        let processors = sys::processors()?.len() as u32;
-        let spinner = Carnage::new(processors, 0);
-        let spinners = [spinner.clone(), spinner.nice(-20).session()];
-        let spinners = spinners.map(|spinner| spinner.start(host, None));
         let at = |port: u16| ([127, 0, 0, 1], port).into();
         let others = [
             traffic::start_now(host, &ForkStorm::new(FORKS)),
             traffic::start_now(host, &Udp::sink(at(PORT))),
             traffic::start_now(host, &Udp::source(at(PORT + 1), at(PORT))),
         ];
+        // Last: beside them, each other program takes seconds to start.
+        let processors = sys::processors()?.len() as u32;
+        let spinner = Carnage::new(processors, 0);
+        let spinners = [spinner.clone(), spinner.nice(-20).session()];
+        let spinners = spinners.map(|spinner| spinner.start(host, None));
         Ok(Load {
             spinners: spinners.into_iter().collect::<Result<_>>()?,
             others: others.into_iter().collect::<Result<_>>()?,
