@@ -133,13 +133,19 @@ static __always_inline __u32 sending_container(struct __sk_buff *skb, struct set
 	return target ? *target : 0;
 }
 
+/* Whether the other end of this interface may be in a container that is a target. */
+static __always_inline bool may_lead_to_container(struct settings *now, struct iface *iface)
+{
+	return now->containers && iface->flags & IFACE_VETH;
+}
+
 /* Marks a packet that a container sends, for its class on a managed link. A mark that the packet
  * brought along from another namespace is removed. */
 static __always_inline void mark_container(struct __sk_buff *skb, struct settings *now, struct iface *iface)
 {
 	__u32 ifindex = skb->ifindex;
 
-	if (!now->containers || !(iface->flags & IFACE_VETH))
+	if (!may_lead_to_container(now, iface))
 		return;
 	if (now->links && bpf_map_lookup_elem(&container_veths, &ifindex))
 		skb->tc_index = iface->slot_from_container;

@@ -8,7 +8,7 @@
  * are in HTB's classes.
  *
  * What several paths call is not static: the verifier checks such a function once, with any argument,
- * and a static one again for each state in which it is called, which took ten times as long. It
+ * and a static one again for each state in which it is called, some ten times as many steps. It
  * allows such a function no socket as an argument, and a pointer to a map's entry only if the
  * function allows 0 there.
  */

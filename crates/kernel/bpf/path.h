@@ -168,9 +168,10 @@ static __always_inline bool find_owner(struct __sk_buff *skb, struct bpf_sock *s
 	return target && set_target(p, *target);
 }
 
-__noinline int count(struct __sk_buff *skb, __u32 target, __u32 dir, bool dropped)
+/* Counts a packet in the counters of this number, of a target or of several together. */
+__noinline int count(struct __sk_buff *skb, __u32 number, __u32 dir, bool dropped)
 {
-	struct counter_key key = { .target = target, .dir = dir };
+	struct counter_key key = { .target = number, .dir = dir };
 	struct counter *c = bpf_map_lookup_elem(&counters, &key);
 	__u32 packets = skb->gso_segs ? skb->gso_segs : 1;
 	__u32 bytes = wire_bytes(skb);
@@ -351,17 +352,15 @@ static __always_inline bool has_no_owner(struct __sk_buff *skb, struct settings 
 
 #include "receiver.h"
 
-/* Finds the container behind this interface, if it is a target. The interface is recorded at the
+/* Finds the container behind a veth, if it is a target. The interface is recorded at the
  * first packet of a socket in the container's cgroup. The daemon also records it once it has found
  * the container. */
-static __always_inline bool find_container(struct __sk_buff *skb, struct settings *now, struct iface *iface,
-					   bool from_container, struct packet *p)
+static __always_inline bool find_container(struct __sk_buff *skb, struct settings *now, bool from_container,
+					   struct packet *p)
 {
 	__u32 ifindex = skb->ifindex, *known, target;
 	struct bpf_sock *sk;
 
-	if (!now->containers || !(iface->flags & IFACE_VETH))
-		return false;
 	known = bpf_map_lookup_elem(&container_veths, &ifindex);
 	if (known)
 		return set_target(p, *known);
@@ -379,17 +378,17 @@ static __always_inline bool find_container(struct __sk_buff *skb, struct setting
 	return set_target(p, target);
 }
 
-/* Sends a packet from or to a container through the stage, if the container has a limit. The
- * container's own network lies beyond this interface. So the packet is counted here, with any
+/* Sends a packet of a veth, from or to a container, through the stage if the container has a limit;
+ * NOT_REDIRECTED if not. The container's own network lies beyond this interface. So the packet is counted here, with any
  * socket, and even if another target of this namespace holds it too. */
-__noinline int redirect_container_packet(struct __sk_buff *skb, struct settings *now, struct iface *iface,
-					 __u32 dir)
+__noinline int redirect_to_container_stage(struct __sk_buff *skb, struct settings *now, struct iface *iface,
+					   __u32 dir)
 {
 	bool from_container = dir == DIR_UP;
 	struct packet p = {};
 	__u32 class;
 
-	if (!now || !iface || !find_container(skb, now, iface, from_container, &p))
+	if (!now || !iface || !find_container(skb, now, from_container, &p))
 		return NOT_REDIRECTED;
 	if (from_container && p.state->dscp)
 		set_dscp(skb, iface->flags, p.state->dscp);
@@ -401,8 +400,17 @@ __noinline int redirect_container_packet(struct __sk_buff *skb, struct settings 
 				 from_container ? iface->slot_container_up : iface->slot_container_down);
 }
 
+/* The same for any interface. Most packets need no call. */
+static __always_inline int redirect_container_packet(struct __sk_buff *skb, struct settings *now,
+						     struct iface *iface, __u32 dir)
+{
+	if (!may_lead_to_container(now, iface))
+		return NOT_REDIRECTED;
+	return redirect_to_container_stage(skb, now, iface, dir);
+}
+
 /* Counts a packet for its receiving target, and sends it through the stage if the target has a
- * limit. */
+ * limit; NOT_REDIRECTED if not. */
 static __always_inline int redirect_to_cap(struct __sk_buff *skb, struct settings *now, struct iface *iface,
 					   struct packet *p)
 {
@@ -415,7 +423,7 @@ static __always_inline int redirect_to_cap(struct __sk_buff *skb, struct setting
 	return redirect_to_stage(skb, now->cap_stage, class, iface->slot_down);
 }
 
-/* Handles the receiver's side of a packet that leaves by lo. */
+/* Handles the receiver's side of a packet that leaves by lo; NOT_REDIRECTED if it is not limited. */
 __noinline int redirect_on_arrival(struct __sk_buff *skb, struct settings *now, struct iface *iface)
 {
 	struct packet p = {};

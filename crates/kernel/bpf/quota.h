@@ -60,7 +60,7 @@ __noinline bool charge_quotas(struct target *state, __u32 dir, __u32 bytes)
 	__u32 n;
 
 	if (!state)
-		return 0;
+		return false;
 	for (n = 0; n < QUOTAS_AROUND; n++) {
 		__u64 key = state->quotas[n];
 

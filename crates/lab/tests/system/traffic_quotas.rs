@@ -110,12 +110,15 @@ fn after_a_quota_with_a_rate_the_rate_holds() {
     let target = format!("pid:{}", program.pid());
     bed.run_ok(&format!("set {target} --quota 2MB/day,then=4mbit,zone=UTC"));
     await_spent(&bed, &target);
+    // The daemon looks at quotas each second.
+    let up = || bed.target(&target)["effective"]["up"].clone();
+    assert!(becomes_true(|| up() == 4_000_000), "{}", up());
     bed.await_limited(
         || bed.sent_rate(0.5, 1.0).expect("a rate"),
         R4M,
         "after the quota",
     );
-    assert_eq!(bed.target(&target)["effective"]["up"], 4_000_000);
+    assert_eq!(up(), 4_000_000);
     bed.run_ok(&format!("set {target} --quota none"));
     bed.await_unlimited((0.3, 0.5), R4M, "without the quota");
 }
