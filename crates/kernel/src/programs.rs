@@ -19,7 +19,7 @@ use std::{
 };
 
 use aya::{
-    Btf, Ebpf, EbpfLoader,
+    Ebpf, EbpfLoader,
     maps::{Array, HashMap, Map, MapData, PerCpuHashMap, RingBuf, SkStorage},
     programs::{
         BtfTracePoint, CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, CgroupSock,
@@ -91,9 +91,10 @@ impl Programs {
             tcx: has_tcx(),
         };
         programs.attach_trackers()?;
-        // Without it limits hold too, but queues in them are longer.
-        if let Err(error) = programs.attach_tcp(&types) {
-            tracing::warn!(%error, "TCP connections are not tuned to limits");
+        // If the kernel refuses them, limits hold too, but queues in them are longer.
+        match load_tcp(&mut programs.ebpf, &types) {
+            Ok(()) => programs.attach_tcp()?,
+            Err(error) => tracing::warn!(%error, "TCP connections are not tuned to limits"),
         }
         // Written last and only if absent: the file's presence means that everything is pinned.
         if Self::layout(runtime)?.as_deref() != Some(abi::LAYOUT) {
@@ -187,10 +188,9 @@ impl Programs {
         Ok(())
     }
 
-    /// Loads and attaches the program that tunes TCP connections, and pins the one that takes its
-    /// settings back, first. Fails if the kernel refuses a program, its link or its pin.
-    fn attach_tcp(&mut self, types: &Btf) -> Result<(), KernelError> {
-        load_tcp(&mut self.ebpf, types)?;
+    /// Attaches the program that tunes TCP connections, and pins the one that takes its settings
+    /// back, first. Fails if the kernel refuses a link or its pin.
+    fn attach_tcp(&mut self) -> Result<(), KernelError> {
         let what = |name: &str| format!("attach {name}");
         let program: &mut Iter = self.program(TAKE_BACK)?;
         let link = program
