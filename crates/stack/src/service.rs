@@ -28,6 +28,8 @@ pub(crate) struct Service {
 struct State {
     served: Vec<Arc<dyn Served>>,
     runs: bool,
+    /// Something was added since [`Service::remaining`] was called last.
+    has_added: bool,
 }
 
 impl Service {
@@ -36,6 +38,7 @@ impl Service {
     pub(crate) fn add(&self, one: Arc<dyn Served>, start: impl FnOnce() -> bool) {
         let mut state = self.lock();
         state.served.push(one);
+        state.has_added = true;
         if !state.runs {
             state.runs = start();
         }
@@ -47,6 +50,7 @@ impl Service {
         let served = std::mem::take(&mut state.served);
         let (over, rest) = served.into_iter().partition(|one| one.is_over());
         state.served = rest;
+        state.has_added = false;
         state.runs = !state.served.is_empty();
         let remaining = state.runs.then(|| state.served.clone());
         drop(state);
@@ -54,6 +58,12 @@ impl Service {
         let over: Vec<Arc<dyn Served>> = over;
         drop(over);
         remaining
+    }
+
+    /// True if something was added since the last call of [`Service::remaining`]. The thread must
+    /// not sleep on, because it does not know the flows of what was added.
+    pub(crate) fn has_added(&self) -> bool {
+        self.lock().has_added
     }
 
     /// The thread sleeps until `due`.

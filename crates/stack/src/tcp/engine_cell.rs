@@ -300,7 +300,7 @@ fn serve(shared: &Arc<Shared>) {
                 .copied()
                 .filter(|slot| shared.take_pending(*slot))
                 .collect();
-            !ready.is_empty()
+            !ready.is_empty() || shared.service.has_added()
         });
         shared.service.wake_up();
         if waited.is_err() {
