@@ -17,13 +17,22 @@ pub struct Step {
 }
 
 impl Step {
-    /// A step that runs this program.
+    /// A step that runs this program, without the variables by which cargo describes this one's
+    /// package. Build scripts ask cargo to run them again if such a variable changes, so a build
+    /// from here and one that a person starts would each build much of what the other has built.
     pub fn new(program: impl AsRef<OsStr>) -> Step {
         let program = program.as_ref();
         let shown = Path::new(program).file_name().unwrap_or(program);
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+                command.env_remove(&name);
+            }
+        }
         Step {
             words: vec![shown.to_string_lossy().into_owned()],
-            command: Command::new(program),
+            command,
         }
     }
 

@@ -14,7 +14,9 @@
 //! fails that is no tool's.
 
 use std::process::Command;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
@@ -105,8 +107,9 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     outcome.note(
         "The program is iperf3 with four connections of cubic over a cable without delay, offloads \
          off. With trickle it has one connection and several tries, because it often ends under \
-         trickle with \"select failed\". Rates are measured for 8 s, from 2 s after the limit on. \
-         While the program sends, another one sends 20 Mbit/s of UDP, for which no limit is wanted.",
+         trickle with \"select failed\". Rates are measured for 8 s, from 2 s after the program's \
+         first data packet on, or, if it runs already, from 2 s after the limit is set. While the \
+         program sends, another one sends 20 Mbit/s of UDP, for which no limit is wanted.",
     );
     Ok(())
 }
@@ -185,22 +188,28 @@ fn measure(context: &Context, tool: Tool, case: Case) -> Result<Found> {
         other = Some((traffic::start_now(client, &source)?, sink));
     }
     let seconds = if context.quick { 3 } else { 8 };
-    let tap = Tap::start(&server.ns, "eth0")?;
-    let (started, program) = limited.start(case, seconds)?;
-    let mut limited_at = started;
+    let of_program =
+        move |flow: &wire::WireFlow| flow.has_port(PORT) && flow.inbound == (case != Case::Down);
+    let first_data = Arc::new(AtomicU64::new(0));
+    let seen = Arc::clone(&first_data);
+    let tap = Tap::start_watching(&server.ns, "eth0", move |packet, _| {
+        if of_program(&packet.flow) && packet.wire > LEAST_DATA && seen.load(Relaxed) == 0 {
+            seen.store(packet.at_ns, Relaxed);
+        }
+    })?;
+    let mut program = limited.start(case)?;
+    let mut limited_at = program.await_data(&first_data)?;
     if case == Case::Running {
         pause(2.0);
         kept_running.extend(limited.limit_running(program.pid())?);
         limited_at = sys::now_ns();
     }
     let from = limited_at + 2 * SECOND;
-    let to = from + u64::from(seconds) * SECOND;
+    let to = from + seconds * SECOND;
     wait_until(to);
     pause(0.1);
     let record = tap.stop(&server.ns)?;
     record.validate()?;
-    let of_program =
-        |flow: &wire::WireFlow| flow.has_port(PORT) && flow.inbound == (case != Case::Down);
     let rate = record.rate(of_program, from, to);
     let offered = OFFERED as f64;
     let beside = other.is_some().then(|| {
@@ -293,11 +302,39 @@ impl Program {
         }
     }
 
-    fn end(self) -> Result<()> {
-        match self {
-            Program::Iperf(client, _server) => {
-                IperfReport::of(client, Duration::from_secs(30))?;
+    /// Waits until `first_data` is set, the time (wall clock, ns) of the program's first data
+    /// packet, and returns it. Fails if the program ends before or sends nothing for 30 s.
+    fn await_data(&mut self, first_data: &AtomicU64) -> Result<u64> {
+        let until = Instant::now() + Duration::from_secs(30);
+        while Instant::now() < until {
+            let at = first_data.load(Relaxed);
+            if at != 0 {
+                return Ok(at);
             }
+            self.check_running()?;
+            pause(0.01);
+        }
+        bail!("the program has no data packet for 30 s");
+    }
+
+    /// Fails, with what it says, if iperf3 has ended.
+    fn check_running(&mut self) -> Result<()> {
+        let Program::Iperf(client, _) = self else {
+            return Ok(());
+        };
+        if client.is_running() {
+            return Ok(());
+        }
+        let text = client.remaining_lines(Duration::from_secs(1)).join("\n");
+        IperfReport::parse(&text).with_context(|| format!("iperf3: {}", client.take_stderr()))?;
+        bail!("iperf3 ended before its time");
+    }
+
+    /// Ends the program. Fails if iperf3 has ended before.
+    fn end(mut self) -> Result<()> {
+        self.check_running()?;
+        match self {
+            Program::Iperf(mut client, _server) => client.terminate(Duration::from_secs(2)),
             Program::Own(own, other) => {
                 own.stop()?;
                 other.stop()?;
@@ -425,8 +462,8 @@ impl Limited<'_> {
         Ok(words.map(str::to_owned).to_vec())
     }
 
-    /// Starts the program of a case, and returns when (wall clock, ns).
-    fn start(&self, case: Case, seconds: u32) -> Result<(u64, Program)> {
+    /// Starts the program of a case.
+    fn start(&self, case: Case) -> Result<Program> {
         let (client, server) = (self.world.client(), self.world.server());
         let to = super::bench::at(server, Family::V4, PORT);
         if case == Case::Flood {
@@ -436,21 +473,20 @@ impl Limited<'_> {
             let through = self.flood_through()?;
             let through: Vec<&str> = through.iter().map(String::as_str).collect();
             let source = traffic::start_through(client, &through, None, &flood)?;
-            return Ok((sys::now_ns(), Program::Own(source, sink)));
+            return Ok(Program::Own(source, sink));
         }
         let listening = iperf_server(server, PORT)?;
         let iperf = Iperf {
             to,
             flows: if self.tool == Tool::Trickle { 1 } else { 4 },
-            // The limit comes after 2 s, is measured 2 s later, and iperf3 needs a moment.
-            seconds: seconds + 7,
+            seconds: LONGER_THAN_A_CASE,
             congestion: "cubic",
             reverse: case == Case::Down,
         };
         let words = iperf.words();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let program = Proc::start(self.command(case, &words))?;
-        Ok((sys::now_ns(), Program::Iperf(program, listening)))
+        Ok(Program::Iperf(program, listening))
     }
 }
 
@@ -473,6 +509,10 @@ const OTHER: u16 = 5_302;
 const OFFERED: u64 = 20_000_000;
 /// 4 Mbit/s in the unit of trickle: 1024 bytes a second.
 const PAYLOAD: &str = "488";
+/// A packet of the program above this size, in bytes, is data and no handshake.
+const LEAST_DATA: u64 = 500;
+/// How long iperf3 would run, in seconds. The case ends it, however long a tool takes for a limit.
+const LONGER_THAN_A_CASE: u32 = 600;
 /// How often a case is tried with trickle.
 const TRIES: u32 = 5;
 /// The name of the column of the program beside it.

@@ -12,10 +12,10 @@
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, LazyLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use netnice_stack::tcp::{Algorithm, Config, ListenOptions, PromoteOptions, Stream, TcpOptions};
@@ -229,6 +229,7 @@ pub fn main(args: &DirectTcpArgs) -> Result<()> {
         let program = Program::attach(&dir, args.iface.as_deref(), 2 + promoted, bytes)
             .context("cannot attach to the direct path")?;
         let listener = program.listen(&options).context("cannot listen")?;
+        *tally.at_end.lock().expect("no thread panics with it") = Some(Box::new(|_| await_ends()));
         let (args, tally) = (args.clone(), tally.clone());
         std::thread::spawn(move || {
             for number in 0_u64.. {
@@ -270,6 +271,18 @@ pub fn main(args: &DirectTcpArgs) -> Result<()> {
         }));
     }
     run_until_end(&args.run, &tally, || 0)
+}
+
+/// Connections of [`echo`] whose peer has ended them, and has not acknowledged everything.
+static ENDING: AtomicU32 = AtomicU32::new(0);
+
+/// Waits up to a second for the peers that have ended their connections to acknowledge the rest: a
+/// connection whose program ends before gets a reset.
+fn await_ends() {
+    let until = Instant::now() + Duration::from_secs(1);
+    while ENDING.load(Relaxed) > 0 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Starts a thread that ends the program, or executes another one, at the moment that the arguments
@@ -449,7 +462,10 @@ fn echo(served: &Served) -> Result<(), StackError> {
     loop {
         let read = stream.read(&mut bytes, None)?;
         if read == 0 {
-            return stream.finish(Some(Duration::from_secs(args.finish_s)));
+            ENDING.fetch_add(1, Relaxed);
+            let finished = stream.finish(Some(Duration::from_secs(args.finish_s)));
+            ENDING.fetch_sub(1, Relaxed);
+            return finished;
         }
         tally.received.fetch_add(read as u64, Relaxed);
         let mut rest = &bytes[..read];

@@ -138,10 +138,10 @@ fn a_server_is_taken_in_while_it_serves() {
             Family::V6 => "from [fd77::1]:80",
         };
         let arrivals = Arrivals::start(&bed, "tcp", of, from);
-        let said = curl.remaining_lines(Duration::from_secs(60));
+        let ended = curl.wait(Duration::from_secs(60));
+        let got = std::fs::metadata(&out).map_or(0, |file| file.len());
+        assert_eq!(got, FILE, "curl: {ended:?}: {}", curl.take_stderr());
         arrivals.assert_conforms(&bed, CELL);
-        let got = std::fs::metadata(&out).expect("the file").len();
-        assert_eq!(got, FILE, "{said:?}");
         bed.run_ok("clear --all");
         drop(nginx);
     }

@@ -204,11 +204,13 @@ fn repeated_deletion_is_reported_and_the_next_change_repairs_again() {
     let there = || ns.ip("link show nn0").is_ok();
     for time in 1..=3 {
         ns.ip("link del nn0").expect("our own pair is there");
-        // The daemon's answer shows that the repair is complete: a pair that is deleted during a
-        // repair does not count as another time.
-        let repairs = || bed.run_ok("log").stdout.matches("restoring it").count();
-        let again = || repairs() >= time && there();
-        assert!(becomes_true(again), "not put back after time {time}");
+        // An answer of the daemon after the pair is there shows that the repair is complete: a pair
+        // that is deleted during a repair does not count as another time.
+        let log = || bed.run_ok("log").stdout;
+        let again = || there() && log().matches("restoring it").count() >= time;
+        let is_back = becomes_true(again);
+        let state = if there() { "back" } else { "gone" };
+        assert!(is_back, "time {time}: it is {state}: {}", log());
     }
     ns.ip("link del nn0").expect("our own pair is there");
     let says = || bed.run_ok("log").stdout.contains("keeps removing");

@@ -6,6 +6,7 @@ use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use netnice_lab::experiment::bench::R4M;
+use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Tcp};
 
@@ -64,8 +65,12 @@ fn a_limit_begins_with_its_hours() {
     });
     let begin = begin.expect("one of five calls of set takes less than 5 s");
     bed.await_unlimited((0.1, 0.5), R4M, "before its hours");
+    // Without a limit the program takes a whole processor, which other tests need meanwhile.
+    let pid = program.pid() as i32;
+    sys::kill(pid, libc::SIGSTOP).expect("it stops");
     let left = (begin * 60).saturating_sub(seconds());
     std::thread::sleep(Duration::from_secs(left));
+    sys::kill(pid, libc::SIGCONT).expect("it goes on");
     let holds = || bed.target(&target)["effective"]["up"] == 4_000_000;
     assert!(becomes_true(holds), "{}", bed.target(&target));
     bed.await_limited(|| bed.sent_rate(0.5, 1.0).expect("a rate"), R4M, "in them");
