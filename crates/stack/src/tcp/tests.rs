@@ -3,7 +3,7 @@
 use std::io::{IoSlice, IoSliceMut, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -17,11 +17,11 @@ use super::{Event, HeldBack, ListenOptions, Listener, Poller, Stream, TcpOptions
 use crate::fake_daemon::{DaemonCommand, FakeDaemon};
 use crate::headers::{FlowAddress, Headers};
 use crate::segments::{SegmentEndpoint, SegmentFlow};
-use crate::service::Served;
 use crate::udp::Buffers;
 use crate::{Program, StackError};
 
 mod promotion;
+mod service;
 
 const SOON: Option<Duration> = Some(Duration::from_secs(20));
 const SMALL: Buffers = Buffers {
@@ -157,55 +157,6 @@ fn await_true(what: &str, mut is_true: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "{what}");
         std::thread::sleep(Duration::from_millis(1));
     }
-}
-
-/// Something to be served at once, until it was.
-struct Due {
-    slots: Vec<u32>,
-    is_served: AtomicBool,
-}
-
-impl Served for Due {
-    fn slots(&self) -> &[u32] {
-        &self.slots
-    }
-
-    fn due(&self) -> u64 {
-        match self.is_served.load(Ordering::SeqCst) {
-            true => u64::MAX,
-            false => 0,
-        }
-    }
-
-    fn serve(&self) {
-        self.is_served.store(true, Ordering::SeqCst);
-    }
-
-    fn is_over(&self) -> bool {
-        false
-    }
-}
-
-/// While all connections are idle the service thread sleeps for a minute. A further one must not
-/// wait for that: its handshake would go on only then.
-#[test]
-fn what_is_added_while_the_service_thread_sleeps_is_served_at_once() {
-    let bed = Bed::new("tcp-added");
-    let slot = 31;
-    let added = Arc::new(Due {
-        slots: vec![slot],
-        is_served: AtomicBool::new(false),
-    });
-    await_true("the thread sleeps", || {
-        bed.program.shared.service.sleeps_beyond(1)
-    });
-    std::thread::sleep(Duration::from_millis(50));
-    bed.program
-        .shared
-        .service
-        .add(added.clone(), || panic!("the thread runs"));
-    bed.program.shared.report(slot);
-    await_true("it is served", || added.is_served.load(Ordering::SeqCst));
 }
 
 #[test]
