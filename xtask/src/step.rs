@@ -200,3 +200,19 @@ pub fn find_program(name: &str) -> Option<std::path::PathBuf> {
         .map(|folder| folder.join(name))
         .find(|file| file.is_file())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Step;
+
+    /// Cargo has set these variables for this test.
+    #[test]
+    fn variables_of_this_package_are_not_passed_on() {
+        assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
+        let passed = Step::new("env").capture().expect("it runs");
+        let of_package = |line: &&str| line.starts_with("CARGO_PKG_");
+        assert_eq!(passed.lines().find(of_package), None);
+        assert!(!passed.contains("CARGO_MANIFEST_DIR="), "{passed}");
+        assert!(passed.contains("PATH="), "{passed}");
+    }
+}

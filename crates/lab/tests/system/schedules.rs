@@ -65,12 +65,14 @@ fn a_limit_begins_with_its_hours() {
     });
     let begin = begin.expect("one of five calls of set takes less than 5 s");
     bed.await_unlimited((0.1, 0.5), R4M, "before its hours");
-    // Without a limit the program takes a whole processor, which other tests need meanwhile.
+    // Without a limit the program takes a whole processor, which other tests need meanwhile. It
+    // sends again before its hours begin.
     let pid = program.pid() as i32;
     sys::kill(pid, libc::SIGSTOP).expect("it stops");
-    let left = (begin * 60).saturating_sub(seconds());
-    std::thread::sleep(Duration::from_secs(left));
+    let left = || (begin * 60).saturating_sub(seconds());
+    std::thread::sleep(Duration::from_secs(left().saturating_sub(3)));
     sys::kill(pid, libc::SIGCONT).expect("it goes on");
+    std::thread::sleep(Duration::from_secs(left()));
     let holds = || bed.target(&target)["effective"]["up"] == 4_000_000;
     assert!(becomes_true(holds), "{}", bed.target(&target));
     bed.await_limited(|| bed.sent_rate(0.5, 1.0).expect("a rate"), R4M, "in them");
